@@ -1,0 +1,191 @@
+"""What the reactor needs from the outside world, as Protocols, and the errors that the edges raise.
+
+`cri`, `kube` and `hooks` implement these; the tests bring working stand-ins.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from daemon.core.actions import EmitEvent, RunHook
+from daemon.core.model import HookResult, Instance, Pin, PodView, Request, Status
+
+
+class CrrdError(Exception):
+    """The root of all errors that crrd raises on purpose."""
+
+
+class ConfigurationError(CrrdError):
+    """Something that waiting does not heal: one line that says what is wrong, where, and what to do."""
+
+
+class RuntimeUnavailableError(CrrdError):
+    """The container runtime cannot be reached now; trying again later may help."""
+
+
+class RuntimeCallError(CrrdError):
+    """The container runtime answered a call with an error."""
+
+    def __init__(self, message: str, *, code: str = "", not_found: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        """gRPC's name of the status code, e.g. "DEADLINE_EXCEEDED"."""
+        self.not_found = not_found
+
+
+class ApiUnavailableError(CrrdError):
+    """The API server cannot be reached, or asks for patience (429, 5xx)."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds that the server asked to wait, None where it did not say."""
+
+
+class ApiRefusedError(CrrdError):
+    """The API server understood and refused (4xx other than those below)."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        """The HTTP status."""
+
+
+class ConflictError(ApiRefusedError):
+    """The object has changed since it was read (409): decide again on the newer one."""
+
+
+class GoneError(ApiRefusedError):
+    """The object is no more (404)."""
+
+
+class ExpiredError(ApiRefusedError):
+    """The resourceVersion is too old (410): list again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """What a command in a container did; output is cut to what the runtime client keeps."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Runtime(Protocol):
+    """The container runtime (or runtimes) of the node."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the runtimes behind it, as in front of container IDs."""
+        ...
+
+    async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+        """Every instance of the pod's containers, exited ones too."""
+        ...
+
+    async def find(self, pin: Pin) -> Instance | None:
+        """The instance with exactly this ID, whatever pod it belongs to; None where the runtime has none."""
+        ...
+
+    async def detail(self, instance: Instance) -> Instance:
+        """The instance with its state as of now, exit code and running time filled in.
+
+        Raises:
+            RuntimeCallError: with `not_found` when it was removed meanwhile.
+        """
+        ...
+
+    async def stop(self, instance: Instance, seconds: float) -> None:
+        """CRI StopContainer with this timeout; returns when the container has stopped. An unknown ID counts as stopped.
+
+        Raises:
+            RuntimeCallError: the runtime answered with an error, or not in time.
+            RuntimeUnavailableError: it could not be reached, or the connection broke.
+        """
+        ...
+
+    async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
+        """CRI ExecSync with this timeout.
+
+        Raises:
+            RuntimeCallError: the command could not be started, or took too long (code DEADLINE_EXCEEDED).
+            RuntimeUnavailableError: the runtime could not be reached, or the connection broke.
+        """
+        ...
+
+    def events(self) -> AsyncIterator[str]:
+        """UIDs of pods with a container that changed, as they change; a hint, not a promise.
+
+        Ends with RuntimeUnavailableError when a stream breaks; the caller starts it again.
+
+        Raises:
+            NotImplementedError: at the first step, where no runtime of the node streams events.
+        """
+        ...
+
+
+class Hooks(Protocol):
+    """Runs preStop hooks."""
+
+    async def run(self, action: RunHook, pod_ip: str) -> HookResult:
+        """Run the hook to its end or for `action.seconds`; never raises for a hook that fails.
+
+        Raises:
+            RuntimeUnavailableError: the runtime went away while an exec hook ran.
+        """
+        ...
+
+
+class StatusWriter(Protocol):
+    """Writes requests. Every method returns the request as it is after the write.
+
+    Raises:
+        ConflictError: the request is another version than the one that was decided on.
+        GoneError: the request was deleted.
+        ApiUnavailableError, ApiRefusedError: see there.
+    """
+
+    async def write_status(self, request: Request, status: Status) -> Request:
+        """Merge-patch the status subresource, bound to the request's UID and resourceVersion."""
+        ...
+
+    async def pin(self, request: Request, pins: Mapping[str, Pin]) -> Request:
+        """Merge-patch the annotation pinned-containers, bound to the request's UID and resourceVersion."""
+        ...
+
+
+class EventSink(Protocol):
+    """Takes Kubernetes events; never blocks and never raises."""
+
+    def emit(self, event: EmitEvent) -> None:
+        """Queue one event for the request and its pod."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told what the watches saw. Calls are synchronous and quick."""
+
+    def request_changed(self, request: Request) -> None:
+        """A request was added or modified (or listed)."""
+        ...
+
+    def request_deleted(self, request: Request) -> None:
+        """A request is no more, or no longer this node's, or no longer active."""
+        ...
+
+    def requests_listed(self, requests: Mapping[str, Request]) -> None:
+        """A whole list, by UID: what is not in it is gone. Nothing is decided before the first one."""
+        ...
+
+    def pod_changed(self, pod: PodView) -> None:
+        """A pod of this node was added or modified."""
+        ...
+
+    def pod_deleted(self, pod: PodView) -> None:
+        """A pod of this node is no more."""
+        ...
+
+    def pods_listed(self, pods: Mapping[str, PodView]) -> None:
+        """A whole list of this node's pods, by `namespace/name`: what is not in it is not on this node."""
+        ...
