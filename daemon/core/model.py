@@ -334,6 +334,12 @@ class Observation:
     """Request UID -> monotonic time at which this process first saw it."""
     unready_seen: Mapping[str, float] = field(default_factory=dict)
     """Request UID -> monotonic time at which this process first saw the mark unready-acquired."""
+    utc: str = ""
+    """The node's wall clock, RFC 3339 in UTC: for completionTime only."""
+    sent: Mapping[str, str] = field(default_factory=dict)
+    """Bare container IDs whose stop was sent in this process' life -> UID of the request that asked for it."""
+    pods_since: float | None = None
+    """Monotonic time since which the node's pods are known; None while they are not."""
     draining: bool = False
     """The daemon is going down: no new hooks, no new stops."""
 
