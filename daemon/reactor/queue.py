@@ -88,7 +88,7 @@ class KeyedQueue:
             timer.cancel()
         try:
             wake_at = await self._handler(key)
-        except Exception as error:  # noqa: BLE001 - one pod's trouble must not stop the others
+        except Exception as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = RETRY.delay(failures)
             expected = isinstance(error, CrrdError)

@@ -1,0 +1,154 @@
+"""The node's loops around the queue: pods and runtime are watched only while a request is live.
+
+Idle means one open watch (of the requests, not here) and nothing else: no polling, no further stream, no timer.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from daemon.backoff import Backoff
+from daemon.ports import CrrdError, EventSink, Hooks, Runtime, StatusWriter
+from daemon.reactor.board import Board
+from daemon.reactor.execute import Executor
+from daemon.reactor.queue import KeyedQueue
+from daemon.reactor.reconcile import Reconciler
+from daemon.reactor.telemetry import Recorder
+
+log = structlog.get_logger(__name__)
+
+POLL_SECONDS = 0.5
+"""Between looks at a runtime that streams no events, while a change is awaited there."""
+STREAM_RETRY = Backoff(initial=0.2, factor=2.0, maximum=5.0, jitter=0.2)
+FLUSH_SECONDS = 10.0
+"""How long a drain waits for the last statuses after the last stop has ended."""
+
+
+class Reactor:
+    """Board, queue, reconciler and executor of one node, and the loops that feed them.
+
+    Nothing starts before the loops are run: `watch_pods` and `watch_runtime`, each by a task of the owner.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_name: str,
+        runtime: Runtime,
+        hooks: Hooks,
+        writer: StatusWriter,
+        events: EventSink,
+        recorder: Recorder,
+        clock: Callable[[], float],
+    ) -> None:
+        self._runtime = runtime
+        self._awaited: set[str] = set()
+        self._keys_by_uid: dict[str, str] = {}
+        self.queue = KeyedQueue(self._handle)
+        self.board = Board(self.queue.poke, clock)
+        self.executor = Executor(
+            runtime=runtime,
+            hooks=hooks,
+            writer=writer,
+            events=events,
+            board=self.board,
+            poke=self.queue.poke,
+            recorder=recorder,
+        )
+        self.reconciler = Reconciler(
+            node_name=node_name,
+            board=self.board,
+            runtime=runtime,
+            executor=self.executor,
+            recorder=recorder,
+            watch_runtime=self._await_runtime,
+        )
+
+    async def watch_pods(self, watch: Callable[[], Awaitable[None]]) -> None:
+        """Run `watch` (list and watch of the node's pods) while at least one request is live."""
+        while True:
+            await self.board.active.wait()
+            await self._while_active(watch, "pods")
+            self.board.forget_pods()
+
+    async def watch_runtime(self) -> None:
+        """Follow the runtime's events while at least one request is live; poll a runtime that has none."""
+        while True:
+            await self.board.active.wait()
+            await self._while_active(self._follow, "runtime")
+
+    async def drain(self) -> None:
+        """No new stops; let those under way end, and write what became of them."""
+        self.reconciler.draining = True
+        while self.executor.working:
+            await self.executor.wait_for_work()
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                for key in self.board.live_pods():
+                    self.queue.poke(key)
+                while self.queue.depth or self.executor.writing:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            log.warning("statuses not flushed", writes=self.executor.writing)
+
+    async def close(self) -> None:
+        """Cancel everything that still runs."""
+        await self.queue.close()
+        await self.executor.close()
+
+    async def _handle(self, key: str) -> float | None:
+        return await self.reconciler.handle(key)
+
+    async def _while_active(self, work: Callable[[], Awaitable[None]], name: str) -> None:
+        """Run until no request is live; what ends earlier, by an error of ours, is started again."""
+
+        async def forever() -> None:
+            delays = STREAM_RETRY.delays()
+            while True:
+                try:
+                    await work()
+                except CrrdError as error:
+                    log.debug("watch ended", of=name, error=str(error))
+                await asyncio.sleep(next(delays))
+
+        task = asyncio.ensure_future(forever())
+        idle = asyncio.ensure_future(self.board.idle.wait())
+        try:
+            await asyncio.wait((task, idle), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+        finally:
+            for running in (task, idle):
+                running.cancel()
+            await asyncio.gather(task, idle, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        """Turn the runtime's events into looks at the pods they concern."""
+        for key in self._awaited:
+            self.queue.poke(key)  # what happened between two streams
+        try:
+            async for pod_uid in self._runtime.events():
+                key = self._keys_by_uid.get(pod_uid)
+                if key is not None and key in self._awaited:
+                    self.queue.poke(key)
+        except NotImplementedError:
+            await self._poll()
+
+    async def _poll(self) -> None:
+        """Look at the pods that wait for the runtime, as often as kubelet's relisting makes sense of."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            for key in self._awaited:
+                self.queue.poke(key)
+
+    def _await_runtime(self, pod_key: str, pod_uid: str, wanted: bool) -> None:
+        """Note whether a pod waits for a change of its containers."""
+        if wanted:
+            self._awaited.add(pod_key)
+            if pod_uid:
+                self._keys_by_uid[pod_uid] = pod_key
+            return
+        self._awaited.discard(pod_key)
+        for uid in [uid for uid, key in self._keys_by_uid.items() if key == pod_key]:
+            del self._keys_by_uid[uid]
