@@ -117,6 +117,15 @@ class Executor:
         await asyncio.wait(self._working, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(0)
 
+    async def wait_for_writes(self) -> None:
+        """Return when the writes under way have ended and the next try of those that failed may come."""
+        writes = self._tasks - self._working
+        if writes:
+            await asyncio.wait(writes)
+        now = asyncio.get_running_loop().time()
+        if waits := [at for at, _ in self._write_after.values() if at > now]:
+            await asyncio.sleep(min(waits) - now)
+
     def forget(self, uid: str) -> None:
         """A request has ended or gone: drop what is kept for it."""
         for memory in (self._write_failures, self._write_after, self._emitted):

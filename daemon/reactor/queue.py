@@ -58,6 +58,10 @@ class KeyedQueue:
             timer.cancel()
         self._timers[key] = asyncio.get_running_loop().call_at(when, self._ring, key)
 
+    async def settled(self) -> None:
+        """Return when no handler runs that runs now; timers may still be set."""
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
     async def close(self) -> None:
         """Cancel every timer and handler."""
         for timer in self._timers.values():

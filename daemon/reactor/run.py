@@ -88,7 +88,8 @@ class Reactor:
                 for key in self.board.live_pods():
                     self.queue.poke(key)
                 while self.queue.depth or self.executor.writing:
-                    await asyncio.sleep(0.02)
+                    await self.executor.wait_for_writes()
+                    await self.queue.settled()
         except TimeoutError:
             log.warning("statuses not flushed", writes=self.executor.writing)
 
@@ -150,5 +151,4 @@ class Reactor:
                 self._keys_by_uid[pod_uid] = pod_key
             return
         self._awaited.discard(pod_key)
-        for uid in [uid for uid, key in self._keys_by_uid.items() if key == pod_key]:
-            del self._keys_by_uid[uid]
+        self._keys_by_uid = {uid: key for uid, key in self._keys_by_uid.items() if key != pod_key}
