@@ -130,9 +130,8 @@ class Reactor:
             self.queue.poke(key)  # what happened between two streams
         try:
             async for pod_uid in self._runtime.events():
-                key = self._keys_by_uid.get(pod_uid)
-                if key is not None and key in self._awaited:
-                    self.queue.poke(key)
+                if (changed := self._keys_by_uid.get(pod_uid)) in self._awaited and changed is not None:
+                    self.queue.poke(changed)
         except NotImplementedError:
             await self._poll()
 
