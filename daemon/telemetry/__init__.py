@@ -1,0 +1,1 @@
+"""What crrd tells about itself: logs, health, metrics."""

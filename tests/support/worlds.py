@@ -1,0 +1,99 @@
+"""Builders for the core's values, with defaults that make a healthy pod and a plain request."""
+
+from dataclasses import replace
+from typing import Any
+
+from daemon.core.model import (
+    ContainerState,
+    Instance,
+    InstanceState,
+    Observation,
+    Pin,
+    PodContainer,
+    PodView,
+    Request,
+    RequestedContainer,
+    RequestPhase,
+    StatePhase,
+    Status,
+    Strategy,
+)
+
+RUNTIME = "containerd"
+NODE = "node-a"
+POD_UID = "uid-of-web"
+
+
+def pin(container_id: str, restart_count: int = 0) -> Pin:
+    """A statusContext."""
+    return Pin(f"{RUNTIME}://{container_id}", restart_count)
+
+
+def instance(container_id: str, name: str = "app", **changes: Any) -> Instance:
+    """A running instance of pod default/web."""
+    plain = Instance(
+        id=container_id,
+        runtime=RUNTIME,
+        name=name,
+        pod_namespace="default",
+        pod_name="web",
+        pod_uid=POD_UID,
+        state=InstanceState.RUNNING,
+        created_at=1,
+        grace_seconds=30,
+    )
+    return replace(plain, **changes)
+
+
+def exited(container_id: str, name: str = "app", exit_code: int = 137, **changes: Any) -> Instance:
+    """An instance that has ended."""
+    return instance(container_id, name, state=InstanceState.EXITED, exit_code=exit_code, **changes)
+
+
+def pod(*containers: PodContainer, **changes: Any) -> PodView:
+    """Pod default/web, with one container `app` unless others are given."""
+    known = containers or (PodContainer("app", container_id=f"{RUNTIME}://old", running=True, ready=True),)
+    plain = PodView("default", "web", POD_UID, {container.name: container for container in known}, pod_ip="127.0.0.1")
+    return replace(plain, **changes)
+
+
+def request(*names: str, uid: str = "r1", strategy: Strategy | None = None, **changes: Any) -> Request:
+    """A request for containers of default/web; each name's statusContext is `old` (`old-NAME` for several)."""
+    wanted = names or ("app",)
+    context = {name: pin("old" if len(wanted) == 1 else f"old-{name}") for name in wanted}
+    plain = Request(
+        namespace="default",
+        name=uid,
+        uid=uid,
+        resource_version="10",
+        created="2026-01-01T00:00:00Z",
+        pod_name="web",
+        pod_uid=POD_UID,
+        node_name=NODE,
+        containers=tuple(RequestedContainer(name, context[name]) for name in wanted),
+        strategy=strategy or Strategy(),
+    )
+    return replace(plain, **changes)
+
+
+def recreating(*states: ContainerState) -> Status:
+    """The status of a request that is under way."""
+    return Status(RequestPhase.RECREATING, states)
+
+
+def killed(name: str = "app", message: str = "") -> ContainerState:
+    """The state of a container whose stop was sent."""
+    return ContainerState(name, StatePhase.RECREATING, message, is_killed=True)
+
+
+def seen(*instances: Instance, **changes: Any) -> Observation:
+    """What is observed of default/web."""
+    plain = Observation(
+        node_name=NODE,
+        runtime_names=frozenset({RUNTIME}),
+        instances=instances,
+        pod=pod(),
+        pods_since=0.0,
+        utc="2026-01-01T00:01:00Z",
+    )
+    return replace(plain, **changes)
