@@ -1,0 +1,222 @@
+"""All container runtimes of the node behind one `daemon.ports.Runtime`.
+
+A node has one runtime as a rule; where it has several, this finds the one that a pod or a container ID belongs to.
+What is done to a container, and when, is the reactor's business.
+"""
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from daemon.core.model import Instance, Pin
+from daemon.cri import convert, endpoint
+from daemon.cri.client import CriClient, OnCall
+from daemon.ports import ExecResult, RuntimeCallError, RuntimeUnavailableError
+
+REMEMBERED_PODS = 1024
+"""Pods whose runtime is remembered: several times what a node holds."""
+
+SHARED_EVENTS = {"containerd": (2, 0), "cri-o": (1, 28)}
+"""The first versions whose GetContainerEvents gives every event to every client. Before, all clients drain one queue:
+kubelet (feature gate EventedPLEG) would miss what we read, and we what it reads (containerd issue 7318, CRI-O issue
+6466). So there is no stream from an older one."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+"""What a container ID or a pod UID can be; a request may hold anything."""
+
+_T = TypeVar("_T")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One runtime: its client, and what it said of itself."""
+
+    client: CriClient
+    name: str
+    version: str = ""
+
+    @property
+    def streams(self) -> bool:
+        """Whether its stream of events, if it has one, may be read beside kubelet."""
+        first = SHARED_EVENTS.get(self.name)
+        if first is None:
+            return True
+        found = re.match(r"v?(\d+)\.(\d+)", self.version)
+        return found is not None and (int(found[1]), int(found[2])) >= first
+
+
+async def connect(
+    endpoints: Sequence[str] = (), root: Path = Path("/"), on_call: OnCall | None = None
+) -> "NodeRuntime":
+    """Find the node's runtimes (see `endpoint.discover`, which may wait for one) and connect to them.
+
+    Raises:
+        ConfigurationError: there is none, and waiting would not change that.
+    """
+    connections = []
+    for probe in await endpoint.discover(endpoints, root):
+        log.info("cri-connected", endpoint=probe.endpoint, runtime=probe.runtime, version=probe.version)
+        client = CriClient(probe.endpoint, on_call=on_call)
+        connections.append(Connection(client, probe.runtime, probe.version))
+    return NodeRuntime(connections)
+
+
+class NodeRuntime:
+    """Implements `daemon.ports.Runtime` over one or several CRI clients."""
+
+    def __init__(self, connections: Sequence[Connection]) -> None:
+        self._connections = tuple(connections)
+        self._homes: OrderedDict[str, Connection] = OrderedDict()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the runtimes behind it, as in front of container IDs."""
+        return frozenset(connection.name for connection in self._connections)
+
+    async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+        """Every instance of the pod's containers, exited ones too. One call where the pod's runtime is known."""
+        if not _ID.fullmatch(pod_uid):
+            return ()
+        home = self._connections[0] if len(self._connections) == 1 else self._homes.get(pod_uid)
+        if home is not None:
+            found = await _of_pod(home, pod_uid)
+            if found or len(self._connections) == 1:
+                return found
+        return await self._search(pod_uid)
+
+    async def _search(self, pod_uid: str) -> tuple[Instance, ...]:
+        answers = await asyncio.gather(
+            *(_of_pod(connection, pod_uid) for connection in self._connections), return_exceptions=True
+        )
+        failures = []
+        for connection, answer in zip(self._connections, answers, strict=True):
+            if isinstance(answer, BaseException):
+                failures.append(answer)
+            elif answer:
+                self._homes[pod_uid] = connection
+                self._homes.move_to_end(pod_uid)
+                if len(self._homes) > REMEMBERED_PODS:
+                    self._homes.popitem(last=False)
+                return answer
+        if failures:  # the pod may live in the one that did not answer
+            raise failures[0]
+        return ()
+
+    async def find(self, pin: Pin) -> Instance | None:
+        """The instance with exactly this ID; None where the runtime that the ID names has none, or is not here.
+
+        Runtimes complete truncated IDs, so what they return is compared with what was asked for.
+        """
+        if not _ID.fullmatch(pin.bare_id):
+            return None
+        for connection in self._connections:
+            if connection.name == pin.runtime:
+                for container in await connection.client.list_containers(container_id=pin.bare_id):
+                    if container.id == pin.bare_id:
+                        return convert.instance(container, connection.name)
+        return None
+
+    async def detail(self, instance: Instance) -> Instance:
+        """The instance with its state as of now, exit code and running time filled in."""
+
+        async def ask(client: CriClient) -> Instance:
+            status = await client.container_status(instance.id)
+            if status.id != instance.id:
+                raise RuntimeCallError(
+                    f"ContainerStatus of {instance.id} was answered with {status.id}", code="NOT_FOUND", not_found=True
+                )
+            return convert.detailed(instance, status, time.time_ns())
+
+        return await self._at_home(instance, ask)
+
+    async def stop(self, instance: Instance, seconds: float) -> None:
+        """CRI StopContainer with this timeout; returns when the container has stopped. An unknown ID has stopped."""
+        try:
+            await self._at_home(instance, lambda client: client.stop_container(instance.id, seconds))
+        except RuntimeCallError as error:
+            if not error.not_found:
+                raise
+
+    async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
+        """CRI ExecSync with this timeout."""
+        return await self._at_home(instance, lambda client: client.exec_sync(instance.id, command, seconds))
+
+    async def _at_home(self, instance: Instance, call: Callable[[CriClient], Awaitable[_T]]) -> _T:
+        """Call the runtime that has the instance: the one that knows its pod, else any of its name, one by one."""
+        home = self._homes.get(instance.pod_uid)
+        named = [connection for connection in self._connections if connection.name == instance.runtime]
+        missing: RuntimeCallError | None = None
+        silent: RuntimeUnavailableError | None = None
+        for connection in [home] if home in named else named:
+            try:
+                return await call(connection.client)
+            except RuntimeCallError as error:
+                if not error.not_found:
+                    raise
+                missing = error
+            except RuntimeUnavailableError as error:
+                silent = error
+        raise silent or missing or RuntimeCallError(f"this node has no runtime {instance.runtime!r}", code="NOT_FOUND")
+
+    async def events(self) -> AsyncGenerator[str, None]:
+        """UIDs of pods with a container that changed, from all runtimes of the node.
+
+        Raises:
+            NotImplementedError: at least one of them does not stream events, so that polling is needed anyway.
+            RuntimeUnavailableError: one of the streams broke.
+        """
+        for connection in self._connections:
+            if not connection.streams:
+                raise NotImplementedError(f"{connection.name} {connection.version} gives each event to one client only")
+        if len(self._connections) == 1:
+            async with aclosing(self._connections[0].client.events()) as stream:
+                async for uid in stream:
+                    yield uid
+        else:
+            async with aclosing(_merged([connection.client for connection in self._connections])) as stream:
+                async for uid in stream:
+                    yield uid
+
+    async def close(self) -> None:
+        """Give up all connections."""
+        await asyncio.gather(*(connection.client.close() for connection in self._connections))
+
+
+async def _of_pod(connection: Connection, pod_uid: str) -> tuple[Instance, ...]:
+    containers = await connection.client.list_containers(pod_uid=pod_uid)
+    # compared once more: a runtime that does not know the filter must not hand us another pod's containers
+    instances = (convert.instance(container, connection.name) for container in containers)
+    return tuple(instance for instance in instances if instance.pod_uid == pod_uid)
+
+
+async def _merged(clients: Sequence[CriClient]) -> AsyncGenerator[str, None]:
+    """The events of several clients as they come; ends with the first stream that ends, with its error."""
+    queue: asyncio.Queue[str | BaseException] = asyncio.Queue()
+
+    async def forward(client: CriClient) -> None:
+        try:
+            async with aclosing(client.events()) as stream:
+                async for uid in stream:
+                    queue.put_nowait(uid)
+        except Exception as error:  # noqa: BLE001 - it is raised again below, by the one who reads
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(forward(client)) for client in clients]
+    try:
+        while not isinstance(item := await queue.get(), BaseException):
+            yield item
+        raise item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
