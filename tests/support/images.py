@@ -1,0 +1,91 @@
+"""Container images made on the spot, so that the tests need no registry and no network.
+
+An image is a docker-archive: a tar of layers, a config and `manifest.json`, as `ctr images import` takes it. Two are
+made: a pause image for the sandboxes and a busybox image with a shell, each of the static busybox of the system.
+"""
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+
+PAUSE_IMAGE = "localhost/pause:1"
+BUSYBOX_IMAGE = "localhost/busybox:1"
+BUSYBOX_IMAGE_2 = "localhost/busybox:2"
+"""The same files under another name and with another ID: what an in-place image update goes to."""
+
+
+def _directory(name: str, mode: int = 0o755) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = tarfile.DIRTYPE
+    info.mode = mode
+    return info
+
+
+def _layer(busybox: Path) -> bytes:
+    """One layer: `/bin/busybox`, a link for each of its applets, the usual folders, `/etc/passwd`."""
+    names = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split()
+    content = busybox.read_bytes()
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for folder, mode in (("bin", 0o755), ("dev", 0o755), ("etc", 0o755), ("proc", 0o755), ("sys", 0o755)):
+            tar.addfile(_directory(folder, mode))
+        tar.addfile(_directory("tmp", 0o1777))
+        program = tarfile.TarInfo("bin/busybox")
+        program.mode = 0o755
+        program.size = len(content)
+        tar.addfile(program, io.BytesIO(content))
+        for name in sorted(set(names) - {"busybox"}):
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type = tarfile.SYMTYPE
+            link.linkname = "busybox"
+            tar.addfile(link)
+        users = b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
+        passwd = tarfile.TarInfo("etc/passwd")
+        passwd.size = len(users)
+        tar.addfile(passwd, io.BytesIO(users))
+    return raw.getvalue()
+
+
+def _config(layer: bytes, command: list[str], revision: str) -> bytes:
+    return json.dumps(
+        {
+            "architecture": _architecture(),
+            "os": "linux",
+            "config": {"Env": ["PATH=/bin"], "Cmd": command, "Labels": {"revision": revision}},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+        },
+        sort_keys=True,
+    ).encode()
+
+
+def _architecture() -> str:
+    """The machine's name as image configs spell it."""
+    machine = subprocess.run(["/bin/uname", "-m"], check=True, capture_output=True, text=True).stdout.strip()
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
+def write_archive(target: Path, busybox: Path) -> None:
+    """Write the archive of all images that the tests use."""
+    layer = _layer(busybox)
+    layer_name = f"{hashlib.sha256(layer).hexdigest()}/layer.tar"
+    images = (
+        (PAUSE_IMAGE, ["/bin/sleep", "2147483647"], "pause"),
+        (BUSYBOX_IMAGE, ["/bin/sh"], "1"),
+        (BUSYBOX_IMAGE_2, ["/bin/sh"], "2"),
+    )
+    files = {layer_name: layer}
+    manifest = []
+    for name, command, revision in images:
+        config = _config(layer, command, revision)
+        config_name = f"{hashlib.sha256(config).hexdigest()}.json"
+        files[config_name] = config
+        manifest.append({"Config": config_name, "RepoTags": [name], "Layers": [layer_name]})
+    files["manifest.json"] = json.dumps(manifest).encode()
+    with tarfile.open(target, "w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
