@@ -1,0 +1,161 @@
+"""Kubernetes events on the request and on its pod, written behind the real work.
+
+`emit` only queues. One worker writes, one event after the other with a pause between, so that a burst of stops has the
+connection and the processor to itself; what cannot be written is dropped. Which events there are is `decide`'s
+concern.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import structlog
+
+from daemon.backoff import Backoff
+from daemon.core.actions import EmitEvent
+from daemon.core.model import API_VERSION, KIND
+from daemon.kube.client import KubeClient
+from daemon.kube.resources import EVENTS
+from daemon.ports import ApiUnavailableError, CrrdError
+
+CAPACITY = 1000
+"""Events that wait at most; then the oldest is dropped."""
+_PAUSE_SECONDS = 0.02
+_TRIES = 3
+_RETRY = Backoff(initial=0.5, factor=4.0, maximum=5.0, jitter=0.5)
+_LONGEST_PATIENCE_SECONDS = 10.0
+_MESSAGE_CHARACTERS = 1024
+"""The longest message that the events API allows (k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
+_NAME_CHARACTERS = 253
+
+_log = structlog.get_logger()
+
+
+class KubeEventSink:
+    """The EventSink of a cluster. `run` it for the daemon's whole life."""
+
+    dropped: int = 0
+    """Events that were never written: the queue was full, or the API server would not have them."""
+
+    def __init__(self, client: KubeClient, node_name: str, component: str = "crrd") -> None:
+        self._client = client
+        self._node_name = node_name
+        self._component = component
+        self._queue: deque[dict[str, Any]] = deque()
+        self._wanted = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._hurry = asyncio.Event()
+        self._failing = False
+        self._last_stamp = 0
+
+    def emit(self, event: EmitEvent) -> None:
+        """See EventSink."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for involved in _involved(event):
+            if len(self._queue) >= CAPACITY:
+                self._queue.popleft()
+                self._drop("too many events wait")
+            self._queue.append(self._shape(event, involved, now))
+            self._idle.clear()
+            self._wanted.set()
+
+    async def run(self) -> NoReturn:
+        """Write what is queued, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            while self._queue:
+                await self._write(self._queue.popleft())
+                await self._pause(_PAUSE_SECONDS)
+            self._wanted.clear()
+            self._idle.set()
+
+    async def flush(self, seconds: float) -> bool:
+        """Let `run` write without pauses what is queued, for at most this long; whether all of it is done."""
+        self._hurry.set()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._hurry.clear()
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, or until somebody flushes."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+
+    async def _write(self, body: dict[str, Any]) -> None:
+        for attempt in range(1, _TRIES + 1):
+            try:
+                await self._client.create(EVENTS, body["metadata"]["namespace"], body)
+            except ApiUnavailableError as error:
+                if attempt == _TRIES:
+                    self._drop(str(error))
+                    return
+                patience = min(error.retry_after or 0.0, _LONGEST_PATIENCE_SECONDS)
+                await asyncio.sleep(max(_RETRY.delay(attempt), patience))
+            except CrrdError as error:
+                self._drop(str(error))
+                return
+            else:
+                self._failing = False
+                return
+
+    def _drop(self, reason: str) -> None:
+        self.dropped += 1
+        if not self._failing:
+            _log.warning("events_dropped", error=reason)
+        self._failing = True
+
+    def _shape(self, event: EmitEvent, involved: dict[str, str], now: str) -> dict[str, Any]:
+        """A core/v1 Event, named as kubelet names its own: the object's name and a time in hexadecimal."""
+        self._last_stamp = max(self._last_stamp + 1, time.time_ns())
+        suffix = f".{self._last_stamp:x}"
+        name = involved["name"][: _NAME_CHARACTERS - len(suffix)].rstrip("-.") + suffix
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": involved["namespace"], "name": name},
+            "involvedObject": involved,
+            "type": "Warning" if event.warning else "Normal",
+            "reason": event.reason.value,
+            "message": event.message[:_MESSAGE_CHARACTERS],
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": self._component, "host": self._node_name},
+            "reportingComponent": self._component,
+            "reportingInstance": self._node_name,
+        }
+
+
+def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:
+    """References to the objects that the event is about, as far as the request names them."""
+    request = event.request
+    if not request.namespace:
+        return
+    if request.name:
+        yield {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": request.namespace,
+            "name": request.name,
+            "uid": request.uid,
+            "resourceVersion": request.resource_version,
+        }
+    if request.pod_name:
+        pod = {"apiVersion": "v1", "kind": "Pod", "namespace": request.namespace, "name": request.pod_name}
+        if request.pod_uid:
+            pod["uid"] = request.pod_uid
+        if event.container:
+            pod["fieldPath"] = f"spec.containers{{{event.container}}}"
+        yield pod

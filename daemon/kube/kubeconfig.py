@@ -1,0 +1,116 @@
+"""`python -m daemon.kube.kubeconfig PATH [--context NAME]`: prints what a kubeconfig comes to, as JSON.
+
+Runs as a process of its own for `config`, so that the `kubernetes` package, which knows every way to be logged in, is
+in nobody's memory afterwards. Exit codes: 2 for what cannot heal, 3 for credentials that could not be had now; the
+last line on stderr says why.
+"""
+
+import argparse
+import importlib
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class KubeconfigError(Exception):
+    """The kubeconfig cannot be used; waiting does not help."""
+
+
+class CredentialsError(Exception):
+    """The plugin that gives the credentials failed; it may do better later."""
+
+
+class _LastError(logging.Handler):
+    """Keeps the last error that was logged: so the package reports a failed plugin."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.ERROR)
+        self.message = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one line of it."""
+        self.message = " ".join(record.getMessage().split())
+
+
+def resolve(path: str, context: str | None) -> dict[str, Any]:
+    """What the kubeconfig comes to.
+
+    Raises:
+        KubeconfigError, CredentialsError: see there.
+    """
+    if not any(Path(part).is_file() for part in path.split(":")):
+        raise KubeconfigError("there is no such file: check --kubeconfig")
+    # Here, so that a missing file need not wait for half a second of imports; the package is mostly untyped.
+    client: Any = importlib.import_module("kubernetes.client")
+    kube_config: Any = importlib.import_module("kubernetes.config.kube_config")
+    last = _LastError()
+    logging.getLogger().addHandler(last)
+    try:
+        merged = kube_config.KubeConfigMerger(path).config
+        loader = kube_config.KubeConfigLoader(merged, active_context=context, config_base_path=None)
+        found = client.Configuration()
+        found.host = ""
+        loader.load_and_set(found)
+    except Exception as error:  # whatever a broken file makes the package stumble over
+        raise KubeconfigError(f"it cannot be used: {' '.join(str(error).split())}") from error
+    bearer = found.auth_settings().get("BearerToken", {}).get("value") or ""
+    user = _user(loader)
+    if "exec" in user and not bearer and not found.cert_file:
+        raise CredentialsError(last.message or "its exec plugin gave no credentials")
+    if not str(found.host).startswith(("http://", "https://")):
+        raise KubeconfigError("the cluster's server must be a URL that begins with https:// or http://")
+    expiry = getattr(loader, "expiry", None)
+    return {
+        "server": found.host.rstrip("/"),
+        "authorization": bearer,
+        "ca": _read(found.ssl_ca_cert),
+        "certificate": _read(found.cert_file),
+        "key": _read(found.key_file),
+        "insecure": not found.verify_ssl,
+        "tls_server_name": found.tls_server_name or "",
+        "proxy": found.proxy or "",
+        "expiry": expiry.timestamp() if expiry else 0.0,
+    }
+
+
+def _user(loader: Any) -> dict[str, Any]:
+    """The user's section of the kubeconfig; the package keeps it to itself."""
+    value = getattr(getattr(loader, "_user", None), "value", None)
+    return value if isinstance(value, dict) else {}
+
+
+def _read(path: str | None) -> str:
+    """The PEM text in a file, "" for no file.
+
+    Raises:
+        KubeconfigError: it cannot be read.
+    """
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KubeconfigError(f"{path} cannot be read: {error}") from error
+
+
+def main() -> int:
+    """Print the JSON, or say on stderr why not."""
+    parser = argparse.ArgumentParser(prog="python -m daemon.kube.kubeconfig", description=__doc__)
+    parser.add_argument("path")
+    parser.add_argument("--context")
+    arguments = parser.parse_args()
+    try:
+        json.dump(resolve(arguments.path, arguments.context), sys.stdout)
+    except KubeconfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except CredentialsError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""List and watch without end: tells a handler about every object of one kind as the API server has it.
+
+One concern per method: `run` reconnects, `_list` lists, `_watch` lives for one connection, `_deliver` handles one
+event. What the objects mean is the handler's business; so is that an event can be older than a write of its own.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, TypeVar
+
+import structlog
+
+from daemon.backoff import Backoff
+from daemon.core.reading import mapping, text
+from daemon.kube.client import KubeClient
+from daemon.kube.errors import MalformedAnswerError, ResourceMissingError
+from daemon.kube.resources import Resource, WatchEvent
+from daemon.ports import ApiRefusedError, ApiUnavailableError, ConfigurationError, ExpiredError
+
+T = TypeVar("T")
+
+RECONNECT = Backoff(initial=0.25, factor=2.0, maximum=15.0, jitter=0.5)
+_STEADY_SECONDS = 5.0
+"""A connection that lived this long was a good one: its end is the first failure in a row, not one more."""
+_FAILURES_WHILE_REACHABLE = 2
+"""A server that accepts watches and drops them is asked again after half a second or so, not ever more rarely."""
+_LONGEST_PATIENCE_SECONDS = 300.0
+"""The most that a server's Retry-After is followed."""
+APPLY = "kubectl apply -k manifests/base"
+"""What brings the CRD and the RBAC role."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection(Generic[T]):
+    """What is watched, and how an object is read."""
+
+    resource: Resource
+    parse: Callable[[Mapping[str, Any]], T]
+    label_selector: str = ""
+    field_selector: str = ""
+    list_version: str = ""
+    """resourceVersion of the list: "" for the newest, "0" for whatever the server has at hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler(Generic[T]):
+    """Who is told. Calls are synchronous and quick."""
+
+    listed: Callable[[tuple[T, ...]], None]
+    changed: Callable[[T], None]
+    deleted: Callable[[T], None]
+
+
+class Reflector(Generic[T]):
+    """Lists and watches one selection for as long as `run` runs; may be run again after it was cancelled."""
+
+    last_activity: float | None = None
+    """Monotonic time at which the API server last said anything, None before."""
+    last_list_time: float | None = None
+    """Monotonic time of the last whole list, None before."""
+    listed: bool = False
+    """Whether the handler has a whole list and is kept up to date from there."""
+    last_error: str = ""
+    """Why there is no connection now, "" while there is one."""
+
+    def __init__(self, client: KubeClient, selection: Selection[T], handler: Handler[T], *, strict: bool) -> None:
+        """Start nothing.
+
+        `strict`: until the first watch is established, a refusal that only an administrator can heal is raised as
+        ConfigurationError. Afterwards, or else, it is retried like any other.
+        """
+        self._client = client
+        self._selection = selection
+        self._handler = handler
+        self._strict = strict
+        self._version = ""
+        self._failures = 0
+
+    async def run(self) -> NoReturn:
+        """List, watch, reconnect, until cancelled.
+
+        Raises:
+            ConfigurationError: see `strict`.
+        """
+        self._version = ""
+        self._failures = 0
+        try:
+            while True:
+                delay = await self._connect_once()
+                await asyncio.sleep(delay)
+        finally:
+            self.listed = False
+
+    async def _connect_once(self) -> float:
+        """One connection from its list or its version to its end; the seconds to wait before the next one."""
+        began = time.monotonic()
+        had_version = bool(self._version)
+        ended_well = False
+        patience = 0.0
+        try:
+            await self._connect()
+            ended_well = True
+        except ExpiredError as error:
+            _log.debug("watch_expired", resource=self._selection.resource.plural, error=str(error))
+            self._version = ""
+            if had_version:  # else a list expired before it was watched: that could go round and round
+                return 0.0
+        except (ApiUnavailableError, ApiRefusedError) as error:
+            patience = self._failed(error)
+        if time.monotonic() - began >= _STEADY_SECONDS:
+            self._failures = 0
+            if ended_well:
+                return 0.0
+        self._failures += 1
+        return max(RECONNECT.delay(self._failures), patience)
+
+    async def _connect(self) -> None:
+        """One connection, with a list before it where there is no version to go on from."""
+        if not self._version:
+            await self._list()
+        await self._watch()
+
+    async def _list(self) -> None:
+        selection = self._selection
+        listing = await self._client.list_all(
+            selection.resource,
+            selection.parse,
+            label_selector=selection.label_selector,
+            field_selector=selection.field_selector,
+            resource_version=selection.list_version,
+        )
+        self._version = listing.resource_version
+        self.last_activity = self.last_list_time = time.monotonic()
+        self._handler.listed(listing.items)
+        self.listed = True
+
+    async def _watch(self) -> None:
+        selection = self._selection
+        async with self._client.watch(
+            selection.resource,
+            self._version,
+            label_selector=selection.label_selector,
+            field_selector=selection.field_selector,
+        ) as events:
+            self._established()
+            async for event in events:
+                self._deliver(event)
+
+    def _deliver(self, event: WatchEvent) -> None:
+        self.last_activity = time.monotonic()
+        self._version = text(mapping(event.object.get("metadata")).get("resourceVersion")) or self._version
+        if event.kind in ("ADDED", "MODIFIED"):
+            self._handler.changed(self._selection.parse(event.object))
+        elif event.kind == "DELETED":
+            self._handler.deleted(self._selection.parse(event.object))
+
+    def _established(self) -> None:
+        self.last_activity = time.monotonic()
+        self._strict = False
+        self._failures = min(self._failures, _FAILURES_WHILE_REACHABLE)
+        if self.last_error:
+            _log.info("api_available", resource=self._selection.resource.plural)
+        self.last_error = ""
+
+    def _failed(self, error: ApiUnavailableError | ApiRefusedError) -> float:
+        """Note a failure; the seconds that the server asked to wait."""
+        resource = self._selection.resource.plural
+        said = str(error)
+        patience = 0.0
+        if isinstance(error, ApiRefusedError):
+            said = explain(error, resource, self._client.description)
+            if self._strict and error.status in (401, 403, 404):
+                raise ConfigurationError(said) from error
+        else:
+            patience = min(error.retry_after or 0.0, _LONGEST_PATIENCE_SECONDS)
+        if isinstance(error, ApiRefusedError | MalformedAnswerError):
+            self._version = ""  # asked the same way, the server would answer the same
+        if self.last_error:
+            _log.debug("api_unavailable", resource=resource, error=said)
+        else:
+            _log.warning("api_unavailable", resource=resource, error=said)
+        self.last_error = said
+        return patience
+
+
+def explain(error: ApiRefusedError, resource: str, credentials: str) -> str:
+    """What the server said, and what an administrator has to do about it."""
+    if isinstance(error, ResourceMissingError):
+        return f"the API server has no {resource}: install the CRD with `{APPLY}` ({error})"
+    if error.status == 401:
+        return f"the API server does not accept {credentials}: give crrd valid credentials ({error})"
+    if error.status == 403:
+        return f"crrd lacks the right to read {resource}: apply its RBAC role with `{APPLY}` ({error})"
+    return str(error)

@@ -1,0 +1,56 @@
+"""Kinds of objects as they stand in URLs, and what lists and watches of them give."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from daemon.core import model
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object, as it stands in URLs."""
+
+    plural: str
+    group: str = ""
+    version: str = "v1"
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL's path, quoted: of one object, or without a name of the whole list."""
+        root = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        scope = ["namespaces", namespace] if namespace else []
+        parts = [*root, *scope, self.plural, *filter(None, (name, subresource))]
+        return "/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
+
+
+REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION)
+PODS = Resource("pods")
+EVENTS = Resource("events")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list."""
+
+    items: tuple[Mapping[str, Any], ...]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """A whole list, parsed."""
+
+    items: tuple[T, ...]
+    resource_version: str
+    """The version to watch from."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One event of a watch; `kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
+
+    kind: str
+    object: Mapping[str, Any]

@@ -1,0 +1,147 @@
+"""One HTTP exchange with the API server over aiohttp: the session, credentials, deadlines, errors translated.
+
+What the calls are is `client`'s concern.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import aiohttp
+from yarl import URL
+
+from daemon import __version__
+from daemon.kube.config import Access, AccessSource
+from daemon.kube.errors import decode, from_answer
+from daemon.kube.resources import Resource
+from daemon.ports import ApiRefusedError, ApiUnavailableError
+
+CallObserver = Callable[[str, str, int, float], None]
+"""Is told of each call: verb, resource, HTTP status (0 for no answer) and seconds until the answer began."""
+
+_CONNECTIONS = 16
+"""A burst of writes waits for a free connection rather than pay for one more TLS handshake each."""
+_KEEP_ALIVE_SECONDS = 30.0
+"""How long an unused connection is kept: well under the 90 s after which API servers close theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: what is sent, and how long it may take."""
+
+    verb: str
+    resource: Resource
+    method: str
+    path: str
+    timeout: aiohttp.ClientTimeout
+    params: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        """The call in words, for errors."""
+        return f"{self.verb} {self.path}"
+
+
+class Transport:
+    """Sends calls to one API server over one session, which is opened by the first of them."""
+
+    def __init__(self, access: AccessSource, on_call: CallObserver | None) -> None:
+        self._access = access
+        self._on_call = on_call
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def description(self) -> str:
+        """Whose credentials are used, for messages."""
+        return self._access.description
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def answer(self, call: Call) -> Mapping[str, Any]:
+        """Send a call and read its answer, one JSON object. Raises the ports' errors."""
+        response = await self.open(call)
+        try:
+            body = await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            unavailable(call, error)
+        finally:
+            response.release()
+        return decode(body, call.what)
+
+    async def open(self, call: Call) -> aiohttp.ClientResponse:
+        """Send a call; when the credentials are refused, once more with new ones."""
+        access = await self._access.current()
+        try:
+            return await self._send(call, access)
+        except ApiRefusedError as error:
+            if error.status != 401:
+                raise
+            renewed = await self._access.renew(access)
+            if renewed == access:
+                raise
+        return await self._send(call, renewed)
+
+    async def _send(self, call: Call, access: Access) -> aiohttp.ClientResponse:
+        """One HTTP exchange up to the answer's head; an answer that is not a success is raised."""
+        began = time.monotonic()
+        status = 0
+        try:
+            response = await self._opened_session().request(
+                call.method,
+                URL(access.server + call.path, encoded=True),
+                params=call.params,
+                data=call.body,
+                headers={**call.headers, **access.headers},
+                timeout=call.timeout,
+                allow_redirects=False,
+                ssl=access.tls or True,
+                server_hostname=access.server_hostname,
+                proxy=access.proxy,
+            )
+            status = response.status
+            if 200 <= status < 300:
+                return response
+            async with response:
+                body = await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            unavailable(call, error)
+        finally:
+            if self._on_call is not None:
+                self._on_call(call.verb, call.resource.plural, status, time.monotonic() - began)
+        raise from_answer(status, body, response.headers.get("Retry-After", ""), call.what)
+
+    def _opened_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE_SECONDS, socket_factory=_socket
+                ),
+                headers={"User-Agent": f"crrd/{__version__}", "Accept": "application/json"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+def unavailable(call: Call, error: Exception) -> NoReturn:
+    """Translate what aiohttp raises; its time-outs are OSErrors (TimeoutError) with or without words."""
+    reason = str(error) or "no answer in time"
+    raise ApiUnavailableError(f"{call.what}: {reason}") from error
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket on which the kernel notices, after a minute, that the other side has vanished without a word."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    return made
