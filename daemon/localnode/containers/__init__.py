@@ -1,0 +1,1 @@
+"""Containers as plain local processes: what `daemon.localnode.runtime` is made of."""

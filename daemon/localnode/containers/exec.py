@@ -1,0 +1,82 @@
+"""Runs one command to its end, within a time, keeping what it prints: the work behind ExecSync."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+MAX_OUTPUT = 16 * 1024 * 1024
+"""Bytes kept of each stream; containerd's limit."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a command ended."""
+
+    exit_code: int = 0
+    """128 plus the signal's number for a command that died of a signal."""
+    output: dict[int, bytearray] = field(default_factory=lambda: {1: bytearray(), 2: bytearray()})
+    """By file descriptor: 1 standard output, 2 standard error."""
+
+
+class _Collector(asyncio.SubprocessProtocol):
+    """Collects what the command prints; done when it has ended and closed its output."""
+
+    def __init__(self) -> None:
+        self.outcome = Outcome()
+        self.exited = asyncio.Event()
+        self.done = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        kept = self.outcome.output[fd]
+        kept += data[: MAX_OUTPUT - len(kept)]
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.done.set()
+
+
+async def run(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    seconds: float | None,
+    started: Callable[[int], None],
+) -> Outcome:
+    """Run a command in a process group of its own; the group is killed when the time is over, or the caller goes.
+
+    Args:
+        command: program and arguments, no shell.
+        env: its whole environment.
+        cwd: its working directory, None for the caller's.
+        seconds: how long it may take, until its output is closed; None for no limit.
+        started: is told the process' number, which is that of its group, too.
+
+    Raises:
+        TimeoutError: the time was over.
+        OSError: the command cannot be started.
+    """
+    transport, protocol = await asyncio.get_running_loop().subprocess_exec(
+        _Collector, *command, stdin=asyncio.subprocess.DEVNULL, env=env, cwd=cwd, start_new_session=True
+    )
+    group = transport.get_pid()
+    started(group)
+    try:
+        async with asyncio.timeout(seconds):
+            await protocol.done.wait()
+    finally:
+        if not protocol.done.is_set():
+            # Others of the group may hold the output open although the command itself has ended.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+            await protocol.exited.wait()
+        transport.close()
+    code = cast("int", transport.get_returncode())
+    protocol.outcome.exit_code = code if code >= 0 else 128 - code
+    return protocol.outcome

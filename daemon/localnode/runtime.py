@@ -1,0 +1,177 @@
+"""A container runtime whose containers are plain local processes: CRI v1 on a Unix socket, no images, no root needed.
+
+It is for the demo and the tests, where a node shall behave like a node without containerd: exit codes, logs, labels,
+signals and timeouts are real, isolation is not (see `containers.rootfs` for how mounts are made reachable). Each
+container is watched by a process of its own (`containers.shim`), so the runtime can be killed and started again, and
+finds its containers running. What it knows is in its root directory, which one runtime at a time can use.
+
+Run as `python -m daemon.localnode.runtime --root DIR --socket PATH [--no-events]`. SIGTERM and SIGINT end it
+together with all its containers; after SIGKILL they go on and wait for the next start.
+"""
+
+import argparse
+import asyncio
+import fcntl
+import os
+import signal
+import stat
+import sys
+import time
+from pathlib import Path
+
+import grpc
+
+from cri_stubs import api_pb2
+from daemon.localnode.containers import rootfs
+from daemon.localnode.containers.container import Container
+from daemon.localnode.containers.events import EventHub
+from daemon.localnode.containers.images import ImageService
+from daemon.localnode.containers.registry import Registry
+from daemon.localnode.containers.rpc import handlers
+from daemon.localnode.containers.service import EventingRuntimeService, RuntimeService
+from daemon.localnode.containers.shim_process import python_command, python_environment
+
+MAX_SOCKET_PATH = 107
+"""Bytes that a Unix socket's path may have on Linux."""
+
+
+class ProcessRuntime:
+    """The runtime: `await start()`, use the socket, `await stop()`."""
+
+    def __init__(self, root: Path, socket: Path, name: str = "crrd-local", events: bool = True) -> None:
+        """Start nothing yet.
+
+        Args:
+            root: directory for the runtime's state, made if need be.
+            socket: where to listen; a socket left over there is replaced.
+            name: the runtime's name, as in front of container IDs in the API.
+            events: whether to serve GetContainerEvents.
+        """
+        self.root = root.absolute()
+        self.socket = socket.absolute()
+        self.name = name
+        self._events = events
+        self._hub = EventHub()
+        self._registry = Registry(self.root, self._publish)
+        self._server: grpc.aio.Server | None = None
+        self._lock = -1
+
+    @property
+    def endpoint(self) -> str:
+        """Where to connect to, in gRPC's words."""
+        return f"unix://{self.socket}"
+
+    async def start(self) -> None:
+        """Take over what an earlier life left, and serve.
+
+        Raises:
+            OSError: the root or the socket cannot be used, or another runtime uses them.
+        """
+        if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH:
+            raise OSError(f"the socket's path is longer than {MAX_SOCKET_PATH} bytes: {self.socket}")
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _lock(self.root / "lock")
+        namespaced = await self._can_mount()
+        images = ImageService(self.root)
+        images.load()
+        self._registry.load()
+        runtime = (
+            EventingRuntimeService(self._registry, self.name, self._hub, namespaced=namespaced)
+            if self._events
+            else RuntimeService(self._registry, self.name, namespaced=namespaced)
+        )
+        self.socket.parent.mkdir(parents=True, exist_ok=True)
+        if self.socket.exists() and stat.S_ISSOCK(self.socket.stat().st_mode):
+            self.socket.unlink()
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((handlers("RuntimeService", runtime), handlers("ImageService", images)))
+        server.add_insecure_port(self.endpoint)
+        await server.start()
+        self._server = server
+
+    async def stop(self, *, keep_containers: bool = False) -> None:
+        """End; calls under way are cut off.
+
+        Args:
+            keep_containers: leave running containers to the next start, as SIGKILL would; otherwise they are killed.
+        """
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+        if not keep_containers:
+            await asyncio.gather(*(container.stop(0) for container in self._registry.containers.values()))
+        for container in self._registry.containers.values():
+            container.let_go()
+        self.socket.unlink(missing_ok=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    async def _can_mount(self) -> bool:
+        """Whether containers can have a mount namespace: tried, because being root does not say it."""
+        directory = self.root / "probe"
+        directory.mkdir(exist_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            *python_command(rootfs.__name__, str(directory)),
+            env=python_environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        return await process.wait() == 0
+
+    def _publish(self, container: Container, kind: api_pb2.ContainerEventType.ValueType) -> None:
+        sandbox = self._registry.sandboxes.get(container.sandbox_id)
+        self._hub.publish(
+            api_pb2.ContainerEventResponse(
+                container_id=container.id,
+                container_event_type=kind,
+                created_at=time.time_ns(),
+                pod_sandbox_status=sandbox.status() if sandbox else None,
+                containers_statuses=[one.status() for one in self._registry.containers_of(container.sandbox_id)],
+            )
+        )
+
+
+def _lock(path: Path) -> int:
+    """Take the root directory for this process; the kernel gives it back however the process ends."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(file)
+        raise OSError(error.errno, f"{path.parent} is in use by another runtime") from error
+    return file
+
+
+async def _serve(runtime: ProcessRuntime) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    await runtime.start()
+    try:
+        await ended.wait()
+    finally:
+        await runtime.stop()
+
+
+def main() -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m daemon.localnode.runtime", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--root", type=Path, required=True, help="directory for the runtime's state")
+    parser.add_argument("--socket", type=Path, required=True, help="where to listen")
+    parser.add_argument("--name", default="crrd-local", help="the runtime's name (default: %(default)s)")
+    parser.add_argument("--no-events", action="store_true", help="answer GetContainerEvents with UNIMPLEMENTED")
+    arguments = parser.parse_args()
+    runtime = ProcessRuntime(arguments.root, arguments.socket, arguments.name, events=not arguments.no_events)
+    try:
+        asyncio.run(_serve(runtime))
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
