@@ -1,0 +1,264 @@
+"""A small world in plain Python: an API server, a runtime, a kubelet and a daemon that can die between two actions.
+
+The daemon of the simulation is `decide` and the simplest executor there can be; its memory is lost when it dies.
+Every rule of the contract that can be seen from outside is asserted at the moment at which it could be broken.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from daemon.core.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
+from daemon.core.checks import target_of
+from daemon.core.decide import check_move, decide
+from daemon.core.model import (
+    Hook,
+    HookResult,
+    Instance,
+    InstanceState,
+    Observation,
+    Pin,
+    PodContainer,
+    PodView,
+    Request,
+    RequestedContainer,
+    RestartPolicy,
+    StopAttempt,
+    Strategy,
+)
+from tests.support.worlds import NODE, POD_UID, RUNTIME, instance, pin
+
+NAMES = ("a", "b", "c")
+
+
+@dataclass
+class Life:
+    """What one life of the daemon remembers."""
+
+    busy: dict[str, str] = field(default_factory=dict)
+    hooks: dict[str, HookResult] = field(default_factory=dict)
+    stops: dict[str, StopAttempt] = field(default_factory=dict)
+    sent: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, float] = field(default_factory=dict)
+    unready: dict[str, float] = field(default_factory=dict)
+    plan: list[Action] = field(default_factory=list)
+
+
+class World:
+    """Two requests, three containers, and everybody who may interfere."""
+
+    def __init__(
+        self, strategies: list[Strategy], *, hooks: bool, contexts: bool, policy: RestartPolicy = RestartPolicy.ALWAYS
+    ) -> None:
+        self.now = 0.0
+        self.policy = policy
+        self.instances: dict[str, Instance] = {}
+        self.made = 0
+        self.hook = Hook("exec", command=("true",)) if hooks else None
+        self.statuses = {name: PodContainer(name, restart_policy=policy) for name in NAMES}
+        for name in NAMES:
+            self.kubelet_creates(name)
+        for name in NAMES:
+            self.kubelet_reports(name)
+        self.requests: dict[str, Request] = {}
+        for number, strategy in enumerate(strategies):
+            self.post(f"r{number}", strategy, contexts=contexts)
+        self.life = Life()
+        self.hook_runs: dict[str, int] = {}
+        self.hook_owner: dict[str, str] = {}
+        self.excused: set[str] = set()
+        """Instances whose hook or stop was under way when the daemon died."""
+        self.stopped_by: dict[str, set[str]] = {}
+        self.actions = 0
+
+    def post(self, uid: str, strategy: Strategy, *, contexts: bool) -> None:
+        """Somebody creates a request for all three containers."""
+        containers = tuple(RequestedContainer(name, self.newest(name).pin if contexts else None) for name in NAMES)
+        self.requests[uid] = Request(
+            namespace="default",
+            name=uid,
+            uid=uid,
+            resource_version="1",
+            created=f"2026-01-01T00:00:0{len(self.requests)}Z",
+            pod_name="web",
+            pod_uid=POD_UID,
+            node_name=NODE,
+            containers=containers,
+            strategy=strategy,
+            unready_acquired=strategy.unready_grace_seconds is not None,
+        )
+
+    def newest(self, name: str) -> Instance:
+        """The current instance of a container."""
+        return max((i for i in self.instances.values() if i.name == name), key=lambda i: i.created_at)
+
+    # Everybody else.
+
+    def kubelet_creates(self, name: str) -> None:
+        """Kubelet starts a container that does not run."""
+        self.made += 1
+        count = sum(1 for known in self.instances.values() if known.name == name)
+        made = instance(f"{name}{self.made}", name, created_at=self.made, restart_count=count, running_seconds=99.0)
+        self.instances[made.id] = replace(made, hook=self.hook)
+
+    def kubelet_restarts(self, name: str) -> None:
+        """Kubelet does so if the newest instance has exited and the restart policy has it come back."""
+        newest = self.newest(name)
+        allowed = self.policy is RestartPolicy.ALWAYS or newest.exit_code != 0
+        if newest.state is InstanceState.EXITED and allowed:
+            self.kubelet_creates(name)
+
+    def kubelet_reports(self, name: str) -> None:
+        """Kubelet brings the pod's status up to date."""
+        newest = self.newest(name)
+        running = newest.state is InstanceState.RUNNING
+        status = PodContainer(
+            name, restart_policy=self.policy, container_id=newest.pin.container_id, running=running, ready=running
+        )
+        self.statuses[name] = status
+
+    def crashes(self, name: str, code: int = 137) -> None:
+        """A container ends by itself, or is killed by kubelet (an in-place update)."""
+        newest = self.newest(name)
+        self.instances[newest.id] = replace(newest, state=InstanceState.EXITED, exit_code=code)
+
+    def delete(self, uid: str) -> None:
+        """Somebody deletes a request."""
+        self.requests.pop(uid, None)
+
+    # The daemon.
+
+    def dies(self) -> None:
+        """kill -9: whatever was under way in the runtime may or may not have its effect."""
+        self.excused |= set(self.life.busy)
+        self.excused |= {i for i in self.life.hooks if not self.hook_written(i)}
+        self.life = Life()
+
+    def hook_written(self, container_id: str) -> bool:
+        """Whether the request that ran the hook says that its stop of the instance was begun."""
+        request = self.requests.get(self.hook_owner[container_id])
+        return request is not None and request.status.state(self.instances[container_id].name).is_killed
+
+    def observe(self) -> Observation:
+        """What the daemon sees now."""
+        for uid, request in self.requests.items():
+            self.life.seen.setdefault(uid, self.now)
+            if request.unready_acquired:
+                self.life.unready.setdefault(uid, self.now)
+        known: Mapping[str, PodContainer] = dict(self.statuses)
+        return Observation(
+            node_name=NODE,
+            runtime_names=frozenset({RUNTIME}),
+            instances=tuple(self.instances.values()),
+            pod=PodView("default", "web", POD_UID, known, readiness_gate=True),
+            busy=dict(self.life.busy),
+            hooks=dict(self.life.hooks),
+            stops=dict(self.life.stops),
+            sent=dict(self.life.sent),
+            first_seen=self.life.seen,
+            unready_seen=self.life.unready,
+            pods_since=0.0,
+            utc="2026-01-01T01:00:00Z",
+        )
+
+    def act(self) -> bool:
+        """The daemon takes one step: plans a round, or carries out one action of the round that it planned."""
+        if not self.life.plan:
+            decision = decide(list(self.requests.values()), self.observe(), self.now)
+            self.life.plan = [action for action in decision.actions if not isinstance(action, EmitEvent)]
+            return bool(self.life.plan)
+        action = self.life.plan.pop(0)
+        self.actions += 1
+        match action:
+            case WriteStatus():
+                self.write(action)
+            case PinContainers():
+                self.pins(action)
+            case RunHook():
+                self.begin_hook(action)
+            case StopContainer():
+                self.begin_stop(action)
+        return True
+
+    def write(self, action: WriteStatus) -> None:
+        """The API server takes a status, if the request is still what was decided on."""
+        current = self.requests.get(action.request.uid)
+        if current is None or current.resource_version != action.request.resource_version:
+            return
+        assert not current.completed, "a completed request was written"
+        check_move(current.status, action.status)
+        version = str(int(current.resource_version) + 1)
+        self.requests[current.uid] = replace(current, status=action.status, resource_version=version)
+
+    def pins(self, action: PinContainers) -> None:
+        """The API server takes the annotation."""
+        current = self.requests.get(action.request.uid)
+        if current is not None and current.resource_version == action.request.resource_version:
+            for name, old in current.pinned.items():
+                assert action.pins[name] == old, "a pin was changed"
+            version = str(int(current.resource_version) + 1)
+            self.requests[current.uid] = replace(current, pinned=dict(action.pins), resource_version=version)
+
+    def check_target(self, action: RunHook | StopContainer) -> None:
+        """The rules that hold whenever something is done to a container."""
+        request = action.request
+        assert request.live
+        wanted = {container.name: target_of(request, container) for container in request.containers}
+        target: Pin | None = wanted[action.instance.name]
+        assert target == pin(action.instance.id, action.instance.restart_count), "not the instance that was meant"
+        assert self.policy is not RestartPolicy.NEVER
+        assert action.instance.id not in self.life.busy, "two works on one container"
+        if request.strategy.ordered:
+            for name in NAMES[: NAMES.index(action.instance.name)]:
+                recreated = self.statuses[name].ready and wanted[name] != self.newest(name).pin
+                lost = self.policy is RestartPolicy.ON_FAILURE and self.newest(name).exit_code == 0
+                assert recreated or lost or request.status.state(name).phase.final, "not in order"
+                assert self.newest(name).id not in self.life.busy, "two in flight"
+
+    def begin_hook(self, action: RunHook) -> None:
+        """The runtime starts a hook."""
+        self.check_target(action)
+        container_id = action.instance.id
+        self.hook_runs[container_id] = self.hook_runs.get(container_id, 0) + 1
+        assert self.hook_runs[container_id] == 1 or container_id in self.excused, "a second hook"
+        self.excused.discard(container_id)
+        self.hook_owner[container_id] = action.request.uid
+        self.life.busy[container_id] = action.request.uid
+
+    def begin_stop(self, action: StopContainer) -> None:
+        """The runtime gets a StopContainer."""
+        self.check_target(action)
+        container_id = action.instance.id
+        earlier = self.stopped_by.setdefault(container_id, set())
+        assert earlier <= {action.request.uid} or container_id in self.excused, "stopped by two requests"
+        earlier.add(action.request.uid)
+        if self.hook is not None:
+            current = self.requests.get(action.request.uid)
+            assert current is None or current.status.state(action.instance.name).is_killed, "stop before it was written"
+        self.life.busy[container_id] = self.life.sent[container_id] = action.request.uid
+
+    def ends(self, container_id: str, *, code: int = 137) -> None:
+        """A hook or a stop that is under way ends."""
+        uid = self.life.busy.pop(container_id)
+        if container_id in self.life.sent and self.life.sent[container_id] == uid:
+            self.life.stops[container_id] = StopAttempt(1, self.now, self.now)
+            known = self.instances[container_id]
+            if known.state is not InstanceState.EXITED:
+                self.instances[container_id] = replace(known, state=InstanceState.EXITED, exit_code=code)
+        else:
+            self.life.hooks[container_id] = HookResult(1.0)
+
+    def settle(self, *, rounds: int = 200, before: Callable[[], None] | None = None) -> None:
+        """Everybody does their work in turn until nothing moves; every request has ended then."""
+        for _ in range(rounds):
+            if before is not None:
+                before()
+            self.now += 1.0
+            self.act()
+            for container_id in list(self.life.busy):
+                self.ends(container_id)
+            for name in NAMES:
+                self.kubelet_restarts(name)
+                self.kubelet_reports(name)
+            if not self.life.plan and all(request.completed for request in self.requests.values()):
+                return
+        raise AssertionError(f"requests never ended: {self.requests}")
