@@ -1,0 +1,162 @@
+"""The composition root: builds every part of a daemon in one place, runs it in one TaskGroup, and drains it."""
+
+import asyncio
+import gc
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import structlog
+
+from daemon import __version__
+from daemon.config import NodeConfig
+from daemon.cri.runtime import NodeRuntime, connect
+from daemon.hooks import HookRunner
+from daemon.kube.client import KubeClient
+from daemon.kube.config import find_access
+from daemon.kube.events import KubeEventSink
+from daemon.kube.source import PodSource, RequestSource
+from daemon.kube.status import KubeStatusWriter
+from daemon.ports import ConfigurationError
+from daemon.reactor.run import Reactor
+from daemon.reactor.telemetry import Silence
+from daemon.telemetry.health import Health, StatusServer, task_check
+from daemon.telemetry.log import configure, toggle_debug_on_signal
+
+log = structlog.get_logger(__name__)
+
+SILENCE_LIMIT = 200.0
+"""Seconds of a watch without a word (bookmarks come every minute) after which its loop counts as stopped."""
+QUEUE_LIMIT = 60.0
+"""Seconds that a pod may wait for its turn before the queue counts as stopped."""
+EVENT_FLUSH_SECONDS = 3.0
+
+
+def run_node(config: NodeConfig) -> int:
+    """Run the node daemon until SIGTERM or Ctrl-C; returns the exit code.
+
+    Raises:
+        ConfigurationError: something that waiting does not heal.
+    """
+    configure(config.log_format, config.log_level)
+    return asyncio.run(_Node(config).run())
+
+
+class _Node:
+    """One run of `crrd node`."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._stop = asyncio.Event()
+        self._health = Health()
+        self._runtime: NodeRuntime | None = None
+
+    async def run(self) -> int:
+        """Connect, serve, drain."""
+        config = self._config
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        toggle_debug_on_signal()
+        log.info("starting", version=__version__, node=config.node_name)
+        access = find_access(config.kubeconfig, os.environ)
+        self._health.ready["runtime"] = lambda: "" if self._runtime else "no runtime has answered yet"
+        server = StatusServer(config.bind_address, self._health.routes())
+        address = await server.start()
+        log.info("serving health", address=address)
+        try:
+            runtime = await self._unless_stopped(connect(config.cri_endpoints))
+            if runtime is not None:
+                self._runtime = runtime
+                await self._serve(runtime, KubeClient(access))
+        finally:
+            await server.stop()
+        log.info("stopped")
+        return 0
+
+    def _signalled(self) -> None:
+        """The first signal drains, a second one ends at once."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        self._stop.set()
+
+    async def _unless_stopped(self, connecting: Coroutine[Any, Any, NodeRuntime]) -> NodeRuntime | None:
+        """Wait for the runtime, or for a signal to stop."""
+        task = asyncio.ensure_future(connecting)
+        stop = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return None
+
+    async def _serve(self, runtime: NodeRuntime, client: KubeClient) -> None:
+        """Run every loop until a signal comes, then drain."""
+        node_name = self._config.node_name
+        events = KubeEventSink(client, node_name)
+        reactor = Reactor(
+            node_name=node_name,
+            runtime=runtime,
+            hooks=HookRunner(runtime),
+            writer=KubeStatusWriter(client),
+            events=events,
+            recorder=Silence(),
+            clock=asyncio.get_running_loop().time,
+        )
+        requests = RequestSource(client, node_name, reactor.board)
+        pods = PodSource(client, node_name, reactor.board)
+        try:
+            async with asyncio.TaskGroup() as group:
+                loops: dict[str, asyncio.Task[NoReturn] | asyncio.Task[None]] = {
+                    "requests": group.create_task(requests.run(), name="requests"),
+                    "pods": group.create_task(reactor.watch_pods(pods.run), name="pods"),
+                    "runtime": group.create_task(reactor.watch_runtime(), name="runtime"),
+                    "events": group.create_task(events.run(), name="events"),
+                }
+                self._check(loops, requests, reactor)
+                gc.collect()
+                gc.freeze()  # what start-up made stays: later collections need not look at it
+                await self._stop.wait()
+                log.info("draining", stops=reactor.executor.working)
+                await reactor.drain()
+                await events.flush(EVENT_FLUSH_SECONDS)
+                for task in loops.values():
+                    task.cancel()
+        except* ConfigurationError as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            await reactor.close()
+            await client.close()
+            await runtime.close()
+
+    def _check(
+        self,
+        loops: "dict[str, asyncio.Task[NoReturn] | asyncio.Task[None]]",
+        requests: RequestSource,
+        reactor: Reactor,
+    ) -> None:
+        """Register a check per loop."""
+
+        def silent() -> str:
+            last = requests.last_activity
+            if last is None or requests.last_error or time.monotonic() - last < SILENCE_LIMIT:
+                return ""
+            return f"the watch has been silent for {time.monotonic() - last:.0f} s"
+
+        def stuck() -> str:
+            oldest = reactor.queue.oldest
+            waited = asyncio.get_running_loop().time() - oldest if oldest is not None else 0.0
+            return f"a pod has waited for {waited:.0f} s" if waited > QUEUE_LIMIT else ""
+
+        for name, task in loops.items():
+            self._health.live[name] = task_check(task)
+        self._health.live["requests-heard"] = silent
+        self._health.live["queue"] = stuck
+        self._health.ready["requests"] = lambda: "" if requests.listed else requests.last_error or "not listed yet"

@@ -1,0 +1,121 @@
+"""The command line: reads flags, starts one command, turns errors into one line and an exit code.
+
+Commands are imported when they are run: `crrd node` must not carry what only `crrd demo` needs.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from daemon import __version__
+
+EXIT_CONFIGURATION = 2
+"""Exit code for what waiting does not heal: argparse's own, too."""
+
+DESCRIPTION = """\
+crrd restarts single containers of running Kubernetes pods in place: the pod, its IP and its volumes stay.
+Ask for it with a ContainerRecreateRequest (kubectl get crr)."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `crrd` and all its commands."""
+    parser = argparse.ArgumentParser(prog="crrd", description=DESCRIPTION, formatter_class=_Formatter)
+    parser.add_argument("--version", action="version", version=f"crrd {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_node(commands)
+    _add_demo(commands)
+    return parser
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the examples as they are written, and gives the flags some room."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse gives the type no public name
+
+
+def _add_node(commands: "Commands[argparse.ArgumentParser]") -> None:
+    from daemon.config import add_cri_flag, add_kubeconfig_flag, add_log_flags, env_default  # noqa: PLC0415
+
+    node = commands.add_parser(
+        "node",
+        help="the daemon of one node: recreates the containers that requests name",
+        description="Watches the ContainerRecreateRequests of one node, runs preStop hooks, stops containers through "
+        "the CRI\nsocket, and reports. Runs as a DaemonSet; runs as well on a node by hand.",
+        epilog="examples:\n"
+        "  crrd node --node-name worker-1 --kubeconfig ~/.kube/config\n"
+        "  crrd node --node-name worker-1 --cri-endpoint unix:///run/crio/crio.sock --log-format json\n\n"
+        "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration that waiting does not heal",
+        formatter_class=_Formatter,
+    )
+    node.add_argument(
+        "--node-name",
+        metavar="NAME",
+        default=env_default("NODE_NAME"),
+        help="this node's name in the cluster (environment: NODE_NAME)",
+    )
+    add_kubeconfig_flag(node)
+    add_cri_flag(node)
+    add_log_flags(node)
+    node.set_defaults(run=_run_node)
+
+
+def _run_node(args: argparse.Namespace) -> int:
+    # structlog imports rich for tracebacks that a daemon does not print: some MiB on every node.
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None is how an import is switched off
+    from daemon.app import run_node  # noqa: PLC0415
+    from daemon.config import node_config  # noqa: PLC0415
+
+    return run_node(node_config(args))
+
+
+def _add_demo(commands: "Commands[argparse.ArgumentParser]") -> None:
+    from daemon.config import add_cri_flag  # noqa: PLC0415
+
+    demo = commands.add_parser(
+        "demo",
+        help="shows a container recreated, on a local node of its own",
+        description="Starts a local node (API server, kubelet and a runtime of plain processes, all on loopback), a "
+        "pod of\ntwo containers and the node daemon; posts a request, and shows what happens.",
+        epilog="examples:\n"
+        "  crrd demo\n"
+        "  crrd demo --cri-endpoint unix:///run/containerd/containerd.sock --image docker.io/library/busybox:1.36",
+        formatter_class=_Formatter,
+    )
+    add_cri_flag(demo)
+    demo.add_argument(
+        "--image",
+        default="busybox",
+        metavar="IMAGE",
+        help="an image with a shell that the runtime has or can pull (default: %(default)s)",
+    )
+    demo.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to try kubectl")
+    demo.set_defaults(run=_run_demo)
+
+
+def _run_demo(args: argparse.Namespace) -> int:
+    from daemon.localnode.demo import run_demo  # noqa: PLC0415
+
+    return run_demo(cri_endpoints=args.cri_endpoint or [], image=args.image, keep=args.keep)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run `crrd` and leave the process with its exit code."""
+    # gRPC's C core would write lines of its own format beside the log; its errors reach us as exceptions.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from daemon.ports import ConfigurationError  # noqa: PLC0415
+
+    args = build_parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = args.run
+    try:
+        code = run(args)
+    except ConfigurationError as error:
+        print(f"crrd {args.command}: {error}", file=sys.stderr)
+        code = EXIT_CONFIGURATION
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

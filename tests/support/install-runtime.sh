@@ -1,0 +1,22 @@
+#!/bin/sh
+# Installs what the real-runtime tests need, where that is possible: as root on Debian. Says what it does.
+set -eu
+packages="containerd runc busybox-static"
+missing=
+for package in $packages; do
+    case $package in
+    busybox-static) command -v busybox >/dev/null 2>&1 || missing="$missing $package" ;;
+    *) command -v "$package" >/dev/null 2>&1 || missing="$missing $package" ;;
+    esac
+done
+[ -n "$missing" ] || exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "note: the tests on a real runtime will be skipped: not here:$missing (needs root on Debian to install)"
+    exit 0
+fi
+echo "installing for the tests on a real runtime:$missing"
+# Without policy-rc.d the package would start a containerd of its own; the tests bring theirs.
+export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/tmp/crrd-apt.log 2>&1; then
+    echo "note: the tests on a real runtime will be skipped: installing failed, see /tmp/crrd-apt.log"
+fi
