@@ -156,9 +156,13 @@ def _url(scheme: str, host: str, port: int, path: str) -> URL:
     return URL(f"{scheme}://{host}:{port}/{target.removeprefix('/')}", encoded=True)
 
 
-def _headers(hook: Hook) -> "CIMultiDict[str]":
+def _headers(hook: Hook) -> CIMultiDict[str]:
     """The hook's headers, and kubelet's defaults: a User-Agent, and Accept unless the hook has it empty."""
-    headers = CIMultiDict(hook.headers)
+    spelling: dict[str, str] = {}
+    headers: CIMultiDict[str] = CIMultiDict()
+    for name, value in hook.headers:
+        # aiohttp sends both of two headers of one name only if they are spelled alike
+        headers.add(spelling.setdefault(name.lower(), name), value)
     headers.setdefault("User-Agent", f"crrd/{__version__}")
     headers.setdefault("Accept", "*/*")
     if not headers["Accept"]:
@@ -166,7 +170,7 @@ def _headers(hook: Hook) -> "CIMultiDict[str]":
     return headers
 
 
-async def _get(url: URL, headers: "CIMultiDict[str]") -> None:
+async def _get(url: URL, headers: CIMultiDict[str]) -> None:
     """GET and follow redirects as Go's client does with kubelet's check: on the same host, at most 10.
 
     A session of its own keeps no connection, no cookie and no file descriptor between two hooks.

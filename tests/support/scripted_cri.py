@@ -1,0 +1,191 @@
+"""A CRI v1 server of a few scripted containers, on a real unix socket: for the answers that no sound runtime gives.
+
+It holds containers and runs nothing. Methods that a test takes out of `methods` are answered with UNIMPLEMENTED, and
+`fail` makes one answer with an error.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+from grpc.aio import ServicerContext
+
+from cri_stubs import api_pb2
+
+Context = ServicerContext[Any, Any]
+
+SERVICE = "runtime.v1.RuntimeService"
+CALLS: dict[str, type[Message]] = {
+    "Version": api_pb2.VersionRequest,
+    "ListContainers": api_pb2.ListContainersRequest,
+    "ContainerStatus": api_pb2.ContainerStatusRequest,
+    "StopContainer": api_pb2.StopContainerRequest,
+    "ExecSync": api_pb2.ExecSyncRequest,
+}
+EVENTS = "GetContainerEvents"
+
+
+def labels(pod_uid: str, name: str, pod: str = "web-0", namespace: str = "shop") -> dict[str, str]:
+    """Kubelet's labels of a container."""
+    return {
+        "io.kubernetes.pod.name": pod,
+        "io.kubernetes.pod.namespace": namespace,
+        "io.kubernetes.pod.uid": pod_uid,
+        "io.kubernetes.container.name": name,
+    }
+
+
+@dataclass
+class ScriptedRuntime:
+    """What the server answers, to be changed at any time, and what it was asked."""
+
+    name: str = "scripted"
+    version: str = "1.0"
+    containers: list[api_pb2.ContainerStatus] = field(default_factory=list)
+    methods: set[str] = field(default_factory=lambda: {*CALLS, EVENTS})
+    fail: dict[str, tuple[grpc.StatusCode, str]] = field(default_factory=dict)
+    hang: set[str] = field(default_factory=set)
+    """Methods that never answer."""
+    raw: dict[str, bytes] = field(default_factory=dict)
+    """Methods that are answered with these bytes."""
+    ignore_filters: bool = False
+    executed: api_pb2.ExecSyncResponse = field(default_factory=api_pb2.ExecSyncResponse)
+    asked: list[tuple[str, Message]] = field(default_factory=list)
+    deadlines: list[float] = field(default_factory=list)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    listeners: list[asyncio.Queue[api_pb2.ContainerEventResponse | None]] = field(default_factory=list)
+    listening: asyncio.Event = field(default_factory=asyncio.Event)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    """A call that hangs has arrived."""
+
+    def add(self, container_id: str, pod_uid: str = "uid-1", name: str = "app", **rest: Any) -> api_pb2.ContainerStatus:
+        """Add a running container; `rest` are further fields of its ContainerStatus."""
+        status = api_pb2.ContainerStatus(
+            id=container_id, state=api_pb2.CONTAINER_RUNNING, labels=labels(pod_uid, name), **rest
+        )
+        self.containers.append(status)
+        return status
+
+    def requests(self, method: str) -> list[Any]:
+        """The requests of one method, in their order."""
+        return [request for name, request in self.asked if name == method]
+
+    def emit(self, event: api_pb2.ContainerEventResponse | None) -> None:
+        """Send an event to every client that listens; None ends the streams as a success."""
+        for listener in self.listeners:
+            listener.put_nowait(event)
+
+    async def handle(self, method: str, request: Message, context: Context) -> Message | bytes:
+        """Answer one call."""
+        self.asked.append((method, request))
+        self.deadlines.append(context.time_remaining())
+        if method in self.hang:
+            self.arrived.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.cancelled.set()
+        if method in self.fail:
+            code, details = self.fail[method]
+            await context.abort(code, details)
+        if method in self.raw:
+            return self.raw[method]
+        answers: dict[str, Callable[[Any], Message | None]] = {
+            "Version": lambda _: api_pb2.VersionResponse(runtime_name=self.name, runtime_version=self.version),
+            "ListContainers": self._list,
+            "ContainerStatus": self._status,
+            "StopContainer": self._stop,
+            "ExecSync": lambda _: self.executed,
+        }
+        answer = answers[method](request)
+        if answer is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such container here")
+        return answer
+
+    def _list(self, request: api_pb2.ListContainersRequest) -> api_pb2.ListContainersResponse:
+        wanted = request.filter
+        found = [
+            api_pb2.Container(
+                id=status.id,
+                state=status.state,
+                metadata=status.metadata,
+                created_at=status.created_at,
+                labels=status.labels,
+                annotations=status.annotations,
+            )
+            for status in self.containers
+            if self.ignore_filters
+            or (
+                status.id.startswith(wanted.id)  # runtimes complete truncated IDs
+                and all(status.labels.get(key) == value for key, value in wanted.label_selector.items())
+            )
+        ]
+        return api_pb2.ListContainersResponse(containers=found)
+
+    def _find(self, container_id: str) -> api_pb2.ContainerStatus | None:
+        return next((status for status in self.containers if status.id.startswith(container_id)), None)
+
+    def _status(self, request: api_pb2.ContainerStatusRequest) -> api_pb2.ContainerStatusResponse | None:
+        status = self._find(request.container_id)
+        return None if status is None else api_pb2.ContainerStatusResponse(status=status)
+
+    def _stop(self, request: api_pb2.StopContainerRequest) -> api_pb2.StopContainerResponse | None:
+        status = self._find(request.container_id)
+        if status is None:
+            return None
+        status.state = api_pb2.CONTAINER_EXITED
+        return api_pb2.StopContainerResponse()
+
+    async def stream(self, _request: Message, context: Context) -> AsyncIterator[api_pb2.ContainerEventResponse]:
+        """Serve GetContainerEvents."""
+        if EVENTS in self.fail:
+            code, details = self.fail[EVENTS]
+            await context.abort(code, details)
+        queue: asyncio.Queue[api_pb2.ContainerEventResponse | None] = asyncio.Queue()
+        self.listeners.append(queue)
+        self.listening.set()
+        try:
+            while (event := await queue.get()) is not None:
+                yield event
+        finally:
+            self.listeners.remove(queue)
+            self.cancelled.set()
+
+
+def _serialize(answer: Message | bytes) -> bytes:
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
+
+
+@asynccontextmanager
+async def serving(runtime: ScriptedRuntime, path: Path) -> AsyncIterator[str]:
+    """Serve on the socket until the block ends; gives the endpoint. The end cuts all calls off, like a crash."""
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for method in runtime.methods & set(CALLS):
+
+        async def behave(request: Message, context: Context, method: str = method) -> Message | bytes:
+            return await runtime.handle(method, request, context)
+
+        handlers[method] = grpc.unary_unary_rpc_method_handler(
+            behave,
+            request_deserializer=CALLS[method].FromString,
+            response_serializer=_serialize,
+        )
+    if EVENTS in runtime.methods:
+        handlers[EVENTS] = grpc.unary_stream_rpc_method_handler(
+            runtime.stream,
+            request_deserializer=api_pb2.GetEventsRequest.FromString,
+            response_serializer=_serialize,
+        )
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    server.add_insecure_port(f"unix://{path}")
+    await server.start()
+    try:
+        yield f"unix://{path}"
+    finally:
+        await server.stop(None)
