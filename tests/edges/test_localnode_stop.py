@@ -1,0 +1,80 @@
+"""The local runtime over its real socket: how containers are stopped, and what ends with them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from cri_stubs import api_pb2 as pb
+from tests.support.local_runtime import NOBODY, Client, alive, content, refused, serving, until
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    async with serving(tmp_path) as client:
+        yield client
+
+
+async def test_a_stop_sends_term_and_returns_when_the_container_has_ended(client: Client, tmp_path: Path) -> None:
+    script = f"trap 'echo term >> {tmp_path}/said; exit 7' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    container = await client.run(await client.sandbox(), script)
+    await until((tmp_path / "up").exists)
+    await client.stop(container, 60)
+    assert (await client.status(container)).exit_code == 7
+    assert (tmp_path / "said").read_text() == "term\n"
+
+
+async def test_a_container_that_ignores_term_is_killed_after_the_timeout(client: Client, tmp_path: Path) -> None:
+    script = f"trap 'echo term >> {tmp_path}/said' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    container = await client.run(await client.sandbox(), script)
+    await until((tmp_path / "up").exists)
+    await client.stop(container, 1)
+    assert (await client.status(container)).exit_code == 137
+    assert (tmp_path / "said").read_text() == "term\n"
+
+
+async def test_a_timeout_of_zero_kills_at_once(client: Client, tmp_path: Path) -> None:
+    script = f"trap 'echo term >> {tmp_path}/said' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    container = await client.run(await client.sandbox(), script)
+    await until((tmp_path / "up").exists)
+    await client.stop(container, 0)
+    assert (await client.status(container)).exit_code == 137
+    assert not (tmp_path / "said").exists()
+
+
+async def test_several_stops_at_a_time_all_return_and_send_one_term(client: Client, tmp_path: Path) -> None:
+    script = f"trap 'echo term >> {tmp_path}/said' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    container = await client.run(await client.sandbox(), script)
+    await until((tmp_path / "up").exists)
+    await asyncio.gather(client.stop(container, 60), client.stop(container, 60), client.stop(container, 1))
+    assert (await client.status(container)).exit_code == 137
+    assert (tmp_path / "said").read_text() == "term\n"
+
+
+async def test_stopping_what_does_not_run_is_no_error(client: Client) -> None:
+    sandbox = await client.sandbox()
+    created = await client.create(sandbox)
+    await client.stop(created, 0)
+    assert (await client.status(created)).state == pb.CONTAINER_CREATED
+    exited = await client.run(sandbox, "exit 0", name="other")
+    await client.exited(exited)
+    await client.stop(exited, 0)
+    assert (await client.status(exited)).exit_code == 0
+    async with refused(grpc.StatusCode.NOT_FOUND, NOBODY):
+        await client.stop(NOBODY, 0)
+
+
+async def test_everything_that_a_container_started_ends_with_it(client: Client, tmp_path: Path) -> None:
+    # One child in the container's process group, one that made a session of its own.
+    script = (
+        f"sleep 1000 & echo $! > {tmp_path}/child; setsid sh -c 'echo $$ > {tmp_path}/runaway; exec sleep 1000' & wait"
+    )
+    container = await client.run(await client.sandbox(), script)
+    pids = [int(await content(tmp_path / name, "\n")) for name in ("child", "runaway")]
+    assert all(alive(pid) for pid in pids)
+    pid, _ = await client.pids(container)
+    await client.execute(container, "sh", "-c", f"kill -KILL {pid}")
+    await client.exited(container)
+    assert not any(alive(pid) for pid in pids)

@@ -1,0 +1,190 @@
+"""Short words for the CRI's calls, for tests of the local runtime over its real socket."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+import pytest
+
+from cri_stubs import api_pb2 as pb
+from cri_stubs.api_pb2_grpc import ImageServiceStub, RuntimeServiceStub
+from daemon.localnode.runtime import ProcessRuntime
+
+if TYPE_CHECKING:
+    from cri_stubs.api_pb2_grpc import ImageServiceAsyncStub, RuntimeServiceAsyncStub
+
+T = TypeVar("T")
+
+NOBODY = "0" * 64
+"""An ID that nothing has."""
+PATIENCE = 30.0
+"""Seconds until a condition that does not come true fails a test."""
+
+
+async def eventually(condition: Callable[[], Awaitable[T]]) -> T:
+    """The first true value of a condition that has to be asked for."""
+    async with asyncio.timeout(PATIENCE):
+        while not (value := await condition()):  # noqa: ASYNC110 - the condition is another process' doing
+            await asyncio.sleep(0.01)
+        return value
+
+
+async def until(condition: Callable[[], T]) -> T:
+    """The first true value of a condition that can be looked at."""
+
+    async def look() -> T:
+        return condition()
+
+    return await eventually(look)
+
+
+class Client:
+    """A client of one runtime."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.runtime: RuntimeServiceAsyncStub = RuntimeServiceStub(channel)
+        self.images: ImageServiceAsyncStub = ImageServiceStub(channel)
+
+    async def sandbox(self, name: str = "web", *, labels: Mapping[str, str] | None = None, logs: str = "") -> str:
+        config = pb.PodSandboxConfig(
+            metadata=pb.PodSandboxMetadata(name=name, namespace="shop", uid=f"uid-of-{name}"),
+            labels=labels,
+            annotations={"kept": "as it is"},
+            log_directory=logs,
+        )
+        return (await self.runtime.RunPodSandbox(pb.RunPodSandboxRequest(config=config))).pod_sandbox_id
+
+    async def create(
+        self,
+        sandbox: str,
+        script: str = "exec sleep 1000",
+        *,
+        name: str = "app",
+        attempt: int = 0,
+        image: str = "busybox",
+        mounts: Sequence[pb.Mount] = (),
+        labels: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        log: str = "",
+    ) -> str:
+        config = pb.ContainerConfig(
+            metadata=pb.ContainerMetadata(name=name, attempt=attempt),
+            image=pb.ImageSpec(image=image),
+            command=["sh", "-c"] if script else [],
+            args=[script] if script else [],
+            envs=[pb.KeyValue(key=key, value=value.encode()) for key, value in (env or {}).items()],
+            mounts=mounts,
+            labels=labels,
+            annotations={"io.kubernetes.container.restartCount": str(attempt)},
+            log_path=log,
+        )
+        request = pb.CreateContainerRequest(pod_sandbox_id=sandbox, config=config)
+        return (await self.runtime.CreateContainer(request)).container_id
+
+    async def start(self, container: str) -> None:
+        await self.runtime.StartContainer(pb.StartContainerRequest(container_id=container))
+
+    async def run(
+        self,
+        sandbox: str,
+        script: str = "exec sleep 1000",
+        *,
+        name: str = "app",
+        mounts: Sequence[pb.Mount] = (),
+        env: Mapping[str, str] | None = None,
+        log: str = "",
+    ) -> str:
+        container = await self.create(sandbox, script, name=name, mounts=mounts, env=env, log=log)
+        await self.start(container)
+        return container
+
+    async def stop(self, container: str, seconds: int) -> None:
+        await self.runtime.StopContainer(pb.StopContainerRequest(container_id=container, timeout=seconds))
+
+    async def remove(self, container: str) -> None:
+        await self.runtime.RemoveContainer(pb.RemoveContainerRequest(container_id=container))
+
+    async def status(self, container: str) -> pb.ContainerStatus:
+        return (await self.runtime.ContainerStatus(pb.ContainerStatusRequest(container_id=container))).status
+
+    async def pids(self, container: str) -> tuple[int, int]:
+        """The numbers of the container's process and of its shim."""
+        request = pb.ContainerStatusRequest(container_id=container, verbose=True)
+        info = json.loads((await self.runtime.ContainerStatus(request)).info["info"])
+        return info["pid"], info["shimPid"]
+
+    async def exited(self, container: str) -> pb.ContainerStatus:
+        """The status once the container has ended."""
+
+        async def ended() -> pb.ContainerStatus | None:
+            status = await self.status(container)
+            return status if status.state == pb.CONTAINER_EXITED else None
+
+        status = await eventually(ended)
+        assert status is not None
+        return status
+
+    async def list(self, wanted: pb.ContainerFilter | None = None) -> Sequence[pb.Container]:
+        return (await self.runtime.ListContainers(pb.ListContainersRequest(filter=wanted))).containers
+
+    async def execute(self, container: str, *command: str, seconds: int = 0) -> pb.ExecSyncResponse:
+        request = pb.ExecSyncRequest(container_id=container, cmd=command, timeout=seconds)
+        return await self.runtime.ExecSync(request)
+
+
+@asynccontextmanager
+async def connected(socket: Path) -> AsyncIterator[Client]:
+    """A client of the runtime at a socket, which may be about to come up."""
+    soon = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50)]
+    async with grpc.aio.insecure_channel(f"unix://{socket}", options=soon) as channel:
+        await asyncio.wait_for(channel.channel_ready(), PATIENCE)
+        yield Client(channel)
+
+
+@asynccontextmanager
+async def serving(directory: Path, *, name: str = "crrd-local", events: bool = True) -> AsyncIterator[Client]:
+    """A client of a runtime of its own, which ends together with its containers."""
+    runtime = ProcessRuntime(directory / "root", directory / "cri.sock", name=name, events=events)
+    await runtime.start()
+    try:
+        async with connected(runtime.socket) as client:
+            yield client
+    finally:
+        await runtime.stop()
+
+
+@asynccontextmanager
+async def refused(code: grpc.StatusCode, words: str = "") -> AsyncIterator[None]:
+    """The call inside is answered with this status, and with these words in its message."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        yield
+    assert caught.value.code() is code, caught.value
+    assert words in (caught.value.details() or "")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def gone(pid: int) -> None:
+    """Wait for the end of a process."""
+    await until(lambda: not alive(pid))
+
+
+async def content(file: Path, words: str = "") -> str:
+    """What is in a file once there is something in it with these words."""
+
+    def text() -> str:
+        found = file.read_text() if file.exists() else ""
+        return found if words in found else ""
+
+    return await until(text)
