@@ -1,0 +1,73 @@
+"""What a real cluster's controllers do for CRDs and namespaces, as far as clients would miss it."""
+
+import asyncio
+from collections.abc import Sequence
+
+from daemon.localnode.api.admission import User
+from daemon.localnode.api.crds import kinds_of
+from daemon.localnode.api.deletion import Deletion
+from daemon.localnode.api.kinds import Registry
+from daemon.localnode.api.objects import Object, dig, metadata
+from daemon.localnode.api.resources import CRD, NAMESPACE
+from daemon.localnode.api.store import Event, Store
+from daemon.localnode.api.writes import Asking, Target, Writes
+
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""The namespaces that every cluster has."""
+_SELF = User("system:apiserver", ("system:masters",))
+
+
+class Controllers:
+    """Keeps the kinds served in step with the CRDs, and completes deletions."""
+
+    def __init__(self, store: Store, registry: Registry, writes: Writes, deletion: Deletion) -> None:
+        self._store = store
+        self._registry = registry
+        self._writes = writes
+        self._deletion = deletion
+
+    def follow_crds(self) -> None:
+        """Serve what the CRDs define, from the next change of the store on."""
+        self._store.subscribe(CRD.key, self._crd_changed)
+
+    def follow_deletions(self) -> None:
+        """Complete deletions, from the next one on."""
+        self._store.subscribe(None, self._changed)
+
+    async def lay_ground(self, crds: Sequence[Object]) -> None:
+        """Make sure of the usual namespaces and of these CRDs."""
+        asking = Asking(_SELF)
+        for name in NAMESPACES:
+            if self._store.get(NAMESPACE.key, ("", name)) is None:
+                await self._writes.create(Target(NAMESPACE), {"metadata": {"name": name}}, asking)
+        for crd in crds:
+            await self._ensure(crd, asking)
+
+    async def _ensure(self, crd: Object, asking: Asking) -> None:
+        name = metadata(crd)["name"]
+        present = self._store.get(CRD.key, ("", name))
+        if present is None:
+            await self._writes.create(Target(CRD), crd, asking)
+            return
+        meta = {**metadata(crd), "resourceVersion": metadata(present.obj)["resourceVersion"]}
+        await self._writes.update(Target(CRD, name=name), lambda _old: {**crd, "metadata": meta}, asking)
+
+    def _crd_changed(self, event: Event) -> None:
+        if event.new is not None:
+            self._registry.set_custom(event.new.name[1], kinds_of(event.new.obj))
+        elif event.old is not None:
+            self._registry.set_custom(event.old.name[1], ())
+
+    def _changed(self, event: Event) -> None:
+        if event.new is None and event.old is not None:
+            asyncio.get_running_loop().call_soon(self._after_deletion, event.key, event.old.obj)
+
+    def _after_deletion(self, key: str, gone: Object) -> None:
+        """With a CRD its objects go, and with the last object the namespace that waited for it."""
+        if key == CRD.key and self._store.get(key, ("", metadata(gone)["name"])) is None:
+            content = f"{dig(gone, 'spec', 'group')}/{dig(gone, 'spec', 'names', 'plural')}"
+            for stored in tuple(self._store.objects(content).values()):
+                self._store.delete(content, stored)
+        namespace = self._store.get(NAMESPACE.key, ("", metadata(gone).get("namespace", "")))
+        if namespace is not None and metadata(namespace.obj).get("deletionTimestamp"):
+            self._deletion.collect(Target(NAMESPACE, name=namespace.name[1]), namespace)

@@ -1,0 +1,116 @@
+"""From a CustomResourceDefinition to the kinds that it defines; and where the project's own one is found."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from daemon.localnode.api.errors import Cause
+from daemon.localnode.api.jsonpath import compile_path
+from daemon.localnode.api.kinds import Column, Kind
+from daemon.localnode.api.objects import Object, dig, metadata
+from daemon.localnode.api.printers import AGE, age_since
+from daemon.localnode.api.schema import Schema
+
+
+def crd_path() -> Path:
+    """The file with the project's CRD: beside this package in an installed wheel, else in the checkout's manifests."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "crd.yaml"
+    return installed if installed.exists() else package.parents[1] / "manifests" / "base" / "crd.yaml"
+
+
+def load_crd(source: Path | Mapping[str, Any]) -> Object:
+    """One CRD, out of a YAML file or as it is given; ValueError if it is none."""
+    crd = yaml.safe_load(source.read_text(encoding="utf-8")) if isinstance(source, Path) else dict(source)
+    if not isinstance(crd, dict) or crd.get("kind") != "CustomResourceDefinition":
+        raise ValueError(f"not a CustomResourceDefinition: {source}")
+    return crd
+
+
+def crd_rules(crd: Object, _old: Object | None = None) -> list[Cause]:
+    """What is wrong with a CRD: the fields without which nothing can be served."""
+    spec = crd.get("spec") or {}
+    causes = [
+        Cause(f"spec.{path}", "Required value", "FieldValueRequired")
+        for path in ("group", "scope", "versions", "names.kind", "names.plural")
+        if not dig(spec, *path.split("."))
+    ]
+    expected = f"{dig(spec, 'names', 'plural')}.{spec.get('group')}"
+    if not causes and metadata(crd).get("name") != expected:
+        text = f'Invalid value: "{metadata(crd).get("name")}": must be spec.names.plural+"."+spec.group'
+        causes.append(Cause("metadata.name", text))
+    for at, version in enumerate(spec.get("versions") or []):
+        if not isinstance(dig(version, "schema", "openAPIV3Schema"), dict):
+            path = f"spec.versions[{at}].schema.openAPIV3Schema"
+            causes.append(Cause(path, "Required value: schemas are required", "FieldValueRequired"))
+    return causes
+
+
+def established(crd: Object) -> Object:
+    """The CRD with the status that says that it is served, which the API server's own controllers would write."""
+    names = {"listKind": f"{crd['spec']['names']['kind']}List", **crd["spec"]["names"]}
+    names.setdefault("singular", names["kind"].lower())
+    now = metadata(crd).get("creationTimestamp")
+    conditions = [
+        {"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"},
+        {"type": "Established", "status": "True", "reason": "InitialNamesAccepted",
+         "message": "the initial names have been accepted"},
+    ]  # fmt: skip
+    return {
+        **crd,
+        "status": {
+            "conditions": [{"lastTransitionTime": now, **condition} for condition in conditions],
+            "acceptedNames": names,
+            "storedVersions": [version["name"] for version in crd["spec"]["versions"] if version.get("storage")],
+        },
+    }
+
+
+def kinds_of(crd: Object) -> tuple[Kind, ...]:
+    """One kind for every version that the CRD serves."""
+    spec = crd["spec"]
+    names = spec["names"]
+    return tuple(
+        Kind(
+            group=spec["group"],
+            version=version["name"],
+            kind=names["kind"],
+            plural=names["plural"],
+            singular=names.get("singular", ""),
+            short_names=tuple(names.get("shortNames") or ()),
+            categories=tuple(names.get("categories") or ()),
+            namespaced=spec["scope"] == "Namespaced",
+            custom=True,
+            status=dig(version, "subresources", "status") is not None,
+            generation=True,
+            unconditional_update=False,
+            columns=tuple(_column(column) for column in version.get("additionalPrinterColumns") or ()) or (AGE,),
+            fields={
+                field["jsonPath"].removeprefix("."): tuple(field["jsonPath"].removeprefix(".").split("."))
+                for field in version.get("selectableFields") or ()
+            },
+            schema=Schema(version["schema"]["openAPIV3Schema"]),
+        )
+        for version in spec["versions"]
+        if version.get("served")
+    )
+
+
+def _column(column: Mapping[str, Any]) -> Column:
+    find = compile_path(column["jsonPath"])
+    kind = column.get("type", "string")
+
+    def value(obj: Object, now: datetime) -> Any:
+        found = find(obj)
+        if kind == "date":
+            return age_since(found, now) if found is not None else None
+        if isinstance(found, list):
+            return ",".join(map(str, found))
+        return found if found is None or kind != "string" else str(found)
+
+    return Column(
+        column["name"], value, kind, column.get("format", ""), column.get("priority", 0), column.get("description", "")
+    )
