@@ -7,10 +7,10 @@ import pytest
 
 from cri_stubs import api_pb2 as pb
 from cri_stubs.api_pb2_grpc import RuntimeServiceStub
-from tests.support.containerd import Containerd, missing, processes_naming
+from tests.support.containerd import Containerd, processes_naming
 from tests.support.images import BUSYBOX_IMAGE
 
-pytestmark = [pytest.mark.containerd, pytest.mark.skipif(bool(missing()), reason=missing() or "it can be run here")]
+pytestmark = [pytest.mark.containerd, pytest.mark.usefixtures("containerd")]
 
 
 def run_container(stub: RuntimeServiceStub, name: str) -> str:

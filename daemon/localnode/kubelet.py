@@ -1,0 +1,367 @@
+"""A small kubelet: runs the pods that are bound to its node on any CRI runtime, and says in the API what there is.
+
+It reaches the runtime only through its CRI socket and the API only through HTTP, and keeps nothing on disk that it
+could not do without: killed and started again, it finds its pods in the runtime. It touches only sandboxes that carry
+its node's name in a label of their own, so it can share a runtime with others.
+
+Faithful where the node daemon could notice: labels and annotations on containers, restart counts, back-off and its
+words, the relist once a second, in-place image updates, grace periods. Left out: CNI (every pod is on the host's
+network), resource limits, volumes but emptyDir and hostPath, images' credentials, eviction, static pods, the HTTPS
+port, node leases.
+
+Run as `python -m daemon.localnode.kubelet --kubeconfig FILE --cri-endpoint unix:///... --node-name NAME --root DIR`.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from daemon.kube.client import KubeClient
+from daemon.kube.config import KubeconfigAccess
+from daemon.kube.reflector import Handler, Reflector, Selection
+from daemon.kube.resources import PODS, Resource
+from daemon.localnode.pods import backoff
+from daemon.localnode.pods import spec as podspec
+from daemon.localnode.pods.handlers import Handlers
+from daemon.localnode.pods.kuberuntime import KubeRuntime, Relisted, Sandbox
+from daemon.localnode.pods.probes import Probes
+from daemon.localnode.pods.spec import Json
+from daemon.localnode.pods.starter import Starter
+from daemon.localnode.pods.status import timestamp
+from daemon.localnode.pods.stopper import Stopper
+from daemon.localnode.pods.volumes import PodFolders
+from daemon.localnode.pods.worker import Node, PodWorker
+from daemon.ports import ApiUnavailableError, ConflictError, RuntimeCallError, RuntimeUnavailableError
+
+_log = structlog.get_logger()
+_T = TypeVar("_T")
+
+NODES = Resource("nodes")
+NODE_IP = "127.0.0.1"
+KUBELET_VERSION = "v1.36.0"
+RELIST_SECONDS = 1.0
+"""Kubelet's PLEG relist period."""
+RETRY_SECONDS = 10.0
+"""Kubelet's wait after a sync that failed for a reason without a back-off of its own."""
+AGAIN_SECONDS = 0.25
+"""The wait before the runtime or the API server is asked again at the start."""
+
+
+class Kubelet:
+    """One node's kubelet: `await start()`, `await stop()`; containers run on when it stops."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        cri_endpoint: str,
+        node_name: str,
+        root: Path,
+        *,
+        backoff_seconds: float = backoff.CONTAINER_INITIAL_SECONDS,
+        backoff_maximum_seconds: float = backoff.MAXIMUM_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        relist_seconds: float = RELIST_SECONDS,
+        events: bool = False,
+        version: str = KUBELET_VERSION,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            client: To the API server; stays the caller's to close.
+            cri_endpoint: `unix:///...`.
+            node_name: Pods with this spec.nodeName are run.
+            root: Directory for volumes, logs and termination messages.
+            backoff_seconds: First wait of a container that was restarted before; it doubles from there.
+            backoff_maximum_seconds: Where that ends (kubelet's crashLoopBackOff.maxContainerRestartPeriod).
+            retry_seconds: Wait after a failure that has no back-off of its own.
+            relist_seconds: Period of the relist.
+            events: Whether to follow the runtime's container events too, as kubelet's feature EventedPLEG does.
+            version: The kubelet's version that it behaves like.
+        """
+        self.node_name = node_name
+        self.version = version
+        self._client = client
+        self._endpoint = cri_endpoint
+        self._folders = PodFolders(root.absolute())
+        self._backoff = backoff.BackOff(backoff_seconds, backoff_maximum_seconds)
+        self._retry_seconds = retry_seconds
+        self._relist_seconds = relist_seconds
+        self._events = events
+        self._workers: dict[str, PodWorker] = {}
+        self._known: dict[str, frozenset[tuple[str, int]]] = {}
+        self._ended: set[str] = set()
+        """Pods that have ended while the API may still speak of them."""
+        self._listed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._runtime: KubeRuntime | None = None
+        self._node: Node | None = None
+
+    async def start(self) -> None:
+        """Register the node and take up work; returns once the node stands in the API and its pods are known.
+
+        A runtime or an API server that is not there yet is waited for.
+        """
+        runtime = self._runtime = KubeRuntime(self._endpoint, self.node_name)
+        name, version = await self._patiently(runtime.version)
+        handlers = Handlers(runtime, NODE_IP)
+        starter = Starter(
+            runtime,
+            handlers,
+            self._folders,
+            node_name=self.node_name,
+            node_ip=NODE_IP,
+            backoff=self._backoff,
+            retry_seconds=self._retry_seconds,
+        )
+        self._node = Node(
+            client=self._client,
+            runtime=runtime,
+            runtime_name=name,
+            starter=starter,
+            stopper=Stopper(runtime, handlers),
+            probes=Probes(handlers, self._wake),
+            folders=self._folders,
+            node_ip=NODE_IP,
+            kubelet_version=self.version,
+            retry_seconds=self._retry_seconds,
+        )
+        await self._patiently(lambda: self._register(f"{name}://{version}"))
+        self._spawn(self._watch_pods())
+        await self._listed.wait()
+        self._spawn(self._relist_forever(runtime))
+        if self._events:
+            self._spawn(self._follow_events(runtime))
+
+    async def stop(self) -> None:
+        """Leave everything as it is and end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._node is not None:
+            await self._node.probes.close()
+        if self._runtime is not None:
+            await self._runtime.close()
+
+    async def _patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """The call's result, however long the other side takes to be there."""
+        said = ""
+        while True:
+            try:
+                return await call()
+            except (RuntimeUnavailableError, RuntimeCallError, ApiUnavailableError) as error:
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("waiting", node=self.node_name, error=said)
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("kubelet_task_failed", node=self.node_name, exc_info=task.exception())
+
+    async def _register(self, runtime_version: str) -> None:
+        """Create the Node object, or say anew in an old one that the node is ready."""
+        node = node_object(self.node_name, self.version, runtime_version)
+        try:
+            await self._client.create(NODES, "", node)
+        except ConflictError:
+            _log.debug("node_exists", node=self.node_name)
+        status = {"status": node["status"]}
+        await self._client.merge_patch(NODES, "", self.node_name, status, subresource="status")
+
+    async def _watch_pods(self) -> None:
+        selection: Selection[Json] = Selection(PODS, dict, field_selector=f"spec.nodeName={self.node_name}")
+        handler = Handler(self._pods_listed, self._pod_changed, self._pod_deleted)
+        await Reflector(self._client, selection, handler, strict=False).run()
+
+    def _pods_listed(self, pods: tuple[Json, ...]) -> None:
+        for pod in pods:
+            self._pod_changed(pod)
+        present = {podspec.uid(pod) for pod in pods}
+        self._ended &= present
+        for uid in self._workers.keys() - present:
+            self._workers[uid].object_gone()
+        self._listed.set()
+
+    def _pod_changed(self, pod: Json) -> None:
+        uid = podspec.uid(pod)
+        if uid in self._workers:
+            self._workers[uid].update(pod)
+        elif uid not in self._ended:  # else an event from before its end, seen late
+            self._begin(pod)
+
+    def _pod_deleted(self, pod: Json) -> None:
+        uid = podspec.uid(pod)
+        self._ended.discard(uid)
+        if uid in self._workers:
+            self._workers[uid].object_gone()
+
+    def _begin(self, pod: Json) -> PodWorker:
+        if self._node is None:
+            raise RuntimeError("the kubelet was not started")
+        worker = PodWorker(self._node, pod, self._pod_ended)
+        self._workers[podspec.uid(pod)] = worker
+        self._spawn(worker.run())
+        return worker
+
+    def _pod_ended(self, uid: str) -> None:
+        del self._workers[uid]
+        self._ended.add(uid)
+
+    def _wake(self, uid: str) -> None:
+        if uid in self._workers:
+            self._workers[uid].wake()
+
+    async def _relist_forever(self, runtime: KubeRuntime) -> None:
+        while True:
+            try:
+                self._compare(await runtime.relist())
+            except (RuntimeUnavailableError, RuntimeCallError) as error:
+                _log.warning("relist_failed", node=self.node_name, error=str(error))
+            await asyncio.sleep(self._relist_seconds)
+
+    def _compare(self, relisted: Relisted) -> None:
+        """Wake the workers of pods that have changed since the last relist; end pods that nobody wants any more."""
+        for uid in self._known.keys() | relisted.pods.keys():
+            if self._known.get(uid) != relisted.pods.get(uid):
+                self._wake(uid)
+        self._known = relisted.pods
+        for sandbox in relisted.sandboxes:
+            if sandbox.pod_uid not in self._workers:
+                _log.info("orphaned_pod", pod=f"{sandbox.pod_namespace}/{sandbox.pod_name}", uid=sandbox.pod_uid)
+                self._begin(_remembered(sandbox)).object_gone()
+
+    async def _follow_events(self, runtime: KubeRuntime) -> None:
+        while True:
+            try:
+                async for uid in runtime.events():
+                    self._wake(uid)
+            except NotImplementedError as error:
+                _log.info("no_container_events", error=str(error))
+                return
+            except (RuntimeUnavailableError, RuntimeCallError) as error:
+                _log.warning("container_events_broke", node=self.node_name, error=str(error))
+            await asyncio.sleep(self._relist_seconds)
+
+
+def node_object(name: str, kubelet_version: str, runtime_version: str) -> Json:
+    """The Node as kubelet registers it: ready, with room for 110 pods."""
+    system = os.uname()
+    capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_kib()}Ki", "pods": "110"}
+    now = timestamp(time.time_ns())
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": "kubelet is posting ready status",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(system.machine, system.machine)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": architecture,
+            },
+        },
+        "status": {
+            "conditions": [ready],
+            "addresses": [{"type": "InternalIP", "address": NODE_IP}, {"type": "Hostname", "address": name}],
+            "capacity": capacity,
+            "allocatable": capacity,
+            "nodeInfo": {
+                "architecture": architecture,
+                "operatingSystem": "linux",
+                "kernelVersion": system.release,
+                "kubeletVersion": kubelet_version,
+                "containerRuntimeVersion": runtime_version,
+            },
+        },
+    }
+
+
+def _memory_kib() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024
+
+
+def _remembered(sandbox: Sandbox) -> Json:
+    """What is known of a pod whose object is gone."""
+    return {
+        "metadata": {
+            "name": sandbox.pod_name,
+            "namespace": sandbox.pod_namespace,
+            "uid": sandbox.pod_uid,
+            "resourceVersion": "0",
+        },
+        "spec": {"containers": []},
+    }
+
+
+async def _run(arguments: argparse.Namespace) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with KubeClient(KubeconfigAccess(arguments.kubeconfig)) as client:
+        kubelet = Kubelet(
+            client,
+            arguments.cri_endpoint,
+            arguments.node_name,
+            arguments.root,
+            backoff_seconds=arguments.backoff,
+            relist_seconds=arguments.relist,
+            events=arguments.events,
+        )
+        starting = asyncio.create_task(kubelet.start())
+        try:
+            await ended.wait()
+        finally:
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+            await kubelet.stop()
+
+
+def main() -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m daemon.localnode.kubelet", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument("--kubeconfig", required=True, help="how to reach the API server")
+    parser.add_argument("--cri-endpoint", required=True, help="the runtime's socket, unix:///...")
+    parser.add_argument("--node-name", required=True, help="pods bound to this node are run")
+    parser.add_argument("--root", type=Path, required=True, help="directory for volumes, logs and messages")
+    parser.add_argument(
+        "--backoff",
+        type=float,
+        default=backoff.CONTAINER_INITIAL_SECONDS,
+        help="first wait, in seconds, of a container that was restarted before (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--relist", type=float, default=RELIST_SECONDS, help="seconds between two relists (default: %(default)s)"
+    )
+    parser.add_argument("--events", action="store_true", help="follow the runtime's container events too")
+    asyncio.run(_run(parser.parse_args()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
