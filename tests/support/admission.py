@@ -1,0 +1,261 @@
+"""A sound request, its sound pod, and every way in which a request is refused, with the sentence that says why."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+JsonObject = dict[str, Any]
+Change = Callable[[JsonObject], object]
+
+USER = "alice@example.org"
+POD_UID = "crr.apps.kruise.io/pod-uid"
+NODE_NAME = "crr.apps.kruise.io/node-name"
+ACTIVE = "crr.apps.kruise.io/active"
+REQUESTED_BY = "crr.apps.kruise.io/requested-by"
+UNREADY = "crr.apps.kruise.io/unready-acquired"
+PINNED = "crr.apps.kruise.io/pinned-containers"
+_BASE_REQUEST: JsonObject = {
+    "apiVersion": "apps.kruise.io/v1alpha1",
+    "kind": "ContainerRecreateRequest",
+    "metadata": {"namespace": "shop", "name": "restart-app", "labels": {"team": "a"}},
+    "spec": {"podName": "web-0", "containers": [{"name": "app"}, {"name": "proxy"}], "somethingNew": [1]},
+}
+_BASE_POD: JsonObject = {
+    "metadata": {"namespace": "shop", "name": "web-0", "uid": "pod-uid-1"},
+    "spec": {
+        "nodeName": "node-1",
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 45,
+        "initContainers": [{"name": "setup"}, {"name": "proxy", "restartPolicy": "Always"}],
+        "containers": [
+            {
+                "name": "app",
+                "lifecycle": {"preStop": {"httpGet": {"path": "/bye", "port": "web", "scheme": "HTTP"}}},
+                "ports": [{"name": "web", "containerPort": 8080, "protocol": "TCP"}],
+            },
+            {"name": "log", "lifecycle": {"preStop": {"sleep": {"seconds": 5}}}, "ports": [{"containerPort": 9}]},
+            {"name": "once", "restartPolicy": "Never"},
+        ],
+        "ephemeralContainers": [{"name": "debug"}],
+    },
+    "status": {
+        "phase": "Running",
+        "containerStatuses": [
+            {"name": "app", "containerID": "containerd://a1", "restartCount": 2},
+            {"name": "log", "containerID": "containerd://l1", "restartCount": 0},
+            {"name": "once", "containerID": "containerd://o1", "restartCount": 0},
+        ],
+        "initContainerStatuses": [
+            {"name": "setup", "containerID": "containerd://s1", "restartCount": 0},
+            {"name": "proxy", "containerID": "containerd://p1", "restartCount": 1},
+        ],
+    },
+}
+
+
+def new_request(**spec: Any) -> JsonObject:
+    request = copy.deepcopy(_BASE_REQUEST)
+    request["spec"].update(spec)
+    return request
+
+
+def new_pod(*changes: Change) -> JsonObject:
+    pod = copy.deepcopy(_BASE_POD)
+    for change in changes:
+        change(pod)
+    return pod
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A change to the sound request or pod, and the whole sentence that it is refused with."""
+
+    name: str
+    sentence: str
+    request: Change = lambda _: None
+    pod: Change | None = lambda _: None
+    """None for no pod at all."""
+
+    def objects(self) -> tuple[JsonObject, JsonObject | None]:
+        request, pod = new_request(), new_pod()
+        self.request(request)
+        if self.pod is None:
+            return request, None
+        self.pod(pod)
+        return request, pod
+
+
+def spec(**fields: Any) -> Change:
+    return lambda obj: obj["spec"].update(fields)
+
+
+def strategy(**fields: Any) -> Change:
+    return spec(strategy=fields)
+
+
+def containers(*entries: Any) -> Change:
+    return spec(containers=list(entries))
+
+
+def meta(**fields: Any) -> Change:
+    return lambda obj: obj["metadata"].update(fields)
+
+
+def status(**fields: Any) -> Change:
+    return lambda obj: obj["status"].update(fields)
+
+
+def without_id(pod: JsonObject) -> None:
+    del pod["status"]["containerStatuses"][0]["containerID"]
+
+
+INT64 = "9223372036854775807"
+INT32 = "2147483647"
+CREATE_REFUSALS = [
+    Refusal("no pod name", "spec.podName must be a string that is not empty", lambda o: o["spec"].pop("podName")),
+    Refusal("empty pod name", "spec.podName must be a string that is not empty", spec(podName="")),
+    Refusal(
+        "path for a pod name",
+        "spec.podName must be a pod's name, made of a-z, 0-9, '-' and '.', not '../secrets'",
+        spec(podName="../secrets"),
+    ),
+    Refusal("no spec", "spec.podName must be a string that is not empty", lambda o: o.pop("spec")),
+    Refusal("spec is no object", "spec.podName must be a string that is not empty", lambda o: o.update(spec=[1])),
+    Refusal("no containers", "spec.containers must name at least one container", containers()),
+    Refusal("containers is no list", "spec.containers must be a list", spec(containers="app")),
+    Refusal("container is no object", "spec.containers[0] must be an object", containers("app")),
+    Refusal(
+        "container without a name",
+        "spec.containers[1].name must be a string that is not empty",
+        containers({"name": "app"}, {}),
+    ),
+    Refusal(
+        "repeated container",
+        "spec.containers[1].name must not repeat 'app', which the list has already",
+        containers({"name": "app"}, {"name": "app"}),
+    ),
+    Refusal(
+        "unknown container",
+        "spec.containers[1].name must name a container of pod 'web-0', which has none called 'db'",
+        containers({"name": "app"}, {"name": "db"}),
+    ),
+    Refusal(
+        "init container",
+        "spec.containers[0].name must name a container or a native sidecar, and 'setup' is an init container",
+        containers({"name": "setup"}),
+    ),
+    Refusal(
+        "ephemeral container",
+        "spec.containers[0].name must name a container or a native sidecar, and 'debug' is an ephemeral container",
+        containers({"name": "debug"}),
+    ),
+    Refusal(
+        "preStop given",
+        "spec.containers[0].preStop must be left out: admission copies it from the pod",
+        containers({"name": "app", "preStop": {"exec": {"command": ["reboot"]}}}),
+    ),
+    Refusal(
+        "ports given",
+        "spec.containers[1].ports must be left out: admission copies it from the pod",
+        containers({"name": "app"}, {"name": "proxy", "ports": []}),
+    ),
+    Refusal(
+        "statusContext given",
+        "spec.containers[0].statusContext must be left out: admission copies it from the pod",
+        containers({"name": "app", "statusContext": {"containerID": "containerd://a1", "restartCount": 2}}),
+    ),
+    Refusal(
+        "negative grace",
+        f"spec.strategy.terminationGracePeriodSeconds must be a whole number from 0 to {INT64}, not -1",
+        strategy(terminationGracePeriodSeconds=-1),
+    ),
+    Refusal(
+        "negative unready grace",
+        f"spec.strategy.unreadyGracePeriodSeconds must be a whole number from 0 to {INT64}, not -5",
+        strategy(unreadyGracePeriodSeconds=-5),
+    ),
+    Refusal(
+        "too large minStartedSeconds",
+        f"spec.strategy.minStartedSeconds must be a whole number from 0 to {INT32}, not 2147483648",
+        strategy(minStartedSeconds=2**31),
+    ),
+    Refusal(
+        "deadline too short",
+        f"spec.activeDeadlineSeconds must be a whole number from 3 to {INT64}, not 2",
+        spec(activeDeadlineSeconds=2),
+    ),
+    Refusal(
+        "negative TTL",
+        f"spec.ttlSecondsAfterFinished must be a whole number from 0 to {INT32}, not -1",
+        spec(ttlSecondsAfterFinished=-1),
+    ),
+    Refusal(
+        "fraction of a second",
+        f"spec.activeDeadlineSeconds must be a whole number from 3 to {INT64}, not 3.5",
+        spec(activeDeadlineSeconds=3.5),
+    ),
+    Refusal("flag is no flag", "spec.strategy.forceRecreate must be true or false", strategy(forceRecreate="yes")),
+    Refusal(
+        "unknown failurePolicy",
+        "spec.strategy.failurePolicy must be Fail or Ignore, not 'Retry'",
+        strategy(failurePolicy="Retry"),
+    ),
+    Refusal(
+        "pod not found",
+        "spec.podName must name a pod in the request's namespace, and there is no pod 'web-0' in it",
+        pod=None,
+    ),
+    Refusal(
+        "pod succeeded",
+        "spec.podName must name an active pod, and pod 'web-0' has ended (phase Succeeded)",
+        pod=status(phase="Succeeded"),
+    ),
+    Refusal(
+        "pod failed",
+        "spec.podName must name an active pod, and pod 'web-0' has ended (phase Failed)",
+        pod=status(phase="Failed"),
+    ),
+    Refusal(
+        "pod being deleted",
+        "spec.podName must name an active pod, and pod 'web-0' is being deleted",
+        pod=meta(deletionTimestamp="2026-01-02T03:04:05Z"),
+    ),
+    Refusal(
+        "pod not scheduled",
+        "spec.podName must name a pod that is on a node, and pod 'web-0' has not been scheduled yet",
+        pod=spec(nodeName=""),
+    ),
+    Refusal(
+        "node name that fits no label",
+        f"spec.podName must name a pod on a node whose name fits a label (63 characters), not on '{'n' * 60}'",
+        pod=spec(nodeName="n" * 64),
+    ),
+    Refusal(
+        "container without an ID",
+        "spec.containers[0].name must name a container that has been started, and 'app' has no container ID yet",
+        pod=without_id,
+    ),
+    Refusal(
+        "pod without any status",
+        "spec.containers[0].name must name a container that has been started, and 'app' has no container ID yet",
+        pod=lambda o: o.pop("status"),
+    ),
+    Refusal(
+        "container ID without a runtime",
+        "spec.containers[0].statusContext.containerID must look like containerd://ID, not 'a1'",
+        pod=lambda o: o["status"]["containerStatuses"][0].update(containerID="a1"),
+    ),
+    Refusal(
+        "container that stays down",
+        "spec.containers[0].name must name a container that kubelet starts again after a stop, "
+        "and the restartPolicy of 'once' is Never",
+        containers({"name": "once"}),
+    ),
+    Refusal(
+        "pod that stays down",
+        "spec.containers[0].name must name a container that kubelet starts again after a stop, "
+        "and the restartPolicy of 'app' is Never",
+        pod=spec(restartPolicy="Never"),
+    ),
+]
