@@ -20,7 +20,7 @@ from daemon.kube.config import AccessSource
 from daemon.kube.errors import MalformedAnswerError, decode, from_status
 from daemon.kube.resources import Listing, Page, Resource, WatchEvent
 from daemon.kube.stream import lines
-from daemon.kube.transport import Call, CallObserver, Transport, unavailable
+from daemon.kube.transport import Call, CallObserver, DateObserver, Transport, unavailable
 from daemon.ports import ExpiredError
 
 T = TypeVar("T")
@@ -48,10 +48,15 @@ class KubeClient:
     """One API server, one session. Nothing is opened before the first call; `close` or `async with` ends it."""
 
     def __init__(
-        self, access: AccessSource, *, deadlines: Deadlines | None = None, on_call: CallObserver | None = None
+        self,
+        access: AccessSource,
+        *,
+        deadlines: Deadlines | None = None,
+        on_call: CallObserver | None = None,
+        on_date: DateObserver | None = None,
     ) -> None:
         self._deadlines = deadlines or Deadlines()
-        self._transport = Transport(access, on_call)
+        self._transport = Transport(access, on_call, on_date)
 
     async def __aenter__(self) -> Self:
         return self

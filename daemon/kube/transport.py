@@ -20,6 +20,8 @@ from daemon.ports import ApiRefusedError, ApiUnavailableError
 
 CallObserver = Callable[[str, str, int, float], None]
 """Is told of each call: verb, resource, HTTP status (0 for no answer) and seconds until the answer began."""
+DateObserver = Callable[[str, float, float], None]
+"""Is told of each answer: its Date header, and between which two monotonic times it was given."""
 
 _CONNECTIONS = 16
 """A burst of writes waits for a free connection rather than pay for one more TLS handshake each."""
@@ -49,9 +51,12 @@ class Call:
 class Transport:
     """Sends calls to one API server over one session, which is opened by the first of them."""
 
-    def __init__(self, access: AccessSource, on_call: CallObserver | None) -> None:
+    def __init__(
+        self, access: AccessSource, on_call: CallObserver | None, on_date: DateObserver | None = None
+    ) -> None:
         self._access = access
         self._on_call = on_call
+        self._on_date = on_date
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -107,6 +112,8 @@ class Transport:
                 proxy=access.proxy,
             )
             status = response.status
+            if self._on_date is not None:
+                self._on_date(response.headers.get("Date", ""), began, time.monotonic())
             if 200 <= status < 300:
                 return response
             async with response:

@@ -1,0 +1,53 @@
+"""The API server's time, as the Date headers of its answers tell it: what objects' timestamps are compared with.
+
+The local clock only measures what has passed since an answer (monotonic), so a wrong local time does no harm.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+STEP_SECONDS = 2.0
+"""A correction above this is a step of the server's clock: timers that were set before are wrong."""
+
+
+class ServerClock:
+    """Give `observe` to KubeClient as `on_date`; `now` is then right to within a second, rather late than early.
+
+    A header has whole seconds, so each answer bounds the server's time from both sides. The estimate is the latest
+    lower bound, unless an upper bound contradicts it (a step back, or another server's clock).
+    """
+
+    def __init__(self) -> None:
+        self._offset: float | None = None
+        self._watchers: list[Callable[[], None]] = []
+
+    @property
+    def known(self) -> bool:
+        """Whether any answer has told the time."""
+        return self._offset is not None
+
+    def observe(self, date: str, sent: float, received: float) -> None:
+        """Take note of an answer that was given between two monotonic times; a missing or odd header is ignored."""
+        try:
+            said = parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()
+        except (ValueError, OverflowError):
+            return
+        lowest, highest = said - received, said + 1 - sent
+        before = lowest if self._offset is None else self._offset
+        self._offset = min(max(before, lowest), highest)
+        if abs(self._offset - before) > STEP_SECONDS:
+            for watcher in tuple(self._watchers):
+                watcher()
+
+    def now(self) -> datetime:
+        """The API server's time. Before the first answer, the local clock's: nothing better is known."""
+        if self._offset is None:
+            return datetime.now(UTC)
+        return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
+
+    def on_step(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call `watcher` whenever the server's clock was set to another time; returns how to end that."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
