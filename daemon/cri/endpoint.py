@@ -140,13 +140,15 @@ async def discover(values: Sequence[str] = (), root: Path = Path("/")) -> tuple[
             raise _explain([*broken, *missing])
         if found and not (explicit and down):
             for each in (*down, *broken):
-                log.info("cri-endpoint-ignored", endpoint=each.endpoint, outcome=each.outcome, reason=each.reason)
+                log.info("cri endpoint ignored", endpoint=each.endpoint, outcome=each.outcome, reason=each.reason)
             return found
         if not down:
             raise _explain(broken) if broken else _nothing(endpoints, root)
         delay = next(delays)
         for each in down:
-            log.warning("cri-endpoint-down", endpoint=each.endpoint, reason=each.reason, retry_seconds=round(delay, 1))
+            log.warning(
+                "container runtime down", endpoint=each.endpoint, reason=each.reason, retry_seconds=round(delay, 1)
+            )
         await asyncio.sleep(delay)
 
 

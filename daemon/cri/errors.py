@@ -16,6 +16,9 @@ MESSAGE_LIMIT = 1024
 _GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 """No answer, or a call that the runtime's side gave up: a call that we cancel raises asyncio.CancelledError instead."""
 
+_NOT_CONNECTED = "failed to connect to all addresses"
+"""How gRPC begins a long sentence with the path twice and the system's own words at its end."""
+
 
 def translate(error: AioRpcError, method: str, endpoint: str) -> CrrdError:
     """The error of `daemon.ports` that a failed call stands for; the caller raises it from `error`.
@@ -28,6 +31,8 @@ def translate(error: AioRpcError, method: str, endpoint: str) -> CrrdError:
     code = error.code()
     details = one_line(error.details() or "no details given")
     if code in _GONE:
+        if details.startswith(_NOT_CONNECTED):
+            details = details.rpartition("error: ")[2]
         return RuntimeUnavailableError(f"the container runtime at {endpoint} cannot be reached ({method}): {details}")
     if code is grpc.StatusCode.UNIMPLEMENTED and method == VERSION:
         return ConfigurationError(f"{endpoint} answers, but does not serve CRI v1: {details}")

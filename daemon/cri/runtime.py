@@ -65,7 +65,7 @@ async def connect(
     """
     connections = []
     for probe in await endpoint.discover(endpoints, root):
-        log.info("cri-connected", endpoint=probe.endpoint, runtime=probe.runtime, version=probe.version)
+        log.info("container runtime found", endpoint=probe.endpoint, runtime=probe.runtime, version=probe.version)
         client = CriClient(probe.endpoint, on_call=on_call)
         connections.append(Connection(client, probe.runtime, probe.version))
     return NodeRuntime(connections)
@@ -177,7 +177,9 @@ class NodeRuntime:
         """
         for connection in self._connections:
             if not connection.streams:
-                raise NotImplementedError(f"{connection.name} {connection.version} gives each event to one client only")
+                raise NotImplementedError(
+                    f"{connection.name} {connection.version} has no events that may be read beside kubelet"
+                )
         if len(self._connections) == 1:
             async with aclosing(self._connections[0].client.events()) as stream:
                 async for uid in stream:

@@ -1,6 +1,7 @@
 """The CRI client against a server on a real unix socket: answers, errors, deadlines, restarts, events."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -200,12 +201,18 @@ async def test_text_that_protobuf_cannot_carry_is_refused_before_it_is_sent(
 
 
 async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
-    client = CriClient(f"unix://{tmp_path}/none.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "abandoned.sock"))
+    for path, words in (("none.sock", "No such file or directory"), ("abandoned.sock", "Connection refused")):
+        client = CriClient(f"unix://{tmp_path}/{path}")
 
-    with pytest.raises(RuntimeUnavailableError):
-        await client.list_containers(pod_uid="uid-1")
+        with pytest.raises(RuntimeUnavailableError) as caught:
+            await client.list_containers(pod_uid="uid-1")
 
-    await client.close()
+        assert str(caught.value) == (
+            f"the container runtime at unix://{tmp_path}/{path} cannot be reached (ListContainers): {words}"
+        )
+        await client.close()
 
 
 async def test_a_path_with_odd_characters_is_reached(tmp_path: Path) -> None:

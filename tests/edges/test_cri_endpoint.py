@@ -36,7 +36,7 @@ class Told(LogCapture):
         self.down = asyncio.Event()
 
     def __call__(self, logger: WrappedLogger, method_name: str, event_dict: EventDict) -> NoReturn:
-        if event_dict["event"] == "cri-endpoint-down":
+        if event_dict["event"] == "container runtime down":
             self.down.set()
         super().__call__(logger, method_name, event_dict)
 
@@ -271,7 +271,7 @@ async def test_the_runtimes_among_the_known_sockets_are_found(root: Path, told: 
         found = await discover(root=root)
 
     assert [each.runtime for each in found] == ["cri-o", "docker"]
-    assert told.events == ["cri-endpoint-ignored", "cri-endpoint-ignored"]
+    assert told.events == ["cri endpoint ignored", "cri endpoint ignored"]
 
 
 async def test_one_socket_under_two_names_is_one(root: Path) -> None:
