@@ -231,7 +231,8 @@ class Container:
             exit_code=ended["exit_code"] if ended else 0,
             reason=ended["reason"] if ended else "",
             message=ended["message"] if ended else "",
-            image=self.config.image,
+            # Kubelet creates containers by an image's ID; real runtimes answer with a name of that image.
+            image=api_pb2.ImageSpec(image=self.config.image.user_specified_image or self.config.image.image),
             image_ref=image_id(self.config.image.image),
             image_id=image_id(self.config.image.image),
             labels=self.config.labels,
