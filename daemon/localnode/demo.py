@@ -1,0 +1,288 @@
+"""`crrd demo`: a local node, a pod, the node daemon, one request, and what it changed, live on a terminal.
+
+The daemon runs as a separate process and is told nothing but what a cluster would tell it. Everything goes away with
+the demo; with `--keep` it stays until Ctrl-C.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import structlog
+
+from daemon.core.manifest import parse_pod, parse_request
+from daemon.core.model import API_VERSION, KIND, LABEL_ACTIVE, LABEL_NODE_NAME, LABEL_POD_UID, PodView, Request
+from daemon.cri.client import CriClient
+from daemon.cri.endpoint import discover
+from daemon.kube.client import KubeClient
+from daemon.kube.resources import PODS, REQUESTS
+from daemon.localnode.demo_view import Snapshot, View, make_view
+from daemon.localnode.node import LocalNode
+from daemon.ports import ConfigurationError, CrrdError
+
+NAMESPACE = "default"
+POD = "demo"
+REQUEST = "restart-app"
+PATIENCE_SECONDS = 60.0
+SHELL_LOOP = "trap 'echo got TERM; exit 0' TERM; while true; do sleep 0.1; done"
+
+
+def run_demo(*, cri_endpoints: Sequence[str], image: str, keep: bool) -> int:
+    """Run the demo; returns 0 when the container was recreated, 1 when not.
+
+    Args:
+        cri_endpoints: a real runtime's socket; none for a runtime of plain processes.
+        image: an image with a shell.
+        keep: leave everything running until Ctrl-C.
+
+    Raises:
+        ConfigurationError: the given runtime cannot be used.
+    """
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the node daemon's log has a file
+    return asyncio.run(_Demo(make_view(), image).run(list(cri_endpoints), keep=keep))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ids:
+    """What is compared before and after."""
+
+    pod: PodView
+    restarts: Mapping[str, int]
+
+
+class _Demo:
+    """One run."""
+
+    def __init__(self, view: View, image: str) -> None:
+        self._view = view
+        self._image = image
+
+    async def run(self, cri_endpoints: list[str], *, keep: bool) -> int:
+        """Set up, show, compare, clean up."""
+        endpoint = ""
+        if cri_endpoints:
+            (probe, *_) = await discover(cri_endpoints)
+            endpoint = probe.endpoint
+        async with AsyncExitStack() as stack:
+            self._view.say(
+                "starting a local node: API server, kubelet, " + (endpoint or "a runtime of plain processes")
+            )
+            node = await stack.enter_async_context(LocalNode(cri_endpoint=endpoint))
+            try:
+                return await self._play(node, stack, keep=keep)
+            except TimeoutError:
+                self._view.say(f"nothing moved for {PATIENCE_SECONDS:.0f} s; giving up")
+                return 1
+            finally:
+                with suppress(CrrdError, TimeoutError):
+                    await self._remove_pod(node.client)
+
+    async def _play(self, node: LocalNode, stack: AsyncExitStack, *, keep: bool) -> int:
+        client = node.client
+        await client.create(PODS, NAMESPACE, self._pod(node.node_name))
+        self._view.say(f'creating pod "{POD}": "app" with a preStop hook that writes into a volume, and "side"')
+        before = await self._pod_ready(client)
+        daemon = await stack.enter_async_context(NodeDaemon(node))
+        self._view.say(f"node daemon runs as process {daemon.pid}, its log is {daemon.log}")
+        self._view.say(f'posting ContainerRecreateRequest "{REQUEST}" for container "app"')
+        created = await client.create(REQUESTS, NAMESPACE, _request(before.pod, node.node_name))
+        final = await self._follow(client, parse_request(created))
+        after = await self._pod_ready(client)
+        hook = await _read_hook(node.cri_endpoint, after.pod)
+        self._view.summary(_comparison(before, after, final, hook))
+        ok = all(state.phase.value == "Succeeded" for state in final.status.states)
+        if keep:
+            self._view.say(f"everything keeps running; try: kubectl --kubeconfig {node.kubeconfig} describe crr")
+            self._view.say("Ctrl-C ends it")
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return 0 if ok else 1
+
+    def _pod(self, node_name: str) -> dict[str, Any]:
+        """The pod of the demo."""
+        mounts = [{"name": "data", "mountPath": "/data"}]
+        hook = {"exec": {"command": ["sh", "-c", "sleep 0.3; echo preStop hook ran >> /data/hook"]}}
+        command = ["sh", "-c", SHELL_LOOP]
+        app = {"name": "app", "command": command, "volumeMounts": mounts, "lifecycle": {"preStop": hook}}
+        side = {"name": "side", "command": command}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": POD, "namespace": NAMESPACE},
+            "spec": {
+                "nodeName": node_name,
+                "hostNetwork": True,
+                "terminationGracePeriodSeconds": 10,
+                "volumes": [{"name": "data", "emptyDir": {}}],
+                "containers": [{**container, "image": self._image} for container in (app, side)],
+            },
+        }
+
+    async def _pod_ready(self, client: KubeClient) -> _Ids:
+        """Wait until every container of the pod is ready."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                shape = await client.get(PODS, NAMESPACE, POD)
+                pod = parse_pod(shape)
+                self._view.show(Snapshot(pod, None, _restarts(shape)))
+                if pod.containers and all(container.ready for container in pod.containers.values()):
+                    return _Ids(pod, _restarts(shape))
+                await asyncio.sleep(0.1)
+
+    async def _follow(self, client: KubeClient, request: Request) -> Request:
+        """Show every change of the request and of the pod until the request has ended."""
+        changes: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue()
+        selector = f"metadata.name={POD}"
+        watches = [
+            asyncio.ensure_future(_watch(client, PODS, selector, changes)),
+            asyncio.ensure_future(_watch(client, REQUESTS, f"metadata.name={REQUEST}", changes)),
+        ]
+        shape = await client.get(PODS, NAMESPACE, POD)
+        pod, restarts = parse_pod(shape), _restarts(shape)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while True:
+                    self._view.show(Snapshot(pod, request, restarts))
+                    if request.completed:
+                        return request
+                    kind, shape = await changes.get()
+                    if kind == PODS.plural:
+                        pod, restarts = parse_pod(shape), _restarts(shape)
+                    else:
+                        request = parse_request(shape)
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    async def _remove_pod(self, client: KubeClient) -> None:
+        """Delete the pod, and wait until the kubelet has cleared it away (a real runtime is left as it was)."""
+        await client.delete(PODS, NAMESPACE, POD)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                await client.get(PODS, NAMESPACE, POD)  # ends with GoneError
+                await asyncio.sleep(0.1)
+
+
+class NodeDaemon:
+    """`crrd node` as a separate process, on a local node; an async context manager."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self.log = Path(node.root) / "crrd-node.log"
+        self._command = [sys.executable, "-m", "daemon", "node", "--node-name", node.node_name]
+        self._command += ["--kubeconfig", str(node.kubeconfig), "--cri-endpoint", node.cri_endpoint]
+        self._command += ["--bind-address", "127.0.0.1:0", "--log-format", "json"]
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process' ID, 0 before it was started."""
+        return self._process.pid if self._process else 0
+
+    async def __aenter__(self) -> "NodeDaemon":
+        with self.log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(*self._command, stderr=log, stdout=log)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._ready()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+    async def _ready(self) -> None:
+        """Wait until the daemon watches."""
+        address = ""
+        async with aiohttp.ClientSession() as session:
+            while True:
+                if self._process is not None and self._process.returncode is not None:
+                    tail = self.log.read_text(encoding="utf-8").strip().splitlines()[-1:]
+                    raise ConfigurationError(f"the node daemon ended: {' '.join(tail)}")
+                address = address or self._address()
+                if address:
+                    with suppress(aiohttp.ClientError):
+                        async with session.get(f"http://{address}/readyz") as answer:
+                            if answer.status == 200:
+                                return
+                await asyncio.sleep(0.05)
+
+    def _address(self) -> str:
+        """Where the daemon serves its health, once it has said so."""
+        for line in self.log.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                entry = json.loads(line)
+                if entry.get("event") == "serving health":
+                    return str(entry["address"])
+        return ""
+
+
+def _request(pod: PodView, node_name: str) -> dict[str, Any]:
+    """The request, with the labels and the status context that admission sets in a cluster."""
+    context = {"containerID": pod.containers["app"].container_id, "restartCount": 0}
+    labels = {LABEL_POD_UID: pod.uid, LABEL_NODE_NAME: node_name, LABEL_ACTIVE: "true"}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": REQUEST, "namespace": NAMESPACE, "labels": labels},
+        "spec": {"podName": POD, "containers": [{"name": "app", "statusContext": context}]},
+    }
+
+
+async def _watch(
+    client: KubeClient, resource: Any, selector: str, changes: asyncio.Queue[tuple[str, Mapping[str, Any]]]
+) -> None:
+    """Queue every version of one object."""
+    async with client.watch(resource, "0", namespace=NAMESPACE, field_selector=selector) as events:
+        async for event in events:
+            if event.kind in ("ADDED", "MODIFIED"):
+                await changes.put((resource.plural, event.object))
+
+
+def _restarts(shape: Mapping[str, Any]) -> dict[str, int]:
+    """Restart counts by container."""
+    statuses = shape.get("status", {}).get("containerStatuses", [])
+    return {status["name"]: status.get("restartCount", 0) for status in statuses}
+
+
+async def _read_hook(endpoint: str, pod: PodView) -> str:
+    """What the hook left in the volume, read inside the new container."""
+    client = CriClient(endpoint)
+    try:
+        bare = pod.containers["app"].container_id.partition("://")[2]
+        result = await client.exec_sync(bare, ["sh", "-c", "cat /data/hook"], 10)
+    finally:
+        await client.close()
+    return result.stdout.decode(errors="replace").strip() or result.stderr.decode(errors="replace").strip()
+
+
+def _comparison(before: _Ids, after: _Ids, final: Request, hook: str) -> list[tuple[str, str, str]]:
+    """Rows of the summary: what, before, after."""
+
+    def container(name: str, ids: _Ids) -> str:
+        return f"{short_id(ids.pod.containers[name].container_id)}, {ids.restarts[name]} restarts"
+
+    return [
+        ("container app", container("app", before), container("app", after)),
+        ("container side", container("side", before), container("side", after)),
+        ("pod UID", before.pod.uid, after.pod.uid),
+        ("pod IP", before.pod.pod_ip, after.pod.pod_ip),
+        ("file in the volume", "-", hook),
+        ("request", "-", f"{final.status.phase}: {final.status.message}"),
+    ]
+
+
+def short_id(container_id: str) -> str:
+    """A container ID as crictl prints it."""
+    return container_id.partition("://")[2][:13]

@@ -1,0 +1,98 @@
+"""How the demo looks: a live table on a terminal, plain lines anywhere else."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from daemon.core.model import PodView, Request
+
+Row = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is shown at one moment."""
+
+    pod: PodView
+    request: Request | None
+    restarts: Mapping[str, int]
+
+    def container_rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Per container: name, short ID, restarts, state, what the request says of it."""
+        rows = []
+        for name, container in self.pod.containers.items():
+            state = "ready" if container.ready else "running" if container.running else "not running"
+            if container.waiting_reason:
+                state = container.waiting_reason
+            said = ""
+            if self.request is not None and any(wanted.name == name for wanted in self.request.containers):
+                recreate = self.request.status.state(name)
+                said = f"{recreate.phase}{', stop sent' if recreate.is_killed else ''}"
+            short = container.container_id.partition("://")[2][:13] or "-"
+            rows.append((name, short, str(self.restarts.get(name, 0)), state, said))
+        return rows
+
+    def line(self) -> str:
+        """The snapshot in one line."""
+        parts = [
+            f"{name} {short} restarts={restarts} {state}{f' [{said}]' if said else ''}"
+            for name, short, restarts, state, said in self.container_rows()
+        ]
+        phase = f"request {self.request.status.phase or 'new'} | " if self.request else ""
+        return phase + " | ".join(parts)
+
+
+class View(Protocol):
+    """Shows the demo."""
+
+    def say(self, text: str) -> None:
+        """One step of the story."""
+        ...
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The state of things, when it has changed."""
+        ...
+
+    def summary(self, rows: Sequence[Row]) -> None:
+        """What changed and what did not."""
+        ...
+
+
+def make_view() -> View:
+    """The view that fits where the output goes."""
+    if sys.stdout.isatty():
+        try:
+            from daemon.localnode.demo_terminal import TerminalView  # noqa: PLC0415 - rich is an extra
+        except ImportError:
+            return PlainView()
+        return TerminalView()
+    return PlainView()
+
+
+class PlainView:
+    """Lines with the time since the start."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._last = ""
+
+    def say(self, text: str) -> None:
+        """See View."""
+        print(f"{time.monotonic() - self._start:6.2f} s  {text}", flush=True)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See View."""
+        line = snapshot.line()
+        if line != self._last:
+            self._last = line
+            self.say(line)
+
+    def summary(self, rows: Sequence[Row]) -> None:
+        """See View."""
+        print()
+        for what, before, after in rows:
+            verdict = "same   " if before == after else "new    " if before == "-" else "changed"
+            print(f"  {what:20} {verdict}  {after if before in (after, '-') else f'{before} -> {after}'}")
+        print(flush=True)
