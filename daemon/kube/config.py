@@ -72,19 +72,23 @@ class AccessSource(Protocol):
         ...
 
 
-def find_access(kubeconfig: str, context: str, environ: Mapping[str, str]) -> AccessSource:
-    """A kubeconfig where one is named, else the pod's service account.
+def find_access(kubeconfig: str, environ: Mapping[str, str], context: str = "") -> AccessSource:
+    """The kubeconfig that is named, else the pod's service account, else the user's own kubeconfig.
 
     Raises:
-        ConfigurationError: there is neither.
+        ConfigurationError: there is none of them.
     """
     if kubeconfig:
         return KubeconfigAccess(kubeconfig, context)
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if host and port:
         return ServiceAccountAccess(f"https://{f'[{host}]' if ':' in host else host}:{port}", SERVICE_ACCOUNT)
+    own = Path(environ.get("HOME", "/nonexistent")) / ".kube" / "config"
+    if own.is_file():
+        return KubeconfigAccess(str(own), context)
     raise ConfigurationError(
-        "not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no kubeconfig named: give one with --kubeconfig"
+        "not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig: "
+        f"name the one to use with --kubeconfig, or put it at {own}"
     )
 
 

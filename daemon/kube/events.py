@@ -31,7 +31,7 @@ _MESSAGE_CHARACTERS = 1024
 """The longest message that the events API allows (k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
 _NAME_CHARACTERS = 253
 
-_log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 class KubeEventSink:
@@ -113,7 +113,7 @@ class KubeEventSink:
     def _drop(self, reason: str) -> None:
         self.dropped += 1
         if not self._failing:
-            _log.warning("events_dropped", error=reason)
+            log.warning("events dropped", error=reason)
         self._failing = True
 
     def _shape(self, event: EmitEvent, involved: dict[str, str], now: str) -> dict[str, Any]:

@@ -55,16 +55,17 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
         loader.load_and_set(found)
     except Exception as error:  # whatever a broken file makes the package stumble over
         raise KubeconfigError(f"it cannot be used: {' '.join(str(error).split())}") from error
-    bearer = found.auth_settings().get("BearerToken", {}).get("value") or ""
-    user = _user(loader)
-    if "exec" in user and not bearer and not found.cert_file:
+    finally:
+        logging.getLogger().removeHandler(last)
+    authorization = getattr(loader, "token", None) or ""  # "Bearer ..." or "Basic ..."
+    if "exec" in _user(loader) and not authorization and not found.cert_file:
         raise CredentialsError(last.message or "its exec plugin gave no credentials")
     if not str(found.host).startswith(("http://", "https://")):
         raise KubeconfigError("the cluster's server must be a URL that begins with https:// or http://")
     expiry = getattr(loader, "expiry", None)
     return {
         "server": found.host.rstrip("/"),
-        "authorization": bearer,
+        "authorization": authorization,
         "ca": _read(found.ssl_ca_cert),
         "certificate": _read(found.cert_file),
         "key": _read(found.key_file),

@@ -21,7 +21,7 @@ from daemon.ports import ApiRefusedError, ApiUnavailableError, ConfigurationErro
 
 T = TypeVar("T")
 
-RECONNECT = Backoff(initial=0.25, factor=2.0, maximum=15.0, jitter=0.5)
+RECONNECT = Backoff(initial=0.25, factor=2.0, maximum=8.0, jitter=0.5)
 _STEADY_SECONDS = 5.0
 """A connection that lived this long was a good one: its end is the first failure in a row, not one more."""
 _FAILURES_WHILE_REACHABLE = 2
@@ -31,7 +31,7 @@ _LONGEST_PATIENCE_SECONDS = 300.0
 APPLY = "kubectl apply -k manifests/base"
 """What brings the CRD and the RBAC role."""
 
-_log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Reflector(Generic[T]):
             await self._connect()
             ended_well = True
         except ExpiredError as error:
-            _log.debug("watch_expired", resource=self._selection.resource.plural, error=str(error))
+            log.debug("watch expired", resource=self._selection.resource.plural, error=str(error))
             self._version = ""
             if had_version:  # else a list expired before it was watched: that could go round and round
                 return 0.0
@@ -163,7 +163,7 @@ class Reflector(Generic[T]):
         self._strict = False
         self._failures = min(self._failures, _FAILURES_WHILE_REACHABLE)
         if self.last_error:
-            _log.info("api_available", resource=self._selection.resource.plural)
+            log.info("api available", resource=self._selection.resource.plural)
         self.last_error = ""
 
     def _failed(self, error: ApiUnavailableError | ApiRefusedError) -> float:
@@ -180,9 +180,9 @@ class Reflector(Generic[T]):
         if isinstance(error, ApiRefusedError | MalformedAnswerError):
             self._version = ""  # asked the same way, the server would answer the same
         if self.last_error:
-            _log.debug("api_unavailable", resource=resource, error=said)
+            log.debug("api unavailable", resource=resource, error=said)
         else:
-            _log.warning("api_unavailable", resource=resource, error=said)
+            log.warning("api unavailable", resource=resource, error=said)
         self.last_error = said
         return patience
 

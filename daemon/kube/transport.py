@@ -51,9 +51,7 @@ class Call:
 class Transport:
     """Sends calls to one API server over one session, which is opened by the first of them."""
 
-    def __init__(
-        self, access: AccessSource, on_call: CallObserver | None, on_date: DateObserver | None = None
-    ) -> None:
+    def __init__(self, access: AccessSource, on_call: CallObserver | None, on_date: DateObserver | None = None) -> None:
         self._access = access
         self._on_call = on_call
         self._on_date = on_date

@@ -1,0 +1,154 @@
+"""An API server on loopback that answers by a script: for what a sound server does rarely or never."""
+
+import asyncio
+import json
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from daemon.kube.config import Access
+
+Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class ScriptedApi:
+    """Answers each request with the next reply; with none left, holds requests open in silence."""
+
+    url: str
+    script: deque[Reply] = field(default_factory=deque)
+    seen: list[web.Request] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    silent: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a request came for which there was no reply left."""
+
+    def then(self, *replies: Reply) -> None:
+        self.script.extend(replies)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append(request)
+        self.bodies.append(await request.read())
+        if self.script:
+            return await self.script.popleft()(request)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        self.silent.set()
+        await asyncio.Event().wait()
+        return response
+
+    def calls(self) -> list[str]:
+        """What was asked for, in short: `list`, `watch 17`, or the method and path."""
+        return [
+            f"{request.method} {request.path}"
+            if request.method != "GET"
+            else f"watch {request.query['resourceVersion']}"
+            if "watch" in request.query
+            else "list"
+            for request in self.seen
+        ]
+
+
+@asynccontextmanager
+async def scripted_api(tls: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedApi]:
+    api = ScriptedApi("")
+    app = web.Application(client_max_size=2**26)
+    app.router.add_route("*", "/{path:.*}", api.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+    await site.start()
+    port = runner.addresses[0][1]
+    api.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    try:
+        yield api
+    finally:
+        await runner.cleanup()
+
+
+class FixedAccess:
+    """Credentials that never change."""
+
+    description = "a fixed token"
+
+    def __init__(self, server: str, authorization: str = "") -> None:
+        self._access = Access(server, authorization)
+
+    async def current(self) -> Access:
+        return self._access
+
+    async def renew(self, refused: Access) -> Access:
+        return self._access
+
+
+def reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    async def send(_: web.Request) -> web.StreamResponse:
+        if isinstance(body, bytes):
+            return web.Response(body=body, status=status, headers=headers)
+        return web.json_response(body, status=status, headers=headers)
+
+    return send
+
+
+def refuse(status: int, message: str = "no", headers: Mapping[str, str] | None = None, **details: object) -> Reply:
+    """A `Status` object, as API servers refuse."""
+    return reply(failure(status, message, **details), status, headers)
+
+
+def failure(status: int, message: str = "no", **details: object) -> dict[str, Any]:
+    return {"kind": "Status", "status": "Failure", "code": status, "message": message, "details": details}
+
+
+def listing(version: str, *objects: Mapping[str, Any], token: str = "") -> Reply:
+    return reply({"kind": "List", "metadata": {"resourceVersion": version, "continue": token}, "items": list(objects)})
+
+
+def event(kind: str, obj: Mapping[str, Any]) -> bytes:
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+def bookmark(version: str) -> bytes:
+    return event("BOOKMARK", {"metadata": {"resourceVersion": version}})
+
+
+def stream(*chunks: bytes, end: str = "well") -> Reply:
+    """A watch that sends these bytes and then ends well, `breaks` in the middle, or goes `silent`."""
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        if end == "silent":
+            await asyncio.Event().wait()
+        if end == "breaks" and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    return send
+
+
+def vanish() -> Reply:
+    """No answer at all: the connection is closed."""
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    return send
+
+
+def hang() -> Reply:
+    """No answer at all: the connection stays open."""
+
+    async def send(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    return send
