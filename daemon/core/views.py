@@ -4,12 +4,12 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from daemon.core.manifest import parse_request
-from daemon.core.model import Request
+from daemon.core.model import NO_PINS, Request
 from daemon.core.readiness import NO_CONDITION, Readiness, has_gate, readiness_of
 from daemon.core.reading import Reader, items, mapping, text
 
@@ -80,6 +80,15 @@ def parse_card(obj: Mapping[str, Any]) -> PodCard:
         gate=gate,
         readiness=readiness_of(pod) if gate else NO_CONDITION,
     )
+
+
+def slim(view: RequestView) -> RequestView:
+    """A completed request without what no later decision reads: a cluster can keep very many of them."""
+    request = view.request
+    if not request.completed:
+        return view
+    status = replace(request.status, states=(), message="")
+    return replace(view, request=replace(request, containers=(), pinned=NO_PINS, error="", status=status))
 
 
 def instant(timestamp: str) -> datetime | None:

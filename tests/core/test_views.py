@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daemon.core.lifecycle import next_steps
+from daemon.core.model import RequestPhase, Status
 from daemon.core.readiness import NO_CONDITION, Readiness
-from daemon.core.views import FINALIZER, PodCard, after, instant, parse_card, parse_view, rfc3339
+from daemon.core.views import FINALIZER, PodCard, after, instant, parse_card, parse_view, rfc3339, slim
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -48,6 +50,24 @@ def test_a_pod_is_read() -> None:
     assert parse_card(pod) == PodCard("ns", "p", "u", True, True, True, Readiness("True"))
     assert parse_card(pod).key == "ns/p"
     assert parse_card({**pod, "spec": {}}).readiness == NO_CONDITION
+
+
+def test_of_a_completed_request_only_little_is_kept() -> None:
+    obj = {
+        "metadata": {"namespace": "ns", "name": "r", "uid": "u", "labels": {"crr.apps.kruise.io/active": "true"}},
+        "spec": {"podName": "p", "containers": [{"name": "app"}], "ttlSecondsAfterFinished": 3},
+        "status": {"phase": "Recreating", "containerRecreateStates": [{"name": "app", "phase": "Recreating"}]},
+    }
+    served = parse_view(obj)
+    assert slim(served) is served
+    ended = parse_view(
+        {**obj, "status": {"phase": "Completed", "message": "m", "completionTime": "2026-01-01T00:00:00Z"}}
+    )
+    kept = slim(ended)
+    assert kept.request.containers == ()
+    assert kept.request.status == Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:00Z")
+    now = datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC)
+    assert next_steps(kept, None, now) == next_steps(ended, None, now)
 
 
 @given(JSON, JSON, JSON)

@@ -1,0 +1,94 @@
+"""Reads and patches the readiness condition of pods. What the condition becomes is decided in `core.readiness`.
+
+Each change is worked out from the pod as the API server has it now and bound to that version, because the kubelet and
+other programs write the same list of conditions; a conflict starts over.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from daemon.core.model import READINESS_GATE
+from daemon.core.readiness import Readiness, acquired, readiness_of, released
+from daemon.core.reading import items, mapping, text
+from daemon.core.views import PodCard, parse_card, rfc3339
+from daemon.kube.client import KubeClient
+from daemon.kube.resources import PODS
+from daemon.ports import ConflictError, GoneError
+
+ATTEMPTS = 6
+"""How often a change starts over after a conflict before it is left for later."""
+
+
+class PodReadiness:
+    """Changes the condition KruisePodReady of single pods. Every method does nothing where nothing is left to do.
+
+    Each returns the pod as it is afterwards, None where it has gone or is another one, and raises
+
+        ConflictError: the pod changes faster than it can be patched.
+        ApiUnavailableError, ApiRefusedError: see there.
+    """
+
+    def __init__(self, client: KubeClient, now: Callable[[], datetime]) -> None:
+        """`now` gives the API server's time, for the condition's lastTransitionTime."""
+        self._client = client
+        self._now = now
+
+    async def acquire(self, pod: PodCard, key: str) -> PodCard | None:
+        """Make the pod unready for this request (`namespace/name`)."""
+        return await self._change(pod, partial(acquired, key=key))
+
+    async def release(self, pod: PodCard, key: str) -> PodCard | None:
+        """Take this request from the reasons to be unready; with none left, the pod is ready."""
+        return await self._change(pod, partial(_released, key=key))
+
+    async def init(self, pod: PodCard) -> PodCard | None:
+        """Make a pod ready that has the gate and no condition."""
+        return await self._change(pod, _initial)
+
+    async def _change(self, pod: PodCard, change: Callable[[Readiness], Readiness]) -> PodCard | None:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                found = await self._client.get(PODS, pod.namespace, pod.name)
+                if text(mapping(found.get("metadata")).get("uid")) != pod.uid:
+                    return None
+                before = readiness_of(found)
+                after = change(before)
+                if after != before:
+                    body = _patch(found, before, after, self._now())
+                    found = await self._client.merge_patch(PODS, pod.namespace, pod.name, body, subresource="status")
+                return parse_card(found)
+            except GoneError:
+                return None
+            except ConflictError:
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _released(before: Readiness, key: str) -> Readiness:
+    """A pod that is not unready for this request is left as it is, whatever its message says."""
+    return released(before, key) if key in before.keys else before
+
+
+def _initial(before: Readiness) -> Readiness:
+    return before if before.status else Readiness("True")
+
+
+def _patch(pod: Mapping[str, Any], before: Readiness, after: Readiness, now: datetime) -> dict[str, Any]:
+    """A merge patch of the pod's status: the whole list of conditions, bound to the version that it was read from."""
+    meta = mapping(pod.get("metadata"))
+    condition: dict[str, Any] = {"type": READINESS_GATE, "status": after.status, "lastTransitionTime": rfc3339(now)}
+    if after.message:
+        condition["message"] = after.message
+    conditions = []
+    for known in items(mapping(pod.get("status")).get("conditions")):
+        if mapping(known).get("type") != READINESS_GATE:
+            conditions.append(known)
+        elif before.status == after.status and "lastTransitionTime" in known:
+            condition["lastTransitionTime"] = known["lastTransitionTime"]
+    return {
+        "metadata": {"uid": meta.get("uid"), "resourceVersion": meta.get("resourceVersion")},
+        "status": {"conditions": [*conditions, condition]},
+    }
