@@ -1,0 +1,220 @@
+"""A node in memory behind the reactor's ports: a runtime, a kubelet and an API server, all in virtual time.
+
+Not mocks: a container that is stopped ends, the kubelet starts the next one and reports it, a status that is written
+is what the watch would bring. Faults are switched on by name.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from daemon.core.actions import EmitEvent, RunHook
+from daemon.core.model import (
+    Hook,
+    HookResult,
+    Instance,
+    InstanceState,
+    Pin,
+    PodContainer,
+    PodView,
+    Request,
+    RestartPolicy,
+    Status,
+)
+from daemon.ports import ConflictError, ExecResult, GoneError, RuntimeCallError, RuntimeUnavailableError
+from daemon.reactor.run import Reactor
+from daemon.reactor.telemetry import Silence
+from tests.support.worlds import NODE, RUNTIME, instance
+
+
+class MemoryNode:
+    """One pod, default/web, with the given containers; implements Runtime, Hooks, StatusWriter and EventSink."""
+
+    def __init__(
+        self,
+        *names: str,
+        hook: Hook | None = None,
+        policy: RestartPolicy = RestartPolicy.ALWAYS,
+        streams: bool = True,
+        exit_code: int = 137,
+    ) -> None:
+        self.reactor = Reactor(
+            node_name=NODE,
+            runtime=self,
+            hooks=self,
+            writer=self,
+            events=self,
+            recorder=Silence(),
+            clock=asyncio.get_running_loop().time,
+        )
+        self.known: dict[str, Instance] = {}
+        self.hook = hook
+        self.policy = policy
+        self.streams = streams
+        self.exit_code = exit_code
+        self.requests: dict[str, Request] = {}
+        self.stop_seconds = 1.0
+        self.hook_seconds = 2.0
+        self.stops: list[tuple[str, float]] = []
+        self.hooks_run: list[str] = []
+        self.writes = 0
+        self.lists = 0
+        self.emitted: list[EmitEvent] = []
+        self.stop_errors: list[Exception] = []
+        self.write_errors: list[Exception] = []
+        self.runtime_down = False
+        self.kubelet_seconds = 0.5
+        self.gate = False
+        self._changes: asyncio.Queue[str] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        for name in names or ("app",):
+            self._create(name, "old" if len(names) < 2 else f"old-{name}")
+
+    # The node.
+
+    async def __aenter__(self) -> "MemoryNode":
+        self._spawn(self.reactor.watch_pods(self._watch_pods))
+        self._spawn(self.reactor.watch_runtime())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.reactor.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def post(self, request: Request) -> None:
+        """Somebody creates a request."""
+        self.requests[request.uid] = request
+        self.reactor.board.request_changed(request)
+
+    def delete(self, uid: str) -> None:
+        """Somebody deletes a request."""
+        self.reactor.board.request_deleted(self.requests.pop(uid))
+
+    def status(self, uid: str = "r1") -> Status:
+        """What the API says of a request."""
+        return self.requests[uid].status
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 600.0) -> None:
+        """Wait in virtual time."""
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 - any condition, and virtual time costs nothing
+                await asyncio.sleep(0.05)
+
+    async def completed(self, uid: str = "r1") -> Status:
+        """Wait until a request has ended."""
+        await self.until(lambda: self.requests[uid].completed)
+        return self.status(uid)
+
+    def view(self) -> PodView:
+        """The pod as the API has it."""
+        containers = {}
+        for name in {known.name for known in self.known.values()}:
+            newest = max((i for i in self.known.values() if i.name == name), key=lambda i: i.created_at)
+            running = newest.state is InstanceState.RUNNING
+            containers[name] = PodContainer(
+                name, restart_policy=self.policy, container_id=newest.pin.container_id, running=running, ready=running
+            )
+        return PodView("default", "web", "uid-of-web", containers, readiness_gate=self.gate, pod_ip="127.0.0.1")
+
+    def _create(self, name: str, container_id: str) -> None:
+        count = sum(1 for known in self.known.values() if known.name == name)
+        made = instance(container_id, name, created_at=len(self.known) + 1, restart_count=count)
+        self.known[container_id] = replace(made, hook=self.hook)
+
+    async def _kubelet(self, name: str) -> None:
+        await asyncio.sleep(self.kubelet_seconds)
+        self.reactor.board.pod_changed(self.view())
+        if self.policy is RestartPolicy.ALWAYS or self.exit_code != 0:
+            self._create(name, f"{name}-{len(self.known)}")
+            self._changes.put_nowait("uid-of-web")
+        self.reactor.board.pod_changed(self.view())
+
+    async def _watch_pods(self) -> None:
+        self.lists += 1
+        await asyncio.sleep(0.01)
+        self.reactor.board.pods_listed({"default/web": self.view()})
+        await asyncio.Event().wait()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+
+    # Runtime.
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset({RUNTIME})
+
+    def _reach(self) -> None:
+        if self.runtime_down:
+            raise RuntimeUnavailableError("the runtime is away")
+
+    async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+        self._reach()
+        await asyncio.sleep(0.002)
+        return tuple(known for known in self.known.values() if known.pod_uid == pod_uid)
+
+    async def find(self, pin: Pin) -> Instance | None:
+        self._reach()
+        return self.known.get(pin.bare_id)
+
+    async def detail(self, instance: Instance) -> Instance:
+        self._reach()
+        if instance.id not in self.known:
+            raise RuntimeCallError("not found", not_found=True)
+        now = self.known[instance.id]
+        exited = now.state is InstanceState.EXITED
+        return replace(now, exit_code=self.exit_code if exited else None, running_seconds=None if exited else 60.0)
+
+    async def stop(self, instance: Instance, seconds: float) -> None:
+        self._reach()
+        self.stops.append((instance.id, seconds))
+        await asyncio.sleep(self.stop_seconds)
+        if self.stop_errors:
+            raise self.stop_errors.pop(0)
+        self.known[instance.id] = replace(self.known[instance.id], state=InstanceState.EXITED)
+        self._changes.put_nowait("uid-of-web")
+        self._spawn(self._kubelet(instance.name))
+
+    async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
+        raise AssertionError("hooks are run by `run` here")
+
+    async def events(self) -> AsyncIterator[str]:
+        if not self.streams:
+            raise NotImplementedError
+        while True:
+            yield await self._changes.get()
+
+    # Hooks, StatusWriter, EventSink.
+
+    async def run(self, action: RunHook, pod_ip: str) -> HookResult:
+        assert pod_ip == "127.0.0.1"
+        self.hooks_run.append(action.instance.id)
+        await asyncio.sleep(self.hook_seconds)
+        return HookResult(self.hook_seconds)
+
+    async def write_status(self, request: Request, status: Status) -> Request:
+        return await self._write(request, status=status)
+
+    async def pin(self, request: Request, pins: Mapping[str, Pin]) -> Request:
+        return await self._write(request, pinned=dict(pins))
+
+    async def _write(self, request: Request, **changes: Any) -> Request:
+        await asyncio.sleep(0.005)
+        self.writes += 1
+        if self.write_errors:
+            raise self.write_errors.pop(0)
+        current = self.requests.get(request.uid)
+        if current is None:
+            raise GoneError("not found")
+        if current.resource_version != request.resource_version:
+            raise ConflictError("the object has been modified")
+        written = replace(current, resource_version=str(int(current.resource_version) + 1), **changes)
+        self.requests[request.uid] = written
+        return written
+
+    def emit(self, event: EmitEvent) -> None:
+        self.emitted.append(event)
