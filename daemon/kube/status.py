@@ -11,6 +11,10 @@ from daemon.core.manifest import parse_request, pins_to_json, status_to_json
 from daemon.core.model import ANNOTATION_PINNED, Pin, Request, Status
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import REQUESTS
+from daemon.ports import ApiRefusedError, GoneError
+
+_INVALID = 422
+"""What a UID that is not the object's is answered with, unless the version is compared first (409)."""
 
 
 class KubeStatusWriter:
@@ -31,9 +35,14 @@ class KubeStatusWriter:
         return await self._patch(request, body, "")
 
     async def _patch(self, request: Request, body: Mapping[str, Any], subresource: str) -> Request:
-        answer = await self._client.merge_patch(
-            REQUESTS, request.namespace, request.name, body, subresource=subresource
-        )
+        try:
+            answer = await self._client.merge_patch(
+                REQUESTS, request.namespace, request.name, body, subresource=subresource
+            )
+        except ApiRefusedError as error:
+            if error.status == _INVALID and "metadata.uid" in str(error):
+                raise GoneError(str(error), status=error.status) from error  # another one has its name now
+            raise
         return parse_request(answer)
 
 

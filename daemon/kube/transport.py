@@ -27,6 +27,7 @@ _CONNECTIONS = 16
 """A burst of writes waits for a free connection rather than pay for one more TLS handshake each."""
 _KEEP_ALIVE_SECONDS = 30.0
 """How long an unused connection is kept: well under the 90 s after which API servers close theirs."""
+_CUT = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Transport:
         """Send a call; when the credentials are refused, once more with new ones."""
         access = await self._access.current()
         try:
-            return await self._send(call, access)
+            return await self._send_twice(call, access)
         except ApiRefusedError as error:
             if error.status != 401:
                 raise
@@ -91,6 +92,19 @@ class Transport:
             if renewed == access:
                 raise
         return await self._send(call, renewed)
+
+    async def _send_twice(self, call: Call, access: Access) -> aiohttp.ClientResponse:
+        """Send a call once more when its connection is cut before the answer: it may have been an old one.
+
+        No write here does harm when it is carried out twice: creations name their object, patches and deletions are
+        idempotent or bound to a version. (For reads, aiohttp does the same by itself.)
+        """
+        try:
+            return await self._send(call, access)
+        except ApiUnavailableError as error:
+            if call.method == "GET" or not isinstance(error.__cause__, _CUT):
+                raise
+        return await self._send(call, access)
 
     async def _send(self, call: Call, access: Access) -> aiohttp.ClientResponse:
         """One HTTP exchange up to the answer's head; an answer that is not a success is raised."""

@@ -16,6 +16,7 @@ from daemon.kube.stream import LONGEST_LINE, lines
 from daemon.ports import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
 from tests.support.scripted_api import (
     FixedAccess,
+    Reply,
     ScriptedApi,
     bookmark,
     event,
@@ -111,7 +112,7 @@ async def test_calls_are_counted(api: ScriptedApi) -> None:
         assert seconds >= 0
         calls.append((verb, resource, code))
 
-    api.then(reply({}), refuse(409), vanish(), stream())
+    api.then(reply({}), refuse(409), vanish(), vanish(), stream())
     async with KubeClient(FixedAccess(api.url), on_call=count) as client:
         await client.get(PODS, "a", "b")
         with pytest.raises(ConflictError):
@@ -123,6 +124,7 @@ async def test_calls_are_counted(api: ScriptedApi) -> None:
     assert calls == [
         ("get", "pods", 200),
         ("patch", "containerrecreaterequests", 409),
+        ("create", "events", 0),
         ("create", "events", 0),
         ("watch", "pods", 200),
     ]
@@ -182,14 +184,23 @@ def test_only_objects_are_answers() -> None:
             decode(raw, "x")
 
 
-@pytest.mark.parametrize("broken", [vanish(), hang(), reply(b"<html>"), stream(b'{"a":', end="breaks")])
-async def test_a_server_that_gives_no_sound_answer(api: ScriptedApi, broken: Any) -> None:
-    api.then(broken)
+@pytest.mark.parametrize(
+    "broken", [[vanish(), vanish()], [hang()], [reply(b"<html>")], [stream(b'{"a":', end="breaks")]]
+)
+async def test_a_server_that_gives_no_sound_answer(api: ScriptedApi, broken: list[Reply]) -> None:
+    api.then(*broken)
     async with KubeClient(FixedAccess(api.url), deadlines=Deadlines(call=0.5)) as client:
         with pytest.raises(ApiUnavailableError, match=r"^patch /api/v1/namespaces/a/pods/b: ."):
             await client.merge_patch(PODS, "a", "b", {})
         api.then(reply({}))
         await client.get(PODS, "a", "b")
+
+
+async def test_a_write_whose_old_connection_was_cut_is_sent_again(api: ScriptedApi, client: KubeClient) -> None:
+    api.then(reply({}), vanish(), reply({"a": 1}))
+    await client.get(PODS, "a", "b")
+    assert await client.merge_patch(PODS, "a", "b", {}) == {"a": 1}
+    assert api.calls()[1:] == ["PATCH /api/v1/namespaces/a/pods/b"] * 2
 
 
 async def test_nobody_listens() -> None:

@@ -1,17 +1,17 @@
 """Watching requests and pods through everything that an API server and a network do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.core.model import PodView, Request
 from daemon.kube.client import Deadlines, KubeClient
 from daemon.kube.source import PodSource, RequestSource
 from daemon.ports import ConfigurationError
+from tests.support.observers import Notes
 from tests.support.scripted_api import (
     FixedAccess,
     Reply,
@@ -26,44 +26,6 @@ from tests.support.scripted_api import (
     stream,
     vanish,
 )
-
-
-class Notes:
-    """An Observer that writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self._changed = asyncio.Event()
-
-    def _note(self, what: str) -> None:
-        self.told.append(what)
-        self._changed.set()
-
-    async def until(self, *told: str) -> None:
-        """Wait until exactly this was told."""
-        while len(self.told) < len(told):
-            self._changed.clear()
-            await self._changed.wait()
-        assert self.told == list(told)
-
-    def request_changed(self, request: Request) -> None:
-        self._note(f"changed {request.name}")
-
-    def request_deleted(self, request: Request) -> None:
-        self._note(f"deleted {request.name}")
-
-    def requests_listed(self, requests: Mapping[str, Request]) -> None:
-        assert all(request.uid == uid for uid, request in requests.items())
-        self._note(f"listed {' '.join(request.name for request in requests.values())}".strip())
-
-    def pod_changed(self, pod: PodView) -> None:
-        self._note(f"changed {pod.name}")
-
-    def pod_deleted(self, pod: PodView) -> None:
-        self._note(f"deleted {pod.name}")
-
-    def pods_listed(self, pods: Mapping[str, PodView]) -> None:
-        self._note(f"listed {' '.join(pods)}".strip())
 
 
 def obj(name: str, version: str) -> dict[str, Any]:

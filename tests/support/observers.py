@@ -1,0 +1,44 @@
+"""An Observer that tests can wait on."""
+
+import asyncio
+from collections.abc import Mapping
+
+from daemon.core.model import PodView, Request
+
+
+class Notes:
+    """An Observer that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._changed = asyncio.Event()
+
+    def _note(self, what: str) -> None:
+        self.told.append(what)
+        self._changed.set()
+
+    async def until(self, *told: str) -> None:
+        """Wait until exactly this was told."""
+        while len(self.told) < len(told):
+            self._changed.clear()
+            await self._changed.wait()
+        assert self.told == list(told)
+
+    def request_changed(self, request: Request) -> None:
+        self._note(f"changed {request.name}")
+
+    def request_deleted(self, request: Request) -> None:
+        self._note(f"deleted {request.name}")
+
+    def requests_listed(self, requests: Mapping[str, Request]) -> None:
+        assert all(request.uid == uid for uid, request in requests.items())
+        self._note(f"listed {' '.join(request.name for request in requests.values())}".strip())
+
+    def pod_changed(self, pod: PodView) -> None:
+        self._note(f"changed {pod.name}")
+
+    def pod_deleted(self, pod: PodView) -> None:
+        self._note(f"deleted {pod.name}")
+
+    def pods_listed(self, pods: Mapping[str, PodView]) -> None:
+        self._note(f"listed {' '.join(pods)}".strip())
