@@ -1,0 +1,38 @@
+"""The cluster that the end-to-end tests run on: the local node on a real containerd, or a foreign one."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from daemon.localnode.node import LocalNode
+from tests.support.cluster import Cluster, foreign, on_foreign_cluster, on_local_node
+from tests.support.containerd import Containerd
+from tests.support.images import BUSYBOX_IMAGE, BUSYBOX_IMAGE_2
+
+
+@pytest.fixture
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """See the module; skipped where there is neither a foreign cluster nor a way to run containerd."""
+    variables = foreign()
+    if variables is not None:
+        async with on_foreign_cluster(variables, tmp_path) as found:
+            yield found
+        return
+    containerd: Containerd = request.getfixturevalue("containerd")
+    if not containerd.running:  # an earlier test has killed it and failed
+        await asyncio.to_thread(containerd.start)
+    # Another name for each test: a kubelet leaves alone what is not its own.
+    async with (
+        LocalNode(node_name=f"node-{secrets.token_hex(4)}", cri_endpoint=containerd.endpoint) as node,
+        on_local_node(
+            node, tmp_path, image=BUSYBOX_IMAGE, second_image=BUSYBOX_IMAGE_2, containerd=containerd
+        ) as found,
+    ):
+        try:
+            yield found
+        finally:
+            if not containerd.running:
+                await asyncio.to_thread(containerd.start)

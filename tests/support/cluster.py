@@ -1,0 +1,479 @@
+"""A cluster to test against: the local node, or one that somebody else set up; the tests cannot tell which.
+
+`Cluster` gives short words for what tests do to pods, requests and containers. With `CRRD_TEST_KUBECONFIG`,
+`CRRD_TEST_CRI_ENDPOINT`, `CRRD_TEST_NODE` and `CRRD_TEST_IMAGE` (an image with a shell) it is a foreign one: then
+neither an API server nor a kubelet nor a runtime is started here. The tests have to run on that node, as root.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+import yaml
+
+from cri_stubs import api_pb2 as pb
+from cri_stubs.api_pb2_grpc import RuntimeServiceStub
+from daemon.core import model
+from daemon.kube.client import KubeClient
+from daemon.kube.config import KubeconfigAccess
+from daemon.kube.resources import PODS, REQUESTS, Resource
+from daemon.localnode.node import LocalNode
+from daemon.ports import ApiRefusedError, ApiUnavailableError, ConflictError, ExecResult, GoneError
+from tests.support.containerd import Containerd
+
+if TYPE_CHECKING:
+    from cri_stubs.api_pb2_grpc import RuntimeServiceAsyncStub
+
+Json = dict[str, Any]
+
+NAMESPACES = Resource("namespaces")
+CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
+CRD_FILE = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
+VARIABLES = ("CRRD_TEST_KUBECONFIG", "CRRD_TEST_CRI_ENDPOINT", "CRRD_TEST_NODE", "CRRD_TEST_IMAGE")
+SECOND_IMAGE = "CRRD_TEST_IMAGE_2"
+"""Another image with a shell, for in-place updates on a foreign cluster; without it those tests are skipped."""
+PATIENCE = 60.0
+"""Seconds until a condition that does not come true fails a test."""
+WAITING_SCRIPT = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+"""A main process that ends at once on SIGTERM, as PID 1 too."""
+
+
+def foreign() -> dict[str, str] | None:
+    """The variables that name a foreign cluster, None where there are none.
+
+    Raises:
+        pytest.UsageError: some of them are set and some are not.
+    """
+    found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
+    if not found:
+        return None
+    missing = [name for name in VARIABLES if name not in found]
+    if missing:
+        raise pytest.UsageError(f"for tests on a cluster set {', '.join(missing)} too")
+    return found
+
+
+def container(name: str, script: str = WAITING_SCRIPT, **fields: Any) -> Json:
+    """A container of a pod's spec that runs a shell script; `fields` are added as they are."""
+    return {"name": name, "command": ["/bin/sh", "-c", script], **fields}
+
+
+@dataclass(slots=True)
+class Cluster:
+    """One node of a cluster and a namespace of the test's own in it."""
+
+    client: KubeClient
+    kubeconfig: Path
+    cri_endpoint: str
+    node_name: str
+    image: str
+    second_image: str
+    namespace: str
+    folder: Path
+    """On the node, for hostPath volumes."""
+    cri: "RuntimeServiceAsyncStub"
+    node: LocalNode | None = None
+    """The local node; None where the cluster is foreign."""
+    containerd: Containerd | None = None
+    """The private containerd; None where the runtime is another."""
+
+    # What only the local node can do
+
+    @property
+    def local(self) -> LocalNode:
+        """The local node; skips the test where the cluster is foreign."""
+        if self.node is None:
+            pytest.skip("needs the local node's API server or kubelet")
+        return self.node
+
+    def need_second_image(self) -> str:
+        """The image for an in-place update; skips the test where there is none."""
+        if not self.second_image:
+            pytest.skip(f"needs {SECOND_IMAGE}")
+        return self.second_image
+
+    # Pods
+
+    async def create_pod(
+        self,
+        name: str,
+        containers: Sequence[Json],
+        *,
+        init_containers: Sequence[Json] = (),
+        grace: int = 5,
+        metadata: Mapping[str, Any] | None = None,
+        **spec: Any,
+    ) -> Json:
+        """Create a pod bound to the node, on the host's network, and return it at once.
+
+        Containers without an image get the cluster's. Each has the folder `shared(name)` of the node at `/shared`.
+        """
+        shared = self.shared(name)
+        shared.mkdir(parents=True, exist_ok=True)
+        shared.chmod(0o777)
+        volume = {"name": "shared", "hostPath": {"path": str(shared), "type": "Directory"}}
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace, **(metadata or {})},
+            "spec": {
+                "nodeName": self.node_name,
+                "hostNetwork": True,
+                "terminationGracePeriodSeconds": grace,
+                "automountServiceAccountToken": False,
+                "tolerations": [{"operator": "Exists"}],
+                **spec,
+                "containers": [self._complete(each) for each in containers],
+                "volumes": [*spec.get("volumes", []), volume],
+            },
+        }
+        if init_containers:
+            body["spec"]["initContainers"] = [self._complete(each) for each in init_containers]
+        return dict(await self.client.create(PODS, self.namespace, body))
+
+    def _complete(self, spec: Json) -> Json:
+        mounts = [*(spec.get("volumeMounts") or []), {"name": "shared", "mountPath": "/shared"}]
+        return {"image": self.image, "imagePullPolicy": "IfNotPresent", **spec, "volumeMounts": mounts}
+
+    async def run_pod(self, name: str, containers: Sequence[Json], **options: Any) -> Json:
+        """Create a pod as `create_pod` does and wait until it is ready; returns it as it is then."""
+        await self.create_pod(name, containers, **options)
+        return await self.wait_pod(name, pod_ready, "ready")
+
+    async def pod(self, name: str) -> Json:
+        """The pod as it is now."""
+        return dict(await self.client.get(PODS, self.namespace, name))
+
+    async def wait_pod(
+        self, name: str, condition: Callable[[Json], bool], what: str, seconds: float = PATIENCE
+    ) -> Json:
+        """The pod once the condition is true of it."""
+        return await self.wait(PODS, name, condition, f"pod {name}: {what}", seconds)
+
+    async def delete_pod(self, name: str, grace: int | None = None) -> None:
+        """Ask for the pod's deletion, and wait until it is gone."""
+        with suppress(GoneError):
+            await self.client.delete(PODS, self.namespace, name, grace_seconds=grace)
+            await self.wait_gone(PODS, name)
+
+    async def set_image(self, pod_name: str, container_name: str, image: str) -> None:
+        """Update a container's image in place."""
+        while True:
+            pod = await self.pod(pod_name)
+            containers = pod["spec"]["containers"]
+            for spec in containers:
+                if spec["name"] == container_name:
+                    spec["image"] = image
+            version = pod["metadata"]["resourceVersion"]
+            body = {"metadata": {"resourceVersion": version}, "spec": {"containers": containers}}
+            with suppress(ConflictError):
+                await self.client.merge_patch(PODS, self.namespace, pod_name, body)
+                return
+
+    def shared(self, pod_name: str) -> Path:
+        """The folder that the pod's containers see as `/shared`."""
+        return self.folder / pod_name
+
+    def read(self, pod_name: str, file: str) -> str:
+        """What is in a file below `/shared`; "" for a missing one."""
+        path = self.shared(pod_name) / file
+        return path.read_text() if path.exists() else ""
+
+    # Requests
+
+    async def create_request(self, body: Json) -> Json:
+        """Create a request, such as `crr_for` makes."""
+        return dict(await self.client.create(REQUESTS, self.namespace, body))
+
+    async def recreate(self, pod: Json, containers: Sequence[str], *, name: str = "", **strategy: Any) -> Json:
+        """Create a request for the pod as it is in `pod`; returns it as created."""
+        return await self.create_request(crr_for(pod, containers, name=name, **strategy))
+
+    async def request(self, name: str) -> Json:
+        """The request as it is now."""
+        return dict(await self.client.get(REQUESTS, self.namespace, name))
+
+    async def wait_request(
+        self, name: str, condition: Callable[[Json], bool], what: str, seconds: float = PATIENCE
+    ) -> Json:
+        """The request once the condition is true of it."""
+        return await self.wait(REQUESTS, name, condition, f"request {name}: {what}", seconds)
+
+    async def wait_completed(self, name: str, seconds: float = PATIENCE) -> Json:
+        """The request once it is Completed."""
+        return await self.wait_request(name, completed, "Completed", seconds)
+
+    async def delete_request(self, name: str) -> None:
+        """Delete a request; one that is gone already is no error."""
+        with suppress(GoneError):
+            await self.client.delete(REQUESTS, self.namespace, name)
+
+    # Watching
+
+    async def wait(
+        self, resource: Resource, name: str, condition: Callable[[Json], bool], what: str, seconds: float = PATIENCE
+    ) -> Json:
+        """Watch one object of the namespace until it is there and the condition is true of it.
+
+        Raises:
+            AssertionError: it did not come true in time; says what was waited for and what the object was last.
+        """
+        return await self._first(resource, name, lambda found: bool(found) and condition(found), what, seconds)
+
+    async def wait_gone(self, resource: Resource, name: str, seconds: float = PATIENCE) -> None:
+        """Watch one object of the namespace until it is no more. Raises as `wait` does."""
+        await self._first(resource, name, lambda found: not found, f"{name} gone", seconds)
+
+    async def _first(
+        self, resource: Resource, name: str, condition: Callable[[Json], bool], what: str, seconds: float
+    ) -> Json:
+        last: Json = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                async for last in self._versions(resource, name):
+                    if condition(last):
+                        return last
+        shown = json.dumps({key: last.get(key) for key in ("metadata", "status")}, indent=1)
+        raise AssertionError(f"not within {seconds:g} s: {what}; last:\n{shown}")
+
+    async def _versions(self, resource: Resource, name: str) -> AsyncIterator[Json]:
+        """The object as it is and as it changes, {} while there is none; never ends."""
+        selector = f"metadata.name={name}"
+        while True:
+            with suppress(ApiUnavailableError, ApiRefusedError):
+                listing = await self.client.list_all(resource, dict, namespace=self.namespace, field_selector=selector)
+                yield dict(listing.items[0]) if listing.items else {}
+                version = listing.resource_version
+                async with self.client.watch(
+                    resource, version, namespace=self.namespace, field_selector=selector
+                ) as events:
+                    async for event in events:
+                        if event.kind in ("ADDED", "MODIFIED"):
+                            yield dict(event.object)
+                        elif event.kind == "DELETED":
+                            yield {}
+            await asyncio.sleep(0.1)  # the API server is away, or the version too old: list again
+
+    # The runtime
+
+    async def instances(self, pod: Json, container_name: str) -> list[pb.Container]:
+        """Every instance of the container that the runtime has, exited ones too, the newest first."""
+        labels = {
+            "io.kubernetes.pod.uid": pod["metadata"]["uid"],
+            "io.kubernetes.container.name": container_name,
+        }
+        request = pb.ListContainersRequest(filter=pb.ContainerFilter(label_selector=labels))
+        listed = await self.cri.ListContainers(request, timeout=PATIENCE)
+        return sorted(listed.containers, key=lambda entry: entry.created_at, reverse=True)
+
+    async def sandboxes(self, pod: Json) -> list[pb.PodSandbox]:
+        """Every sandbox of the pod that the runtime has, the newest first."""
+        labels = {"io.kubernetes.pod.uid": pod["metadata"]["uid"]}
+        request = pb.ListPodSandboxRequest(filter=pb.PodSandboxFilter(label_selector=labels))
+        listed = await self.cri.ListPodSandbox(request, timeout=PATIENCE)
+        return sorted(listed.items, key=lambda entry: entry.created_at, reverse=True)
+
+    async def status(self, container_id: str) -> pb.ContainerStatus:
+        """The runtime's status of an instance; the ID may have the runtime's name in front."""
+        request = pb.ContainerStatusRequest(container_id=bare(container_id))
+        return (await self.cri.ContainerStatus(request, timeout=PATIENCE)).status
+
+    async def execute(self, container_id: str, *command: str, seconds: int = 30) -> ExecResult:
+        """Run a command in an instance through the CRI; the ID may have the runtime's name in front."""
+        request = pb.ExecSyncRequest(container_id=bare(container_id), cmd=command, timeout=seconds)
+        answer = await self.cri.ExecSync(request, timeout=seconds + PATIENCE)
+        return ExecResult(answer.exit_code, answer.stdout, answer.stderr)
+
+    async def stop(self, container_id: str, seconds: int = 0) -> None:
+        """Stop an instance straight through the CRI, past kubelet and the node daemon."""
+        request = pb.StopContainerRequest(container_id=bare(container_id), timeout=seconds)
+        await self.cri.StopContainer(request, timeout=seconds + PATIENCE)
+
+    # Clean-up
+
+    async def clear(self) -> None:
+        """Delete what the test has made, and wait until its pods are gone."""
+        for name in await self._names(REQUESTS):
+            with suppress(GoneError):
+                await self.client.merge_patch(REQUESTS, self.namespace, name, {"metadata": {"finalizers": None}})
+                await self.client.delete(REQUESTS, self.namespace, name)
+        await asyncio.gather(*(self.delete_pod(name, grace=1) for name in await self._names(PODS)))
+        await self.client.delete(NAMESPACES, "", self.namespace)
+
+    async def _names(self, resource: Resource) -> list[str]:
+        listing = await self.client.list_all(resource, dict, namespace=self.namespace)
+        return [entry["metadata"]["name"] for entry in listing.items]
+
+
+def bare(container_id: str) -> str:
+    """A container's ID without the runtime's name."""
+    return container_id.rpartition("://")[2]
+
+
+def container_status(pod: Json, name: str) -> Json:
+    """The status of one container, of a native sidecar too; {} where there is none yet."""
+    status = pod.get("status") or {}
+    found = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
+    return next((dict(entry) for entry in found if entry["name"] == name), {})
+
+
+def container_id(pod: Json, name: str) -> str:
+    """The ID of a container with the runtime's name in front, as the API has it."""
+    return str(container_status(pod, name)["containerID"])
+
+
+def restart_count(pod: Json, name: str) -> int:
+    """The restart count of a container, as the API has it."""
+    return int(container_status(pod, name)["restartCount"])
+
+
+def condition(pod: Json, kind: str) -> str:
+    """The status of a condition: "True", "False", or "" for a missing one."""
+    found = (pod.get("status") or {}).get("conditions") or []
+    return next((str(entry["status"]) for entry in found if entry["type"] == kind), "")
+
+
+def pod_ready(pod: Json) -> bool:
+    """Whether the pod's condition Ready is True."""
+    return condition(pod, "Ready") == "True"
+
+
+def restarted(name: str, times: int = 1) -> Callable[[Json], bool]:
+    """A condition for `wait_pod`: the container is ready and was restarted at least so often."""
+
+    def check(pod: Json) -> bool:
+        status = container_status(pod, name)
+        return bool(status) and bool(status["ready"]) and int(status["restartCount"]) >= times
+
+    return check
+
+
+def completed(request: Json) -> bool:
+    """Whether a request is Completed."""
+    return bool((request.get("status") or {}).get("phase") == "Completed")
+
+
+def states(request: Json) -> dict[str, str]:
+    """The phase of each container of a request."""
+    found = (request.get("status") or {}).get("containerRecreateStates") or []
+    return {entry["name"]: entry["phase"] for entry in found}
+
+
+def crr_for(pod: Json, containers: Sequence[str], *, name: str = "", **strategy: Any) -> Json:
+    """A request for the pod's containers with what admission would set: labels and each container's statusContext.
+
+    `strategy` are fields of spec.strategy; `name` is made up where none is given.
+    """
+    metadata = pod["metadata"]
+    return {
+        "apiVersion": model.API_VERSION,
+        "kind": model.KIND,
+        "metadata": {
+            "name": name or f"{metadata['name']}-{secrets.token_hex(3)}",
+            "namespace": metadata["namespace"],
+            "labels": {
+                model.LABEL_POD_UID: metadata["uid"],
+                model.LABEL_NODE_NAME: pod["spec"]["nodeName"],
+                model.LABEL_ACTIVE: "true",
+            },
+        },
+        "spec": {
+            "podName": metadata["name"],
+            "containers": [
+                {
+                    "name": each,
+                    "statusContext": {
+                        "containerID": container_id(pod, each),
+                        "restartCount": restart_count(pod, each),
+                    },
+                }
+                for each in containers
+            ],
+            "strategy": {"failurePolicy": "Fail", **strategy},
+        },
+    }
+
+
+async def _apply_crd(client: KubeClient) -> None:
+    """Create the CRD where it is missing, and wait until it is served."""
+    crd = yaml.safe_load(CRD_FILE.read_text())
+    try:
+        await client.get(CRDS, "", crd["metadata"]["name"])
+    except GoneError:
+        await client.create(CRDS, "", crd)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with suppress(ApiRefusedError):
+                    await client.list_all(REQUESTS, dict)
+                    return
+                await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def _opened(build: Callable[[str, "RuntimeServiceAsyncStub"], Cluster], endpoint: str) -> AsyncIterator[Cluster]:
+    """A namespace and a connection to the runtime, for as long as the test runs."""
+    options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
+    async with grpc.aio.insecure_channel(endpoint, options=options) as channel:
+        cluster = build(f"crrd-test-{secrets.token_hex(4)}", RuntimeServiceStub(channel))
+        await cluster.client.create(NAMESPACES, "", {"metadata": {"name": cluster.namespace}})
+        try:
+            yield cluster
+        finally:
+            await cluster.clear()
+
+
+@asynccontextmanager
+async def on_local_node(
+    node: LocalNode, folder: Path, *, image: str, second_image: str, containerd: Containerd | None = None
+) -> AsyncIterator[Cluster]:
+    """The helper for a local node that is running."""
+
+    def build(namespace: str, cri: "RuntimeServiceAsyncStub") -> Cluster:
+        return Cluster(
+            client=node.client,
+            kubeconfig=node.kubeconfig,
+            cri_endpoint=node.cri_endpoint,
+            node_name=node.node_name,
+            image=image,
+            second_image=second_image,
+            namespace=namespace,
+            folder=folder,
+            cri=cri,
+            node=node,
+            containerd=containerd,
+        )
+
+    async with _opened(build, node.cri_endpoint) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def on_foreign_cluster(variables: Mapping[str, str], folder: Path) -> AsyncIterator[Cluster]:
+    """The helper for a cluster that is there already; the CRD is applied where it is missing."""
+    kubeconfig, endpoint, node_name, image = (variables[name] for name in VARIABLES)
+    async with KubeClient(KubeconfigAccess(kubeconfig)) as client:
+        await _apply_crd(client)
+
+        def build(namespace: str, cri: "RuntimeServiceAsyncStub") -> Cluster:
+            return Cluster(
+                client=client,
+                kubeconfig=Path(kubeconfig),
+                cri_endpoint=endpoint,
+                node_name=node_name,
+                image=image,
+                second_image=os.environ.get(SECOND_IMAGE, ""),
+                namespace=namespace,
+                folder=folder,
+                cri=cri,
+            )
+
+        async with _opened(build, endpoint) as cluster:
+            yield cluster
