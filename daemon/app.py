@@ -20,7 +20,9 @@ from daemon.kube.config import find_access
 from daemon.kube.events import KubeEventSink
 from daemon.kube.source import PodSource, RequestSource
 from daemon.kube.status import KubeStatusWriter
+from daemon.lean import give_back
 from daemon.ports import ConfigurationError
+from daemon.reactor.board import Board
 from daemon.reactor.run import Reactor
 from daemon.reactor.telemetry import Silence
 from daemon.telemetry.health import Health, StatusServer, task_check
@@ -33,6 +35,8 @@ SILENCE_LIMIT = 200.0
 QUEUE_LIMIT = 60.0
 """Seconds that a pod may wait for its turn before the queue counts as stopped."""
 EVENT_FLUSH_SECONDS = 3.0
+TIDY_SECONDS = 3.0
+"""How long after the last request freed memory is given back: events are written and connections used until then."""
 
 
 def run_node(config: NodeConfig) -> int:
@@ -43,6 +47,16 @@ def run_node(config: NodeConfig) -> int:
     """
     configure(config.log_format, config.log_level)
     return asyncio.run(_Node(config).run())
+
+
+async def _tidy(board: Board) -> NoReturn:
+    """After every busy time, give back the memory that it took."""
+    while True:
+        await board.active.wait()
+        await board.idle.wait()
+        await asyncio.sleep(TIDY_SECONDS)
+        if board.idle.is_set():
+            give_back()
 
 
 class _Node:
@@ -119,6 +133,7 @@ class _Node:
                     "pods": group.create_task(reactor.watch_pods(pods.run), name="pods"),
                     "runtime": group.create_task(reactor.watch_runtime(), name="runtime"),
                     "events": group.create_task(events.run(), name="events"),
+                    "memory": group.create_task(_tidy(reactor.board), name="memory"),
                 }
                 self._check(loops, requests, reactor)
                 gc.collect()

@@ -39,7 +39,7 @@ Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse gives the type 
 
 
 def _add_node(commands: "Commands[argparse.ArgumentParser]") -> None:
-    from daemon.config import add_cri_flag, add_kubeconfig_flag, add_log_flags, env_default  # noqa: PLC0415
+    from daemon.flags import add_cri_flag, add_kubeconfig_flag, add_log_flags, env_default  # noqa: PLC0415
 
     node = commands.add_parser(
         "node",
@@ -65,16 +65,18 @@ def _add_node(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def _run_node(args: argparse.Namespace) -> int:
-    # structlog imports rich for tracebacks that a daemon does not print: some MiB on every node.
-    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None is how an import is switched off
-    from daemon.app import run_node  # noqa: PLC0415
+    from daemon.lean import keep_imports_lean, tune_allocator  # noqa: PLC0415
+
+    tune_allocator()
+    with keep_imports_lean():
+        from daemon.app import run_node  # noqa: PLC0415
     from daemon.config import node_config  # noqa: PLC0415
 
     return run_node(node_config(args))
 
 
 def _add_demo(commands: "Commands[argparse.ArgumentParser]") -> None:
-    from daemon.config import add_cri_flag  # noqa: PLC0415
+    from daemon.flags import add_cri_flag  # noqa: PLC0415
 
     demo = commands.add_parser(
         "demo",

@@ -20,6 +20,8 @@ log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.5
 """Between looks at a runtime that streams no events, while a change is awaited there."""
+SAFETY_POLL_SECONDS = 5.0
+"""Beside an event stream: CRI does not confirm a subscription, so what happens around its start can be missed."""
 STREAM_RETRY = Backoff(initial=0.2, factor=2.0, maximum=5.0, jitter=0.2)
 FLUSH_SECONDS = 10.0
 """How long a drain waits for the last statuses after the last stop has ended."""
@@ -125,22 +127,28 @@ class Reactor:
             await asyncio.gather(task, idle, return_exceptions=True)
 
     async def _follow(self) -> None:
-        """Turn the runtime's events into looks at the pods they concern."""
-        for key in self._awaited:
-            self.queue.poke(key)  # what happened between two streams
+        """Turn the runtime's events into looks at the pods they concern, and look now and then all the same."""
+        poll = asyncio.ensure_future(self._poll(SAFETY_POLL_SECONDS))
         try:
+            self._poke_awaited()  # what happened between two streams
             async for pod_uid in self._runtime.events():
                 if (changed := self._keys_by_uid.get(pod_uid)) in self._awaited and changed is not None:
                     self.queue.poke(changed)
         except NotImplementedError:
-            await self._poll()
+            await self._poll(POLL_SECONDS)
+        finally:
+            poll.cancel()
 
-    async def _poll(self) -> None:
-        """Look at the pods that wait for the runtime, as often as kubelet's relisting makes sense of."""
+    async def _poll(self, seconds: float) -> None:
+        """Look at the pods that wait for the runtime every so many seconds."""
         while True:
-            await asyncio.sleep(POLL_SECONDS)
-            for key in self._awaited:
-                self.queue.poke(key)
+            await asyncio.sleep(seconds)
+            self._poke_awaited()
+
+    def _poke_awaited(self) -> None:
+        """Look at every pod that waits for a change of its containers."""
+        for key in self._awaited:
+            self.queue.poke(key)
 
     def _await_runtime(self, pod_key: str, pod_uid: str, wanted: bool) -> None:
         """Note whether a pod waits for a change of its containers."""

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import structlog
 
 LogFormat = Literal["console", "json"]
-LEVELS = ("debug", "info", "warning", "error")
 LONGEST_VALUE = 2048
 """Characters of one value that are kept: hook output and server answers are not ours."""
 
@@ -29,7 +28,7 @@ def configure(log_format: LogFormat, level: str) -> None:
 
     Args:
         log_format: `console` for people (coloured on a terminal), `json` for machines.
-        level: one of LEVELS.
+        level: debug, info, warning or error.
     """
     _Level.number = _Level.configured = getattr(logging, level.upper())
     renderer: Any

@@ -2,12 +2,8 @@
 
 import asyncio
 
-import pytest
-
 from daemon.ports import RuntimeUnavailableError
 from daemon.reactor.queue import KeyedQueue
-
-pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
 async def test_serial_within_a_key_parallel_across_keys() -> None:

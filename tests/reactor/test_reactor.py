@@ -17,7 +17,6 @@ from daemon.ports import (
 from tests.support.standins import MemoryNode
 from tests.support.worlds import pin, pod, request
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 HOOK = Hook("exec", command=("true",))
 
 
