@@ -71,7 +71,7 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
         "key": _read(found.key_file),
         "insecure": not found.verify_ssl,
         "tls_server_name": found.tls_server_name or "",
-        "proxy": found.proxy or "",
+        "proxy": getattr(loader, "proxy", None) or "",  # not the environment's, which the package mixes in
         "expiry": expiry.timestamp() if expiry else 0.0,
     }
 

@@ -23,9 +23,9 @@ CallObserver = Callable[[str, str, int, float], None]
 DateObserver = Callable[[str, float, float], None]
 """Is told of each answer: its Date header, and between which two monotonic times it was given."""
 
-_CONNECTIONS = 16
+_CONNECTIONS = 6
 """A burst of writes waits for a free connection rather than pay for one more TLS handshake each."""
-_KEEP_ALIVE_SECONDS = 30.0
+_KEEP_ALIVE_SECONDS = 15.0
 """How long an unused connection is kept: well under the 90 s after which API servers close theirs."""
 _CUT = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
 

@@ -292,7 +292,8 @@ async def test_a_kubeconfig_with_broken_certificates(write: Write) -> None:
         await KubeconfigAccess(write(content)).current()
 
 
-def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path) -> None:
+def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://everybodys.example")
     plain = resolve(write(kubeconfig("http://127.0.0.1:8080/", {"token": "t"})), None)
     assert plain == {
         "server": "http://127.0.0.1:8080",

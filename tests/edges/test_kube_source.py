@@ -230,3 +230,18 @@ async def test_delays_grow_while_nobody_answers_and_shrink_once_somebody_does() 
         assert await source._connect_once() < 2
         assert await source._connect_once() == 0  # an expired version costs no time ...
         assert await source._connect_once() > 0  # ... but a list that expires at once does
+
+
+async def test_a_connection_that_lived_long_is_followed_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        source = RequestSource(client, "node-1", Notes())
+        api.then(refuse(500), refuse(500), listing("5"), stream(bookmark("6")))
+        monkeypatch.setattr("daemon.kube.reflector._STEADY_SECONDS", 3600.0)
+        await source._connect_once()
+        await source._connect_once()
+        assert await source._connect_once() > 0  # it ended well, but soon: not a loop without pause
+        monkeypatch.setattr("daemon.kube.reflector._STEADY_SECONDS", 0.0)
+        api.then(stream(bookmark("7")), stream(bookmark("8"), end="breaks"))
+        assert await source._connect_once() == 0
+        assert 0.25 <= await source._connect_once() < 0.5  # the first failure in a row, whatever was before
+        assert api.calls()[-2:] == ["watch 6", "watch 7"]
