@@ -259,3 +259,28 @@ CREATE_REFUSALS = [
         pod=spec(restartPolicy="Never"),
     ),
 ]
+
+
+def new_review(
+    obj: JsonObject | None, operation: str = "CREATE", *, old: JsonObject | None = None, **request: Any
+) -> JsonObject:
+    """An AdmissionReview as an API server sends it, about a request unless `kind` says otherwise."""
+    kind = {"group": "apps.kruise.io", "version": "v1alpha1", "kind": "ContainerRecreateRequest"}
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "review-1",
+            "kind": kind,
+            "resource": {"group": kind["group"], "version": kind["version"], "resource": "containerrecreaterequests"},
+            "operation": operation,
+            "namespace": "shop",
+            "name": "restart-app",
+            "userInfo": {"username": USER, "groups": ["system:authenticated"]},
+            "object": obj,
+            "oldObject": old,
+            "dryRun": False,
+            "options": {"kind": "CreateOptions"},
+            **request,
+        },
+    }

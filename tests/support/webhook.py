@@ -1,0 +1,123 @@
+"""A webhook server behind real TLS, a client that verifies its authority, and a table of pods for it to look into."""
+
+import io
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+
+from daemon.kube.resources import Resource
+from daemon.manager.judge import PodReader
+from daemon.manager.pki import CERTIFICATE, KEY, Certificates, renew, to_data
+from daemon.manager.rotation import Lifetimes, Plan
+from daemon.manager.tls import ServingTls
+from daemon.manager.webhook import Limits, ReviewObserver, WebhookServer
+from daemon.ports import GoneError
+from daemon.telemetry.health import Health
+from tests.support.admission import JsonObject
+
+NAMES = ("127.0.0.1", "localhost")
+QUICK = Limits(drain_seconds=0.0, linger_seconds=0.0)
+FIRST = Plan(new_authority=True, new_serving=True)
+
+
+async def _at_once() -> None:
+    """Keep nobody waiting."""
+
+
+@dataclass
+class Pods:
+    """Pods by namespace and name; `before` runs ahead of each answer."""
+
+    pods: dict[tuple[str, str], JsonObject] = field(default_factory=dict)
+    before: Callable[[], Awaitable[None]] = _at_once
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    def put(self, pod: JsonObject) -> None:
+        self.pods["shop", "web-0"] = pod
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
+        assert resource.plural == "pods"
+        self.asked.append((namespace, name))
+        await self.before()
+        if (namespace, name) not in self.pods:
+            raise GoneError(f'pods "{name}" not found', status=404)
+        return self.pods[namespace, name]
+
+
+def new_certificates(found: Certificates | None = None, plan: Plan = FIRST) -> Certificates:
+    return renew(found or Certificates(), plan, NAMES, datetime.now(UTC), Lifetimes())
+
+
+def load(tls: ServingTls, certificates: Certificates) -> None:
+    data = to_data(certificates)
+    tls.load(data[CERTIFICATE], data[KEY])
+
+
+def trusting(certificates: Certificates) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=certificates.bundle.decode())
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
+
+
+@dataclass
+class Served:
+    """A running webhook and how to call it."""
+
+    server: WebhookServer
+    tls: ServingTls
+    health: Health
+    certificates: Certificates
+    address: str
+    session: aiohttp.ClientSession
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    async def post(
+        self, path: str, body: bytes | JsonObject, *, content_type: str = "application/json", query: str = ""
+    ) -> tuple[int, bytes]:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        url = f"https://{self.address}{path}{query}"
+        async with self.session.post(url, data=io.BytesIO(raw), headers={"Content-Type": content_type}) as response:
+            return response.status, await response.read()
+
+    async def ask(self, path: str, review: JsonObject, query: str = "") -> JsonObject:
+        """The `response` of the answer to a review that can be understood."""
+        status, raw = await self.post(path, review, query=query)
+        assert status == 200, raw
+        answer: JsonObject = json.loads(raw)
+        assert answer["apiVersion"] == "admission.k8s.io/v1"
+        assert answer["kind"] == "AdmissionReview"
+        response: JsonObject = answer["response"]
+        assert response["uid"] == review["request"]["uid"]
+        return response
+
+    async def page(self, path: str) -> tuple[int, str]:
+        async with self.session.get(f"https://{self.address}{path}") as response:
+            return response.status, await response.text()
+
+
+@asynccontextmanager
+async def webhook(
+    pods: PodReader,
+    *,
+    certificates: Certificates | None = None,
+    limits: Limits = QUICK,
+    on_review: ReviewObserver | None = None,
+) -> AsyncIterator[Served]:
+    certificates = certificates or new_certificates()
+    tls, health = ServingTls(), Health()
+    load(tls, certificates)
+    server = WebhookServer("127.0.0.1:0", tls, pods, health, limits=limits, on_review=on_review)
+    address = await server.start()
+    connector = aiohttp.TCPConnector(ssl=trusting(certificates))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield Served(server, tls, health, certificates, address, session)
+    await server.drain()
