@@ -166,18 +166,28 @@ class WebhookServer:
         self._draining = True
         log.info("draining", seconds=self._limits.drain_seconds)
         await asyncio.sleep(self._limits.drain_seconds)
-        if self._listener is not None:
-            self._listener.close()
+        await self._stop_accepting()
         await asyncio.sleep(self._limits.linger_seconds)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._limits.stop_seconds):
                 await self._nothing_in_flight.wait()
         await self._close()
 
+    async def _stop_accepting(self) -> None:
+        """Close the listener, but not before the connections that it has taken are set up.
+
+        asyncio would forget those, and their callers would wait for a handshake in vain.
+        """
+        if self._listener is None:
+            return
+        listener, self._listener = self._listener, None
+        for listening in listener.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        await asyncio.sleep(0)  # what was taken before is set up first
+        listener.close()
+
     async def _close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        await self._stop_accepting()
         await self._runner.cleanup()
 
     def _check(self) -> str:
