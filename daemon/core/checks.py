@@ -86,6 +86,14 @@ def wrong_identity(request: Request, container: RequestedContainer, seen: Observ
     return ""
 
 
+def not_looked_up(request: Request, container: RequestedContainer, seen: Observation) -> bool:
+    """Whether nobody has asked the runtime yet whose a container ID of the request is: nothing may follow from it."""
+    pins = (container.context, request.pinned.get(container.name))
+    return any(
+        pin is not None and seen.instance(pin.bare_id) is None and pin.bare_id not in seen.foreign for pin in pins
+    )
+
+
 def _mismatch(request: Request, name: str, instance: Instance, seen: Observation) -> str:
     """What the runtime's labels say otherwise than the request."""
     uid = request.pod_uid or (seen.pod.uid if seen.pod else "")

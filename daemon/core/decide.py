@@ -25,6 +25,7 @@ from daemon.core.checks import (
     Gate,
     grace_of,
     held_back,
+    not_looked_up,
     stop_seconds,
     target_of,
     unready_gate,
@@ -232,6 +233,9 @@ class _Turn:
             return _Move(old)
         if problem := wrong_container(request, container, pod) or wrong_identity(request, container, self.seen):
             return self.fail(request, old, problem)
+        if not_looked_up(request, container, self.seen):
+            self.wake(self.now)
+            return _Move(old, blocks=True)
         status = pod.containers[container.name]
         newest, target = self.seen.newest(container.name), target_of(request, container)
         if target is not None and self.seen.sent.get(target.bare_id) == request.uid:

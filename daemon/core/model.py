@@ -320,7 +320,8 @@ class Observation:
     instances: tuple[Instance, ...] = ()
     """Every instance of the pod's containers, exited ones too."""
     foreign: Mapping[str, Instance | None] = field(default_factory=dict)
-    """Container IDs named by a request that are not the pod's: what the runtime says of each, None for unknown."""
+    """Container IDs named by a request that are not the pod's: what the runtime says of each, None for
+    one that it does not know. An ID that is not in here was not looked up."""
     pod: PodView | None = None
     pod_gone: bool = False
     """The pod was seen on this node and is there no more, or a whole list of the node's pods did not have it."""

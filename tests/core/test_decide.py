@@ -265,6 +265,11 @@ class TestAlreadyRecreated:
         decision = one(request(), instance("new", created_at=2), foreign={"old": None})
         assert written(decision).states[0].phase is StatePhase.RECREATING
 
+    def test_an_id_that_nobody_has_looked_up_decides_nothing(self) -> None:
+        decision = one(request(), instance("new", created_at=2), foreign={})
+        assert written(decision).states == (ContainerState("app"),)
+        assert decision.wake_at == NOW
+
     def test_force_pins_what_runs_now_before_it_stops(self) -> None:
         req = request(strategy=Strategy(force=True))
         first = one(req, instance("new", created_at=2, restart_count=3))
@@ -277,6 +282,7 @@ class TestAlreadyRecreated:
     def test_force_does_not_stop_the_successor(self) -> None:
         req = request(strategy=Strategy(force=True), pinned={"app": pin("new", 3)})
         decision = one(req, instance("newer", created_at=3, restart_count=4), foreign={"new": None, "old": None})
+        assert written(decision).states[0].phase is StatePhase.RECREATING
         assert not stops(decision)
 
     def test_without_status_context_all_are_pinned_at_once(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
 from tests.support.virtual_time import VirtualLoop
 
 

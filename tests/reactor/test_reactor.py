@@ -271,3 +271,14 @@ async def test_a_pod_deleted_under_a_waiting_request_ends_it() -> None:
         node.reactor.board.pod_changed(pod(readiness_gate=True, deleting=True))
         assert (await node.completed()).message == "pod is being deleted"
         assert node.stops == []
+
+
+async def test_a_request_that_comes_first_while_another_is_looked_at_is_checked_as_well() -> None:
+    async with MemoryNode() as node:
+        node.known["foreign"] = replace(node.known["old"], id="foreign", pod_name="db", pod_uid="uid-of-db")
+        plain = request()
+        foreign = tuple(replace(container, context=pin("foreign")) for container in plain.containers)
+        node.post(request(uid="later", created="2026-01-01T00:00:01Z"))
+        await asyncio.sleep(0.001)  # the pods are known, the runtime is being asked
+        node.post(replace(plain, containers=foreign))
+        assert "belongs to pod default/db" in (await node.completed()).states[0].message

@@ -92,6 +92,7 @@ def seen(*instances: Instance, **changes: Any) -> Observation:
         node_name=NODE,
         runtime_names=frozenset({RUNTIME}),
         instances=instances,
+        foreign={f"old{suffix}": None for suffix in ("", "-a", "-b", "-c", "-app", "-side")},
         pod=pod(),
         pods_since=0.0,
         utc="2026-01-01T00:01:00Z",
