@@ -149,20 +149,26 @@ def test_readiness_knows_the_certificate() -> None:
 
 
 async def test_drain_loses_no_call() -> None:
-    """Two replicas behind something that sends no new call to one that is not ready, as a Service does."""
-    limits = replace(QUICK, drain_seconds=0.3, linger_seconds=0.3)
+    """Two replicas behind something that sends calls to those that were ready a moment ago, as a Service does."""
+    limits = replace(QUICK, drain_seconds=0.6, linger_seconds=0.3)
     async with webhook(pods()) as stays, webhook(pods(), limits=limits) as goes:
-        traffic, turn = Traffic(), 0
+        traffic, endpoints, turn = Traffic(), [goes, stays], 0
 
         def choose() -> Served:
             nonlocal turn
             turn += 1
-            ready = [one for one in (goes, stays) if not any(check() for check in one.health.ready.values())]
-            return ready[turn % len(ready)]
+            return endpoints[turn % len(endpoints)]
+
+        async def follow_readiness() -> None:
+            while not traffic.stopped:
+                await traffic.until(5)
+                await asyncio.sleep(0.1)
+                endpoints[:] = [one for one in (goes, stays) if not any(bad() for bad in one.health.ready.values())]
 
         async with asyncio.TaskGroup() as callers:
             for _ in range(8):
                 callers.create_task(traffic.ask(choose))
+            callers.create_task(follow_readiness())
             await traffic.until(50)
             await goes.server.drain()
             await traffic.until(20)
