@@ -85,7 +85,7 @@ class Kubelet:
             retry_seconds: Wait after a failure that has no back-off of its own.
             relist_seconds: Period of the relist.
             events: Whether to follow the runtime's container events too, as kubelet's feature EventedPLEG does.
-            version: The kubelet's version that it behaves like.
+            version: The kubelet's version that the Node tells.
         """
         self.node_name = node_name
         self.version = version
@@ -131,7 +131,6 @@ class Kubelet:
             probes=Probes(handlers, self._wake),
             folders=self._folders,
             node_ip=NODE_IP,
-            kubelet_version=self.version,
             retry_seconds=self._retry_seconds,
         )
         await self._patiently(lambda: self._register(f"{name}://{version}"))

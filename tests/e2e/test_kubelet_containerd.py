@@ -18,9 +18,10 @@ pytestmark = pytest.mark.containerd
 
 async def test_an_image_update_recreates_one_container_and_leaves_the_rest(cluster: Cluster) -> None:
     image = cluster.need_second_image()
-    script = "echo started >> /shared/log; trap 'echo term >> /shared/log; exit 0' TERM; while :; do sleep 0.1; done"
+    script = "trap 'echo term >> /shared/log; exit 0' TERM; echo started >> /shared/log; while :; do sleep 0.1; done"
     hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "echo hook >> /shared/log"]}}}
     before = await cluster.run_pod("web", [container("app", script, lifecycle=hook), container("side")])
+    await cluster.wait_words("web", "log", "started")
     sandboxes = await cluster.sandboxes(before)
     assert [restart_count(before, name) for name in ("app", "side")] == [0, 0]
 
@@ -34,7 +35,7 @@ async def test_an_image_update_recreates_one_container_and_leaves_the_rest(clust
     assert container_status(after, "side") == container_status(before, "side")
     assert await cluster.sandboxes(after) == sandboxes
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    assert cluster.read("web", "log").split() == ["started", "hook", "term", "started"]
+    await cluster.wait_words("web", "log", "started", "hook", "term", "started")
     assert [entry.id for entry in await cluster.instances(after, "app")] == [
         bare(container_id(after, "app")),
         bare(container_id(before, "app")),

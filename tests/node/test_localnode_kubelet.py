@@ -132,13 +132,14 @@ async def test_an_image_update_recreates_that_container_alone(cluster: Cluster) 
     hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "echo hook >> /shared/log"]}}}
     script = f"echo started >> /shared/log; {WAITING_SCRIPT}"
     before = await cluster.run_pod("web", [container("app", script, lifecycle=hook), container("side")])
+    await cluster.wait_words("web", "log", "started")
     await cluster.set_image("web", "app", cluster.second_image)
     after = await cluster.wait_pod("web", lambda pod: restarted("app")(pod) and pod_ready(pod), "app restarted")
     assert restart_count(after, "app") == 1
     assert container_status(after, "app")["image"] == cluster.second_image
     assert container_status(after, "app")["lastState"]["terminated"]["containerID"] == container_id(before, "app")
     assert container_status(after, "side") == container_status(before, "side")
-    assert cluster.read("web", "log").split() == ["started", "hook", "started"]
+    await cluster.wait_words("web", "log", "started", "hook", "started")
     annotations = (await cluster.status(container_id(after, "app"))).annotations
     assert annotations["io.kubernetes.container.restartCount"] == "1"
 
@@ -160,7 +161,9 @@ async def test_a_container_that_keeps_failing_backs_off_in_kubelet_s_words(clust
 
 
 async def test_a_container_killed_in_the_runtime_comes_back_with_the_next_restart_count(cluster: Cluster) -> None:
-    before = await cluster.run_pod("web", [container("app", "echo bye > /dev/termination-log; exec sleep 1000")])
+    script = "echo bye > /dev/termination-log; echo said > /shared/log; exec sleep 1000"
+    before = await cluster.run_pod("web", [container("app", script)])
+    await cluster.wait_words("web", "log", "said")
     await cluster.stop(container_id(before, "app"))
     after = await cluster.wait_pod("web", restarted("app"), "restarted")
     ended = container_status(after, "app")["lastState"]["terminated"]
@@ -228,7 +231,7 @@ async def test_init_containers_run_in_order_before_the_others(cluster: Cluster) 
         ],
     )
     pod = await cluster.wait_pod("web", pod_ready, "ready")
-    assert cluster.read("web", "log").split() == ["one", "one", "two", "app"]
+    await cluster.wait_words("web", "log", "one", "one", "two", "app")
     assert restart_count(pod, "one") == 1
     assert container_status(pod, "two")["ready"]
     assert condition(pod, "Initialized") == "True"
@@ -259,11 +262,11 @@ async def test_a_sidecar_starts_first_and_is_kept_running(cluster: Cluster) -> N
     script = f"sleep 0.3; touch /shared/up; {WAITING_SCRIPT}"
     await cluster.create_pod(
         "web",
-        [container("app", f"ls /shared > /shared/seen; {WAITING_SCRIPT}")],
+        [container("app", f"ls /shared > /tmp/seen.$$; mv /tmp/seen.$$ /shared/seen; {WAITING_SCRIPT}")],
         init_containers=[container("side", script, restartPolicy="Always", startupProbe=probe)],
     )
     before = await cluster.wait_pod("web", pod_ready, "ready")
-    assert "up" in cluster.read("web", "seen").split()
+    await cluster.wait_words("web", "seen", "up")
     await cluster.stop(container_id(before, "side"))
     after = await cluster.wait_pod("web", lambda pod: restarted("side")(pod) and pod_ready(pod), "side restarted")
     assert container_id(after, "app") == container_id(before, "app")
@@ -289,8 +292,8 @@ async def test_readiness_follows_its_probe(cluster: Cluster) -> None:
 
 async def test_a_container_that_fails_its_liveness_probe_is_restarted(cluster: Cluster) -> None:
     probe = {**EXEC_TRUE, "periodSeconds": 1, "failureThreshold": 1, "initialDelaySeconds": 1}
-    await cluster.create_pod("web", [container("app", f"touch /shared/good; {WAITING_SCRIPT}", livenessProbe=probe)])
-    await cluster.wait_pod("web", pod_ready, "ready")
+    script = f"touch /shared/good; {WAITING_SCRIPT}"
+    await cluster.run_pod("web", [container("app", script, livenessProbe=probe, readinessProbe=EXEC_TRUE)])
     (cluster.shared("web") / "good").unlink()
     pod = await cluster.wait_pod("web", restarted("app"), "restarted")
     assert container_status(pod, "app")["lastState"]["terminated"]["exitCode"] == 0  # it was given its time
@@ -441,16 +444,19 @@ async def test_an_empty_dir_is_shared_by_the_containers_and_goes_with_the_pod(cl
 
 async def test_a_deleted_pod_gets_its_hooks_and_its_grace_and_leaves_nothing(cluster: Cluster) -> None:
     hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "echo hook >> /shared/log"]}}}
-    script = "trap 'echo term >> /shared/log; exit 0' TERM; while :; do sleep 0.05; done"
+    script = "trap 'echo term >> /shared/log; exit 0' TERM; echo up >> /shared/log; while :; do sleep 0.05; done"
     pod = await cluster.run_pod("web", [container("app", script, lifecycle=hook), container("side")])
+    await cluster.wait_words("web", "log", "up")
     await cluster.delete_pod("web")
-    assert cluster.read("web", "log").split() == ["hook", "term"]
+    await cluster.wait_words("web", "log", "up", "hook", "term")
     assert not await cluster.sandboxes(pod)
     assert not await cluster.instances(pod, "app")
 
 
 async def test_the_last_status_of_a_deleted_pod_says_how_it_ended(cluster: Cluster) -> None:
-    await cluster.run_pod("web", [container("app", "trap 'exit 9' TERM; while :; do sleep 0.05; done")])
+    script = "trap 'exit 9' TERM; echo up > /shared/log; while :; do sleep 0.05; done"
+    await cluster.run_pod("web", [container("app", script)])
+    await cluster.wait_words("web", "log", "up")
     body: Json = {"metadata": {"finalizers": ["tests/hold"]}}
     await cluster.client.merge_patch(PODS, cluster.namespace, "web", body)
     await cluster.client.delete(PODS, cluster.namespace, "web")
@@ -502,6 +508,46 @@ async def test_a_pod_deleted_while_the_kubelet_was_away_is_ended_when_it_is_back
             if not await cluster.sandboxes(forced):
                 return
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("away", ["down", "stalled"])
+async def test_containers_are_restarted_while_the_api_server_is_away(cluster: Cluster, away: str) -> None:
+    script = f"echo started >> /shared/log; {WAITING_SCRIPT}"
+    before = await cluster.run_pod("web", [container("app", script)])
+    await cluster.wait_words("web", "log", "started")
+    api = cluster.local.api
+    if away == "down":
+        await api.stop()
+    else:
+        api.pause()
+    await cluster.stop(container_id(before, "app"))
+    await cluster.wait_words("web", "log", "started", "started", seconds=10)
+    if away == "down":
+        await api.start()
+    else:
+        api.resume()
+    after = await cluster.wait_pod("web", restarted("app"), "what happened meanwhile")
+    assert restart_count(after, "app") == 1
+
+
+async def test_a_status_made_from_an_older_version_is_made_anew(cluster: Cluster) -> None:
+    """A condition that somebody else writes just before the kubelet does is not lost."""
+    await cluster.run_pod("web", [container("app")])
+    api = cluster.local.api
+    api.hold_cache()  # the kubelet's watch falls behind
+    pod = await cluster.pod("web")
+    mine = {"type": "tests/mine", "status": "True"}
+    body = {"status": {"conditions": [*pod["status"]["conditions"], mine]}}
+    await cluster.client.merge_patch(PODS, cluster.namespace, "web", body, subresource="status")
+    await cluster.stop(container_id(pod, "app"))
+    async with asyncio.timeout(30):
+        while True:
+            pod = await cluster.pod("web")
+            if restarted("app")(pod):
+                break
+            await asyncio.sleep(0.02)
+    assert condition(pod, "tests/mine") == "True"
+    api.release_cache()
 
 
 async def test_a_runtime_that_dies_and_comes_back_keeps_its_pods(tmp_path: Path) -> None:

@@ -187,6 +187,20 @@ class Cluster:
         path = self.shared(pod_name) / file
         return path.read_text() if path.exists() else ""
 
+    async def wait_words(self, pod_name: str, file: str, *words: str, seconds: float = PATIENCE) -> None:
+        """Wait until a file below `/shared` holds exactly these words: a container that runs may not have got that far.
+
+        Raises:
+            AssertionError: it did not in time; shows what it held.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while True:
+                    if self.read(pod_name, file).split() == [*words]:
+                        return
+                    await asyncio.sleep(0.01)
+        assert self.read(pod_name, file).split() == [*words]
+
     # Requests
 
     async def create_request(self, body: Json) -> Json:

@@ -3,7 +3,7 @@
 Source: `computePodActions` in pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 """
 
-import zlib
+import json
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,13 +38,24 @@ class Plan:
     """Names of containers to start."""
 
 
-def hash_of(spec: Json, kubelet_version: str) -> str:
-    """Kubelet's hash of the container's spec, hex."""
-    return f"{zlib.crc32(repr((kubelet_version, spec['name'], spec['image'])).encode()):x}"
+def hash_of(spec: Json) -> str:
+    """Kubelet's hash of the container's spec, hex: of its name and image alone, as of Kubernetes 1.36.
+
+    FNV-1a, 32 bits, over what Go's `%#v` makes of the bytes of their JSON (`HashContainer`, `DeepHashObject`).
+    """
+    shape = json.dumps(
+        {"image": spec.get("image", ""), "name": spec["name"]}, separators=(",", ":"), ensure_ascii=False
+    )
+    for character in "<>&":  # as Go's encoder writes them
+        shape = shape.replace(character, f"\\u{ord(character):04x}")
+    value = 0x811C9DC5
+    for byte in f"([]uint8)[{' '.join(str(each) for each in shape.encode())}]".encode():
+        value = (value ^ byte) * 0x01000193 % 2**32
+    return f"{value:x}"
 
 
-def make(pod: Json, view: RuntimePod, health: Health, kubelet_version: str) -> Plan:
-    """What kubelet of this version does about the pod as it is now."""
+def make(pod: Json, view: RuntimePod, health: Health) -> Plan:
+    """What kubelet does about the pod as it is now."""
     if view.sandbox is None or not view.sandbox.ready:
         return _anew(pod, view)
     plan = Plan()
@@ -57,7 +68,7 @@ def make(pod: Json, view: RuntimePod, health: Health, kubelet_version: str) -> P
             if _restarts(pod, spec, current):
                 plan.start.append(spec["name"])
             continue
-        reason, restart = _fault(pod, spec, current, health, kubelet_version)
+        reason, restart = _fault(pod, spec, current, health)
         kept |= not reason
         if reason:
             plan.kill.append((current, reason))
@@ -114,10 +125,10 @@ def _initialize(pod: Json, view: RuntimePod, health: Health, plan: Plan) -> bool
     return True
 
 
-def _fault(pod: Json, spec: Json, current: RuntimeContainer, health: Health, kubelet_version: str) -> tuple[str, bool]:
+def _fault(pod: Json, spec: Json, current: RuntimeContainer, health: Health) -> tuple[str, bool]:
     """Why a running container has to be stopped, "" for not at all; and whether it is started again."""
     name = spec["name"]
-    if current.hash != hash_of(spec, kubelet_version):
+    if current.hash != hash_of(spec):
         return f"Container {name} definition changed, will be restarted", True
     probe = health.failed(current.id)
     if probe:
