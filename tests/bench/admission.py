@@ -1,0 +1,162 @@
+"""How long admission takes: calls over TLS at a fixed rate, a webhook on one core, pods from an API stand-in over HTTP.
+
+Run from the project's root: `python -m tests.bench.admission [--rate 100] [--seconds 10]`. New requests are completed
+and the completed ones validated in turn; each call looks the pod up, as in a cluster. The rate is kept whatever the
+answers take, so that a slow answer does not hide the ones that would have waited behind it.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import ssl
+import sys
+import time
+from statistics import quantiles
+
+import aiohttp
+from aiohttp import web
+
+from daemon.core.admission import Admitted, review_create
+from daemon.kube.client import KubeClient
+from daemon.manager.tls import ServingTls
+from daemon.manager.webhook import WebhookServer
+from daemon.telemetry.health import Health
+from daemon.telemetry.log import configure
+from tests.support.admission import USER, new_pod, new_request, new_review
+from tests.support.scripted_api import FixedAccess
+from tests.support.webhook import QUICK, load, new_certificates
+
+WARM_UP = 50
+
+
+async def serve(api: str, core: int) -> None:
+    """The webhook alone, on one core, until its standard input ends.
+
+    Tells address and authority on one line, and at the end on another how long each call took from its head to its
+    answer, and the seconds of processor time of all together.
+    """
+    os.sched_setaffinity(0, {core})
+    configure("json", "warning")
+    tls, certificates = ServingTls(), new_certificates()
+    load(tls, certificates)
+    took: list[float] = []
+    async with KubeClient(FixedAccess(api)) as client:
+        server = WebhookServer(
+            "127.0.0.1:0", tls, client, Health(), limits=QUICK, on_review=lambda *told: took.append(told[2])
+        )
+        address = await server.start()
+        print(json.dumps({"address": address, "ca": certificates.bundle.decode()}), flush=True)
+        before = time.process_time()
+        await asyncio.to_thread(sys.stdin.read)
+        print(json.dumps({"took": took, "cpu": time.process_time() - before}), flush=True)
+        await server.drain()
+
+
+async def pod_api() -> tuple[web.AppRunner, str]:
+    """Answers every GET with the same pod."""
+    pod = json.dumps(new_pod()).encode()
+
+    async def get(_: web.Request) -> web.Response:
+        return web.Response(body=pod, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", get)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+def calls() -> list[tuple[str, bytes]]:
+    completed = review_create(new_request(), new_pod(), USER)
+    assert isinstance(completed, Admitted)
+    return [
+        ("/mutate-crr?timeout=10s", json.dumps(new_review(new_request())).encode()),
+        ("/validate-crr?timeout=10s", json.dumps(new_review(dict(completed.obj))).encode()),
+    ]
+
+
+async def measure(url: str, tls: ssl.SSLContext, rate: float, seconds: float) -> list[float]:
+    """Seconds that each call took, from when it was sent."""
+    headers = {"Content-Type": "application/json"}
+    connector = aiohttp.TCPConnector(ssl=tls, limit=0)
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+
+        async def call(path: str, body: bytes) -> float:
+            began = time.perf_counter()
+            async with session.post(url + path, data=body) as response:
+                answer = json.loads(await response.read())
+                if not answer["response"]["allowed"]:
+                    raise RuntimeError(answer)
+            return time.perf_counter() - began
+
+        kinds = calls()
+        for number in range(WARM_UP):
+            await call(*kinds[number % 2])
+        tasks, began = [], time.perf_counter()
+        for number in range(int(rate * seconds)):
+            due = began + number / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            tasks.append(asyncio.create_task(call(*kinds[number % 2])))
+        return await asyncio.gather(*tasks)
+
+
+async def run(rate: float, seconds: float) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    runner, api = await pod_api()
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.bench.admission", "--serve", api, "--core", str(cores[-1]),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        os.sched_setaffinity(0, set(cores[:-1]) or set(cores))
+        ready = json.loads(await server.stdout.readline())
+        tls = ssl.create_default_context(cadata=ready["ca"])
+        lateness = asyncio.create_task(late())
+        took = await measure(f"https://{ready['address']}", tls, rate, seconds)
+        lateness.cancel()
+        await asyncio.wait([lateness])
+        server.stdin.close()
+        inside = json.loads(await server.stdout.readline())
+    finally:
+        server.stdin.close()
+        await server.wait()
+        await runner.cleanup()
+    print(f"admission at {rate:.0f}/s for {seconds:.0f} s, {len(took)} calls over TLS, the webhook on one core:")
+    print(f"  as the caller sees it   {summary(took)}")
+    print(f"  within the webhook      {summary(inside['took'][WARM_UP:])}")
+    print(f"  processor time per call {inside['cpu'] / len(inside['took']) * 1000:.2f} ms")
+    print(f"  for comparison, sleeps of 10 ms in the caller were late by: {summary(LATE)}")
+
+
+LATE: list[float] = []
+
+
+async def late() -> None:
+    """How late this machine is by itself: other work on it shows here too."""
+    while True:
+        began = time.perf_counter()
+        await asyncio.sleep(0.01)
+        LATE.append(time.perf_counter() - began - 0.01)
+
+
+def summary(seconds: list[float]) -> str:
+    cuts = quantiles(seconds, n=100)
+    return f"p50 {cuts[49] * 1000:.2f} ms, p99 {cuts[98] * 1000:.2f} ms, longest {max(seconds) * 1000:.2f} ms"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rate", type=float, default=100.0, help="calls a second (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long (default: %(default)s)")
+    parser.add_argument("--serve", metavar="API", help=argparse.SUPPRESS)
+    parser.add_argument("--core", type=int, default=0, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    asyncio.run(serve(args.serve, args.core) if args.serve else run(args.rate, args.seconds))
+
+
+if __name__ == "__main__":
+    main()
