@@ -143,6 +143,8 @@ class _Turn:
     actions: list[Action] = field(default_factory=list)
     wake_at: float | None = None
     watch_runtime: bool = False
+    hook_runs: bool = False
+    """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
 
     def wake(self, at: float | None) -> None:
         """Look again at this time at the latest."""
@@ -185,7 +187,12 @@ class _Turn:
         if all(state.phase.final for state in states):
             self.write(request, Status(RequestPhase.COMPLETED, states, _summary(states, gate), self.seen.utc))
             return
-        self.write(request, Status(RequestPhase.RECREATING, states, gate.message))
+        status = Status(RequestPhase.RECREATING, states, gate.message)
+        quiet_until = self.seen.first_seen.get(request.uid, self.now) + QUIET
+        if self.hook_runs and self.now < quiet_until and _only_begun(request.status, status):
+            self.wake(quiet_until)
+            return
+        self.write(request, status)
 
     def await_pod(self, request: Request) -> None:
         """Step 6: a pod not seen yet is waited for; one that has gone ends the request."""
@@ -268,6 +275,7 @@ class _Turn:
         owner = self.seen.busy.get(instance.id)
         if owner is not None:
             if owner == request.uid:
+                self.hook_runs = self.hook_runs or instance.id not in self.seen.sent
                 return _Move(replace(old, phase=StatePhase.RECREATING), blocks=True)
             return self.hold(request, old, "a stop of this container by another request is under way", blocks=True)
         attempt = self.seen.stops.get(instance.id)
@@ -304,6 +312,7 @@ class _Turn:
                 self.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {gate.message}")
             if instance.hook is not None and grace > 0:
                 self.actions.append(RunHook(request, instance, instance.hook, float(grace)))
+                self.hook_runs = True
                 return _Move(replace(old, phase=StatePhase.RECREATING), blocks=True)
         message = "" if attempt is not None else old.message
         if hook is not None and hook.error:
@@ -393,6 +402,13 @@ def _all_states(request: Request, states: Iterable[ContainerState]) -> tuple[Con
     known = {state.name: state for state in (*request.status.states, *states)}
     names = dict.fromkeys(container.name for container in request.containers)
     return tuple(known.get(name, ContainerState(name)) for name in names)
+
+
+def _only_begun(old: Status, new: Status) -> bool:
+    """Whether all that a status would say is that work has begun."""
+    return all(replace(state, phase=old.state(state.name).phase) == old.state(state.name) for state in new.states) and (
+        not any(state.phase.final for state in new.states if not old.state(state.name).phase.final)
+    )
 
 
 def _kept(old: ContainerState) -> str:

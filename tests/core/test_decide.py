@@ -454,10 +454,25 @@ class TestStop:
         assert only(one(request(), instance("old", grace_seconds=0)), StopContainer).seconds == 2
 
     def test_the_hook_comes_first(self) -> None:
-        decision = one(request(), instance("old", hook=HOOK, grace_seconds=12))
+        decision = one(request(), instance("old", hook=HOOK, grace_seconds=12), first_seen={"r1": NOW})
         assert only(decision, RunHook).seconds == 12
         assert not stops(decision)
+        assert not actions(decision, WriteStatus)
+        assert decision.wake_at == NOW + 1
+
+    def test_a_hook_that_takes_a_while_is_told(self) -> None:
+        decision = one(request(), instance("old", hook=HOOK), first_seen={"r1": NOW - 2}, busy={"old": "r1"})
         assert written(decision) == recreating(ContainerState("app", StatePhase.RECREATING))
+
+    def test_what_else_has_happened_is_told_at_once(self) -> None:
+        view = pod(
+            PodContainer("a", container_id="containerd://new", running=True, ready=True),
+            PodContainer("b"),
+        )
+        instances = (instance("new", "a", created_at=2), instance("old-b", "b", hook=HOOK))
+        decision = one(request("a", "b"), *instances, pod=view, first_seen={"r1": NOW})
+        assert actions(decision, RunHook)
+        assert written(decision).states[0].phase is StatePhase.SUCCEEDED
 
     def test_no_hook_without_grace(self) -> None:
         decision = one(request(strategy=Strategy(grace_seconds=0)), instance("old", hook=HOOK))

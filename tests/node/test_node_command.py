@@ -1,0 +1,239 @@
+"""`crrd node` as its user meets it: configuration that cannot work, things that heal, what it costs, how it ends."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from daemon.kube.resources import REQUESTS
+from daemon.localnode.api.admission import User
+from daemon.localnode.api.routing import Call
+from daemon.localnode.apiserver import ApiServer
+from daemon.localnode.node import LocalNode
+from tests.support.cluster import Cluster, container, container_status, crr_for, on_local_node, restart_count, states
+from tests.support.node_daemon import NodeDaemon
+
+CRRD = [sys.executable, "-m", "daemon"]
+
+
+def node(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `crrd node` to its end, with nothing of this process' environment that it could find."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
+    command = [*CRRD, "node", "--bind-address", "127.0.0.1:0", *flags]
+    return subprocess.run(
+        command,
+        env=clean | {"HOME": "/nonexistent"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def last_line(result: subprocess.CompletedProcess[str]) -> str:
+    assert "Traceback" not in result.stderr
+    return result.stderr.strip().splitlines()[-1]
+
+
+class TestConfiguration:
+    def test_no_node_name(self) -> None:
+        result = node()
+        assert result.returncode == 2
+        assert last_line(result).startswith("crrd node: no node name: give --node-name, or NODE_NAME")
+
+    def test_a_name_that_no_node_can_have(self) -> None:
+        result = node("--node-name", "Bad_Name")
+        assert result.returncode == 2
+        assert "'Bad_Name' is no node name" in last_line(result)
+
+    def test_a_choice_from_the_environment(self) -> None:
+        result = node("--node-name", "a", CRRD_LOG_LEVEL="loud")
+        assert result.returncode == 2
+        assert "CRRD_LOG_LEVEL is 'loud', but has to be one of debug, info, warning, error" in last_line(result)
+
+    def test_no_credentials(self) -> None:
+        result = node("--node-name", "a")
+        assert result.returncode == 2
+        assert "name the one to use with --kubeconfig" in last_line(result)
+
+    def test_a_bind_address_that_is_none(self) -> None:
+        result = node("--node-name", "a", "--bind-address", "nonsense", KUBECONFIG="/nonexistent")
+        assert result.returncode == 2
+        assert "bind address 'nonsense' is not host:port" in last_line(result)
+
+    def test_no_socket(self, tmp_path: Path) -> None:
+        result = node("--node-name", "a", "--cri-endpoint", f"unix://{tmp_path}/none.sock", KUBECONFIG="/nonexistent")
+        assert result.returncode == 2
+        assert f"{tmp_path}/none.sock" in last_line(result)
+
+    async def test_a_socket_that_is_no_runtime(self, tmp_path: Path) -> None:
+        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+
+        path = tmp_path / "web.sock"
+        async with await asyncio.start_unix_server(answer, path):
+            flags = ("--node-name", "a", "--cri-endpoint", str(path))
+            result = await asyncio.to_thread(node, *flags, KUBECONFIG="/nonexistent")
+        assert result.returncode == 2
+        assert str(path) in last_line(result)
+
+    async def test_no_crd(self, tmp_path: Path) -> None:
+        async with LocalNode(tmp_path / "n", api=ApiServer(crds=[])) as local:
+            flags = ("--node-name", "a", "--cri-endpoint", local.cri_endpoint, "--kubeconfig", str(local.kubeconfig))
+            result = await asyncio.to_thread(node, *flags)
+        assert result.returncode == 2
+        assert "kubectl apply -k" in last_line(result)
+
+    async def test_no_permission(self, cluster: Cluster) -> None:
+        cluster.local.api.fail_next(20, 403, match=lambda call: call.resource == "containerrecreaterequests")
+        flags = ("--node-name", "a", "--cri-endpoint", cluster.cri_endpoint, "--kubeconfig", str(cluster.kubeconfig))
+        result = await asyncio.to_thread(node, *flags)
+        cluster.local.api.clear_faults()
+        assert result.returncode == 2
+        assert "kubectl apply -k" in last_line(result)
+
+
+async def daemon_for(cluster: Cluster, tmp_path: Path, *flags: str) -> NodeDaemon:
+    return NodeDaemon(
+        tmp_path / "node.log",
+        node_name=cluster.node_name,
+        kubeconfig=cluster.kubeconfig,
+        cri_endpoint=cluster.cri_endpoint,
+        flags=flags,
+    )
+
+
+async def said(daemon: NodeDaemon, *words: str) -> None:
+    async with asyncio.timeout(30):
+        while not any(all(word in json.dumps(line) for word in words) for line in daemon.log):
+            await asyncio.sleep(0.05)
+
+
+async def test_an_api_server_that_is_away_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    daemon = await daemon_for(cluster, tmp_path)
+    await cluster.local.api.stop()
+    try:
+        await daemon.start(ready=False)
+        await said(daemon, "warning", "api unavailable")
+    finally:
+        await cluster.local.api.start()
+    await daemon.wait_ready()
+    assert await daemon.terminate() == 0
+
+
+async def test_a_runtime_that_is_down_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    daemon = await daemon_for(cluster, tmp_path)
+    await cluster.local.kill_runtime()
+    await daemon.start(ready=False)
+    await said(daemon, "warning", cluster.cri_endpoint.removeprefix("unix://"))
+    await cluster.local.start_runtime()
+    await daemon.wait_ready()
+    assert await daemon.terminate() == 0
+
+
+async def test_sigterm_while_waiting_for_the_runtime_ends_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    daemon = await daemon_for(cluster, tmp_path)
+    await cluster.local.kill_runtime()
+    await daemon.start(ready=False)
+    await said(daemon, "warning")
+    assert await daemon.terminate() == 0
+    await cluster.local.start_runtime()
+
+
+async def test_health_names_every_loop(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    assert cluster.node_name
+    address = await node_daemon.address()
+    async with aiohttp.ClientSession() as session, session.get(f"http://{address}/healthz") as answer:
+        text = await answer.text()
+        assert answer.status == 200
+    for name in ("requests", "pods", "runtime", "events", "queue"):
+        assert f"[+]{name} ok" in text
+
+
+@asynccontextmanager
+async def watched_cluster(tmp_path: Path) -> AsyncIterator[tuple[Cluster, NodeDaemon, list[Call]]]:
+    """A cluster, a node daemon with a name of its own, and the calls that it makes."""
+    calls: list[Call] = []
+
+    def note(call: Call) -> None:
+        if call.user == "crrd-node":
+            calls.append(call)
+
+    api = ApiServer(tokens={"secret": User("crrd-node")}, log=note)
+    async with (
+        LocalNode(tmp_path / "node", api=api) as local,
+        on_local_node(local, tmp_path, image="local/shell:1", second_image="") as cluster,
+    ):
+        daemon = NodeDaemon(
+            tmp_path / "node.log",
+            node_name=cluster.node_name,
+            kubeconfig=api.kubeconfig(tmp_path / "daemon.kubeconfig", token="secret"),
+            cri_endpoint=cluster.cri_endpoint,
+        )
+        await daemon.start()
+        try:
+            yield cluster, daemon, calls
+        finally:
+            await daemon.kill()
+
+
+async def test_an_idle_daemon_lists_and_watches_requests_and_nothing_else(tmp_path: Path) -> None:
+    async with watched_cluster(tmp_path) as (cluster, daemon, calls):
+        assert [(call.verb, call.resource) for call in calls] == [
+            ("list", "containerrecreaterequests"),
+            ("watch", "containerrecreaterequests"),
+        ]
+        pod = await cluster.run_pod("web", [container("app")])
+        await cluster.recreate(pod, ["app"], name="one")
+        await cluster.wait_completed("one")
+        await said(daemon, "request completed")
+        assert [call.verb for call in calls if call.resource == "pods"] == ["list", "watch"]
+        assert await daemon.terminate() == 0
+        assert {call.verb for call in calls} == {"list", "watch", "patch", "create"}
+
+
+async def test_a_request_costs_three_writes_and_two_for_each_further_container(tmp_path: Path) -> None:
+    hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "true"]}}}
+    async with watched_cluster(tmp_path) as (cluster, _, calls):
+        for name, names, most in (("one", ["app"], 3), ("two", ["app", "side"], 5)):
+            pod = await cluster.run_pod(name, [container("app", lifecycle=hook), container("side")])
+            await cluster.recreate(pod, names, name=name)
+            await cluster.wait_completed(name)
+            writes = [call for call in calls if call.verb == "patch" and call.name == name]
+            assert len(writes) <= most
+            assert {call.status for call in writes} == {200}
+
+
+async def test_a_thousand_bad_requests_do_no_harm(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    before = await cluster.run_pod("web", [container("app")])
+    for number in range(1000):
+        body = crr_for(before, ["app"], name=f"bad-{number}")
+        match number % 4:
+            case 0:
+                body["spec"]["containers"][0]["name"] = f"nope-{number}"
+            case 1:
+                body["spec"]["containers"][0]["statusContext"]["containerID"] = "docker://abc"
+            case 2:
+                body["metadata"]["labels"]["crr.apps.kruise.io/pod-uid"] = f"uid-{number}"
+            case _:
+                body["metadata"]["annotations"] = {"crr.apps.kruise.io/pinned-containers": "["}
+        await cluster.create_request(body)
+    async with asyncio.timeout(100):
+        while True:
+            listing = await cluster.client.list_all(REQUESTS, dict, namespace=cluster.namespace)
+            if all((each.get("status") or {}).get("phase") == "Completed" for each in listing.items):
+                break
+            await asyncio.sleep(0.5)
+    assert {phase for each in listing.items for phase in states(each).values()} == {"Failed"}
+    assert container_status(await cluster.pod("web"), "app") == container_status(before, "app")
+    request = await cluster.recreate(before, ["app"])
+    assert states(await cluster.wait_completed(request["metadata"]["name"])) == {"app": "Succeeded"}
+    assert restart_count(await cluster.pod("web"), "app") == 1
+    assert node_daemon.pid
