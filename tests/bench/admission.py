@@ -12,6 +12,7 @@ import os
 import ssl
 import sys
 import time
+from pathlib import Path
 from statistics import quantiles
 
 import aiohttp
@@ -34,7 +35,7 @@ async def serve(api: str, core: int) -> None:
     """The webhook alone, on one core, until its standard input ends.
 
     Tells address and authority on one line, and at the end on another how long each call took from its head to its
-    answer, and the seconds of processor time of all together.
+    answer, and for how many seconds the core was used and waited for (that is other work on this machine).
     """
     os.sched_setaffinity(0, {core})
     configure("json", "warning")
@@ -47,10 +48,17 @@ async def serve(api: str, core: int) -> None:
         )
         address = await server.start()
         print(json.dumps({"address": address, "ca": certificates.bundle.decode()}), flush=True)
-        before = time.process_time()
+        before = scheduled()
         await asyncio.to_thread(sys.stdin.read)
-        print(json.dumps({"took": took, "cpu": time.process_time() - before}), flush=True)
+        used, waited = scheduled()
+        print(json.dumps({"took": took, "used": used - before[0], "waited": waited - before[1]}), flush=True)
         await server.drain()
+
+
+def scheduled() -> tuple[float, float]:
+    """For how many seconds this thread has used a core, and has waited for one."""
+    used, waited, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    return int(used) / 1e9, int(waited) / 1e9
 
 
 async def pod_api() -> tuple[web.AppRunner, str]:
@@ -128,7 +136,8 @@ async def run(rate: float, seconds: float) -> None:
     print(f"admission at {rate:.0f}/s for {seconds:.0f} s, {len(took)} calls over TLS, the webhook on one core:")
     print(f"  as the caller sees it   {summary(took)}")
     print(f"  within the webhook      {summary(inside['took'][WARM_UP:])}")
-    print(f"  processor time per call {inside['cpu'] / len(inside['took']) * 1000:.2f} ms")
+    used, waited = (inside[key] / len(inside["took"]) * 1000 for key in ("used", "waited"))
+    print(f"  per call the webhook used its core for {used:.2f} ms and waited {waited:.2f} ms for it")
     print(f"  for comparison, sleeps of 10 ms in the caller were late by: {summary(LATE)}")
 
 
