@@ -1,6 +1,7 @@
 """The local runtime as a program: killed, started again, and ended in order."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ import grpc
 import pytest
 
 from cri_stubs import api_pb2 as pb
+from daemon.localnode.containers.shim_process import python_command, python_environment
 from daemon.localnode.runtime import ProcessRuntime
 from tests.support.local_runtime import PATIENCE, Client, alive, connected, content, eventually, gone, refused
 
@@ -195,6 +197,22 @@ async def test_a_killed_runtime_and_a_start_cut_short_leave_no_second_process(pr
         counts = [len(file.read_text().splitlines()) for file in files]
         assert counts
         assert set(counts) == {1}
+
+
+async def test_a_shim_whose_runtime_died_before_it_could_note_it_runs_nothing(tmp_path: Path) -> None:
+    spec = {"argv": ["touch", str(tmp_path / "ran")], "env": {}, "cwd": "/", "log_path": "", "mounts": []}
+    (tmp_path / "rootfs").mkdir()
+    (tmp_path / "spec.json").write_text(json.dumps({**spec, "namespaced": False, "stop_signal": signal.SIGTERM}))
+    for word, runs in ((b"", False), (b"!", True)):
+        shim = await asyncio.create_subprocess_exec(
+            *python_command("daemon.localnode.containers.shim", str(tmp_path)),
+            env=python_environment(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        await shim.communicate(word)
+        assert shim.returncode == 0
+        assert ((tmp_path / "ran").exists(), (tmp_path / "exit.json").exists()) == (runs, runs)
 
 
 async def test_one_root_serves_one_runtime_at_a_time(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The local runtime over its real socket: how containers are stopped, and what ends with them."""
 
 import asyncio
+import re
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import grpc
 import pytest
 
 from cri_stubs import api_pb2 as pb
+from daemon.localnode.containers.container import Container
 from tests.support.local_runtime import NOBODY, Client, alive, content, refused, serving, until
 
 
@@ -78,3 +81,33 @@ async def test_everything_that_a_container_started_ends_with_it(client: Client, 
     await client.execute(container, "sh", "-c", f"kill -KILL {pid}")
     await client.exited(container)
     assert not any(alive(pid) for pid in pids)
+
+
+async def test_a_container_begins_with_no_signal_blocked_or_ignored(client: Client, tmp_path: Path) -> None:
+    await client.run(await client.sandbox(logs=str(tmp_path)), "exec grep Sig /proc/self/status", log="app.log")
+    said = await content(tmp_path / "app.log", "SigCgt")
+    # 32 and 33 belong to the C library, which neither sets nor resets them for others.
+    own = 1 << 31 | 1 << 32
+    for name in ("SigBlk", "SigIgn"):
+        [mask] = re.findall(rf"{name}:\t(\w+)\n", said)
+        assert int(mask, 16) & ~own == 0
+
+
+async def test_the_end_of_a_short_life_is_told_after_its_start(tmp_path: Path) -> None:
+    told: list[str] = []
+    container = Container(
+        tmp_path / "short",
+        sandbox_id="",
+        config=pb.ContainerConfig(command=["true"]),
+        created_at=1,
+        log_path="",
+        changed=lambda _, kind: told.append(pb.ContainerEventType.Name(kind)),
+    )
+    container.save()
+    start = asyncio.ensure_future(container.start(hostname="", namespaced=False))
+    while not start.done():
+        await asyncio.sleep(0)
+        # A loop that is this busy hears of the start and of the end in one go.
+        time.sleep(0.1)  # noqa: ASYNC251 - on purpose, as said
+    assert told == ["CONTAINER_STARTED_EVENT", "CONTAINER_STOPPED_EVENT"]
+    assert container.status().exit_code == 0

@@ -218,8 +218,8 @@ class Shim:
 
     def _end(self) -> int:
         """Kill what is left of the container and read its last words; the exit code as the CRI has it."""
-        self._signal_group(signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        # With their parent gone, all others are, or become while this goes on, children of the shim.
         while children := self._children():
             for pid in children:
                 os.kill(pid, signal.SIGKILL)
