@@ -245,7 +245,7 @@ async def test_run_waits_for_a_certificate_then_serves_then_drains() -> None:
     assert health.ready["certificate"]() == "there is no serving certificate yet"
     load(tls, certificates)
     async with asyncio.timeout(10):
-        while health.ready["webhook"]():  # noqa: ASYNC110 - a check has no event
+        while health.ready["webhook"]():
             await asyncio.sleep(0)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting(certificates))) as session:
         served = Served(server, tls, health, certificates, f"127.0.0.1:{port}", session)
