@@ -453,6 +453,17 @@ async def test_a_deleted_pod_gets_its_hooks_and_its_grace_and_leaves_nothing(clu
     assert not await cluster.instances(pod, "app")
 
 
+async def test_sidecars_of_a_deleted_pod_end_last_and_in_reverse(cluster: Cluster) -> None:
+    def script(name: str) -> str:
+        return f"trap 'echo {name} >> /shared/log; exit 0' TERM; touch /shared/{name}; while :; do sleep 0.05; done"
+
+    sidecars = [container(name, script(name), restartPolicy="Always") for name in ("first", "second")]
+    await cluster.run_pod("web", [container("app", script("app"))], init_containers=sidecars)
+    await until(lambda: all((cluster.shared("web") / name).exists() for name in ("app", "first", "second")))
+    await cluster.delete_pod("web")
+    await cluster.wait_words("web", "log", "app", "second", "first")
+
+
 async def test_the_last_status_of_a_deleted_pod_says_how_it_ended(cluster: Cluster) -> None:
     script = "trap 'exit 9' TERM; echo up > /shared/log; while :; do sleep 0.05; done"
     await cluster.run_pod("web", [container("app", script)])

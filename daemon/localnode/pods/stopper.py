@@ -10,6 +10,7 @@ kuberuntime_gc.go and `getContainersToDeleteInPod` in pkg/kubelet/pod_container_
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -54,10 +55,24 @@ class Stopper:
         least = MINIMUM_GRACE_SECONDS if grace is None else 1
         await self._runtime.stop(container.id, max(round(seconds), least))
 
-    async def stop_pod(self, view: RuntimePod, reason: str, grace: int | None = None) -> None:
-        """Stop all containers of the pod at once, then its sandboxes. Raises as `stop` does."""
+    async def stop_pod(
+        self, view: RuntimePod, reason: str, grace: int | None = None, sidecars: Sequence[str] = ()
+    ) -> None:
+        """Stop all containers of the pod at once, then its sidecars from the last to the first, then its sandboxes.
+
+        The sidecars get what is left of the grace period (KEP-753). Raises as `stop` does.
+        """
+        begun = time.monotonic()
         alive = [container for container in view.containers if not container.exited]
-        await asyncio.gather(*(self.stop(container, reason, grace) for container in alive))
+        await asyncio.gather(
+            *(self.stop(container, reason, grace) for container in alive if container.name not in sidecars)
+        )
+        for name in reversed(sidecars):
+            for container in alive:
+                if container.name == name:
+                    own = container.grace_seconds if grace is None else grace
+                    whole = DEFAULT_GRACE_SECONDS if own is None else own
+                    await self.stop(container, reason, max(1, round(whole - (time.monotonic() - begun))))
         for sandbox in view.sandboxes:
             if sandbox.ready:
                 await self._runtime.stop_sandbox(sandbox.id)

@@ -127,7 +127,7 @@ class PodWorker:
         self._node.probes.sync(pod, view)
         self._reporter.due()
         if podspec.phase(pod) in _ENDED or (self._status(pod) or {}).get("phase") in _ENDED:
-            await self._node.stopper.stop_pod(view, "the pod has run to its end")
+            await self._stop_pod(pod, view, "the pod has run to its end")
             return RESYNC_SECONDS
         before = dict(self._waiting)
         delay = await self._carry_out(pod, view)
@@ -160,7 +160,7 @@ class PodWorker:
         """Do what the plan says; the seconds after which to look again."""
         todo = plan.make(pod, view, self._node.probes)
         if todo.kill_pod:
-            await self._node.stopper.stop_pod(view, "its sandbox is no more, or nothing in it runs on")
+            await self._stop_pod(pod, view, "its sandbox is no more, or nothing in it runs on")
         for container, reason in todo.kill:
             await self._node.stopper.stop(container, reason)
         sandbox = view.sandbox
@@ -190,10 +190,14 @@ class PodWorker:
         self._waiting.pop(name, None)
         return RESYNC_SECONDS
 
+    async def _stop_pod(self, pod: Json, view: RuntimePod, reason: str, grace: int | None = None) -> None:
+        sidecars = [spec["name"] for spec in podspec.init_containers(pod) if podspec.is_sidecar(spec)]
+        await self._node.stopper.stop_pod(view, reason, grace, sidecars)
+
     async def _terminate(self, pod: Json, view: RuntimePod) -> None:
         """End the pod: stop it, say so, remove it from the runtime, then from the API."""
         grace = FORCED_GRACE_SECONDS if self._gone else max(podspec.grace_seconds(pod), FORCED_GRACE_SECONDS)
-        await self._node.stopper.stop_pod(view, "the pod is being deleted", grace)
+        await self._stop_pod(pod, view, "the pod is being deleted", grace)
         view = await self._look()
         await self._reporter.write()
         await self._node.stopper.remove_pod(view)

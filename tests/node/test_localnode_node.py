@@ -1,0 +1,67 @@
+"""The local node as a whole: its parts come up together and go together."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from daemon.kube.client import KubeClient
+from daemon.kube.config import KubeconfigAccess
+from daemon.localnode.apiserver import ApiServer
+from daemon.localnode.kubelet import NODES
+from daemon.localnode.node import LocalAccess, LocalNode, RuntimeProcess
+
+
+async def test_its_kubeconfig_leads_to_its_api_server() -> None:
+    async with LocalNode(node_name="here") as node, KubeClient(KubeconfigAccess(str(node.kubeconfig))) as client:
+        assert [entry["metadata"]["name"] for entry in (await client.list_all(NODES, dict)).items] == ["here"]
+
+
+async def test_a_temporary_root_goes_with_the_node_and_a_given_one_stays(tmp_path: Path) -> None:
+    async with LocalNode() as node:
+        assert node.root.is_dir()
+    assert not node.root.exists()
+    async with LocalNode(tmp_path / "n") as node:
+        assert node.root == tmp_path / "n"
+    assert node.kubeconfig.exists()
+
+
+async def test_a_node_that_cannot_start_takes_down_what_had_started() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        node = LocalNode(api=ApiServer(port=taken.getsockname()[1]))
+        with pytest.raises(OSError, match="address already in use"):
+            await node.__aenter__()
+    assert not node.root.exists()
+    with pytest.raises(RuntimeError, match="was not started"):
+        _ = node.client
+
+
+async def test_a_foreign_runtime_is_waited_for_and_never_killed(tmp_path: Path) -> None:
+    runtime = RuntimeProcess(tmp_path / "runtime", tmp_path / "cri.sock", events=True)
+    node = LocalNode(tmp_path / "n", cri_endpoint=runtime.endpoint)
+    starting = asyncio.create_task(node.start())
+    try:
+        await runtime.start()
+        await asyncio.wait_for(starting, 30)
+        with pytest.raises(RuntimeError, match="in a process of its own"):
+            await node.kill_runtime()
+        await node.start_runtime()  # nothing to start
+    finally:
+        await node.stop()
+        await runtime.stop()
+        await runtime.stop()  # again is no harm
+
+
+async def test_a_node_restarted_on_the_same_root_takes_up_its_name(tmp_path: Path) -> None:
+    api = ApiServer()
+    async with LocalNode(tmp_path / "n", api=api) as node:
+        await node.stop_kubelet()
+        await node.start_kubelet()
+        assert len((await node.client.list_all(NODES, dict)).items) == 1
+
+
+async def test_local_access_never_changes() -> None:
+    access = LocalAccess("http://127.0.0.1:1")
+    assert await access.renew(await access.current()) == await access.current()
+    assert access.description == "no credentials"
