@@ -28,7 +28,7 @@ PATIENCE = 30.0
 async def eventually(condition: Callable[[], Awaitable[T]]) -> T:
     """The first true value of a condition that has to be asked for."""
     async with asyncio.timeout(PATIENCE):
-        while not (value := await condition()):  # noqa: ASYNC110 - the condition is another process' doing
+        while not (value := await condition()):
             await asyncio.sleep(0.01)
         return value
 
