@@ -3,6 +3,7 @@
 What the calls are is `client`'s concern.
 """
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -23,8 +24,8 @@ CallObserver = Callable[[str, str, int, float], None]
 DateObserver = Callable[[str, float, float], None]
 """Is told of each answer: its Date header, and between which two monotonic times it was given."""
 
-_CONNECTIONS = 6
-"""A burst of writes waits for a free connection rather than pay for one more TLS handshake each."""
+_CALLS = 6
+"""Calls under way at once, watches apart: a burst of writes waits rather than pay for one more TLS handshake each."""
 _KEEP_ALIVE_SECONDS = 15.0
 """How long an unused connection is kept: well under the 90 s after which API servers close theirs."""
 _CUT = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
@@ -57,6 +58,7 @@ class Transport:
         self._on_call = on_call
         self._on_date = on_date
         self._session: aiohttp.ClientSession | None = None
+        self._calls = asyncio.Semaphore(_CALLS)
 
     @property
     def description(self) -> str:
@@ -71,13 +73,14 @@ class Transport:
 
     async def answer(self, call: Call) -> Mapping[str, Any]:
         """Send a call and read its answer, one JSON object. Raises the ports' errors."""
-        response = await self.open(call)
-        try:
-            body = await response.read()
-        except (aiohttp.ClientError, OSError) as error:
-            unavailable(call, error)
-        finally:
-            response.release()
+        async with self._calls:
+            response = await self.open(call)
+            try:
+                body = await response.read()
+            except (aiohttp.ClientError, OSError) as error:
+                unavailable(call, error)
+            finally:
+                response.release()
         return decode(body, call.what)
 
     async def open(self, call: Call) -> aiohttp.ClientResponse:
@@ -140,9 +143,7 @@ class Transport:
     def _opened_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE_SECONDS, socket_factory=_socket
-                ),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, socket_factory=_socket),
                 headers={"User-Agent": f"crrd/{__version__}", "Accept": "application/json"},
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

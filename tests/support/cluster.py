@@ -252,13 +252,13 @@ class Cluster:
         last: Json = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                async for last in self._versions(resource, name):
+                async for last in self.versions(resource, name):
                     if condition(last):
                         return last
         shown = json.dumps({key: last.get(key) for key in ("metadata", "status")}, indent=1)
         raise AssertionError(f"not within {seconds:g} s: {what}; last:\n{shown}")
 
-    async def _versions(self, resource: Resource, name: str) -> AsyncIterator[Json]:
+    async def versions(self, resource: Resource, name: str) -> AsyncIterator[Json]:
         """The object as it is and as it changes, {} while there is none; never ends."""
         selector = f"metadata.name={name}"
         while True:

@@ -1,0 +1,201 @@
+"""How fast, how many writes, how much memory: 30 pods on a real containerd, one request each, all at once; then one.
+
+Beside it, the same containers stopped by hand through the CRI: the least that it can take. Everything runs in
+processes of its own (API server, kubelet, node daemon, containerd); with the variables of the end-to-end tests
+(CRRD_TEST_KUBECONFIG ...) it runs on the cluster that they name instead.
+
+A container's end is the runtime's own finishedAt; times count from the moment at which the POST was sent.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from daemon.kube.resources import REQUESTS
+from tests.support.cluster import (
+    VARIABLES,
+    Cluster,
+    Json,
+    bare,
+    completed,
+    container,
+    container_id,
+    crr_for,
+    foreign,
+    on_foreign_cluster,
+)
+from tests.support.containerd import Containerd, missing
+from tests.support.images import BUSYBOX_IMAGE
+from tests.support.node_daemon import NodeDaemon
+
+PODS = 30
+SINGLES = 5
+SCRIPT = "trap 'exit 0' TERM; while :; do sleep 1 & wait; done"
+
+
+@asynccontextmanager
+async def _process(*command: str, log: Path) -> AsyncIterator[None]:
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", *command, stdout=out, stderr=out)
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@asynccontextmanager
+async def _cluster(folder: Path) -> AsyncIterator[Cluster]:
+    """The foreign cluster, or an API server and a kubelet on a private containerd, each a process of its own."""
+    variables = foreign()
+    if variables is not None:
+        async with on_foreign_cluster(variables, folder) as found:
+            yield found
+        return
+    containerd = Containerd()
+    await asyncio.to_thread(containerd.prepare)
+    kubeconfig = folder / "kubeconfig"
+    api = ("daemon.localnode.apiserver", "--kubeconfig-out", str(kubeconfig))
+    kubelet = ["daemon.localnode.kubelet", "--kubeconfig", str(kubeconfig), "--cri-endpoint", containerd.endpoint]
+    kubelet += ["--node-name", "bench", "--root", str(folder / "kubelet")]
+    values = (str(kubeconfig), containerd.endpoint, "bench", BUSYBOX_IMAGE)
+    try:
+        async with _process(*api, log=folder / "api.log"):
+            async with asyncio.timeout(20):
+                while not kubeconfig.exists():
+                    await asyncio.sleep(0.05)
+            async with (
+                _process(*kubelet, log=folder / "kubelet.log"),
+                on_foreign_cluster(dict(zip(VARIABLES, values, strict=True)), folder) as found,
+            ):
+                yield found
+    finally:
+        await asyncio.to_thread(containerd.destroy)
+
+
+async def _pods(cluster: Cluster, prefix: str, count: int) -> list[Json]:
+    print(f"  starting {count} pods ({prefix})", flush=True)
+    names = [f"{prefix}-{number}" for number in range(count)]
+    return list(await asyncio.gather(*(cluster.run_pod(name, [container("app", SCRIPT)], grace=30) for name in names)))
+
+
+async def _remove(cluster: Cluster, pods: Sequence[Json]) -> None:
+    await asyncio.gather(*(cluster.delete_pod(pod["metadata"]["name"], grace=1) for pod in pods))
+
+
+async def _ended(cluster: Cluster, pod: Json) -> float:
+    """When the pod's first container ended, by the runtime's clock."""
+    return (await cluster.status(container_id(pod, "app"))).finished_at / 1e9
+
+
+async def _raw(cluster: Cluster, pods: Sequence[Json]) -> list[float]:
+    """Seconds until each container has ended when all are stopped at once through the CRI."""
+    begin = time.time()
+    await asyncio.gather(*(cluster.stop(bare(container_id(pod, "app")), seconds=30) for pod in pods))
+    return [await _ended(cluster, pod) - begin for pod in pods]
+
+
+async def _requests(cluster: Cluster, pods: Sequence[Json]) -> tuple[list[float], list[float], list[int]]:
+    """Seconds from each request's creation to its container's end and to Completed; writes of each request."""
+    sent: dict[str, float] = {}
+
+    async def one(pod: Json) -> tuple[float, float, int]:
+        body = crr_for(pod, ["app"])
+        name = body["metadata"]["name"]
+        sent[name] = time.time()
+        created = await cluster.create_request(body)
+        versions = {created["metadata"]["resourceVersion"]}
+        async for found in cluster.versions(REQUESTS, name):
+            versions.add(found["metadata"]["resourceVersion"])
+            if completed(found):
+                break
+        done = time.time()
+        return await _ended(cluster, pod) - sent[name], done - sent[name], len(versions) - 1
+
+    results = await asyncio.gather(*(one(pod) for pod in pods))
+    stops, ends, writes = zip(*results, strict=True)
+    return list(stops), list(ends), list(writes)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory(pid: int) -> dict[str, float]:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "VmHWM")))
+    return {key: int(value.split()[0]) / 1024 for key, value in found.items()}
+
+
+def _row(what: str, values: Sequence[float]) -> None:
+    ordered = sorted(values)
+    p99 = ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]
+    print(f"  {what:44} p50 {statistics.median(ordered):7.3f} s   p99 {p99:7.3f} s", flush=True)
+
+
+async def run() -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory(prefix="crrd-bench-") as name:
+        folder = Path(name)
+        async with _cluster(folder) as cluster:
+            daemon = NodeDaemon(
+                folder / "node.log",
+                node_name=cluster.node_name,
+                kubeconfig=cluster.kubeconfig,
+                cri_endpoint=cluster.cri_endpoint,
+                flags=("--log-level", "info"),
+            )
+            await daemon.start()
+            try:
+                await _measure(cluster, daemon)
+            finally:
+                await daemon.terminate()
+
+
+async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
+    fresh = _memory(daemon.pid)["VmRSS"]
+    singles = await _pods(cluster, "single", 2 * SINGLES)
+    raw_one, one = [], []
+    for pod in singles[:SINGLES]:
+        raw_one += await _raw(cluster, [pod])
+    for pod in singles[SINGLES:]:
+        stops, _, _ = await _requests(cluster, [pod])
+        one += stops
+    await _remove(cluster, singles)
+    by_hand = await _pods(cluster, "raw", PODS)
+    raw = await _raw(cluster, by_hand)
+    await _remove(cluster, by_hand)
+    pods = await _pods(cluster, "web", PODS)
+    before = _cpu_seconds(daemon.pid)
+    stops, ends, writes = await _requests(cluster, pods)
+    cpu = _cpu_seconds(daemon.pid) - before
+    memory = _memory(daemon.pid)
+    print(f"recreate: {PODS} pods, one request each")
+    _row("one: stopped by hand through the CRI", raw_one)
+    _row("one: request created to stopped", one)
+    _row(f"{PODS} at once: stopped by hand through the CRI", raw)
+    _row(f"{PODS} at once: request created to stopped", stops)
+    _row(f"{PODS} at once: request created to Completed", ends)
+    print(f"  API writes a request (besides events)        {statistics.mean(writes):.2f}, at most {max(writes)}")
+    print(f"  node daemon: CPU {cpu / PODS * 1000:.1f} ms a request; resident {fresh:.1f} MiB fresh, ", end="")
+    print(f"{memory['VmRSS']:.1f} after, {memory['VmHWM']:.1f} at most")
+    await _remove(cluster, pods)
+
+
+def main() -> None:
+    """Run the bench where it can be run."""
+    if foreign() is None and (reason := missing()):
+        print(f"recreate: skipped: {reason}")
+        return
+    asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main()
