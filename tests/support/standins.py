@@ -100,7 +100,7 @@ class MemoryNode:
     async def until(self, condition: Callable[[], bool], seconds: float = 600.0) -> None:
         """Wait in virtual time."""
         async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 - any condition, and virtual time costs nothing
+            while not condition():
                 await asyncio.sleep(0.05)
 
     async def completed(self, uid: str = "r1") -> Status:
