@@ -3,11 +3,8 @@
 import asyncio
 import gc
 import os
-import signal
 import time
-from collections.abc import Coroutine
-from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import structlog
 
@@ -21,10 +18,10 @@ from daemon.kube.events import KubeEventSink
 from daemon.kube.source import PodSource, RequestSource
 from daemon.kube.status import KubeStatusWriter
 from daemon.lean import give_back
-from daemon.ports import ConfigurationError
 from daemon.reactor.board import Board
 from daemon.reactor.run import Reactor
 from daemon.reactor.telemetry import Silence
+from daemon.running import configuration_errors_alone, stop_on_signals, unless_stopped
 from daemon.telemetry.health import Health, StatusServer, task_check
 from daemon.telemetry.log import configure, toggle_debug_on_signal
 
@@ -64,16 +61,13 @@ class _Node:
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
-        self._stop = asyncio.Event()
         self._health = Health()
         self._runtime: NodeRuntime | None = None
 
     async def run(self) -> int:
         """Connect, serve, drain."""
         config = self._config
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled)
+        stop = stop_on_signals()
         toggle_debug_on_signal()
         log.info("starting", version=__version__, node=config.node_name)
         access = find_access(config.kubeconfig, os.environ)
@@ -82,36 +76,17 @@ class _Node:
         address = await server.start()
         log.info("serving health", address=address)
         try:
-            runtime = await self._unless_stopped(connect(config.cri_endpoints))
+            runtime = await unless_stopped(stop, connect(config.cri_endpoints))
             if runtime is not None:
                 self._runtime = runtime
-                await self._serve(runtime, KubeClient(access))
+                with configuration_errors_alone():
+                    await self._serve(runtime, KubeClient(access), stop)
         finally:
             await server.stop()
         log.info("stopped")
         return 0
 
-    def _signalled(self) -> None:
-        """The first signal drains, a second one ends at once."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-        self._stop.set()
-
-    async def _unless_stopped(self, connecting: Coroutine[Any, Any, NodeRuntime]) -> NodeRuntime | None:
-        """Wait for the runtime, or for a signal to stop."""
-        task = asyncio.ensure_future(connecting)
-        stop = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if task.done():
-            return task.result()
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        return None
-
-    async def _serve(self, runtime: NodeRuntime, client: KubeClient) -> None:
+    async def _serve(self, runtime: NodeRuntime, client: KubeClient, stop: asyncio.Event) -> None:
         """Run every loop until a signal comes, then drain."""
         node_name = self._config.node_name
         events = KubeEventSink(client, node_name)
@@ -138,14 +113,12 @@ class _Node:
                 self._check(loops, requests, reactor)
                 gc.collect()
                 gc.freeze()  # what start-up made stays: later collections need not look at it
-                await self._stop.wait()
+                await stop.wait()
                 log.info("draining", stops=reactor.executor.working)
                 await reactor.drain()
                 await events.flush(EVENT_FLUSH_SECONDS)
                 for task in loops.values():
                     task.cancel()
-        except* ConfigurationError as errors:
-            raise errors.exceptions[0] from None
         finally:
             await reactor.close()
             await client.close()

@@ -24,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"crrd {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_node(commands)
+    _add_manager(commands)
     _add_demo(commands)
     return parser
 
@@ -73,6 +74,93 @@ def _run_node(args: argparse.Namespace) -> int:
     from daemon.config import node_config  # noqa: PLC0415
 
     return run_node(node_config(args))
+
+
+def _add_manager(commands: "Commands[argparse.ArgumentParser]") -> None:
+    from daemon.flags import add_kubeconfig_flag, add_log_flags, env_default  # noqa: PLC0415
+
+    manager = commands.add_parser(
+        "manager",
+        help="admission and lifecycle of requests, for the whole cluster",
+        description="Serves the admission webhooks (defaults, status context, labels) and, where it leads, ends "
+        "requests by\ndeadline, keeps pods unready while they are recreated, and deletes requests after their TTL.",
+        epilog="examples:\n"
+        "  crrd manager --namespace crrd-system\n"
+        "  crrd manager --tls-cert-file /certs/tls.crt --tls-key-file /certs/tls.key\n\n"
+        "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration that waiting does not heal",
+        formatter_class=_Formatter,
+    )
+    add = manager.add_argument
+    add(
+        "--namespace",
+        default=env_default("POD_NAMESPACE", "crrd-system"),
+        metavar="NAME",
+        help="where its Lease, Secret and Service are (environment: POD_NAMESPACE; default: %(default)s)",
+    )
+    add(
+        "--identity",
+        default=env_default("POD_NAME"),
+        metavar="NAME",
+        help="which candidate for leadership this is (environment: POD_NAME; default: made up)",
+    )
+    add(
+        "--webhook-address",
+        default=env_default("CRRD_WEBHOOK_ADDRESS", "0.0.0.0:9443"),
+        metavar="HOST:PORT",
+        help="where admission is served, over TLS (environment: CRRD_WEBHOOK_ADDRESS; default: %(default)s)",
+    )
+    add(
+        "--service",
+        default=env_default("CRRD_SERVICE", "crrd-manager"),
+        metavar="NAME",
+        help="the Service in front of it, for the certificate (environment: CRRD_SERVICE; default: %(default)s)",
+    )
+    add(
+        "--certificate-name",
+        action="append",
+        metavar="NAME",
+        help="a further DNS name or IP address for the certificate; may be repeated",
+    )
+    add(
+        "--secret",
+        default=env_default("CRRD_SECRET", "crrd-manager-tls"),
+        metavar="NAME",
+        help="the Secret that keeps CA and certificate (environment: CRRD_SECRET; default: %(default)s)",
+    )
+    add(
+        "--webhook-configuration",
+        action="append",
+        metavar="NAME",
+        help="webhook configurations of this name get the caBundle; may be repeated (default: crrd)",
+    )
+    add(
+        "--tls-cert-file",
+        default=env_default("CRRD_TLS_CERT_FILE"),
+        metavar="FILE",
+        help="a mounted certificate instead of an own one (environment: CRRD_TLS_CERT_FILE)",
+    )
+    add(
+        "--tls-key-file",
+        default=env_default("CRRD_TLS_KEY_FILE"),
+        metavar="FILE",
+        help="its key (environment: CRRD_TLS_KEY_FILE)",
+    )
+    add(
+        "--ca-file",
+        default=env_default("CRRD_CA_FILE"),
+        metavar="FILE",
+        help="its CA, to be written as caBundle; without it somebody else writes that (environment: CRRD_CA_FILE)",
+    )
+    add_kubeconfig_flag(manager)
+    add_log_flags(manager)
+    manager.set_defaults(run=_run_manager)
+
+
+def _run_manager(args: argparse.Namespace) -> int:
+    from daemon.config import manager_config  # noqa: PLC0415
+    from daemon.manager_app import run_manager  # noqa: PLC0415
+
+    return run_manager(manager_config(args))
 
 
 def _add_demo(commands: "Commands[argparse.ArgumentParser]") -> None:

@@ -4,9 +4,11 @@ A flag wins over its environment variable, an environment variable over the defa
 """
 
 import argparse
+import os
 import re
-from collections.abc import Mapping
+import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from daemon.flags import LEVELS, cri_endpoints
 from daemon.ports import ConfigurationError
@@ -27,15 +29,16 @@ class NodeConfig:
     log_level: str
 
 
-def check_choices(values: Mapping[str, str], choices: Mapping[str, tuple[str, ...]]) -> None:
+def check_log_choices(args: argparse.Namespace) -> None:
     """Check what argparse does not: choices that came from the environment.
 
     Raises:
         ConfigurationError: naming the variable and what it may be.
     """
-    for name, value in values.items():
-        if value not in choices[name]:
-            raise ConfigurationError(f"{name} is {value!r}, but has to be one of {', '.join(choices[name])}")
+    choices = {"CRRD_LOG_FORMAT": (args.log_format, ("console", "json")), "CRRD_LOG_LEVEL": (args.log_level, LEVELS)}
+    for name, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise ConfigurationError(f"{name} is {value!r}, but has to be one of {', '.join(allowed)}")
 
 
 def node_config(args: argparse.Namespace) -> NodeConfig:
@@ -44,10 +47,7 @@ def node_config(args: argparse.Namespace) -> NodeConfig:
     Raises:
         ConfigurationError: a value is missing or impossible.
     """
-    check_choices(
-        {"CRRD_LOG_FORMAT": args.log_format, "CRRD_LOG_LEVEL": args.log_level},
-        {"CRRD_LOG_FORMAT": ("console", "json"), "CRRD_LOG_LEVEL": LEVELS},
-    )
+    check_log_choices(args)
     if not args.node_name:
         raise ConfigurationError("no node name: give --node-name, or NODE_NAME (in a DaemonSet from spec.nodeName)")
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", args.node_name):
@@ -56,6 +56,66 @@ def node_config(args: argparse.Namespace) -> NodeConfig:
         node_name=args.node_name,
         kubeconfig=args.kubeconfig,
         cri_endpoints=cri_endpoints(args.cri_endpoint),
+        bind_address=args.bind_address,
+        log_format=args.log_format,
+        log_level=args.log_level,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerConfig:
+    """What `crrd manager` runs with."""
+
+    kubeconfig: str
+    namespace: str
+    """Where its Lease, its Secret and its Service are."""
+    identity: str
+    """Which candidate for leadership it is: the name of its pod."""
+    webhook_address: str
+    service: str
+    names: tuple[str, ...]
+    """Further DNS names and IP addresses for the serving certificate."""
+    secret: str
+    webhook_configurations: tuple[str, ...]
+    """Names of the mutating and validating webhook configurations whose caBundle is its to write."""
+    tls_cert_file: str
+    tls_key_file: str
+    ca_file: str
+    bind_address: str
+    log_format: LogFormat
+    log_level: str
+
+
+def manager_config(args: argparse.Namespace) -> ManagerConfig:
+    """The configuration of `crrd manager`.
+
+    Raises:
+        ConfigurationError: a value is missing or impossible.
+    """
+    check_log_choices(args)
+    if bool(args.tls_cert_file) != bool(args.tls_key_file):
+        raise ConfigurationError("--tls-cert-file and --tls-key-file go together: give both, or none")
+    if args.ca_file and not args.tls_cert_file:
+        raise ConfigurationError("--ca-file goes with --tls-cert-file: without it, crrd has a CA of its own")
+    for flag, file in (
+        ("--tls-cert-file", args.tls_cert_file),
+        ("--tls-key-file", args.tls_key_file),
+        ("--ca-file", args.ca_file),
+    ):
+        if file and not Path(file).is_file():
+            raise ConfigurationError(f"{flag}: there is no file {file}")
+    return ManagerConfig(
+        kubeconfig=args.kubeconfig,
+        namespace=args.namespace,
+        identity=args.identity or f"{socket.gethostname()}-{os.getpid()}",
+        webhook_address=args.webhook_address,
+        service=args.service,
+        names=tuple(args.certificate_name or ()),
+        secret=args.secret,
+        webhook_configurations=tuple(args.webhook_configuration or ("crrd",)),
+        tls_cert_file=args.tls_cert_file,
+        tls_key_file=args.tls_key_file,
+        ca_file=args.ca_file,
         bind_address=args.bind_address,
         log_format=args.log_format,
         log_level=args.log_level,

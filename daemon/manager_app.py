@@ -1,0 +1,118 @@
+"""The composition root of `crrd manager`: admission on every replica, the lifecycle on the one that leads."""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from daemon import __version__
+from daemon.config import ManagerConfig
+from daemon.kube.client import KubeClient
+from daemon.kube.clock import ServerClock
+from daemon.kube.config import find_access
+from daemon.kube.events import KubeEventSink
+from daemon.manager.certs import MountedCertificates, SecretCertificates, Trust
+from daemon.manager.controller import Controller
+from daemon.manager.leader import LeaderElection
+from daemon.manager.pki import service_names
+from daemon.manager.tls import ServingTls
+from daemon.manager.webhook import WebhookServer
+from daemon.running import configuration_errors_alone, stop_on_signals
+from daemon.telemetry.health import Health, StatusServer, task_check
+from daemon.telemetry.log import configure, toggle_debug_on_signal
+
+log = structlog.get_logger(__name__)
+
+EVENT_FLUSH_SECONDS = 3.0
+
+
+def run_manager(config: ManagerConfig) -> int:
+    """Run the manager until SIGTERM or Ctrl-C; returns the exit code.
+
+    Raises:
+        ConfigurationError: something that waiting does not heal.
+    """
+    configure(config.log_format, config.log_level)
+    return asyncio.run(_run(config))
+
+
+async def _run(config: ManagerConfig) -> int:
+    """Build everything, run it, drain it."""
+    stop = stop_on_signals()
+    toggle_debug_on_signal()
+    log.info("starting", version=__version__, identity=config.identity)
+    health = Health()
+    access = find_access(config.kubeconfig, os.environ)
+    clock = ServerClock()
+    # Admission has a client of its own: a busy controller must not keep it waiting for a connection.
+    client, admission_client = KubeClient(access, on_date=clock.observe), KubeClient(access)
+    server = StatusServer(config.bind_address, health.routes())
+    log.info("serving health", address=await server.start())
+    try:
+        with configuration_errors_alone():
+            await _serve(config, (client, admission_client), clock, health, stop)
+    finally:
+        await server.stop()
+        await client.close()
+        await admission_client.close()
+    log.info("stopped")
+    return 0
+
+
+async def _serve(
+    config: ManagerConfig,
+    clients: tuple[KubeClient, KubeClient],
+    clock: ServerClock,
+    health: Health,
+    stop: asyncio.Event,
+) -> None:
+    """Run every loop until a signal comes; admission drains while the rest goes on."""
+    client, admission_client = clients
+    tls = ServingTls()
+    webhook = WebhookServer(config.webhook_address, tls, admission_client, health)
+    events = KubeEventSink(client, config.identity, "crrd-manager")
+    controller = Controller(client, events, clock)
+    election = LeaderElection(client, config.namespace, config.identity, now=lambda: datetime.now(UTC))
+    health.live.update(election.checks)
+    health.ready.update(controller.checks)
+    async with asyncio.TaskGroup() as group:
+        loops = {
+            "certificates": group.create_task(_certificates(config, admission_client, tls), name="certificates"),
+            "election": group.create_task(election.run(controller.run), name="election"),
+            "events": group.create_task(events.run(), name="events"),
+        }
+        for name, task in loops.items():
+            health.live[name] = task_check(task)
+        await webhook.run(stop)
+        log.info("draining")
+        await _end(loops.pop("election"))
+        await events.flush(EVENT_FLUSH_SECONDS)
+        for task in loops.values():
+            task.cancel()
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for its clean-up: the lease is given back there."""
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+def _certificates(config: ManagerConfig, client: KubeClient, tls: ServingTls) -> Coroutine[Any, Any, Any]:
+    """The loop that keeps the webhook's certificate in force."""
+    trust = Trust(client, config.webhook_configurations, config.webhook_configurations)
+    if config.tls_cert_file:
+        ca_file = Path(config.ca_file) if config.ca_file else None
+        mounted = MountedCertificates(
+            tls,
+            Path(config.tls_cert_file),
+            Path(config.tls_key_file),
+            ca_file=ca_file,
+            trust=trust if ca_file else None,
+        )
+        return mounted.run()
+    names = (*service_names(config.service, config.namespace), *config.names)
+    return SecretCertificates(client, tls, trust, namespace=config.namespace, secret=config.secret, names=names).run()
