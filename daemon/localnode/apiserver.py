@@ -36,6 +36,7 @@ from daemon.localnode.api.objects import Object
 from daemon.localnode.api.routing import Call
 from daemon.localnode.api.store import Store
 from daemon.localnode.api.watching import Watches
+from daemon.localnode.api.webhooks import Webhooks
 from daemon.localnode.api.writes import Writes
 
 __all__ = [
@@ -96,6 +97,8 @@ class ApiServer:
         self.store = Store(history)
         self.registry = Registry(resources.BUILTIN)
         self.admission = Admission()
+        self._webhooks = Webhooks(self.store)
+        self._webhooks.take_part(self.admission)
         self._faults = Faults()
         self._journal = Journal(state_file, self.store) if state_file else None
         self._cache = Cache(self.store)
@@ -145,6 +148,7 @@ class ApiServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        await self._webhooks.close()
         if self._journal is not None:
             self._journal.close()
 

@@ -6,9 +6,10 @@ the demo; with `--keep` it stays until Ctrl-C.
 
 import asyncio
 import json
+import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,21 @@ import aiohttp
 import structlog
 
 from daemon.core.manifest import parse_pod, parse_request
-from daemon.core.model import API_VERSION, KIND, LABEL_ACTIVE, LABEL_NODE_NAME, LABEL_POD_UID, PodView, Request
+from daemon.core.model import API_VERSION, GROUP, KIND, PLURAL, VERSION, PodView, Request
 from daemon.cri.client import CriClient
 from daemon.cri.endpoint import discover
 from daemon.kube.client import KubeClient
-from daemon.kube.resources import PODS, REQUESTS
+from daemon.kube.resources import PODS, REQUESTS, Resource
 from daemon.localnode.demo_view import Snapshot, View, make_view
 from daemon.localnode.node import LocalNode
-from daemon.ports import ConfigurationError, CrrdError
+from daemon.ports import ConfigurationError, ConflictError, CrrdError
 
 NAMESPACE = "default"
 POD = "demo"
 REQUEST = "restart-app"
 PATIENCE_SECONDS = 60.0
+END_SECONDS = 5.0
+"""For a daemon to drain; the demo ends then anyway."""
 SHELL_LOOP = "trap 'echo got TERM; exit 0' TERM; while true; do sleep 0.1; done"
 
 
@@ -88,10 +91,12 @@ class _Demo:
         await client.create(PODS, NAMESPACE, self._pod(node.node_name))
         self._view.say(f'creating pod "{POD}": "app" with a preStop hook that writes into a volume, and "side"')
         before = await self._pod_ready(client)
-        daemon = await stack.enter_async_context(NodeDaemon(node))
-        self._view.say(f"node daemon runs as process {daemon.pid}, its log is {daemon.log}")
+        self._view.say("starting crrd manager (admission, lifecycle) and crrd node, as processes of their own")
+        manager = await stack.enter_async_context(running_manager(node))
+        daemon = await stack.enter_async_context(node_daemon(node))
+        self._view.say(f"manager {manager.pid} and node daemon {daemon.pid} are ready, their logs in {node.root}")
         self._view.say(f'posting ContainerRecreateRequest "{REQUEST}" for container "app"')
-        created = await client.create(REQUESTS, NAMESPACE, _request(before.pod, node.node_name))
+        created = await client.create(REQUESTS, NAMESPACE, _request())
         final = await self._follow(client, parse_request(created))
         after = await self._pod_ready(client)
         hook = await _read_hook(node.cri_endpoint, after.pod)
@@ -170,13 +175,13 @@ class _Demo:
                 await asyncio.sleep(0.1)
 
 
-class NodeDaemon:
-    """`crrd node` as a separate process, on a local node; an async context manager."""
+class Daemon:
+    """`crrd node` or `crrd manager` as a separate process on a local node; an async context manager."""
 
-    def __init__(self, node: LocalNode) -> None:
-        self.log = Path(node.root) / "crrd-node.log"
-        self._command = [sys.executable, "-m", "daemon", "node", "--node-name", node.node_name]
-        self._command += ["--kubeconfig", str(node.kubeconfig), "--cri-endpoint", node.cri_endpoint]
+    def __init__(self, command: str, log: Path, kubeconfig: Path, *flags: str) -> None:
+        self.log = log
+        self._name = f"crrd {command}"
+        self._command = [sys.executable, "-m", "daemon", command, "--kubeconfig", str(kubeconfig), *flags]
         self._command += ["--bind-address", "127.0.0.1:0", "--log-format", "json"]
         self._process: asyncio.subprocess.Process | None = None
 
@@ -185,7 +190,7 @@ class NodeDaemon:
         """The process' ID, 0 before it was started."""
         return self._process.pid if self._process else 0
 
-    async def __aenter__(self) -> "NodeDaemon":
+    async def __aenter__(self) -> "Daemon":
         with self.log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(*self._command, stderr=log, stdout=log)
         try:
@@ -200,16 +205,20 @@ class NodeDaemon:
         process = self._process
         if process is not None and process.returncode is None:
             process.terminate()
-            await process.wait()
+            try:
+                await asyncio.wait_for(process.wait(), END_SECONDS)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
 
     async def _ready(self) -> None:
-        """Wait until the daemon watches."""
+        """Wait until the daemon's /readyz says so."""
         address = ""
         async with aiohttp.ClientSession() as session:
             while True:
                 if self._process is not None and self._process.returncode is not None:
                     tail = self.log.read_text(encoding="utf-8").strip().splitlines()[-1:]
-                    raise ConfigurationError(f"the node daemon ended: {' '.join(tail)}")
+                    raise ConfigurationError(f"{self._name} ended: {' '.join(tail)}")
                 address = address or self._address()
                 if address:
                     with suppress(aiohttp.ClientError):
@@ -228,15 +237,51 @@ class NodeDaemon:
         return ""
 
 
-def _request(pod: PodView, node_name: str) -> dict[str, Any]:
-    """The request, with the labels and the status context that admission sets in a cluster."""
-    context = {"containerID": pod.containers["app"].container_id, "restartCount": 0}
-    labels = {LABEL_POD_UID: pod.uid, LABEL_NODE_NAME: node_name, LABEL_ACTIVE: "true"}
+def node_daemon(node: LocalNode) -> Daemon:
+    """`crrd node` for a local node."""
+    log = node.root / "crrd-node.log"
+    return Daemon("node", log, node.kubeconfig, "--node-name", node.node_name, "--cri-endpoint", node.cri_endpoint)
+
+
+@asynccontextmanager
+async def running_manager(node: LocalNode) -> AsyncIterator[Daemon]:
+    """`crrd manager` for a local node, and the webhook configurations by which the API server asks it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for kind in ("Mutating", "Validating"):
+        resource = Resource(f"{kind.lower()}webhookconfigurations", "admissionregistration.k8s.io")
+        await node.client.create(resource, "", _webhook_configuration(kind, port))
+    with suppress(ConflictError):
+        await node.client.create(Resource("namespaces"), "", {"metadata": {"name": "crrd-system"}})
+    flags = ("--webhook-address", f"127.0.0.1:{port}", "--certificate-name", "127.0.0.1")
+    async with Daemon("manager", node.root / "crrd-manager.log", node.kubeconfig, *flags) as manager:
+        yield manager
+
+
+def _webhook_configuration(kind: str, port: int) -> dict[str, Any]:
+    """What manifests install, with a URL instead of a Service."""
+    path, operations = ("mutate-crr", ["CREATE"]) if kind == "Mutating" else ("validate-crr", ["CREATE", "UPDATE"])
+    rule = {"apiGroups": [GROUP], "apiVersions": [VERSION], "resources": [PLURAL], "operations": operations}
+    webhook = {
+        "name": f"{path}.{GROUP}",
+        "clientConfig": {"url": f"https://127.0.0.1:{port}/{path}"},
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": "Fail",
+    }
+    name = f"{kind}WebhookConfiguration"
+    shape = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": name, "metadata": {"name": "crrd"}}
+    return {**shape, "webhooks": [webhook]}
+
+
+def _request() -> dict[str, Any]:
+    """The request as a user writes it: admission adds labels, defaults and the container's ID."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": REQUEST, "namespace": NAMESPACE, "labels": labels},
-        "spec": {"podName": POD, "containers": [{"name": "app", "statusContext": context}]},
+        "metadata": {"name": REQUEST, "namespace": NAMESPACE},
+        "spec": {"podName": POD, "containers": [{"name": "app"}]},
     }
 
 
