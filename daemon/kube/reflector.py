@@ -28,7 +28,7 @@ _FAILURES_WHILE_REACHABLE = 2
 """A server that accepts watches and drops them is asked again after half a second or so, not ever more rarely."""
 _LONGEST_PATIENCE_SECONDS = 300.0
 """The most that a server's Retry-After is followed."""
-APPLY = "kubectl apply -k manifests/base"
+APPLY = "kubectl apply -k manifests/default"
 """What brings the CRD and the RBAC role."""
 
 log = structlog.get_logger(__name__)

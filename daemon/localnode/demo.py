@@ -244,8 +244,11 @@ def node_daemon(node: LocalNode) -> Daemon:
 
 
 @asynccontextmanager
-async def running_manager(node: LocalNode) -> AsyncIterator[Daemon]:
-    """`crrd manager` for a local node, and the webhook configurations by which the API server asks it."""
+async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> AsyncIterator[Daemon]:
+    """`crrd manager` for a local node, and the webhook configurations by which the API server asks it.
+
+    `kubeconfig` is the manager's; None for the node's own.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     for kind in ("Mutating", "Validating"):
@@ -254,7 +257,7 @@ async def running_manager(node: LocalNode) -> AsyncIterator[Daemon]:
     with suppress(ConflictError):
         await node.client.create(Resource("namespaces"), "", {"metadata": {"name": "crrd-system"}})
     flags = ("--webhook-address", f"127.0.0.1:{port}", "--certificate-name", "127.0.0.1")
-    async with Daemon("manager", node.root / "crrd-manager.log", node.kubeconfig, *flags) as manager:
+    async with Daemon("manager", node.root / "crrd-manager.log", kubeconfig or node.kubeconfig, *flags) as manager:
         yield manager
 
 

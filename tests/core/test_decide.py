@@ -226,6 +226,10 @@ class TestTrust:
         odd = instance("old", pod_namespace="kube-system")
         assert "belongs to pod kube-system/web" in self.failed(one(request(), odd))
 
+    def test_odd_labels_on_an_instance_that_nobody_named(self) -> None:
+        odd = instance("new", created_at=2, pod_namespace="kube-system")
+        assert "containerd://new belongs to pod kube-system/web" in self.failed(one(request(), odd))
+
     def test_another_runtime(self) -> None:
         req = request(pinned={"app": replace(pin("old"), container_id="docker://old")})
         message = self.failed(one(req, instance("old")))

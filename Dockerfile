@@ -1,0 +1,32 @@
+# syntax=docker/dockerfile:1
+# Two stages: wheels are built with all tools at hand, then installed where there are none.
+#   docker build -t crrd:0.1.0 .
+#   docker build --build-arg BASE_IMAGE=my-python:3.12 --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) -t crrd .
+# Nothing but the package index is reached.
+ARG BASE_IMAGE=python:3.13-slim
+
+FROM ${BASE_IMAGE} AS build
+# Times inside the wheel: the same sources give the same wheel.
+ARG SOURCE_DATE_EPOCH=1767225600
+ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY daemon daemon
+COPY cri_stubs cri_stubs
+COPY manifests/base/crd.yaml manifests/base/crd.yaml
+RUN pip wheel --no-cache-dir --wheel-dir /wheels .
+
+FROM ${BASE_IMAGE}
+LABEL org.opencontainers.image.title="crrd" \
+      org.opencontainers.image.description="Restarts single containers of running Kubernetes pods in place, on request" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# One arena and prompt trimming keep the daemon small; a read-only root takes no .pyc.
+ENV MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=131072 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+COPY --from=build /wheels /wheels
+RUN pip install --no-cache-dir --no-index --find-links /wheels --root-user-action ignore crrd \
+    && rm -rf /wheels \
+    && pip uninstall --yes --root-user-action ignore pip
+# The manager runs as this user. The node daemon's manifest says root, which owns the CRI socket, and why.
+USER 65532:65532
+ENTRYPOINT ["crrd"]
+CMD ["--help"]

@@ -1,0 +1,131 @@
+"""The manifests render, fit Kubernetes' published schemas, and say what the code needs."""
+
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from daemon.cli import build_parser
+from daemon.config import manager_config
+from daemon.core import model
+from daemon.manager.leader import LEASE_NAME
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+RENDERED = ["base", "default", "overlays/containerd", "overlays/crio", "overlays/k3s", "overlays/beside-openkruise"]
+KUBERNETES = "1.36"
+NO_SCHEMA = {"CustomResourceDefinition"}
+"""Too recursive for the published schemas; a real API server takes it in the end-to-end tests."""
+
+Json = dict[str, Any]
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to render manifests")
+
+
+@cache
+def rendered(folder: str) -> list[Json]:
+    result = subprocess.run(
+        ["kubectl", "kustomize", str(MANIFESTS / folder)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return [found for found in yaml.safe_load_all(result.stdout) if found]
+
+
+def one(folder: str, kind: str, name: str) -> Json:
+    return next(each for each in rendered(folder) if (each["kind"], each["metadata"]["name"]) == (kind, name))
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_renders_and_fits_the_published_schemas(folder: str) -> None:
+    for found in rendered(folder):
+        if found["kind"] not in NO_SCHEMA:
+            kubernetes_validate.validate(found, KUBERNETES, strict=True)
+
+
+def test_beside_openkruise_there_is_the_node_daemon_alone() -> None:
+    kinds = {found["kind"] for found in rendered("overlays/beside-openkruise")}
+    assert "DaemonSet" in kinds
+    assert not kinds & {"Deployment", "CustomResourceDefinition", "MutatingWebhookConfiguration"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "socket"),
+    [
+        ("default", "/run/containerd/containerd.sock"),
+        ("overlays/crio", "/run/crio/crio.sock"),
+        ("overlays/k3s", "/run/k3s/containerd/containerd.sock"),
+    ],
+)
+def test_the_folder_of_the_socket_is_mounted_where_the_socket_is_looked_for(folder: str, socket: str) -> None:
+    spec = one(folder, "DaemonSet", "crrd-node")["spec"]["template"]["spec"]
+    (crrd,) = spec["containers"]
+    environment = {each["name"]: each.get("value") for each in crrd["env"]}
+    assert environment["CRRD_CRI_ENDPOINTS"] == f"unix://{socket}"
+    (volume,) = [each for each in spec["volumes"] if each["name"] == "cri"]
+    (mount,) = [each for each in crrd["volumeMounts"] if each["name"] == "cri"]
+    assert volume["hostPath"]["path"] == mount["mountPath"] == str(Path(socket).parent)
+
+
+def test_nothing_runs_with_more_than_it_needs() -> None:
+    for kind, name in (("DaemonSet", "crrd-node"), ("Deployment", "crrd-manager")):
+        spec = one("default", kind, name)["spec"]["template"]["spec"]
+        (crrd,) = spec["containers"]
+        context = {**spec.get("securityContext", {}), **crrd["securityContext"]}
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert crrd["resources"]["limits"]["memory"]
+        assert {"livenessProbe", "readinessProbe"} <= crrd.keys()
+    assert one("default", "Namespace", "crrd-system")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == (
+        "restricted"
+    )
+
+
+def test_the_node_daemon_may_do_four_things() -> None:
+    rules = one("default", "ClusterRole", "crrd-node")["rules"]
+    granted = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+    assert granted == {
+        ("containerrecreaterequests", "list"),
+        ("containerrecreaterequests", "watch"),
+        ("containerrecreaterequests", "patch"),
+        ("containerrecreaterequests/status", "patch"),
+        ("pods", "list"),
+        ("pods", "watch"),
+        ("events", "create"),
+    }
+
+
+def test_the_policy_is_about_the_daemons_own_service_account_and_label() -> None:
+    account = one("default", "ServiceAccount", "crrd-node")["metadata"]
+    text = yaml.safe_dump(one("default", "ValidatingAdmissionPolicy", "crrd-node"), width=10_000)
+    assert f"system:serviceaccount:{account['namespace']}:{account['name']}" in text
+    assert model.LABEL_NODE_NAME in text
+    assert model.ANNOTATION_PINNED in text
+
+
+def test_the_managers_defaults_are_the_names_in_the_manifests() -> None:
+    config = manager_config(build_parser().parse_args(["manager"]))
+    service = one("default", "Service", config.service)
+    assert service["metadata"]["namespace"] == config.namespace
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        for webhook in one("default", kind, config.webhook_configurations[0])["webhooks"]:
+            reference = webhook["clientConfig"]["service"]
+            assert (reference["namespace"], reference["name"]) == (config.namespace, config.service)
+    rules = one("default", "Role", "crrd-manager")["rules"]
+    named = {name for rule in rules for name in rule.get("resourceNames", [])}
+    assert named == {config.secret, LEASE_NAME}
+    port = config.webhook_address.rpartition(":")[2]
+    (crrd,) = one("default", "Deployment", "crrd-manager")["spec"]["template"]["spec"]["containers"]
+    assert {"name": "webhook", "containerPort": int(port)} in crrd["ports"]
+
+
+def test_the_crd_is_the_kind_that_the_code_speaks() -> None:
+    crd = one("base", "CustomResourceDefinition", f"{model.PLURAL}.{model.GROUP}")["spec"]
+    assert (crd["group"], crd["names"]["kind"], crd["names"]["shortNames"]) == (model.GROUP, model.KIND, ["crr"])
+    (version,) = crd["versions"]
+    assert version["name"] == model.VERSION
+    assert [column["name"] for column in version["additionalPrinterColumns"]] == ["PHASE", "POD", "NODE", "AGE"]
