@@ -201,6 +201,12 @@ class Daemon:
             raise
         return self
 
+    async def kill(self) -> None:
+        """SIGKILL, for those who want to see what happens then."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
     async def __aexit__(self, *_: object) -> None:
         process = self._process
         if process is not None and process.returncode is None:
