@@ -1,0 +1,206 @@
+"""The local API server's patches: RFC 7386, RFC 6902, strategic merge."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.localnode.api.errors import ApiError
+from daemon.localnode.api.json_patch import PatchError, apply_json_patch
+from daemon.localnode.api.merge_patch import merge_patch
+from daemon.localnode.api.strategic_patch import strategic_merge_patch
+
+scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab~/", max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.text("ab", max_size=2), values, max_size=3)
+
+
+@pytest.mark.parametrize(
+    ("target", "patch", "result"),
+    [  # the cases of RFC 7386's appendix
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"a": "foo"}, "bar", "bar"),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_merge_patch(target: Any, patch: Any, result: Any) -> None:
+    assert merge_patch(target, patch) == result
+
+
+@given(objects, objects)
+def test_merge_patch_twice_is_as_once_and_changes_nothing_given(target: dict[str, Any], patch: dict[str, Any]) -> None:
+    before = copy.deepcopy((target, patch))
+    once = merge_patch(target, patch)
+    assert merge_patch(once, patch) == once
+    assert (target, patch) == before
+
+
+@pytest.mark.parametrize(
+    ("document", "operations", "result"),
+    [
+        ({"a": 1}, [{"op": "add", "path": "/b", "value": 2}], {"a": 1, "b": 2}),
+        ({"a": [1, 3]}, [{"op": "add", "path": "/a/1", "value": 2}], {"a": [1, 2, 3]}),
+        ({"a": [1]}, [{"op": "add", "path": "/a/-", "value": 2}], {"a": [1, 2]}),
+        ({"a": [1]}, [{"op": "add", "path": "/a/1", "value": 2}], {"a": [1, 2]}),
+        ({"a": {"b": 1}}, [{"op": "remove", "path": "/a/b"}], {"a": {}}),
+        ({"a": [1, 2]}, [{"op": "remove", "path": "/a/0"}], {"a": [2]}),
+        ({"a": [{"b": 1}]}, [{"op": "replace", "path": "/a/0/b", "value": 2}], {"a": [{"b": 2}]}),
+        ({"a": 1}, [{"op": "copy", "from": "/a", "path": "/b"}], {"a": 1, "b": 1}),
+        ({"a": {"x": 1}, "b": {}}, [{"op": "move", "from": "/a/x", "path": "/b/y"}], {"a": {}, "b": {"y": 1}}),
+        ({"a/b": 1, "c~d": 2}, [{"op": "test", "path": "/a~1b", "value": 1}, {"op": "remove", "path": "/c~0d"}],
+         {"a/b": 1}),
+        ({"": 1}, [{"op": "replace", "path": "/", "value": 2}], {"": 2}),
+        ({"a": 1}, [{"op": "replace", "path": "", "value": [1]}], [1]),
+        ({"a": {"b": [1, {"c": None}]}}, [{"op": "test", "path": "/a", "value": {"b": [1.0, {"c": None}]}}],
+         {"a": {"b": [1, {"c": None}]}}),
+    ],
+)  # fmt: skip
+def test_json_patch(document: Any, operations: list[dict[str, Any]], result: Any) -> None:
+    before = copy.deepcopy(document)
+    assert apply_json_patch(document, operations) == result
+    assert document == before
+
+
+@pytest.mark.parametrize(
+    ("operation", "test_failed"),
+    [
+        ({"op": "test", "path": "/a", "value": True}, True),
+        ({"op": "test", "path": "/l", "value": [1]}, True),
+        ({"op": "test", "path": "/l", "value": {"0": 1}}, True),
+        ({"op": "test", "path": "/d", "value": {"x": 1, "y": 1}}, True),
+        ({"op": "test", "path": "/none", "value": 1}, False),
+        ({"op": "remove", "path": "/none"}, False),
+        ({"op": "replace", "path": "/none", "value": 1}, False),
+        ({"op": "add", "path": "/none/x", "value": 1}, False),
+        ({"op": "add", "path": "/a/x", "value": 1}, False),
+        ({"op": "add", "path": "/l/3", "value": 1}, False),
+        ({"op": "add", "path": "/l/01", "value": 1}, False),
+        ({"op": "remove", "path": "/l/-"}, False),
+        ({"op": "remove", "path": "/l/2"}, False),
+        ({"op": "add", "path": "/b"}, False),
+        ({"op": "add", "path": "b", "value": 1}, False),
+        ({"op": "add", "value": 1}, False),
+        ({"op": "move", "from": "/d", "path": "/d/x"}, False),
+        ({"op": "copy", "path": "/b"}, False),
+        ({"op": "swap", "path": "/a"}, False),
+        ("remove", False),
+    ],
+)
+def test_json_patch_refuses(operation: Any, test_failed: bool) -> None:
+    with pytest.raises(PatchError) as refused:
+        apply_json_patch({"a": 1, "l": [1, 2], "d": {"x": 1}}, [operation])
+    assert refused.value.test_failed is test_failed
+
+
+@given(objects, st.text("ab~/", max_size=2), values, values)
+def test_json_patch_adds_replaces_and_removes_what_a_pointer_names(
+    document: dict[str, Any], name: str, one: Any, other: Any
+) -> None:
+    pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+    added = apply_json_patch(document, [{"op": "add", "path": pointer, "value": one}])
+    assert added == {**document, name: one}
+    test = {"op": "test", "path": pointer, "value": one}
+    replaced = apply_json_patch(added, [test, {"op": "replace", "path": pointer, "value": other}])
+    assert replaced == {**document, name: other}
+    removed = apply_json_patch(replaced, [{"op": "remove", "path": pointer}])
+    assert removed == {key: value for key, value in document.items() if key != name}
+
+
+POD: dict[str, Any] = {
+    "kind": "Pod",
+    "metadata": {"finalizers": ["a/x"]},
+    "spec": {
+        "containers": [{"name": "app", "image": "a:1", "args": ["x", "y"]}, {"name": "log", "image": "l:1"}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "tolerations": [{"key": "a"}],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("patch", "path", "result"),
+    [
+        ({"spec": {"containers": [{"name": "log", "image": "l:2"}]}}, ("spec", "containers", 1),
+         {"name": "log", "image": "l:2"}),
+        ({"spec": {"containers": [{"name": "app", "args": ["z"], "image": None}]}}, ("spec", "containers", 0),
+         {"name": "app", "args": ["z"]}),
+        ({"spec": {"containers": [{"name": "new", "ports": [{"containerPort": 1}]}]}}, ("spec", "containers", 2),
+         {"name": "new", "ports": [{"containerPort": 1}]}),
+        ({"spec": {"containers": [{"name": "app", "$patch": "delete"}]}}, ("spec", "containers"),
+         [{"name": "log", "image": "l:1"}]),
+        ({"spec": {"containers": [{"$patch": "replace"}, {"name": "z"}]}}, ("spec", "containers"), [{"name": "z"}]),
+        ({"spec": {"$patch": "replace", "x": [{"$y": 1, "z": 2}]}}, ("spec",), {"x": [{"z": 2}]}),
+        ({"spec": {"$patch": "delete"}}, ("spec",), {}),
+        ({"spec": {"$patch": "merge", "nodeName": "n"}}, ("spec", "nodeName"), "n"),
+        ({"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "secret"], "secret": {"secretName": "s"}}]}},
+         ("spec", "volumes"), [{"name": "v", "secret": {"secretName": "s"}}]),
+        ({"spec": {"tolerations": [{"key": "b"}]}}, ("spec", "tolerations"), [{"key": "b"}]),
+        ({"spec": {"containers": None}}, ("spec",), {key: POD["spec"][key] for key in ("volumes", "tolerations")}),
+        ({"metadata": {"finalizers": ["a/y", "a/x"]}}, ("metadata", "finalizers"), ["a/x", "a/y"]),
+        ({"metadata": {"finalizers": ["a/y"], "$setElementOrder/finalizers": ["a/y", "a/x"]}},
+         ("metadata", "finalizers"), ["a/y", "a/x"]),
+        ({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/x"]}}, ("metadata", "finalizers"), []),
+        ({"metadata": {"labels": {"a": "b"}}}, ("metadata", "labels"), {"a": "b"}),
+    ],
+)  # fmt: skip
+def test_strategic_merge_patch(patch: dict[str, Any], path: tuple[Any, ...], result: Any) -> None:
+    before = copy.deepcopy(POD)
+    found: Any = strategic_merge_patch(POD, patch)
+    for step in path:
+        found = found[step]
+    assert found == result
+    assert before == POD
+
+
+@pytest.mark.parametrize(
+    ("containers", "order", "result"),
+    [
+        ([{"name": "new"}], ["new", "log", "app"], ["new", "log", "app"]),
+        ([{"name": "app"}], ["log"], ["app", "log"]),
+        ([{"name": "new"}], ["app", "new"], ["app", "log", "new"]),
+        (None, ["log", "app"], ["log", "app"]),
+    ],
+)
+def test_order_of_a_strategic_merge(containers: list[Any] | None, order: list[str], result: list[str]) -> None:
+    patch = {"$setElementOrder/containers": [{"name": name} for name in order]}
+    given_containers = {} if containers is None else {"containers": containers}
+    merged = strategic_merge_patch(POD, {"spec": {**patch, **given_containers}})
+    assert [container["name"] for container in merged["spec"]["containers"]] == result
+
+
+def test_strategic_merge_of_a_service_goes_by_port() -> None:
+    service = {"kind": "Service", "spec": {"ports": [{"port": 80, "name": "a"}]}}
+    merged = strategic_merge_patch(service, {"spec": {"ports": [{"port": 80, "name": "b"}]}})
+    assert merged["spec"]["ports"] == [{"port": 80, "name": "b"}]
+
+
+@pytest.mark.parametrize("patch", [{"$patch": "destroy"}, {"containers": [{"image": "x"}]}, {"containers": ["x"]}])
+def test_strategic_merge_refuses(patch: dict[str, Any]) -> None:
+    with pytest.raises(ApiError) as refused:
+        strategic_merge_patch(POD, {"spec": patch})
+    assert refused.value.code == 400
+
+
+@given(objects, objects)
+def test_without_directives_and_keyed_lists_a_strategic_patch_is_a_merge_patch(
+    target: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    assert strategic_merge_patch(target, patch) == merge_patch(target, patch)
