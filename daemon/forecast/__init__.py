@@ -1,0 +1,1 @@
+"""What kubelet will do with the containers of a node. The parts in here are pure: standard library only, no I/O."""
