@@ -173,7 +173,7 @@ def _add_demo(commands: "Commands[argparse.ArgumentParser]") -> None:
         "pod of\ntwo containers and the node daemon; posts a request, and shows what happens.",
         epilog="examples:\n"
         "  crrd demo\n"
-        "  crrd demo --cri-endpoint unix:///run/containerd/containerd.sock --image docker.io/library/busybox:1.36",
+        "  crrd demo --cri-endpoint unix:///run/containerd/containerd.sock --image busybox:1.36",
         formatter_class=_Formatter,
     )
     add_cri_flag(demo)
