@@ -1,86 +1,73 @@
-"""The hash that kubelet stores with a container, for every era of kubelet: FNV-32a over what that era writes.
+"""The hash that a kubelet of a given version computes of a container, and compares with the one it once stored.
 
-- up to 1.15: the Go struct, dumped; its fields are those of the version;
-- 1.16 to 1.30: the container as Go's JSON, the bytes dumped as numbers;
-- from 1.31: the same over the JSON of image and name alone.
-
-Source: kubelet's `HashContainer` (pkg/kubelet/container/helpers.go) and `DeepHashObject` (pkg/util/hash).
-Ends there: which hash a container has, and what follows from another one, is others' business.
+Three eras, all FNV-1a with 32 bits: up to 1.15 over a dump of the Go struct, from 1.16 over the container's JSON, from
+1.31 over the JSON of name and image alone. Source: `HashContainer` in pkg/kubelet/container/helpers.go and
+`DeepHashObject` in pkg/util/hash/hash.go. What this does with the hash is `report`'s matter.
 """
 
-import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from daemon.forecast.go_format import InexpressibleError, dump, go_json, marshal
-from daemon.forecast.go_types import OLDEST, Version
+from daemon.forecast import go_dump, go_values
+from daemon.forecast.container_types import InexpressibleError
+from daemon.forecast.fnv import fnv32a, fnv32a_of_printed_bytes
+from daemon.forecast.go_json import Writer
+from daemon.forecast.version import OLDEST_MINOR, parse_minor
 
-FIRST_JSON: Version = (1, 16)
-FIRST_NAME_AND_IMAGE: Version = (1, 31)
-
-_OFFSET, _PRIME = 2166136261, 16777619
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)?(?:[-+].*)?")
-
-
-def parse_version(text: str) -> Version:
-    """Major and minor of a kubelet version: "1.26", "v1.9.11", "1.31.0-rc.1+k3s1".
-
-    Raises:
-        ValueError: it is no version.
-    """
-    found = _VERSION.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is no Kubernetes version; give one like 1.31 or v1.31.2")
-    return int(found[1]), int(found[2])
+JSON_SINCE = 16
+"""Minor version from which the container's JSON is hashed instead of its dump."""
+NAME_AND_IMAGE_SINCE = 31
+"""Minor version from which name and image alone are hashed."""
 
 
-def fnv32a(data: bytes) -> int:
-    """FNV-1a with 32 bits, as Go's hash/fnv."""
-    value = _OFFSET
-    for byte in data:
-        value = ((value ^ byte) * _PRIME) & 0xFFFFFFFF
-    return value
+@dataclass(frozen=True, slots=True)
+class Hash:
+    """A container's hash, or why it cannot be told."""
 
-
-def hashed_text(container: Mapping[str, Any], kubelet_version: str) -> str | None:
-    """What the version's kubelet puts into the hash; None where the version cannot express the container.
-
-    Raises:
-        ValueError: the version is none.
-    """
-    version = parse_version(kubelet_version)
-    if version < OLDEST:
-        return None
-    try:
-        if version < FIRST_JSON:
-            return dump(container, version)
-        if version < FIRST_NAME_AND_IMAGE:
-            return _as_numbers(marshal(container, version))
-        name, image = container.get("name"), container.get("image", "")
-        if not isinstance(name, str) or not isinstance(image, str):
-            return None
-        return _as_numbers(go_json({"image": image, "name": name}))
-    except (InexpressibleError, UnicodeEncodeError):
-        return None
+    value: int | None
+    why: str = ""
+    """Where there is no value: one line that says why."""
 
 
 def container_hash(container: Mapping[str, Any], kubelet_version: str) -> int | None:
-    """The hash that a kubelet of this version computes for a container, as in the pod's JSON after defaulting.
+    """The hash that a kubelet of that version computes; None where that cannot be told.
 
-    Returns None for "unknown": a version before 1.7, or a container that the version cannot express. Never a guess.
+    Args:
+        container: As in the pod's JSON (spec.containers[i]), with the API server's defaults.
+        kubelet_version: "1.26", "v1.9.11", "1.31.0-rc.1+k3s1".
 
     Raises:
-        ValueError: the version is none.
+        ValueError: the version is none of Kubernetes.
     """
-    text = hashed_text(container, kubelet_version)
-    if text is None:
-        return None
+    return hash_of(container, parse_minor(kubelet_version)).value
+
+
+def hash_of(container: Mapping[str, Any], minor: int) -> Hash:
+    """The same for 1.`minor`, with the reason where it cannot be told."""
     try:
-        return fnv32a(text.encode())
-    except UnicodeEncodeError:
-        return None
+        if minor < OLDEST_MINOR:
+            return Hash(None, f"how kubelet 1.{minor} hashes is not known: 1.{OLDEST_MINOR} is the oldest that is")
+        if minor < JSON_SINCE:
+            return Hash(fnv32a(go_dump.dump(container, minor).encode()))
+        writer = Writer(minor)
+        written = writer.container(container) if minor < NAME_AND_IMAGE_SINCE else _name_and_image(container, writer)
+        return Hash(fnv32a_of_printed_bytes(written.encode()))
+    except InexpressibleError as error:
+        return Hash(None, str(error))
 
 
-def _as_numbers(text: str) -> str:
-    """Bytes as Go's spew dumps them."""
-    return f"([]uint8)[{' '.join(map(str, text.encode()))}]"
+def era(minor: int) -> str:
+    """What kubelet 1.`minor` hashes, in words."""
+    if minor < JSON_SINCE:
+        return "a dump of the whole container"
+    return "the whole container's JSON" if minor < NAME_AND_IMAGE_SINCE else "name and image alone"
+
+
+def _name_and_image(container: Any, writer: Writer) -> str:
+    if not isinstance(container, Mapping):
+        raise InexpressibleError("container is no object")
+    name, image = (
+        writer.text(go_values.text(container.get(key) or "", f"container.{key}"), key) for key in ("name", "image")
+    )
+    return f'{{"image":{image},"name":{name}}}'

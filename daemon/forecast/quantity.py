@@ -1,147 +1,143 @@
-"""Kubernetes quantities ("500m", "1.5Gi") as Go's resource.Quantity holds them and writes them.
+"""Resource quantities ("500m", "1.5Gi"): read, compared and written as Kubernetes does, with what Go keeps of them.
 
-Source: k8s.io/apimachinery/pkg/api/resource, quantity.go and suffix.go. What this does not cover raises
-UnknownQuantityError, so that nothing is ever guessed.
+The rules are those of k8s.io/apimachinery, pkg/api/resource; they were the same from 1.7 to 1.30. A quantity that
+is small enough is kept as a number and a power of ten, any other as a decimal with at most nine digits after the point;
+the text is kept as well where it was canonical already. All that matters, because kubelets up to 1.15 hashed it.
 """
 
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
+_TEXT = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?((?:[eE][+-]?[0-9]+)|[A-Za-z]*)", re.ASCII)
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-_SHAPE = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?((?:[eE][+-]?[0-9]+)|[A-Za-z]*)")
-_SUFFIX_OF = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
-_INT64 = 2**63
-_DIGITS = 18
+_DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
+_BINARY_SUFFIX = {exponent: suffix for suffix, exponent in _BINARY.items()} | {0: ""}
 _NANO = -9
-
-
-class UnknownQuantityError(ValueError):
-    """Not a quantity, or one beyond what is covered here."""
+_INT64_MAX = 2**63 - 1
+_FAST_DIGITS = 18
+_LONGEST = 256
+"""Characters of a quantity that are looked at: more are nobody's, and exponents could take all memory."""
+_LARGEST_EXPONENT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A parsed quantity, field by field as Go keeps it."""
+    """A quantity as Go keeps it: `unscaled` times ten to the power of `scale`."""
 
-    value: Fraction
+    unscaled: int
+    scale: int
     format: str
-    """DecimalSI, BinarySI or DecimalExponent; "" for Go's zero value."""
-    int_value: int = 0
-    int_scale: int = 0
-    unscaled: int | None = None
-    """Of the arbitrary precision form (scale 9); None where the fast one is in use."""
-    cached: str = ""
-    """The text that Go keeps where it is canonical as it was given."""
+    """DecimalSI, BinarySI or DecimalExponent; "" for one that was never set."""
+    text: str = ""
+    """The text it came from where that was canonical, else ""."""
+    big: bool = False
+    """Whether Go keeps it as a decimal of any size rather than as an int64."""
+
+    @property
+    def value(self) -> Fraction:
+        """The number itself."""
+        return self.unscaled * Fraction(10) ** self.scale
 
     def canonical(self) -> str:
-        """The text that Go marshals.
+        """As Kubernetes writes it in JSON: "0.5" is "500m", "1024Ki" is "1Mi".
 
         Raises:
-            UnknownQuantityError: it needs a suffix beyond E.
+            ValueError: it is so large that there is no suffix for it.
         """
-        return self.cached or _canonical(self.value, self.format)
+        if self.text:
+            return self.text
+        if not self.unscaled:
+            return "0"
+        value = self.value
+        if self.format == "BinarySI" and abs(value) >= 1024 and value.denominator == 1:
+            number, exponent = _without_factors(value.numerator, 1024)
+            return f"{number}{_BINARY_SUFFIX[exponent * 10]}"
+        number, exponent = _without_factors(self.unscaled, 10)
+        exponent += self.scale
+        number *= 10 ** (exponent % 3)
+        exponent -= exponent % 3
+        if self.format == "DecimalExponent":
+            return f"{number}e{exponent}" if exponent else str(number)
+        if exponent not in _DECIMAL_SUFFIX:
+            raise ValueError(f"no suffix for ten to the power of {exponent}")
+        return f"{number}{_DECIMAL_SUFFIX[exponent]}"
 
 
-ZERO = Quantity(Fraction(0), "")
+NOTHING = Quantity(0, 0, "")
+"""A quantity that was never set."""
 
 
+def _without_factors(number: int, base: int) -> tuple[int, int]:
+    times = 0
+    while number and number % base == 0:
+        number //= base
+        times += 1
+    return number, times
+
+
+@lru_cache(maxsize=4096)
 def parse(text: str) -> Quantity:
-    """Parse as ParseQuantity does.
+    """The quantity of a text.
 
     Raises:
-        UnknownQuantityError: see there.
+        ValueError: it is none.
     """
-    found = _SHAPE.fullmatch(text)
-    if found is None or not (found[2] or found[3]):
-        raise UnknownQuantityError(f"{text!r} is not a quantity")
     if text == "0":
-        return Quantity(Fraction(0), "DecimalSI", cached=text)
-    sign, whole, fraction, suffix = found[1], found[2].lstrip("0"), found[3] or "", found[4]
-    base, exponent, form = _interpret(suffix, text)
-    factor = Fraction(base) ** exponent
-    value = (Fraction(int((whole + fraction) or "0"), 10 ** len(fraction))) * factor * (-1 if sign == "-" else 1)
-    fast = _fast(sign, whole or "0", fraction, (exponent, form), text)
-    if fast is not None:
-        number, scale, cached = fast
-        return Quantity(value, form, number, scale, None, cached)
-    return _slow(value, form)
+        return Quantity(0, 0, "DecimalSI", "0")
+    match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None or not (match[2] or match[3]):
+        raise ValueError(f"{text[:40]!r} is no quantity")
+    sign, whole, rest, suffix = match[1], match[2].lstrip("0") or "0", match[3] or "", match[4]
+    kind, exponent = _suffix(suffix)
+    digits = whole + rest
+    fast = _fast(digits, len(rest), kind, exponent)
+    if fast is None:
+        return _big(int(digits), len(rest), kind, exponent, negative=sign == "-")
+    number, scale = fast
+    if kind == "BinarySI":
+        canonical = int(digits) & 7 != 0
+    else:
+        canonical = scale % 3 == 0 and not digits.endswith("000") and digits[0] != "0"
+    return Quantity(-number if sign == "-" else number, scale, kind, text if canonical else "")
 
 
-def _interpret(suffix: str, text: str) -> tuple[int, int, str]:
-    """Base, exponent and format of a suffix."""
+def _suffix(suffix: str) -> tuple[str, int]:
+    """The format and the exponent (of ten, of two for BinarySI) that a suffix stands for."""
     if suffix in _DECIMAL:
-        return 10, _DECIMAL[suffix], "DecimalSI"
+        return "DecimalSI", _DECIMAL[suffix]
     if suffix in _BINARY:
-        return 2, _BINARY[suffix], "BinarySI"
-    if re.fullmatch(r"[eE][+-]?[0-9]+", suffix):
-        return 10, int(suffix[1:]), "DecimalExponent"
-    raise UnknownQuantityError(f"{text!r} is not a quantity: no suffix {suffix!r}")
+        return "BinarySI", _BINARY[suffix]
+    if suffix[-1].isdigit():
+        exponent = int(suffix[1:])
+        if abs(exponent) <= _LARGEST_EXPONENT:
+            return "DecimalExponent", exponent
+    raise ValueError(f"{suffix[:40]!r} is no suffix of a quantity")
 
 
-def _fast(sign: str, whole: str, fraction: str, unit: tuple[int, str], text: str) -> tuple[int, int, str] | None:
-    """The int64 form: value, scale and the text if it is canonical; None where Go takes the slow path."""
-    exponent, form = unit
-    if form == "BinarySI":
-        if fraction:
+def _fast(digits: str, rest: int, kind: str, exponent: int) -> tuple[int, int] | None:
+    """Number and scale where Go keeps an int64, else None. `rest` counts the digits after the point."""
+    if kind == "BinarySI":
+        if rest or 15 - len(digits) - exponent * 3 // 10 - 1 < 0:
             return None
-        scale, mantissa = 0, 1 << exponent
-        precision = 15 - len(whole) - exponent * 3 // 10 - 1
+        number, scale = int(digits) << exponent, 0
     else:
-        scale, mantissa = exponent - len(fraction), 1
-        precision = _DIGITS - len(whole) - len(fraction)
-    if precision < 0 or scale < _NANO:
-        return None
-    shifted = whole + fraction
-    number = int(shifted) * mantissa
-    if number >= _INT64:
-        return None
-    signed = -number if sign == "-" else number
-    if form == "BinarySI":
-        canonical = exponent % 10 == 0 and int(shifted) & 0x07 != 0
-    else:
-        canonical = scale % 3 == 0 and not shifted.endswith("000") and shifted[0] != "0"
-    return signed, scale, text if canonical else ""
+        if len(digits) > _FAST_DIGITS:
+            return None
+        number, scale = int(digits), exponent - rest
+    return (number, scale) if scale >= _NANO and number <= _INT64_MAX else None
 
 
-def _slow(value: Fraction, form: str) -> Quantity:
-    """The arbitrary precision form: rounded up to nano, capped for BinarySI, below 1 decimal."""
-    size = abs(value) * 10**9
-    unscaled = -(-size.numerator // size.denominator)
-    if form == "BinarySI" and unscaled > (_INT64 - 1) * 10**9:
-        raise UnknownQuantityError("a quantity beyond 2^63 - 1")
-    if form == "BinarySI" and 0 < unscaled < 10**9:
-        form = "DecimalSI"
-    rounded = Fraction(unscaled, 10**9) * (-1 if value < 0 else 1)
-    return Quantity(rounded, form, unscaled=unscaled * (-1 if value < 0 else 1))
-
-
-def _canonical(value: Fraction, form: str) -> str:
-    """As CanonicalizeBytes writes it."""
-    if form == "BinarySI" and (abs(value) < 1024 or value.denominator != 1):
-        form = "DecimalSI"
-    if form == "BinarySI":
-        number, steps = int(value), 0
-        while number % 1024 == 0 and steps < len(_BINARY):
-            number, steps = number // 1024, steps + 1
-        return f"{number}{['', *_BINARY][steps]}"
-    number, exponent = _mantissa(value)
-    if form == "DecimalExponent":
-        return f"{number}e{exponent}" if exponent else str(number)
-    if exponent not in _SUFFIX_OF:
-        raise UnknownQuantityError(f"a quantity with exponent {exponent}")
-    return f"{number}{_SUFFIX_OF[exponent]}"
-
-
-def _mantissa(value: Fraction) -> tuple[int, int]:
-    """The number as an integer times a power of 1000, with as few zeros as that allows."""
-    if value == 0:
-        return 0, 0
-    number, exponent = value * 10**9, -9
-    if number.denominator != 1:
-        raise UnknownQuantityError("a quantity below nano")
-    whole = int(number)
-    while whole % 1000 == 0:
-        whole, exponent = whole // 1000, exponent + 3
-    return whole, exponent
+def _big(unscaled: int, rest: int, kind: str, exponent: int, *, negative: bool) -> Quantity:
+    """A decimal of any size: rounded up to nine digits after the point, and for binary suffixes cut to an int64."""
+    value = Fraction(unscaled, 10**rest)
+    value *= Fraction(2) ** exponent if kind == "BinarySI" else Fraction(10) ** exponent
+    nanos = value * 10**9
+    number, scale = -(-nanos.numerator // nanos.denominator), _NANO
+    if kind == "BinarySI" and number > _INT64_MAX * 10**9:
+        number, scale = _INT64_MAX, 0
+    elif kind == "BinarySI" and 0 < number < 10**9:
+        kind = "DecimalSI"
+    return Quantity(-number if negative else number, scale, kind, big=True)

@@ -1,0 +1,108 @@
+"""A container as Go's spew library prints it with `%#v`: every field with its type, nil values too, maps sorted.
+
+Kubelets up to 1.15 hashed this text. Pointers are followed, strings stand as they are, and elements of lists and maps
+have no type in front. Big numbers are printed as 64-bit machines keep them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from daemon.forecast import go_values
+from daemon.forecast.container_types import Field, InexpressibleError, Kind, fields, require_known
+from daemon.forecast.quantity import NOTHING, Quantity
+
+_WORD = 64
+
+
+def dump(container: Mapping[str, Any], minor: int) -> str:
+    """The text for the container in the structs of 1.`minor`.
+
+    Raises:
+        InexpressibleError: these structs have no room for it.
+    """
+    return f"(v1.Container){_struct(container, 'Container', minor, 'container')}"
+
+
+def _struct(value: Any, struct: str, minor: int, path: str) -> str:
+    shape = require_known(value, struct, minor, path)
+    return f"{{{_fields(shape, struct, minor, path)}}}"
+
+
+def _fields(shape: Mapping[str, Any], struct: str, minor: int, path: str) -> str:
+    parts = []
+    for field in fields(struct, minor):
+        if field.key:
+            written = _field(field, shape.get(field.key), minor, f"{path}.{field.key}")
+        else:  # its keys were checked with those of the struct around it
+            written = f"{{{_fields(shape, field.type, minor, path)}}}"
+        parts.append(f"{field.name}:({field.go_type}){written}")
+    return " ".join(parts)
+
+
+def _field(field: Field, value: Any, minor: int, path: str) -> str:
+    if field.many:
+        listed = [] if value is None else go_values.elements(value, path)
+        if not listed:  # nil, because pods come to kubelet as protobuf, which has no empty lists
+            return "<nil>"
+        return f"[{' '.join(_value(field, each, minor, f'{path}[{n}]') for n, each in enumerate(listed))}]"
+    if field.kind is Kind.QUANTITIES:
+        return _quantities(value, path) if value else "<nil>"
+    if value is None:
+        return "<nil>" if field.pointer else _zero(field, minor, path)
+    return _value(field, value, minor, path)
+
+
+def _zero(field: Field, minor: int, path: str) -> str:
+    """What stands for a field that is not there."""
+    if field.kind is Kind.STRUCT:
+        return _struct({}, field.type, minor, path)
+    if field.kind is Kind.QUANTITY:
+        return _quantity(NOTHING, path)
+    if field.kind is Kind.INT_OR_STRING:
+        return _int_or_string(0, path)
+    return {Kind.STRING: "", Kind.BOOL: "false", Kind.INT: "0"}[field.kind]
+
+
+def _value(field: Field, value: Any, minor: int, path: str) -> str:
+    if field.kind is Kind.STRUCT:
+        return _struct(value, field.type, minor, path)
+    if field.kind is Kind.QUANTITY:
+        return _quantity(go_values.amount(value, path), path)
+    if field.kind is Kind.INT_OR_STRING:
+        return _int_or_string(value, path)
+    plain = go_values.scalar(field, value, path)
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)
+
+
+def _int_or_string(value: Any, path: str) -> str:
+    kind, number, text = (
+        (1, 0, go_values.text(value, path)) if isinstance(value, str) else (0, go_values.whole(value, 32, path), "")
+    )
+    return f"{{Type:(intstr.Type){kind} IntVal:(int32){number} StrVal:(string){text}}}"
+
+
+def _quantities(value: Any, path: str) -> str:
+    return f"map[{' '.join(f'{key}:{_quantity(each, path)}' for key, each in go_values.amounts(value, path))}]"
+
+
+def _quantity(value: Quantity, path: str) -> str:
+    if value.big and not value.unscaled:
+        raise InexpressibleError(f"{path} is a zero that is written in an odd way")
+    number, scale = (0, 0) if value.big else (value.unscaled, value.scale)
+    return (
+        f"{{i:(resource.int64Amount){{value:(int64){number} scale:(resource.Scale){scale}}} "
+        f"d:(resource.infDecAmount){{Dec:(*inf.Dec){_decimal(value) if value.big else '<nil>'}}} "
+        f"s:(string){value.text} Format:(resource.Format){value.format}}}"
+    )
+
+
+def _decimal(value: Quantity) -> str:
+    words, rest = [], abs(value.unscaled)
+    while rest:
+        words.append(str(rest & (1 << _WORD) - 1))
+        rest >>= _WORD
+    negative = str(value.unscaled < 0).lower()
+    return (
+        f"{{unscaled:(big.Int){{neg:(bool){negative} abs:(big.nat)[{' '.join(words)}]}} "
+        f"scale:(inf.Scale){-value.scale}}}"
+    )

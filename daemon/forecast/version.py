@@ -1,0 +1,24 @@
+"""Kubernetes' versions, as far as forecasts look at them: the minor one."""
+
+import re
+
+OLDEST_MINOR = 7
+"""The oldest minor version whose structs are known."""
+NEWEST_MINOR = 36
+"""The newest minor version that was looked at; a later one is taken to be like it."""
+_VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5}))?\+?(?:[-+][0-9A-Za-z.+~-]+)?", re.ASCII)
+
+
+def parse_minor(text: str) -> int:
+    """The minor version N of "1.N", "v1.N.P", "1.N.P-rc.1+k3s1" (as in a Node's status.nodeInfo.kubeletVersion).
+
+    Raises:
+        ValueError: this is no version of Kubernetes; the message is a sentence for the user.
+    """
+    match = _VERSION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text[:40]!r} is no version of Kubernetes: give one such as 1.31 or v1.30.2")
+    major, minor = int(match[1]), int(match[2])
+    if major != 1:
+        raise ValueError(f"{text[:40]!r} is no version of Kubernetes: there has only been major version 1")
+    return minor
