@@ -290,3 +290,10 @@ def require_known(value: Any, struct: str, minor: int, path: str) -> Mapping[str
             if key not in keys(struct, minor) and content is not None:
                 raise InexpressibleError(f"{path}.{key} is not known to kubelet 1.{minor}")
     return value
+
+
+def added_fields(older: int, newer: int) -> tuple[str, ...]:
+    """Go's names of the fields that came after 1.`older`, up to 1.`newer`."""
+    return tuple(
+        dict.fromkeys(field.name for struct in _STRUCTS.values() for field in struct if older < field.since <= newer)
+    )

@@ -1,0 +1,114 @@
+"""Reports as people and programs read them: a table, JSON, YAML, and a picture with a bar per node."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from daemon.forecast.report import Outcome, Report
+
+FORMATS = ("table", "json", "yaml")
+_HEADINGS = ("NAMESPACE", "POD", "CONTAINER", "STORED", "EXPECTED", "OUTCOME", "REASON")
+
+
+def shape(report: Report) -> dict[str, Any]:
+    """The report as JSON has it."""
+    return {
+        "node": report.node,
+        "from": report.from_version,
+        "to": report.to_version,
+        "totals": {outcome.value: count for outcome, count in report.totals.items()},
+        "differingNow": report.differing_now,
+        "notes": list(report.notes),
+        "containers": [
+            {
+                "namespace": each.namespace,
+                "pod": each.pod,
+                "container": each.name,
+                "id": each.id,
+                "kind": each.kind.value,
+                "storedHash": each.stored,
+                "targetHash": each.target,
+                "outcome": each.outcome.value,
+                "reason": each.reason,
+            }
+            for each in report.containers
+        ],
+    }
+
+
+def render(reports: Sequence[Report], output: str) -> str:
+    """The reports as text: one object for one report, a list of them for several (json, yaml).
+
+    Args:
+        reports: One per node.
+        output: One of FORMATS.
+    """
+    if output == "table":
+        return "\n\n".join(_table(report) for report in reports)
+    shapes: Any = [shape(report) for report in reports]
+    if len(shapes) == 1:
+        shapes = shapes[0]
+    if output == "json":
+        return json.dumps(shapes, indent=2, ensure_ascii=False)
+    import yaml  # noqa: PLC0415 - the rest of this package needs the standard library alone
+
+    return yaml.safe_dump(shapes, sort_keys=False, allow_unicode=True, width=10_000).rstrip("\n")
+
+
+def summary(report: Report) -> str:
+    """One line: versions and totals."""
+    totals = ", ".join(f"{count} {outcome.value}" for outcome, count in report.totals.items())
+    where = f"node {report.node}: " if report.node else ""
+    return f"{where}{totals} (kubelet {report.from_version} to {report.to_version})"
+
+
+def _table(report: Report) -> str:
+    rows = [
+        (
+            each.namespace or "-",
+            each.pod or "-",
+            each.name or "-",
+            _number(each.stored),
+            _number(each.target),
+            each.outcome.value,
+            each.reason,
+        )
+        for each in report.containers
+    ]
+    return "\n".join([*_columns([_HEADINGS, *rows] if rows else []), summary(report), *report.notes])
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def draw(reports: Sequence[Report], path: str) -> None:
+    """Draw a bar per node, split by outcome, into a file; its ending says the format (png, svg, pdf).
+
+    Raises:
+        ImportError: matplotlib is not installed (the extra `plot`).
+        OSError: the file cannot be written.
+        ValueError: matplotlib knows no such format.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
+
+    figure = Figure(figsize=(8, 1.2 + 0.4 * max(1, len(reports))), layout="constrained")
+    axes = figure.add_subplot()
+    names = [report.node or "this node" for report in reports]
+    left = [0] * len(reports)
+    colours = {Outcome.KEEP: "tab:green", Outcome.REBUILD: "tab:red", Outcome.UNKNOWN: "tab:gray"}
+    for outcome, colour in colours.items():
+        counts = [report.totals[outcome] for report in reports]
+        axes.barh(names, counts, left=left, color=colour, label=outcome.value)
+        left = [a + b for a, b in zip(left, counts, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlabel("containers")
+    axes.set_title(f"Upgrade of kubelet to {reports[0].to_version}" if reports else "Upgrade of kubelet")
+    axes.legend(loc="best")
+    figure.savefig(path)

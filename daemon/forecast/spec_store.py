@@ -1,0 +1,163 @@
+"""The specs that containers were started with, kept in a folder of the node: one file per instance.
+
+So a later version can be asked what differs from today's spec, without relying on any hash. Files are written whole or
+not at all; a file that cannot be read is removed, and the oldest ones make room for new ones. Losing one costs an
+answer and nothing else. Who puts specs here, and when, is not decided here. Specs can hold secrets in their variables:
+the folder and its files are for their owner alone.
+"""
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAX_BYTES = 8 * 1024 * 1024
+"""Of all files together; a node's 250 pods have about 1 MiB of specs."""
+MAX_FILES = 4096
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSpec:
+    """What a container was started with."""
+
+    id: str
+    """The instance's ID in the runtime, without the runtime's name."""
+    container: Mapping[str, Any]
+    """As in the pod's JSON at that time."""
+    kubelet_version: str
+    """Of the kubelet that was running when it was seen."""
+
+
+class SpecStore:
+    """A folder of specs. Calls read and write files, a few ms each; one process may write.
+
+    Args:
+        folder: Made when the first spec is put there.
+        max_bytes: The most that all files may have together.
+        max_files: The most files.
+    """
+
+    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+
+    def put(self, spec: StoredSpec) -> bool:
+        """Keep a spec; returns False for one that alone is larger than the store.
+
+        Raises:
+            ValueError: the ID cannot be a file's name.
+            OSError: the file cannot be written.
+        """
+        path = self._path(spec.id)
+        body = {"id": spec.id, "kubeletVersion": spec.kubelet_version, "container": spec.container}
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        data = json.dumps({"sha256": _digest(text), "body": text}).encode()
+        if len(data) > self._max_bytes or self._max_files < 1:
+            return False
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make_room(len(data), path.name)
+        handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=".")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        self._sync()
+        return True
+
+    def get(self, container_id: str) -> StoredSpec | None:
+        """The spec of an instance; None where none is kept or what is there cannot be read (it is removed then)."""
+        try:
+            path = self._path(container_id)
+            data = path.read_bytes()
+        except (ValueError, OSError):
+            return None
+        spec = _read(data)
+        if spec is None or spec.id != container_id:
+            with suppress(OSError):
+                path.unlink()
+            return None
+        return spec
+
+    def __contains__(self, container_id: str) -> bool:
+        """Whether there is a file for the instance; it may turn out to be unreadable."""
+        return _ID.fullmatch(container_id) is not None and (self._folder / f"{container_id}{_SUFFIX}").exists()
+
+    def __iter__(self) -> Iterator[StoredSpec]:
+        """Every spec that can be read, in the order of their IDs; what cannot be read is removed."""
+        for name in sorted(name for name, *_ in self._files()):
+            spec = self.get(name.removesuffix(_SUFFIX))
+            if spec is not None:
+                yield spec
+
+    def keep_only(self, container_ids: Collection[str]) -> None:
+        """Remove the specs of all other instances, and what writers that were killed have left."""
+        wanted = set(container_ids)
+        for name, *_ in self._files(temporary=True):
+            if name.removesuffix(_SUFFIX) not in wanted or not name.endswith(_SUFFIX):
+                with suppress(OSError):
+                    (self._folder / name).unlink()
+
+    def _path(self, container_id: str) -> Path:
+        if _ID.fullmatch(container_id) is None:
+            raise ValueError(f"{container_id[:40]!r} is no ID of a container")
+        return self._folder / f"{container_id}{_SUFFIX}"
+
+    def _files(self, *, temporary: bool = False) -> list[tuple[str, int, int]]:
+        """Name, time of writing (ns) and size of each file."""
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(_SUFFIX) or (temporary and entry.name.startswith(".")):
+                    with suppress(FileNotFoundError):
+                        stat = entry.stat(follow_symlinks=False)
+                        found.append((entry.name, stat.st_mtime_ns, stat.st_size))
+        return found
+
+    def _make_room(self, size: int, name: str) -> None:
+        """Remove the oldest files until one of `size` bytes fits, which replaces the file of its name."""
+        files = sorted((each for each in self._files() if each[0] != name), key=lambda each: each[1:2] + each[:1])
+        total = sum(each[2] for each in files)
+        while files and (total + size > self._max_bytes or len(files) >= self._max_files):
+            oldest = files.pop(0)
+            total -= oldest[2]
+            with suppress(OSError):
+                (self._folder / oldest[0]).unlink()
+
+    def _sync(self) -> None:
+        """Make the file's name as durable as its content."""
+        handle = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(data: bytes) -> StoredSpec | None:
+    try:
+        outer = json.loads(data)
+        text = outer["body"]
+        if outer["sha256"] != _digest(text):
+            return None
+        body = json.loads(text)
+        container, version = body["container"], body["kubeletVersion"]
+        return StoredSpec(body["id"], container, version) if isinstance(container, dict) else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
