@@ -1,5 +1,6 @@
 """The leading manager is killed in the middle of things; the other one finishes them, on the whole local node."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -55,62 +56,48 @@ async def cluster_lease_held(cluster: Cluster) -> None:
     await system.wait(LEASES, "crrd-manager", lambda lease: bool(lease["spec"].get("holderIdentity")), "is held")
 
 
-async def gated_pod(cluster: Cluster) -> Json:
+async def gated_pod(cluster: Cluster, name: str) -> Json:
     gates = [{"conditionType": model.READINESS_GATE}]
-    await cluster.create_pod("web", [container("app")], readinessGates=gates)
-    return await cluster.wait_pod("web", lambda pod: condition(pod, "Ready") == "True", "ready, the gate too")
+    await cluster.create_pod(name, [container("app")], readinessGates=gates)
+    return await cluster.wait_pod(name, lambda pod: condition(pod, "Ready") == "True", "ready, the gate too")
 
 
-async def post(cluster: Cluster, name: str, strategy: Json | None = None, **spec: Any) -> None:
+async def post(cluster: Cluster, name: str, pod: str, strategy: Json | None = None, **spec: Any) -> None:
     body = {
         "apiVersion": model.API_VERSION,
         "kind": model.KIND,
         "metadata": {"name": name, "namespace": cluster.namespace},
-        "spec": {"podName": "web", "containers": [{"name": "app"}], "strategy": strategy or {}, **spec},
+        "spec": {"podName": pod, "containers": [{"name": "app"}], "strategy": strategy or {}, **spec},
     }
     await cluster.create_request(body)
 
 
 @pytest.mark.timeout(180)
-async def test_in_the_middle_of_an_unready_grace(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+async def test_the_other_manager_finishes_what_a_killed_leader_began(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    """In the middle of an unready grace, before a deadline and before a TTL: all at once, as a takeover takes a while."""
     async with two_managers(cluster) as managers:
-        await gated_pod(cluster)
-        await post(cluster, "one", {"unreadyGracePeriodSeconds": 5})
-        await cluster.wait_pod("web", lambda pod: condition(pod, model.READINESS_GATE) == "False", "made unready")
+        await asyncio.gather(*(gated_pod(cluster, name) for name in ("graceful", "late", "short")))
+        await post(cluster, "ttl", "short", ttlSecondsAfterFinished=6)
+        await cluster.wait_completed("ttl")
+        await post(cluster, "deadline", "late", {"minStartedSeconds": 600}, activeDeadlineSeconds=10)
+        await post(cluster, "grace", "graceful", {"unreadyGracePeriodSeconds": 5})
+        await cluster.wait_request("deadline", lambda found: bool(found.get("status")), "answered")
+        await cluster.wait_pod("graceful", lambda pod: condition(pod, model.READINESS_GATE) == "False", "unready")
         await managers.kill_leader()
-        assert states(await cluster.wait_completed("one")) == {"app": "Succeeded"}
+
+        assert states(await cluster.wait_completed("grace")) == {"app": "Succeeded"}
         released = await cluster.wait_pod(
-            "web", lambda pod: condition(pod, model.READINESS_GATE) == "True", "the readiness is released"
+            "graceful", lambda pod: condition(pod, model.READINESS_GATE) == "True", "the readiness is released"
         )
         assert container_status(released, "app")["restartCount"] == 1
         request = await cluster.wait_request(
-            "one", lambda found: not found["metadata"].get("finalizers"), "the finalizer is removed"
+            "grace", lambda found: not found["metadata"].get("finalizers"), "the finalizer is removed"
         )
         assert request["status"]["phase"] == "Completed"
-        assert node_daemon.pid
-
-
-@pytest.mark.timeout(180)
-async def test_before_the_deadline(cluster: Cluster, node_daemon: NodeDaemon) -> None:
-    async with two_managers(cluster) as managers:
-        await gated_pod(cluster)
-        await post(cluster, "one", {"minStartedSeconds": 600}, activeDeadlineSeconds=10)
-        await cluster.wait_request("one", lambda found: bool(found.get("status")), "answered")
-        await managers.kill_leader()
-        request = await cluster.wait_completed("one")
-        assert states(request) == {"app": "Failed"}
-        assert "activeDeadlineSeconds" in str(request["status"])
-        assert node_daemon.pid
-
-
-@pytest.mark.timeout(180)
-async def test_before_the_ttl(cluster: Cluster, node_daemon: NodeDaemon) -> None:
-    async with two_managers(cluster) as managers:
-        await gated_pod(cluster)
-        await post(cluster, "one", ttlSecondsAfterFinished=6)
-        await cluster.wait_completed("one")
-        await managers.kill_leader()
-        await cluster.wait_gone(REQUESTS, "one")
+        late = await cluster.wait_completed("deadline")
+        assert states(late) == {"app": "Failed"}
+        assert "activeDeadlineSeconds" in str(late["status"])
+        await cluster.wait_gone(REQUESTS, "ttl")
         assert node_daemon.pid
 
 
@@ -119,7 +106,7 @@ async def test_a_pod_without_the_gate_is_recreated_at_once_and_told_why(
 ) -> None:
     async with running_manager(cluster.local):
         await cluster.run_pod("web", [container("app")])
-        await post(cluster, "one", {"unreadyGracePeriodSeconds": 3600})
+        await post(cluster, "one", "web", {"unreadyGracePeriodSeconds": 3600})
         request = await cluster.wait_completed("one")
         assert states(request) == {"app": "Succeeded"}
         assert "no readiness gate KruisePodReady" in request["status"]["message"]
