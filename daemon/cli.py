@@ -25,6 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_node(commands)
     _add_manager(commands)
+    _add_forecast(commands)
     _add_demo(commands)
     return parser
 
@@ -110,6 +111,13 @@ def _add_manager(commands: "Commands[argparse.ArgumentParser]") -> None:
         help="where admission is served, over TLS (environment: CRRD_WEBHOOK_ADDRESS; default: %(default)s)",
     )
     add(
+        "--drain-seconds",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long it is unready before it accepts no more calls, for Services to notice (default: %(default)g)",
+    )
+    add(
         "--service",
         default=env_default("CRRD_SERVICE", "crrd-manager"),
         metavar="NAME",
@@ -161,6 +169,64 @@ def _run_manager(args: argparse.Namespace) -> int:
     from daemon.manager_app import run_manager  # noqa: PLC0415
 
     return run_manager(manager_config(args))
+
+
+def _add_forecast(commands: "Commands[argparse.ArgumentParser]") -> None:
+    from daemon.flags import add_cri_flag, add_kubeconfig_flag, env_default  # noqa: PLC0415
+
+    forecast = commands.add_parser(
+        "forecast",
+        help="tells which containers an upgrade of kubelet will rebuild, and why",
+        description="Compares the hash that kubelet left on each running container with the one that another version\n"
+        "of kubelet computes from the pod's spec. Reads the container runtime and the API server; changes nothing.",
+        epilog="examples:\n"
+        "  crrd forecast --to 1.31 --node-name worker-1\n"
+        "  crrd forecast --to 1.31 --from v1.30.2 --pods pods.json     (kubectl get pods -A -o json > pods.json)\n"
+        "  crrd forecast --to 1.31 --all-nodes --plot upgrade.png\n\n"
+        "exit codes: 0 everything is kept, 2 bad input, 3 something will be rebuilt, 4 nothing that is known will be,\n"
+        "but not everything could be judged",
+        formatter_class=_Formatter,
+    )
+    add = forecast.add_argument
+    add("--to", dest="to_version", metavar="VERSION", required=True, help="the version to upgrade to, e.g. 1.31")
+    add(
+        "--from",
+        dest="from_version",
+        metavar="VERSION",
+        default="auto",
+        help="the running kubelet's version, for the reasons (default: %(default)s, as its Node says)",
+    )
+    add("-o", "--output", choices=("table", "json", "yaml"), default="table", help="(default: %(default)s)")
+    add(
+        "--node-name",
+        metavar="NAME",
+        default=env_default("NODE_NAME"),
+        help="this node's name in the cluster (environment: NODE_NAME; default: the host's name)",
+    )
+    add(
+        "--pods",
+        metavar="FILE",
+        default="",
+        help="read the pods from a file (kubectl get pods -A -o json or yaml; - for standard input), not from the API",
+    )
+    add("--all-nodes", action="store_true", help="ask the node daemon of every node, through the API server")
+    add(
+        "--daemon-port",
+        metavar="PORT",
+        type=int,
+        default=9420,
+        help="where node daemons serve their pages, for --all-nodes (default: %(default)s)",
+    )
+    add("--plot", metavar="FILE", default="", help="also draw a bar per node into a .png, .svg or .pdf file")
+    add_kubeconfig_flag(forecast)
+    add_cri_flag(forecast)
+    forecast.set_defaults(run=_run_forecast)
+
+
+def _run_forecast(args: argparse.Namespace) -> int:
+    from daemon.forecast_command import forecast_config, run_forecast  # noqa: PLC0415
+
+    return run_forecast(forecast_config(args))
 
 
 def _add_demo(commands: "Commands[argparse.ArgumentParser]") -> None:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import structlog
 
+from cri_stubs import api_pb2
 from daemon.core.model import Instance, Pin
 from daemon.cri import convert, endpoint
 from daemon.cri.client import CriClient, OnCall
@@ -111,6 +112,16 @@ class NodeRuntime:
         if failures:  # the pod may live in the one that did not answer
             raise failures[0]
         return ()
+
+    async def containers(self) -> list[api_pb2.Container]:
+        """Every container of every runtime of the node, exited ones too, as the CRI lists them.
+
+        Raises:
+            RuntimeUnavailableError: one of the runtimes cannot be reached.
+            RuntimeCallError: one of them answered with an error.
+        """
+        answers = await asyncio.gather(*(connection.client.list_containers() for connection in self._connections))
+        return [container for answer in answers for container in answer]
 
     async def find(self, pin: Pin) -> Instance | None:
         """The instance with exactly this ID; None where the runtime that the ID names has none, or is not here.

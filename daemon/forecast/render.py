@@ -1,10 +1,11 @@
 """Reports as people and programs read them: a table, JSON, YAML, and a picture with a bar per node."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from daemon.forecast.report import Outcome, Report
+from daemon.core.reading import text
+from daemon.forecast.report import ContainerKind, Forecast, Outcome, Report
 
 FORMATS = ("table", "json", "yaml")
 _HEADINGS = ("NAMESPACE", "POD", "CONTAINER", "STORED", "EXPECTED", "OUTCOME", "REASON")
@@ -19,6 +20,7 @@ def shape(report: Report) -> dict[str, Any]:
         "totals": {outcome.value: count for outcome, count in report.totals.items()},
         "differingNow": report.differing_now,
         "notes": list(report.notes),
+        "failed": report.failed,
         "containers": [
             {
                 "namespace": each.namespace,
@@ -30,10 +32,37 @@ def shape(report: Report) -> dict[str, Any]:
                 "targetHash": each.target,
                 "outcome": each.outcome.value,
                 "reason": each.reason,
+                "differsNow": each.differs_now,
             }
             for each in report.containers
         ],
     }
+
+
+def report_from(body: Mapping[str, Any]) -> Report:
+    """The report whose `shape` this is; one that failed where it is none, since a daemon may be of another version."""
+    try:
+        containers = tuple(
+            Forecast(
+                namespace=str(each["namespace"]),
+                pod=str(each["pod"]),
+                name=str(each["container"]),
+                id=str(each["id"]),
+                kind=ContainerKind(each["kind"]),
+                stored=each["storedHash"],
+                target=each["targetHash"],
+                outcome=Outcome(each["outcome"]),
+                reason=str(each["reason"]),
+                differs_now=each["differsNow"] is True,
+            )
+            for each in body["containers"]
+        )
+        notes = tuple(map(str, body["notes"]))
+        return Report(str(body["from"]), str(body["to"]), containers, str(body["node"]), notes, body["failed"] is True)
+    except (KeyError, TypeError, ValueError):
+        return Report("", "", (), text(body.get("node"))).failing(
+            "its daemon's answer cannot be read"
+        )
 
 
 def render(reports: Sequence[Report], output: str) -> str:
@@ -59,6 +88,8 @@ def summary(report: Report) -> str:
     """One line: versions and totals."""
     totals = ", ".join(f"{count} {outcome.value}" for outcome, count in report.totals.items())
     where = f"node {report.node}: " if report.node else ""
+    if report.failed:
+        return f"{where}no report"
     return f"{where}{totals} (kubelet {report.from_version} to {report.to_version})"
 
 

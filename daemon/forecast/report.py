@@ -7,7 +7,7 @@ is the caller's matter, and what is printed `render`'s.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -80,6 +80,12 @@ class Report:
     containers: tuple[Forecast, ...]
     node: str = ""
     notes: tuple[str, ...] = ()
+    failed: bool = False
+    """Whether there is no report at all; a note says why."""
+
+    def failing(self, why: str) -> "Report":
+        """The same, as one that could not be made."""
+        return replace(self, failed=True, notes=(*self.notes, why))
 
     @property
     def totals(self) -> dict[Outcome, int]:

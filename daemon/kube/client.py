@@ -18,7 +18,7 @@ import aiohttp
 from daemon.core.reading import items, mapping, text
 from daemon.kube.config import AccessSource
 from daemon.kube.errors import MalformedAnswerError, decode, from_status
-from daemon.kube.resources import Listing, Page, Resource, WatchEvent
+from daemon.kube.resources import PODS, Listing, Page, Resource, WatchEvent
 from daemon.kube.stream import lines
 from daemon.kube.transport import Call, CallObserver, DateObserver, Transport, unavailable
 from daemon.ports import ExpiredError
@@ -188,6 +188,20 @@ class KubeClient:
             ApiUnavailableError, ApiRefusedError: see there.
         """
         return await self._transport.answer(self._call("get", resource, resource.path(namespace, name)))
+
+    async def through_pod(
+        self, namespace: str, name: str, port: int, page: str, params: Mapping[str, str]
+    ) -> Mapping[str, Any]:
+        """A JSON object that a pod serves over HTTP, asked for through the API server (pods/proxy).
+
+        Raises:
+            GoneError: the pod, or the page, is not there.
+            ApiUnavailableError, ApiRefusedError: see there.
+        """
+        path = f"{PODS.path(namespace, name)}:{port}/proxy/{page}"
+        return await self._transport.answer(
+            self._call("get", PODS, path, seconds=self._deadlines.page, params=dict(params))
+        )
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create an object; returns it as the server keeps it. ConflictError where the name is taken."""

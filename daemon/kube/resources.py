@@ -29,6 +29,7 @@ class Resource:
 REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION)
 PODS = Resource("pods")
 EVENTS = Resource("events")
+NODES = Resource("nodes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,205 @@
+"""Forecasts of the node's own containers: the runtime and the API server asked, the specs remembered.
+
+`crrd forecast` asks once; the node daemon asks now and then, for a metric and to keep the specs of what it has seen
+start, and whenever its page `/forecast` is opened. What follows from the answers is `daemon.forecast`'s matter.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import structlog
+from aiohttp import web
+
+from cri_stubs import api_pb2
+from daemon.core.reading import mapping, text
+from daemon.cri import convert
+from daemon.forecast.container_hash import hash_of
+from daemon.forecast.inputs import Join, Running
+from daemon.forecast.render import shape
+from daemon.forecast.report import Forecast, ForecastInput, Report, forecast, parse_stored
+from daemon.forecast.spec_store import SpecStore, StoredSpec
+from daemon.forecast.version import parse_minor
+from daemon.kube.client import KubeClient
+from daemon.kube.resources import NODES, PODS
+from daemon.ports import ApiRefusedError, ApiUnavailableError, RuntimeCallError, RuntimeUnavailableError
+
+LOOK_SECONDS = 300.0
+"""Between two looks of the daemon: a metric about upgrades need not be fresher."""
+PAGE_AGE_SECONDS = 15.0
+"""How old an answer of the page `/forecast` may be: nobody can make the daemon list more often than this."""
+_PODS_IN_A_PAGE = 50
+"""Few enough that a page of whole pods costs a daemon little memory."""
+
+log = structlog.get_logger(__name__)
+
+
+class ContainerSource(Protocol):
+    """Lists a node's containers: `daemon.cri.runtime.NodeRuntime`."""
+
+    async def containers(self) -> list[api_pb2.Container]:
+        """All of them."""
+        ...
+
+
+async def running_containers(source: ContainerSource) -> list[Running]:
+    """The containers that run now, as kubelet left word of itself on them. Raises as the source does."""
+    return [
+        Running(
+            id=container.id,
+            namespace=container.labels.get(convert.LABEL_POD_NAMESPACE, ""),
+            pod=container.labels.get(convert.LABEL_POD_NAME, ""),
+            uid=container.labels.get(convert.LABEL_POD_UID, ""),
+            name=container.labels.get(convert.LABEL_CONTAINER_NAME, "") or container.metadata.name,
+            stored_hash=container.annotations.get(convert.ANNOTATION_HASH),
+        )
+        for container in await source.containers()
+        if container.state == api_pb2.CONTAINER_RUNNING
+    ]
+
+
+async def pods_of_node(client: KubeClient, node: str) -> AsyncIterator[Mapping[str, Any]]:
+    """The pods bound to a node, one by one. Raises as `KubeClient.list_pages` does."""
+    async for page in client.list_pages(PODS, field_selector=f"spec.nodeName={node}", limit=_PODS_IN_A_PAGE):
+        for pod in page.items:
+            yield pod
+
+
+async def kubelet_version(client: KubeClient, node: str) -> str:
+    """The version of the node's kubelet, as it says itself (status.nodeInfo.kubeletVersion); "" where it does not.
+
+    Raises:
+        GoneError: there is no such node.
+        ApiUnavailableError, ApiRefusedError: see there.
+    """
+    status = mapping((await client.get(NODES, "", node)).get("status"))
+    return text(mapping(status.get("nodeInfo")).get("kubeletVersion"))
+
+
+async def node_report(
+    source: ContainerSource,
+    pods: AsyncIterator[Mapping[str, Any]],
+    *,
+    from_version: str,
+    to_version: str,
+    node: str,
+) -> Report:
+    """The forecast for all containers that run on this node.
+
+    Raises:
+        ValueError: one of the versions is none.
+        RuntimeUnavailableError, RuntimeCallError: from the source.
+        ApiUnavailableError, ApiRefusedError: from where the pods come from.
+    """
+    join = Join(await running_containers(source))
+    report = forecast((), from_version, to_version, node=node)
+    found: list[Forecast] = []
+    async for pod in pods:  # judged at once: whole specs of a full node would be the largest thing in memory
+        found += forecast(join.pod(pod), from_version, to_version).containers
+    found += forecast(join.rest(), from_version, to_version).containers
+    return replace(report, containers=tuple(sorted(found, key=lambda f: (f.namespace, f.pod, f.name, f.id))))
+
+
+class NodeForecast:
+    """The daemon's part: `run` looks now and then, `routes` serves the page.
+
+    Args:
+        client: To the API server.
+        source: The node's containers.
+        node: The node's name.
+        folder: Where specs are kept; None to keep none.
+    """
+
+    def __init__(self, client: KubeClient, source: ContainerSource, node: str, folder: Path | None = None) -> None:
+        self._client = client
+        self._source = source
+        self._node = node
+        self._store = SpecStore(folder) if folder is not None else None
+        self._lock = asyncio.Lock()
+        self._answers: dict[tuple[str, str], tuple[float, Report]] = {}
+        self.differing: int | None = None
+        """Running containers whose stored hash is not the one that the running kubelet's version computes; None while
+        that is not known. For the metric."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """`/forecast?to=1.31&from=v1.30.2` as JSON."""
+        return [web.get("/forecast", self._page)]
+
+    async def run(self) -> NoReturn:
+        """Look now and then, for ever; what cannot be reached is asked again the next time."""
+        said = ""
+        while True:
+            try:
+                await self.look()
+                said = ""
+            except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
+                self.differing = None
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("no forecast", reason=said)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Count the containers that differ now, and keep the specs of those that are new. Raises as `node_report`."""
+        version = await kubelet_version(self._client, self._node)
+        try:
+            parse_minor(version)
+        except ValueError:
+            self.differing = None
+            return
+        join = Join(await running_containers(self._source))
+        differing, ids = 0, set()
+        async for pod in pods_of_node(self._client, self._node):
+            containers = join.pod(pod)
+            differing += forecast(containers, version, version).differing_now
+            ids |= {each.id for each in containers}
+            await self._keep(containers, version)
+        if self._store is not None:
+            await asyncio.to_thread(self._store.keep_only, ids | {each.id for each in join.rest()})
+        self.differing = differing
+
+    async def _keep(self, containers: list[ForecastInput], version: str) -> None:
+        store = self._store
+        for each in containers:
+            if store is None or each.spec is None or each.id in store:
+                continue
+            if hash_of(each.spec, parse_minor(version)).value != parse_stored(each.stored_hash):
+                continue  # changed since: not what it was started with
+            try:
+                await asyncio.to_thread(store.put, StoredSpec(each.id, each.spec, version))
+            except (OSError, ValueError) as error:
+                log.warning("spec not kept", container=each.id, reason=str(error))
+
+    async def _page(self, request: web.Request) -> web.Response:
+        to, today = request.query.get("to", ""), request.query.get("from", "")
+        try:
+            report = await self._report(to, today)
+        except ValueError as error:
+            return web.Response(status=400, text=f"{error}\n")
+        except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
+            return web.Response(status=503, text=f"{error}\n")
+        return web.json_response(shape(report))
+
+    async def _report(self, to: str, today: str) -> Report:
+        parse_minor(to)
+        if today:
+            parse_minor(today)
+        async with self._lock:
+            now = time.monotonic()
+            self._answers = {key: kept for key, kept in self._answers.items() if now - kept[0] < PAGE_AGE_SECONDS}
+            if (to, today) in self._answers:
+                return self._answers[to, today][1]
+            if len(self._answers) >= 4:
+                raise RuntimeUnavailableError("too many different questions at once: ask again in a few seconds")
+            report = await node_report(
+                self._source,
+                pods_of_node(self._client, self._node),
+                from_version=today or await kubelet_version(self._client, self._node),
+                to_version=to,
+                node=self._node,
+            )
+            self._answers[to, today] = (time.monotonic(), report)
+            return report
