@@ -72,6 +72,8 @@ class ManagerConfig:
     identity: str
     """Which candidate for leadership it is: the name of its pod."""
     webhook_address: str
+    drain_seconds: float
+    """From being unready to accepting no admission call."""
     service: str
     names: tuple[str, ...]
     """Further DNS names and IP addresses for the serving certificate."""
@@ -95,6 +97,8 @@ def manager_config(args: argparse.Namespace) -> ManagerConfig:
     check_log_choices(args)
     if bool(args.tls_cert_file) != bool(args.tls_key_file):
         raise ConfigurationError("--tls-cert-file and --tls-key-file go together: give both, or none")
+    if not 0 <= args.drain_seconds <= 600:
+        raise ConfigurationError(f"--drain-seconds is {args.drain_seconds:g}, but has to be from 0 to 600")
     if args.ca_file and not args.tls_cert_file:
         raise ConfigurationError("--ca-file goes with --tls-cert-file: without it, crrd has a CA of its own")
     for flag, file in (
@@ -109,6 +113,7 @@ def manager_config(args: argparse.Namespace) -> ManagerConfig:
         namespace=args.namespace,
         identity=args.identity or f"{socket.gethostname()}-{os.getpid()}",
         webhook_address=args.webhook_address,
+        drain_seconds=args.drain_seconds,
         service=args.service,
         names=tuple(args.certificate_name or ()),
         secret=args.secret,

@@ -20,7 +20,7 @@ from daemon.manager.controller import Controller
 from daemon.manager.leader import LeaderElection
 from daemon.manager.pki import service_names
 from daemon.manager.tls import ServingTls
-from daemon.manager.webhook import WebhookServer
+from daemon.manager.webhook import Limits, WebhookServer
 from daemon.running import configuration_errors_alone, stop_on_signals
 from daemon.telemetry.health import Health, StatusServer, task_check
 from daemon.telemetry.log import configure, toggle_debug_on_signal
@@ -73,7 +73,8 @@ async def _serve(
     """Run every loop until a signal comes; admission drains while the rest goes on."""
     client, admission_client = clients
     tls = ServingTls()
-    webhook = WebhookServer(config.webhook_address, tls, admission_client, health)
+    limits = Limits(drain_seconds=config.drain_seconds)
+    webhook = WebhookServer(config.webhook_address, tls, admission_client, health, limits=limits)
     events = KubeEventSink(client, config.identity, "crrd-manager")
     controller = Controller(client, events, clock)
     election = LeaderElection(client, config.namespace, config.identity, now=lambda: datetime.now(UTC))

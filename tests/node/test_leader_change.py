@@ -46,7 +46,8 @@ async def two_managers(cluster: Cluster) -> AsyncIterator[Managers]:
         await cluster_lease_held(cluster)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        flags = ("--webhook-address", f"127.0.0.1:{port}", "--identity", "second", "--certificate-name", "127.0.0.1")
+        flags = ["--webhook-address", f"127.0.0.1:{port}", "--identity", "second", "--certificate-name", "127.0.0.1"]
+        flags += ["--drain-seconds", "0"]
         async with Daemon("manager", node.root / "second.log", node.kubeconfig, *flags):
             yield Managers(cluster, leader, port)
 
@@ -74,7 +75,7 @@ async def post(cluster: Cluster, name: str, pod: str, strategy: Json | None = No
 
 @pytest.mark.timeout(180)
 async def test_the_other_manager_finishes_what_a_killed_leader_began(cluster: Cluster, node_daemon: NodeDaemon) -> None:
-    """In the middle of an unready grace, before a deadline and before a TTL: all at once, as a takeover takes a while."""
+    """In an unready grace, before a deadline and before a TTL: all at once, as a takeover takes a while."""
     async with two_managers(cluster) as managers:
         await asyncio.gather(*(gated_pod(cluster, name) for name in ("graceful", "late", "short")))
         await post(cluster, "ttl", "short", ttlSecondsAfterFinished=6)
