@@ -142,9 +142,7 @@ async def _reports(config: ForecastConfig) -> list[Report]:
         try:
             running = config.from_version or await kubelet_version(client, config.node_name)
         except GoneError as error:
-            raise ConfigurationError(
-                f"there is no node {config.node_name!r}: give --node-name"
-            ) from error
+            raise ConfigurationError(f"there is no node {config.node_name!r}: give --node-name") from error
         pods_here = pods_of_node(client, config.node_name)
         return [await _of_this_node(config, pods_here, running, node=config.node_name)]
 

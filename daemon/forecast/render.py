@@ -60,9 +60,7 @@ def report_from(body: Mapping[str, Any]) -> Report:
         notes = tuple(map(str, body["notes"]))
         return Report(str(body["from"]), str(body["to"]), containers, str(body["node"]), notes, body["failed"] is True)
     except (KeyError, TypeError, ValueError):
-        return Report("", "", (), text(body.get("node"))).failing(
-            "its daemon's answer cannot be read"
-        )
+        return Report("", "", (), text(body.get("node"))).failing("its daemon's answer cannot be read")
 
 
 def render(reports: Sequence[Report], output: str) -> str:
