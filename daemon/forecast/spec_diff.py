@@ -214,7 +214,7 @@ def _field(struct: str, field: Field, value: Any) -> Any:
     if field.kind is Kind.QUANTITIES and isinstance(value, Mapping):
         return {str(key): _quantity(each) for key, each in value.items() if each is not None} or None
     if field.kind is Kind.QUANTITY:
-        return _leaf("1", value) if _quantity(value).meaning == "0" else _quantity(value)
+        return _Leaf("1", value) if _quantity(value).meaning == "0" else _quantity(value)
     return _leaf(value)
 
 
