@@ -247,10 +247,29 @@ def test_the_order_of_keys_does_not_matter(pair: tuple[dict[str, Any], dict[str,
     assert container_hash(pair[0], version) == container_hash(pair[1], version) is not None
 
 
-@given(st.binary(max_size=300))
-def test_the_short_way_to_the_hash_of_printed_bytes(data: bytes) -> None:
+def plain(data: bytes) -> int:
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value ^ byte) * 0x01000193 % 2**32
+    return value
+
+
+texts = st.binary(max_size=300) | st.lists(st.sampled_from([b" ", b'"', b"a", b"Name:(string)"]), max_size=50).map(
+    b"".join
+)
+
+
+@given(texts)
+def test_the_short_ways_to_the_hash(data: bytes) -> None:
     printed = f"([]uint8)[{' '.join(str(byte) for byte in data)}]"
-    assert fnv32a_of_printed_bytes(data) == fnv32a(printed.encode())
+    assert fnv32a_of_printed_bytes(data) == plain(printed.encode())
+    assert fnv32a(data) == plain(data)
+
+
+def test_the_hash_when_no_more_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daemon.forecast.fnv._MOST_KEPT", 0)
+    data = b"never before seen: " * 3
+    assert fnv32a(data) == plain(data)
 
 
 json_values = st.recursive(
