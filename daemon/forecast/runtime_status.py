@@ -1,0 +1,86 @@
+"""What a container runtime has of one pod, as plain data: what kubelet's decisions are taken from.
+
+Whoever asks the runtime fills these in. What follows from them is `pod_actions`' matter.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class NetworkMode(StrEnum):
+    """Whose network namespace a sandbox is in (CRI's NamespaceMode)."""
+
+    POD = "POD"
+    NODE = "NODE"
+
+
+class ContainerState(StrEnum):
+    """CRI's states of a container."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    EXITED = "exited"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxStatus:
+    """One sandbox of the pod."""
+
+    id: str
+    attempt: int
+    ready: bool
+    network: NetworkMode | None = None
+    """None where it is not to be compared with the pod's: a node without a pod network."""
+    ip: str | None = None
+    """The pod's first IP, "" where the sandbox has none; None where the runtime does not tell."""
+    created_at: int = 0
+    """Nanoseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    """One container instance of the pod. Times are nanoseconds since the epoch, 0 for "not yet"."""
+
+    id: str
+    name: str
+    state: ContainerState
+    exit_code: int = 0
+    """Means something once the state is EXITED."""
+    hash: str = ""
+    """The annotation io.kubernetes.container.hash as it stands: hex."""
+    restart_count: int = 0
+    created_at: int = 0
+    finished_at: int = 0
+    sandbox_id: str = ""
+    """The sandbox it is in; "" where that does not matter."""
+    reason: str = ""
+    """Why it ended, in the runtime's words: Completed, Error, OOMKilled."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRuntimeStatus:
+    """All that the runtime has of one pod, in any order, and what its probes have found."""
+
+    sandboxes: tuple[SandboxStatus, ...] = ()
+    containers: tuple[ContainerStatus, ...] = ()
+    started: frozenset[str] = frozenset()
+    """IDs of the containers whose startup probe has succeeded."""
+    startup_failed: frozenset[str] = frozenset()
+    """IDs of the containers whose startup probe has failed for good (failureThreshold times)."""
+    liveness_failed: frozenset[str] = frozenset()
+    """The same for the liveness probe."""
+
+    @property
+    def sandbox(self) -> SandboxStatus | None:
+        """The newest sandbox, ready or not."""
+        return max(self.sandboxes, key=lambda each: (each.created_at, each.attempt), default=None)
+
+    def newest(self, name: str) -> ContainerStatus | None:
+        """The current instance of a container."""
+        return _newest(each for each in self.containers if each.name == name)
+
+
+def _newest(containers: Iterable[ContainerStatus]) -> ContainerStatus | None:
+    return max(containers, key=lambda each: (each.created_at, each.restart_count), default=None)
