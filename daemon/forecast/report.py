@@ -13,10 +13,9 @@ from typing import Any
 
 from daemon.forecast.container_hash import Hash, era, hash_of
 from daemon.forecast.container_types import added_fields
+from daemon.forecast.init_actions import SIDECAR_HASH_SINCE
+from daemon.forecast.restart_rules import SIDECARS_SINCE
 from daemon.forecast.version import NEWEST_MINOR, parse_minor
-
-SIDECARS_SINCE = 28
-"""Minor version from which kubelet knows init containers with restartPolicy Always, and compares their hashes."""
 
 
 class ContainerKind(StrEnum):
@@ -141,22 +140,29 @@ def _one(container: ForecastInput, today: int, target: int) -> Forecast:
         target=then.value,
         outcome=outcome,
         reason=reason,
-        differs_now=_is_compared(container.kind) and None not in (stored, now.value) and stored != now.value,
+        differs_now=_is_compared(container.kind, today) and None not in (stored, now.value) and stored != now.value,
     )
 
 
-def _is_compared(kind: ContainerKind) -> bool:
-    return kind in (ContainerKind.CONTAINER, ContainerKind.SIDECAR)
+def _is_compared(kind: ContainerKind, minor: int) -> bool:
+    """Whether kubelet 1.`minor` compares the hashes of such containers."""
+    return kind is ContainerKind.CONTAINER or (kind is ContainerKind.SIDECAR and minor >= SIDECAR_HASH_SINCE)
+
+
+def _not_compared(kind: ContainerKind, minor: int) -> tuple[Outcome, str]:
+    if kind is not ContainerKind.SIDECAR:
+        return Outcome.KEEP, f"kubelet does not compare the hash of an {kind}"
+    if minor < SIDECARS_SINCE:
+        return Outcome.UNKNOWN, f"kubelet 1.{minor} knows no sidecars"
+    return Outcome.KEEP, f"kubelet compares the hash of a sidecar since 1.{SIDECAR_HASH_SINCE} only"
 
 
 def _judge(
     container: ForecastInput, stored: int | None, now: Hash, then: Hash, minors: tuple[int, int]
 ) -> tuple[Outcome, str]:
     today, target = minors
-    if not _is_compared(container.kind):
-        return Outcome.KEEP, f"kubelet does not compare the hash of an {container.kind}"
-    if container.kind is ContainerKind.SIDECAR and target < SIDECARS_SINCE:
-        return Outcome.UNKNOWN, f"kubelet 1.{target} knows no sidecars"
+    if not _is_compared(container.kind, target):
+        return _not_compared(container.kind, target)
     if container.stored_hash is None:
         return Outcome.UNKNOWN, "the container has no hash of kubelet's on it"
     if stored is None:
@@ -169,6 +175,8 @@ def _judge(
         return Outcome.KEEP, "the hash stays the same"
     if now.value is None:
         return Outcome.REBUILD, f"kubelet 1.{target} hashes {era(target)}, and this is not what is stored"
+    if now.value != stored and not _is_compared(container.kind, today):
+        return Outcome.REBUILD, f"kubelet 1.{target} compares the hash of a {container.kind}, 1.{today} did not"
     if now.value != stored:
         return Outcome.REBUILD, f"the spec is not the one it was started with: kubelet 1.{today} would rebuild it, too"
     if era(today) != era(target):

@@ -37,6 +37,7 @@ BETWEEN = "fields that came between 1.7 and 1.9 count: VolumeDevices, MountPropa
 CHANGED = "the spec is not the one it was started with: kubelet 1.31 would rebuild it, too"
 NO_POD = "the pod, or this container in it, is not among the pods that were given"
 INIT, SIDECAR, EPHEMERAL = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.EPHEMERAL
+SINCE_1_32 = "kubelet 1.32 compares the hash of a sidecar, 1.31 did not"
 NOT = ", and this is not what is stored"
 CASES: list[tuple[ForecastInput, str, str, str, str]] = [
     (one(stored("1.30")), "1.30", "1.31", "rebuild", ERAS),
@@ -55,7 +56,18 @@ CASES: list[tuple[ForecastInput, str, str, str, str]] = [
     (one("abc", kind=INIT), "1.30", "1.31", "keep", "kubelet does not compare the hash of an init container"),
     (one(None, kind=EPHEMERAL), "1.30", "1.31", "keep", "kubelet does not compare the hash of an ephemeral container"),
     (one("abc", kind=SIDECAR), "1.30", "1.27", "unknown", "kubelet 1.27 knows no sidecars"),
-    (one(stored("1.30"), kind=SIDECAR), "1.30", "1.31", "rebuild", ERAS),
+    (one("abc", kind=SIDECAR), "1.29", "1.28", "unknown", "kubelet 1.28 knows no sidecars"),
+    (
+        one(stored("1.30"), kind=SIDECAR),
+        "1.30",
+        "1.31",
+        "keep",
+        "kubelet compares the hash of a sidecar since 1.32 only",
+    ),
+    (one(stored("1.30"), kind=SIDECAR), "1.30", "1.32", "rebuild", ERAS.replace("1.31", "1.32")),
+    (one(stored("1.30"), kind=SIDECAR), "1.31", "1.32", "rebuild", SINCE_1_32),
+    (one(stored("1.30"), kind=SIDECAR), "1.32", "1.33", "rebuild", CHANGED.replace("1.31", "1.32")),
+    (one(stored("1.32"), kind=SIDECAR), "1.32", "1.33", "keep", "the hash stays the same"),
 ]
 
 
@@ -80,6 +92,8 @@ def test_what_differs_now_is_counted_whatever_comes() -> None:
     containers = [one(stored("1.30")), one(stored("1.31")), one("abc", kind=ContainerKind.INIT), one(None)]
     assert forecast(containers, "1.31", "1.30").differing_now == 1
     assert forecast(containers, "1.30", "1.30").differing_now == 1
+    sidecars = [one("abc", kind=ContainerKind.SIDECAR)]
+    assert [forecast(sidecars, version, "1.36").differing_now for version in ("1.31", "1.32")] == [0, 1]
     assert forecast([], "1.30", "1.30").totals == dict.fromkeys(Outcome, 0)
 
 
