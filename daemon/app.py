@@ -4,9 +4,10 @@ import asyncio
 import gc
 import os
 import time
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
+from aiohttp import web
 
 from daemon import __version__
 from daemon.config import NodeConfig
@@ -24,6 +25,9 @@ from daemon.reactor.telemetry import Silence
 from daemon.running import configuration_errors_alone, stop_on_signals, unless_stopped
 from daemon.telemetry.health import Health, StatusServer, task_check
 from daemon.telemetry.log import configure, toggle_debug_on_signal
+
+if TYPE_CHECKING:
+    from daemon.forecasting import NodeForecast
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +67,8 @@ class _Node:
         self._config = config
         self._health = Health()
         self._runtime: NodeRuntime | None = None
+        self._client: KubeClient | None = None
+        self._forecast: NodeForecast | None = None
 
     async def run(self) -> int:
         """Connect, serve, drain."""
@@ -72,7 +78,7 @@ class _Node:
         log.info("starting", version=__version__, node=config.node_name)
         access = find_access(config.kubeconfig, os.environ)
         self._health.ready["runtime"] = lambda: "" if self._runtime else "no runtime has answered yet"
-        server = StatusServer(config.bind_address, self._health.routes())
+        server = StatusServer(config.bind_address, [*self._health.routes(), web.get("/forecast", self._forecast_page)])
         address = await server.start()
         log.info("serving health", address=address)
         try:
@@ -89,6 +95,7 @@ class _Node:
     async def _serve(self, runtime: NodeRuntime, client: KubeClient, stop: asyncio.Event) -> None:
         """Run every loop until a signal comes, then drain."""
         node_name = self._config.node_name
+        self._client = client
         events = KubeEventSink(client, node_name)
         reactor = Reactor(
             node_name=node_name,
@@ -123,6 +130,16 @@ class _Node:
             await reactor.close()
             await client.close()
             await runtime.close()
+
+    async def _forecast_page(self, request: web.Request) -> web.StreamResponse:
+        """Asked by `crrd forecast --all-nodes`, which on most nodes is never."""
+        if self._runtime is None or self._client is None:
+            return web.Response(status=503, text="no runtime has answered yet\n")
+        if self._forecast is None:
+            from daemon.forecasting import NodeForecast  # noqa: PLC0415 - memory for what is rarely asked
+
+            self._forecast = NodeForecast(self._client, self._runtime, self._config.node_name)
+        return await self._forecast.page(request)
 
     def _check(
         self,

@@ -201,7 +201,8 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
                 answer = await client.through_pod(*daemons[node], config.daemon_port, "forecast", params)
         except (ApiUnavailableError, ApiRefusedError) as error:
             return failed.failing(f"its daemon gave no answer: {error}")
-        return report_from(answer)
+        report = report_from(answer)
+        return failed.failing(report.notes[-1]) if report.failed else report
 
     return list(await asyncio.gather(*map(ask, sorted(versions))))
 

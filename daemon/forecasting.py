@@ -104,7 +104,7 @@ async def node_report(
 
 
 class NodeForecast:
-    """The daemon's part: `run` looks now and then, `routes` serves the page.
+    """The daemon's part: `run` looks now and then, `page` answers whoever asks.
 
     Args:
         client: To the API server.
@@ -123,10 +123,6 @@ class NodeForecast:
         self.differing: int | None = None
         """Running containers whose stored hash is not the one that the running kubelet's version computes; None while
         that is not known. For the metric."""
-
-    def routes(self) -> list[web.RouteDef]:
-        """`/forecast?to=1.31&from=v1.30.2` as JSON."""
-        return [web.get("/forecast", self._page)]
 
     async def run(self) -> NoReturn:
         """Look now and then, for ever; what cannot be reached is asked again the next time."""
@@ -173,7 +169,8 @@ class NodeForecast:
             except (OSError, ValueError) as error:
                 log.warning("spec not kept", container=each.id, reason=str(error))
 
-    async def _page(self, request: web.Request) -> web.Response:
+    async def page(self, request: web.Request) -> web.Response:
+        """`/forecast?to=1.31&from=v1.30.2` as JSON; without `from` the daemon asks for its Node."""
         to, today = request.query.get("to", ""), request.query.get("from", "")
         try:
             report = await self._report(to, today)

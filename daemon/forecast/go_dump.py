@@ -5,6 +5,7 @@ have no type in front. Big numbers are printed as 64-bit machines keep them.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from daemon.forecast import go_values
@@ -30,36 +31,47 @@ def _struct(value: Any, struct: str, minor: int, path: str) -> str:
 
 def _fields(shape: Mapping[str, Any], struct: str, minor: int, path: str) -> str:
     parts = []
-    for field in fields(struct, minor):
-        if field.key:
-            written = _field(field, shape.get(field.key), minor, f"{path}.{field.key}")
-        else:  # its keys were checked with those of the struct around it
-            written = f"{{{_fields(shape, field.type, minor, path)}}}"
-        parts.append(f"{field.name}:({field.go_type}){written}")
+    for field, label, absent in _plan(struct, minor):
+        if not field.key:  # its keys were checked with those of the struct around it
+            parts.append(f"{label}{{{_fields(shape, field.type, minor, path)}}}")
+        elif (value := shape.get(field.key)) is None:
+            parts.append(absent)
+        else:
+            parts.append(label + _field(field, value, minor, f"{path}.{field.key}"))
     return " ".join(parts)
+
+
+@cache
+def _plan(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
+    """Each field with its name and type as they are printed, and with all that is printed where it is absent."""
+    plan = []
+    for field in fields(struct, minor):
+        label = f"{field.name}:({field.go_type})"
+        plan.append((field, label, label + _absent(field, minor)))
+    return tuple(plan)
 
 
 def _field(field: Field, value: Any, minor: int, path: str) -> str:
     if field.many:
-        listed = [] if value is None else go_values.elements(value, path)
+        listed = go_values.elements(value, path)
         if not listed:  # nil, because pods come to kubelet as protobuf, which has no empty lists
             return "<nil>"
         return f"[{' '.join(_value(field, each, minor, f'{path}[{n}]') for n, each in enumerate(listed))}]"
     if field.kind is Kind.QUANTITIES:
         return _quantities(value, path) if value else "<nil>"
-    if value is None:
-        return "<nil>" if field.pointer else _zero(field, minor, path)
     return _value(field, value, minor, path)
 
 
-def _zero(field: Field, minor: int, path: str) -> str:
+def _absent(field: Field, minor: int) -> str:
     """What stands for a field that is not there."""
+    if field.pointer or field.many or field.kind is Kind.QUANTITIES:
+        return "<nil>"
     if field.kind is Kind.STRUCT:
-        return _struct({}, field.type, minor, path)
+        return _struct({}, field.type, minor, "")
     if field.kind is Kind.QUANTITY:
-        return _quantity(NOTHING, path)
+        return _quantity(NOTHING, "")
     if field.kind is Kind.INT_OR_STRING:
-        return _int_or_string(0, path)
+        return _int_or_string(0, "")
     return {Kind.STRING: "", Kind.BOOL: "false", Kind.INT: "0"}[field.kind]
 
 

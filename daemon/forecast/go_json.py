@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from daemon.forecast import go_values
@@ -31,6 +32,10 @@ class Writer:
         """
         return self._struct(container, "Container", "container")
 
+    def struct(self, struct: str) -> str:
+        """The JSON of a struct of which nothing is set."""
+        return self._struct({}, struct, "")
+
     def text(self, value: str, path: str = "text") -> str:
         """A string with its quotes."""
         if _ESCAPED.search(value) is None:
@@ -51,38 +56,27 @@ class Writer:
     def _struct(self, value: Any, struct: str, path: str) -> str:
         shape = require_known(value, struct, self._minor, path)
         parts = []
-        for field in flat_fields(struct, self._minor):
-            written = self._field(field, shape.get(field.key), f"{path}.{field.key}")
-            if written is not None:
-                parts.append(f'"{field.key}":{written}')
+        for field, label, absent in _plan(struct, self._minor):
+            found = shape.get(field.key)
+            if found is None:
+                if absent:
+                    parts.append(absent)
+            elif (written := self._field(field, found, f"{path}.{field.key}")) is not None:
+                parts.append(label + written)
         return f"{{{','.join(parts)}}}"
 
     def _field(self, field: Field, value: Any, path: str) -> str | None:
-        """The field's value; None where it is left out."""
+        """The value of a field that is there; None where it is left out."""
         if field.many:
-            listed = [] if value is None else go_values.elements(value, path)
+            listed = go_values.elements(value, path)
             if not listed:
                 return None
             return f"[{','.join(self._value(field, each, f'{path}[{n}]') for n, each in enumerate(listed))}]"
         if field.kind is Kind.QUANTITIES:
             return self._quantities(value, path) if value else None
-        if value is None:
-            if field.pointer:
-                return None if field.omit_empty else "null"
-            return self._zero(field, path)
         if field.omit_empty and not field.pointer and field.kind in (Kind.STRING, Kind.BOOL, Kind.INT):
             return self._value(field, value, path) if go_values.scalar(field, value, path) else None
         return self._value(field, value, path)
-
-    def _zero(self, field: Field, path: str) -> str | None:
-        """What is written of a field that is not there: structs are, whatever `omitempty` says."""
-        if field.kind is Kind.STRUCT:
-            return self._struct({}, field.type, path)
-        if field.kind is Kind.QUANTITY:
-            return '"0"'
-        if field.omit_empty:
-            return None
-        return '""' if field.kind is Kind.STRING else "0"
 
     def _value(self, field: Field, value: Any, path: str) -> str:
         if field.kind is Kind.STRUCT:
@@ -108,3 +102,27 @@ class Writer:
             return f'"{value.canonical()}"'
         except ValueError as error:
             raise InexpressibleError(f"{path}: {error}") from error
+
+
+@cache
+def _plan(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
+    """Each field with its key, and with what is written where it is absent: "" for nothing."""
+    plan = []
+    for field in flat_fields(struct, minor):
+        label = f'"{field.key}":'
+        absent = _absent(field, minor)
+        plan.append((field, label, label + absent if absent else ""))
+    return tuple(plan)
+
+
+def _absent(field: Field, minor: int) -> str:
+    """What is written of a field that is not there: structs are, whatever `omitempty` says."""
+    if field.pointer or field.many or field.kind is Kind.QUANTITIES:
+        return "" if field.omit_empty else "null"
+    if field.kind is Kind.STRUCT:
+        return Writer(minor).struct(field.type)
+    if field.kind is Kind.QUANTITY:
+        return '"0"'
+    if field.omit_empty:
+        return ""
+    return '""' if field.kind is Kind.STRING else "0"
