@@ -10,6 +10,7 @@ import os
 import socket
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -195,13 +196,16 @@ async def _greet(path: str) -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)
         await loop.sock_connect(connection, path)
-        await loop.sock_sendall(connection, _GREETING)
         answer = b""
-        while len(answer) < _FRAME_HEADER:
-            chunk = await loop.sock_recv(connection, _FRAME_HEADER - len(answer))
-            if not chunk:
-                break
-            answer += chunk
+        # Who answers and hangs up without listening breaks the pipe, but what it has said can still be read.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            await loop.sock_sendall(connection, _GREETING)
+        with suppress(ConnectionResetError):
+            while len(answer) < _FRAME_HEADER:
+                chunk = await loop.sock_recv(connection, _FRAME_HEADER - len(answer))
+                if not chunk:
+                    break
+                answer += chunk
     if not answer:
         raise ConnectionError("it closed the connection without an answer")
     if len(answer) < _FRAME_HEADER or answer[3] != _SETTINGS or any(answer[5:]):

@@ -339,3 +339,21 @@ async def test_all_explicit_endpoints_are_waited_for(root: Path, told: Told) -> 
             found = await asyncio.wait_for(search, PATIENCE)
 
     assert [each.runtime for each in found] == ["containerd", "cri-o"]
+
+
+async def test_who_answers_and_hangs_up_without_listening_is_no_runtime(tmp_path: Path) -> None:
+    path = tmp_path / "rude.sock"
+
+    def rude(listener: socket.socket) -> None:
+        for _ in range(40):
+            connection, _peer = listener.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        serving = asyncio.ensure_future(asyncio.to_thread(rude, listener))
+        outcomes = {(await probe(f"unix://{path}")).outcome for _ in range(40)}
+        await serving
+    assert outcomes == {Outcome.NOT_CRI}
