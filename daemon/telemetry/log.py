@@ -3,11 +3,13 @@
 Events are short constants with key-values. The level changes at run time: SIGUSR1 turns debug on and off.
 """
 
+import io
 import logging
 import signal
 import sys
 from collections.abc import MutableMapping
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 
@@ -21,6 +23,21 @@ class _Level:
 
     number = logging.INFO
     configured = logging.INFO
+
+
+class _StandardError(io.TextIOBase):
+    """Today's standard error, whose failures are nobody's: work must not stop because a reader of the log has gone."""
+
+    def write(self, text: str, /) -> int:
+        """Write, or lose the line: the pipe may be broken, the disk full, the stream closed."""
+        with suppress(OSError, ValueError):
+            return sys.stderr.write(text)
+        return 0
+
+    def flush(self) -> None:
+        """Flush what can be flushed."""
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
 
 
 def configure(log_format: LogFormat, level: str) -> None:
@@ -45,7 +62,7 @@ def configure(log_format: LogFormat, level: str) -> None:
             *([structlog.processors.format_exc_info] if log_format == "json" else []),
             renderer,
         ],
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _StandardError())),
         cache_logger_on_first_use=True,
     )
 
