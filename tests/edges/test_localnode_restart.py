@@ -169,6 +169,20 @@ async def test_a_process_with_the_number_of_an_old_shim_is_left_alone(program: P
     await gone(pid)
 
 
+async def test_two_processes_may_write_the_same_file(tmp_path: Path) -> None:
+    program = (
+        "import sys; from daemon.localnode.containers.shim import write_json\n"
+        "for number in range(2000): write_json(sys.argv[1], number)"
+    )
+    path = tmp_path / "exit.json"
+    writers = [
+        await asyncio.create_subprocess_exec(*(sys.executable, "-c", program, str(path)), env=python_environment())
+        for _ in range(2)
+    ]
+    assert [await writer.wait() for writer in writers] == [0, 0]
+    assert json.loads(path.read_text()) == 1999
+
+
 async def test_a_killed_runtime_and_a_start_cut_short_leave_no_second_process(program: Program, tmp_path: Path) -> None:
     async with program.life(signal.SIGKILL) as client:
         sandbox = await client.sandbox()

@@ -69,8 +69,11 @@ class Ended(TypedDict):
 
 
 def write_json(path: str, value: Any) -> None:
-    """Put a file in its place in one step: a reader sees all of it or the one before."""
-    part = f"{path}.part"
+    """Put a file in its place in one step: a reader sees all of it or the one before.
+
+    A shim and the runtime that takes it for dead may both write the same file.
+    """
+    part = f"{path}.{os.getpid()}.part"
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(value, file)
     os.replace(part, path)
