@@ -25,6 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_node(commands)
     _add_manager(commands)
+    _add_explain(commands)
     _add_forecast(commands)
     _add_demo(commands)
     return parser
@@ -169,6 +170,33 @@ def _run_manager(args: argparse.Namespace) -> int:
     from daemon.manager_app import run_manager  # noqa: PLC0415
 
     return run_manager(manager_config(args))
+
+
+def _add_explain(commands: "Commands[argparse.ArgumentParser]") -> None:
+    from daemon.flags import add_kubeconfig_flag  # noqa: PLC0415
+
+    explain = commands.add_parser(
+        "explain",
+        help="tells where a request stands, what it waits for, and what to do about it",
+        description="Says in plain words where a ContainerRecreateRequest stands: what it waits for and since when,\n"
+        "what became of its containers, and what to do. Reads the API server alone; changes nothing.",
+        epilog="examples:\n"
+        "  crrd explain shop/restart-app\n"
+        "  crrd explain restart-app -n shop -o json\n\n"
+        "exit codes: 0 explained, 1 no such request or no answer from the API server, 2 bad input",
+        formatter_class=_Formatter,
+    )
+    explain.add_argument("request", metavar="NAMESPACE/NAME", help="the request; with -n its name alone")
+    explain.add_argument("-n", "--namespace", metavar="NAME", default="", help="the request's namespace")
+    explain.add_argument("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    add_kubeconfig_flag(explain)
+    explain.set_defaults(run=_run_explain)
+
+
+def _run_explain(args: argparse.Namespace) -> int:
+    from daemon.explain_command import explain_config, run_explain  # noqa: PLC0415
+
+    return run_explain(explain_config(args))
 
 
 def _add_forecast(commands: "Commands[argparse.ArgumentParser]") -> None:

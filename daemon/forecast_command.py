@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from daemon.core.explain import DAEMONS
 from daemon.core.reading import items, mapping, text
 from daemon.cri.runtime import NodeRuntime, connect
 from daemon.flags import cri_endpoints
@@ -41,8 +42,6 @@ EXIT_REBUILD = 3
 """At least one container would be rebuilt."""
 RUNTIME_SECONDS = 15.0
 """For how long a runtime that is down is waited for."""
-DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
-"""The labels of the node daemons' pods in the manifests."""
 _AT_ONCE = 16
 
 
