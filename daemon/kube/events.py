@@ -50,6 +50,7 @@ class KubeEventSink:
         self._idle.set()
         self._hurry = asyncio.Event()
         self._failing = False
+        self._overflowing = False
         self._last_stamp = 0
 
     def emit(self, event: EmitEvent) -> None:
@@ -58,7 +59,7 @@ class KubeEventSink:
         for involved in _involved(event):
             if len(self._queue) >= CAPACITY:
                 self._queue.popleft()
-                self._drop("too many events wait")
+                self._overflow()
             self._queue.append(self._shape(event, involved, now))
             self._idle.clear()
             self._wanted.set()
@@ -72,6 +73,7 @@ class KubeEventSink:
                 await self._pause(_PAUSE_SECONDS)
             self._wanted.clear()
             self._idle.set()
+            self._overflowing = False
 
     async def flush(self, seconds: float) -> bool:
         """Let `run` write without pauses what is queued, for at most this long; whether all of it is done."""
@@ -109,6 +111,13 @@ class KubeEventSink:
             else:
                 self._failing = False
                 return
+
+    def _overflow(self) -> None:
+        """Count the oldest event as lost; a flood is told of once."""
+        self.dropped += 1
+        if not self._overflowing:
+            log.warning("events dropped", error="too many events wait")
+        self._overflowing = True
 
     def _drop(self, reason: str) -> None:
         self.dropped += 1

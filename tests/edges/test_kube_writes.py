@@ -220,18 +220,23 @@ async def test_an_event_that_cannot_be_written_is_tried_again_and_then_dropped(m
 
 
 async def test_the_oldest_are_dropped_when_too_many_wait() -> None:
-    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
-        sink = KubeEventSink(client, "node-1")
-        for number in range(CAPACITY // 2 + 2):
-            sink.emit(event(message=f"number {number}"))
-        assert sink.dropped == 4
-        assert not await sink.flush(0)
-        api.then(reply({}, 201))
-        task = asyncio.create_task(run(sink))
-        await api.silent.wait()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert json.loads(api.bodies[0])["message"] == "number 2"
+    with capture_logs() as logs:
+        async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+            sink = KubeEventSink(client, "node-1")
+            for number in range(CAPACITY // 2 + 2):
+                sink.emit(event(message=f"number {number}"))
+            assert sink.dropped == 4
+            assert not await sink.flush(0)
+            api.then(reply({}, 201))
+            task = asyncio.create_task(run(sink))
+            await api.silent.wait()
+            for number in range(2):
+                sink.emit(event(message=f"late {number}"))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert json.loads(api.bodies[0])["message"] == "number 2"
+    assert sink.dropped == 6
+    assert [entry["event"] for entry in logs] == ["events dropped"]  # a flood is told of once
 
 
 async def test_a_flush_with_nothing_to_write_is_over_at_once() -> None:
