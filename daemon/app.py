@@ -3,13 +3,13 @@
 import asyncio
 import gc
 import os
-import time
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 from aiohttp import web
 
 from daemon import __version__
+from daemon.beat import Beat
 from daemon.config import NodeConfig
 from daemon.cri.runtime import NodeRuntime, connect
 from daemon.hooks import HookRunner
@@ -23,7 +23,7 @@ from daemon.reactor.board import Board
 from daemon.reactor.run import Reactor
 from daemon.reactor.telemetry import Silence
 from daemon.running import configuration_errors_alone, stop_on_signals, unless_stopped
-from daemon.telemetry.health import Health, StatusServer, task_check
+from daemon.telemetry.health import Health, StatusServer, loop_check
 from daemon.telemetry.log import configure, toggle_debug_on_signal
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-SILENCE_LIMIT = 200.0
-"""Seconds of a watch without a word (bookmarks come every minute) after which its loop counts as stopped."""
 QUEUE_LIMIT = 60.0
-"""Seconds that a pod may wait for its turn before the queue counts as stopped."""
+"""Seconds that a pod may wait for its turn, or that a look at it may take, before the queue counts as stopped."""
 EVENT_FLUSH_SECONDS = 3.0
 TIDY_SECONDS = 3.0
 """How long after the last request freed memory is given back: events are written and connections used until then."""
+TIDY_LATE_SECONDS = 30.0
+"""By how much that may be later before the loop counts as hanging."""
 
 
 def run_node(config: NodeConfig) -> int:
@@ -50,11 +50,14 @@ def run_node(config: NodeConfig) -> int:
     return asyncio.run(_Node(config).run())
 
 
-async def _tidy(board: Board) -> NoReturn:
+async def _tidy(board: Board, beat: Beat) -> NoReturn:
     """After every busy time, give back the memory that it took."""
     while True:
+        beat.until(board.active, "waiting for a request")
         await board.active.wait()
+        beat.until(board.idle, "waiting for the last request to end")
         await board.idle.wait()
+        beat.within(TIDY_SECONDS + TIDY_LATE_SECONDS, "waiting before it gives back memory")
         await asyncio.sleep(TIDY_SECONDS)
         if board.idle.is_set():
             give_back()
@@ -108,6 +111,7 @@ class _Node:
         )
         requests = RequestSource(client, node_name, reactor.board)
         pods = PodSource(client, node_name, reactor.board)
+        memory = Beat()
         try:
             async with asyncio.TaskGroup() as group:
                 loops: dict[str, asyncio.Task[NoReturn] | asyncio.Task[None]] = {
@@ -115,9 +119,18 @@ class _Node:
                     "pods": group.create_task(reactor.watch_pods(pods.run), name="pods"),
                     "runtime": group.create_task(reactor.watch_runtime(), name="runtime"),
                     "events": group.create_task(events.run(), name="events"),
-                    "memory": group.create_task(_tidy(reactor.board), name="memory"),
+                    "memory": group.create_task(_tidy(reactor.board, memory), name="memory"),
                 }
-                self._check(loops, requests, reactor)
+                beats = {
+                    "requests": (requests.beat,),
+                    "pods": (reactor.pods_beat, pods.beat),
+                    "runtime": (reactor.runtime_beat, reactor.poll_beat),
+                    "events": (events.beat,),
+                    "memory": (memory,),
+                }
+                for name, task in loops.items():
+                    self._health.live[name] = loop_check(task, *beats[name])
+                self._check(requests, reactor)
                 gc.collect()
                 gc.freeze()  # what start-up made stays: later collections need not look at it
                 await stop.wait()
@@ -141,27 +154,15 @@ class _Node:
             self._forecast = NodeForecast(self._client, self._runtime, self._config.node_name)
         return await self._forecast.page(request)
 
-    def _check(
-        self,
-        loops: "dict[str, asyncio.Task[NoReturn] | asyncio.Task[None]]",
-        requests: RequestSource,
-        reactor: Reactor,
-    ) -> None:
-        """Register a check per loop."""
-
-        def silent() -> str:
-            last = requests.last_activity
-            if last is None or requests.last_error or time.monotonic() - last < SILENCE_LIMIT:
-                return ""
-            return f"the watch has been silent for {time.monotonic() - last:.0f} s"
+    def _check(self, requests: RequestSource, reactor: Reactor) -> None:
+        """Register the checks beyond those of the loops."""
 
         def stuck() -> str:
-            oldest = reactor.queue.oldest
-            waited = asyncio.get_running_loop().time() - oldest if oldest is not None else 0.0
-            return f"a pod has waited for {waited:.0f} s" if waited > QUEUE_LIMIT else ""
+            now = asyncio.get_running_loop().time()
+            for what, since in (("waited", reactor.queue.oldest), ("been looked at", reactor.queue.longest)):
+                if since is not None and now - since > QUEUE_LIMIT:
+                    return f"a pod has {what} for {now - since:.0f} s"
+            return ""
 
-        for name, task in loops.items():
-            self._health.live[name] = task_check(task)
-        self._health.live["requests-heard"] = silent
         self._health.live["queue"] = stuck
         self._health.ready["requests"] = lambda: "" if requests.listed else requests.last_error or "not listed yet"

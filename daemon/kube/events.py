@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import structlog
 
 from daemon.backoff import Backoff
+from daemon.beat import Beat
 from daemon.core.actions import EmitEvent
 from daemon.core.model import API_VERSION, KIND
 from daemon.kube.client import KubeClient
@@ -27,6 +28,8 @@ _PAUSE_SECONDS = 0.02
 _TRIES = 3
 _RETRY = Backoff(initial=0.5, factor=4.0, maximum=5.0, jitter=0.5)
 _LONGEST_PATIENCE_SECONDS = 10.0
+_WRITE_SECONDS = 120.0
+"""The longest that one try takes, with the pause after it: the client gives up before."""
 _MESSAGE_CHARACTERS = 1024
 """The longest message that the events API allows (k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
 _NAME_CHARACTERS = 253
@@ -52,6 +55,7 @@ class KubeEventSink:
         self._failing = False
         self._overflowing = False
         self._last_stamp = 0
+        self.beat = Beat()
 
     def emit(self, event: EmitEvent) -> None:
         """See EventSink."""
@@ -67,6 +71,7 @@ class KubeEventSink:
     async def run(self) -> NoReturn:
         """Write what is queued, until cancelled."""
         while True:
+            self.beat.until(self._wanted, "waiting for events")
             await self._wanted.wait()
             while self._queue:
                 await self._write(self._queue.popleft())
@@ -97,6 +102,7 @@ class KubeEventSink:
 
     async def _write(self, body: dict[str, Any]) -> None:
         for attempt in range(1, _TRIES + 1):
+            self.beat.within(_WRITE_SECONDS, "writing an event")
             try:
                 await self._client.create(EVENTS, body["metadata"]["namespace"], body)
             except ApiUnavailableError as error:

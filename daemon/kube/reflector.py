@@ -13,6 +13,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 import structlog
 
 from daemon.backoff import Backoff
+from daemon.beat import Beat
 from daemon.core.reading import mapping, text
 from daemon.kube.client import KubeClient
 from daemon.kube.errors import MalformedAnswerError, ResourceMissingError
@@ -28,6 +29,12 @@ _FAILURES_WHILE_REACHABLE = 2
 """A server that accepts watches and drops them is asked again after half a second or so, not ever more rarely."""
 _LONGEST_PATIENCE_SECONDS = 300.0
 """The most that a server's Retry-After is followed."""
+SILENT_SECONDS = 200.0
+"""The longest that a watch is silent: the client gives it up before (`client.Deadlines.stall`)."""
+_CALL_SECONDS = 240.0
+"""The longest that a call takes to be answered, or one more page of a list to come: the client gives up before, and so
+does what gives credentials (`config`)."""
+_LATE_SECONDS = 30.0
 APPLY = "kubectl apply -k manifests/default"
 """What brings the CRD and the RBAC role."""
 
@@ -79,6 +86,8 @@ class Reflector(Generic[T]):
         self._strict = strict
         self._version = ""
         self._failures = 0
+        self.beat = Beat()
+        """Resting while it does not run."""
 
     async def run(self) -> NoReturn:
         """List, watch, reconnect, until cancelled.
@@ -91,8 +100,10 @@ class Reflector(Generic[T]):
         try:
             while True:
                 delay = await self._connect_once()
+                self.beat.within(delay + _LATE_SECONDS, "waiting before it connects again")
                 await asyncio.sleep(delay)
         finally:
+            self.beat.rest()
             self.listed = False
 
     async def _connect_once(self) -> float:
@@ -126,9 +137,15 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> None:
         selection = self._selection
+
+        def parse(obj: Mapping[str, Any]) -> T:
+            self.beat.within(_CALL_SECONDS, "listing")
+            return selection.parse(obj)
+
+        self.beat.within(_CALL_SECONDS, "listing")
         listing = await self._client.list_all(
             selection.resource,
-            selection.parse,
+            parse,
             label_selector=selection.label_selector,
             field_selector=selection.field_selector,
             resource_version=selection.list_version,
@@ -140,6 +157,7 @@ class Reflector(Generic[T]):
 
     async def _watch(self) -> None:
         selection = self._selection
+        self.beat.within(_CALL_SECONDS, "opening a watch")
         async with self._client.watch(
             selection.resource,
             self._version,
@@ -152,6 +170,7 @@ class Reflector(Generic[T]):
 
     def _deliver(self, event: WatchEvent) -> None:
         self.last_activity = time.monotonic()
+        self.beat.within(SILENT_SECONDS, "watching")
         self._version = text(mapping(event.object.get("metadata")).get("resourceVersion")) or self._version
         if event.kind in ("ADDED", "MODIFIED"):
             self._handler.changed(self._selection.parse(event.object))
@@ -160,6 +179,7 @@ class Reflector(Generic[T]):
 
     def _established(self) -> None:
         self.last_activity = time.monotonic()
+        self.beat.within(SILENT_SECONDS, "watching")
         self._strict = False
         self._failures = min(self._failures, _FAILURES_WHILE_REACHABLE)
         if self.last_error:

@@ -31,6 +31,7 @@ class KeyedQueue:
         self._dirty: dict[str, float] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
+        self._began: dict[str, float] = {}
 
     @property
     def depth(self) -> int:
@@ -41,6 +42,11 @@ class KeyedQueue:
     def oldest(self) -> float | None:
         """Monotonic time since which the longest waiting key waits, None where none waits."""
         return min(self._dirty.values(), default=None)
+
+    @property
+    def longest(self) -> float | None:
+        """Monotonic time since which the longest running handler runs, None where none runs."""
+        return min(self._began.values(), default=None)
 
     def poke(self, key: str) -> None:
         """Handle the key as soon as possible."""
@@ -90,6 +96,7 @@ class KeyedQueue:
         """Handle a key once; a failure is tried again later."""
         if timer := self._timers.pop(key, None):
             timer.cancel()
+        self._began[key] = asyncio.get_running_loop().time()
         try:
             wake_at = await self._handler(key)
         except Exception as error:
@@ -99,6 +106,8 @@ class KeyedQueue:
             log.warning("pod not handled", pod=key, error=str(error), retry_in=round(delay, 1), exc_info=not expected)
             self.poke_at(key, asyncio.get_running_loop().time() + delay)
             return
+        finally:
+            del self._began[key]
         self._failures.pop(key, None)
         if wake_at is not None:
             self.poke_at(key, wake_at)

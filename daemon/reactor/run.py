@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from daemon.backoff import Backoff
+from daemon.beat import Beat
 from daemon.ports import CrrdError, EventSink, Hooks, Runtime, StatusWriter
 from daemon.reactor.board import Board
 from daemon.reactor.execute import Executor
@@ -23,6 +24,8 @@ POLL_SECONDS = 0.5
 SAFETY_POLL_SECONDS = 5.0
 """Beside an event stream: CRI does not confirm a subscription, so what happens around its start can be missed."""
 STREAM_RETRY = Backoff(initial=0.2, factor=2.0, maximum=5.0, jitter=0.2)
+_LATE_SECONDS = 30.0
+"""By how much a loop may be later than it said before it counts as hanging."""
 FLUSH_SECONDS = 10.0
 """How long a drain waits for the last statuses after the last stop has ended."""
 
@@ -47,6 +50,10 @@ class Reactor:
         self._runtime = runtime
         self._awaited: set[str] = set()
         self._keys_by_uid: dict[str, str] = {}
+        self.pods_beat = Beat()
+        self.runtime_beat = Beat()
+        self.poll_beat = Beat()
+        """Of the looks at the runtime that `watch_runtime` takes while a request is live."""
         self.queue = KeyedQueue(self._handle)
         self.board = Board(self.queue.poke, clock)
         self.executor = Executor(
@@ -70,15 +77,17 @@ class Reactor:
     async def watch_pods(self, watch: Callable[[], Awaitable[None]]) -> None:
         """Run `watch` (list and watch of the node's pods) while at least one request is live."""
         while True:
+            self.pods_beat.until(self.board.active, "waiting for a request")
             await self.board.active.wait()
-            await self._while_active(watch, "pods")
+            await self._while_active(watch, "pods", self.pods_beat)
             self.board.forget_pods()
 
     async def watch_runtime(self) -> None:
         """Follow the runtime's events while at least one request is live; poll a runtime that has none."""
         while True:
+            self.runtime_beat.until(self.board.active, "waiting for a request")
             await self.board.active.wait()
-            await self._while_active(self._follow, "runtime")
+            await self._while_active(self._follow, "runtime", self.runtime_beat)
 
     async def drain(self) -> None:
         """No new stops; let those under way end, and write what became of them."""
@@ -103,7 +112,7 @@ class Reactor:
     async def _handle(self, key: str) -> float | None:
         return await self.reconciler.handle(key)
 
-    async def _while_active(self, work: Callable[[], Awaitable[None]], name: str) -> None:
+    async def _while_active(self, work: Callable[[], Awaitable[None]], name: str, beat: Beat) -> None:
         """Run until no request is live; what ends earlier, by an error of ours, is started again."""
 
         async def forever() -> None:
@@ -117,11 +126,13 @@ class Reactor:
 
         task = asyncio.ensure_future(forever())
         idle = asyncio.ensure_future(self.board.idle.wait())
+        beat.until(self.board.idle, "waiting for the last request to end")
         try:
             await asyncio.wait((task, idle), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 task.result()
         finally:
+            beat.within(_LATE_SECONDS, "ending")
             for running in (task, idle):
                 running.cancel()
             await asyncio.gather(task, idle, return_exceptions=True)
@@ -138,10 +149,12 @@ class Reactor:
             await self._poll(POLL_SECONDS)
         finally:
             poll.cancel()
+            self.poll_beat.rest()
 
     async def _poll(self, seconds: float) -> None:
         """Look at the pods that wait for the runtime every so many seconds."""
         while True:
+            self.poll_beat.within(seconds + _LATE_SECONDS, "looking at the runtime")
             await asyncio.sleep(seconds)
             self._poke_awaited()
 

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
+from daemon.beat import Beat
 from daemon.ports import ConfigurationError
 
 Check = Callable[[], str]
@@ -25,6 +27,12 @@ def task_check(task: "asyncio.Task[object]") -> Check:
         return f"the loop broke: {error!r}"
 
     return check
+
+
+def loop_check(task: "asyncio.Task[Any]", *beats: Beat) -> Check:
+    """A check that a loop's task still runs, and that none of its beats is late."""
+    ended = task_check(task)
+    return lambda: ended() or next(filter(None, (beat.check() for beat in beats)), "")
 
 
 @dataclass(slots=True)
