@@ -19,6 +19,7 @@ class Cause(StrEnum):
     DEFINITION_CHANGED = "definition changed"
     LIVENESS = "liveness probe failed"
     STARTUP = "startup probe failed"
+    RESIZED = "resize requires restart"
     STATE_UNKNOWN = "state unknown"
     MISSING = "missing"
     """There is no instance of it, or none in this sandbox."""
@@ -59,6 +60,15 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """A running container of which it cannot be told whether it goes on."""
+
+    name: str
+    why: str
+    """What is not known, in half a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodActions:
     """What to do about a pod: first `kill` (and all sandboxes, if `kill_pod`), then `remove`, then `start`."""
 
@@ -72,28 +82,34 @@ class PodActions:
     start: tuple[Start, ...] = ()
     """In this order: ephemeral containers, init containers as in the spec, then the regular ones."""
     keep: tuple[ContainerStatus, ...] = ()
-    """Running instances that go on."""
+    """Running instances that go on, as far as can be told: see `unknown`."""
     remove: tuple[Remove, ...] = ()
     """In this order, for the action RestartAllContainers: then the pod has to be looked at again at once."""
-    unknown: tuple[str, ...] = ()
-    """Those of `keep`, by name, whose hash this version's kubelet computes in a way that cannot be told."""
+    unknown: tuple[Unknown, ...] = ()
+    """What cannot be told about those of `keep`: none of them is safe."""
     why: str = ""
     """For the pod as a whole: why it is killed, gets a new sandbox, or begins anew; "" where it is neither."""
 
 
-def has_changed(spec: Spec, current: ContainerStatus, minor: int) -> bool | None:
-    """Whether kubelet 1.`minor` computes another hash than the stored one; None where that cannot be told.
+def has_changed(spec: Spec, current: ContainerStatus, minor: int) -> bool | Unknown:
+    """Whether kubelet 1.`minor` computes another hash than the stored one.
 
     A stored hash that is missing or broken it takes for 0 (`getContainerInfoFromAnnotations`).
     """
-    expected = hash_of(spec, minor).value
-    if expected is None:
-        return None
+    expected = hash_of(spec, minor)
+    if expected.value is None:
+        return Unknown(current.name, f"its hash cannot be told: {expected.why}")
     try:
         stored = int(current.hash, 16)
     except ValueError:
         stored = 0
-    return stored != expected
+    return stored != expected.value
+
+
+def resized(current: ContainerStatus) -> tuple[Kill, Start]:
+    """The stop and the start of a container whose resources cannot be changed while it runs."""
+    message = f"Container {current.name} resize requires restart"
+    return Kill(current, Cause.RESIZED, message), Start(current.name, Cause.RESIZED, message)
 
 
 def missing(spec: Spec) -> Start:

@@ -5,9 +5,22 @@ A part of `pod_actions`, which asks this once the pod's sandbox is in order.
 Source: `computeInitContainerActions` in pkg/kubelet/kuberuntime/kuberuntime_container.go.
 """
 
+from collections.abc import Mapping
 from enum import Enum, auto
+from typing import Any
 
-from daemon.forecast.actions import Cause, Kill, Start, again, has_changed, missing, of_unknown_state
+from daemon.forecast.actions import (
+    Cause,
+    Kill,
+    Start,
+    Unknown,
+    again,
+    has_changed,
+    missing,
+    of_unknown_state,
+    resized,
+)
+from daemon.forecast.resize import resize_of
 from daemon.forecast.restart_rules import Spec, is_sidecar, restarts, restarts_on_failure
 from daemon.forecast.runtime_status import ContainerState, ContainerStatus, PodRuntimeStatus
 
@@ -29,16 +42,17 @@ class _Step(Enum):
 class InitPlanner:
     """The decisions for one pod's init containers at one moment."""
 
-    def __init__(self, pod_spec: Spec, status: PodRuntimeStatus, minor: int) -> None:
-        self._spec = pod_spec
+    def __init__(self, pod: Mapping[str, Any], status: PodRuntimeStatus, minor: int) -> None:
+        self._pod = pod
+        self._spec: Spec = pod.get("spec") or {}
         self._status = status
         self._minor = minor
-        self._regular: list[Spec] = list(pod_spec.get("containers") or [])
-        self._init: list[Spec] = list(pod_spec.get("initContainers") or [])
+        self._regular: list[Spec] = list(self._spec.get("containers") or [])
+        self._init: list[Spec] = list(self._spec.get("initContainers") or [])
         self._start: dict[int, Start] = {}
         """By their place in the spec."""
         self.kill: list[Kill] = []
-        self.unknown: list[str] = []
+        self.unknown: list[Unknown] = []
 
     @property
     def start(self) -> list[Start]:
@@ -112,12 +126,20 @@ class InitPlanner:
                 self._replace_sidecar(place, current, Cause.STARTUP, "failed startup probe")
             return _Step.PENDING
         changed = has_changed(spec, current, self._minor) if self._minor >= SIDECAR_HASH_SINCE else False
-        if changed is None:
-            self.unknown.append(current.name)
-        if changed:
+        if isinstance(changed, Unknown):
+            self.unknown.append(changed)
+        elif changed:
             self._replace_sidecar(place, current, Cause.DEFINITION_CHANGED, "definition changed")
-        elif spec.get("livenessProbe") and current.id in self._status.liveness_failed:
+            return _Step.INITIALIZED
+        if spec.get("livenessProbe") and current.id in self._status.liveness_failed:
             self._replace_sidecar(place, current, Cause.LIVENESS, "failed liveness probe")
+            return _Step.INITIALIZED
+        resize = resize_of(self._pod, spec, current, self._status.resources, self._minor)
+        if resize.unknown:
+            self.unknown.append(Unknown(current.name, resize.unknown))
+        if resize.restart:
+            kill, self._start[place] = resized(current)
+            self.kill.append(kill)
         return _Step.INITIALIZED
 
     def _replace_sidecar(self, place: int, current: ContainerStatus, cause: Cause, what: str) -> None:

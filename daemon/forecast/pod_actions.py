@@ -2,8 +2,8 @@
 
 This only says what is to be done from what there is; it does nothing, waits for nothing and remembers nothing. Two
 matters are the caller's: a container in back-off is in `start` all the same, and the caller holds it back for as long
-as the back-off takes; and a pod whose phase is Succeeded or Failed is over, whatever is said here. Changes of resources
-in place, which kubelet applies without a restart or with one as the container's resizePolicy says, are not looked at.
+as the back-off takes; and a pod whose phase is Succeeded or Failed is over, whatever `pod_actions` says. Of changes of
+resources, only those are told that restart a container: what is applied to a running one is not.
 
 Source: `computePodActions` and `computeInitContainerActions` in pkg/kubelet/kuberuntime, `PodSandboxChanged` in
 pkg/kubelet/kuberuntime/util, in 1.28 to 1.36; feature gates are taken to stand at each version's defaults.
@@ -19,12 +19,15 @@ from daemon.forecast.actions import (
     PodActions,
     Remove,
     Start,
+    Unknown,
     again,
     has_changed,
     missing,
     of_unknown_state,
+    resized,
 )
 from daemon.forecast.init_actions import InitPlanner
+from daemon.forecast.resize import resize_of
 from daemon.forecast.restart_rules import Spec, is_sidecar, restarts, restarts_all, restarts_on_failure, runs_once
 from daemon.forecast.runtime_status import ContainerState, ContainerStatus, NetworkMode, PodRuntimeStatus
 from daemon.forecast.version import parse_minor
@@ -44,10 +47,20 @@ def pod_actions(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_versio
     return _Planner(pod, status, parse_minor(kubelet_version)).plan()
 
 
+def end_pod(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str, why: str) -> PodActions:
+    """The same for a pod that is over for a reason that the caller knows: all of it is killed.
+
+    Raises:
+        ValueError: the version is none of Kubernetes.
+    """
+    return _Planner(pod, status, parse_minor(kubelet_version)).end(why)
+
+
 class _Planner:
     """The decisions for one pod at one moment."""
 
     def __init__(self, pod: Mapping[str, Any], status: PodRuntimeStatus, minor: int) -> None:
+        self._pod = pod
         self._metadata: Spec = pod.get("metadata") or {}
         self._spec: Spec = pod.get("spec") or {}
         self._status = status
@@ -57,31 +70,31 @@ class _Planner:
         self._ephemeral: list[Spec] = list(self._spec.get("ephemeralContainers") or [])
         self._kill: list[Kill] = []
         self._start: list[Start] = []
-        self._unknown: list[str] = []
+        self._unknown: list[Unknown] = []
 
     def plan(self) -> PodActions:
         if self._metadata.get("deletionTimestamp"):
-            return self._end("the pod is being deleted")
+            return self.end("the pod is being deleted")
         fault = self._sandbox_fault()
         to_remove = self._to_remove()
         if to_remove:
             why = "a container has ended with a code for which all containers of the pod are restarted"
             if fault:
-                return self._end(f"{fault}; {why}", new_sandbox=True)
+                return self.end(f"{fault}; {why}", new_sandbox=True)
             return PodActions(attempt=self._attempt(), remove=to_remove, why=why)
         if fault:
             return self._begin_anew(fault)
         missing_ephemeral = [spec for spec in self._ephemeral if self._status.newest(spec["name"]) is None]
         self._start += [missing(spec) for spec in missing_ephemeral]  # these are never restarted
-        init = InitPlanner(self._spec, self._status, self._minor)
+        init = InitPlanner(self._pod, self._status, self._minor)
         failed, initialized = init.plan()
         if failed:
-            return self._end(failed)
+            return self.end(failed)
         self._kill += init.kill
         self._start += init.start
         self._unknown += init.unknown
         if initialized and not self._look_at_regular():
-            return self._end("no container of the pod runs on or is to be started")
+            return self.end("no container of the pod runs on or is to be started")
         return self._actions()
 
     # The sandbox
@@ -114,12 +127,12 @@ class _Planner:
             and self._attempt(new=True) != 0
             and self._status.containers
         ):
-            return self._end(f"{fault}, and the pod is not restarted")
+            return self.end(f"{fault}, and the pod is not restarted")
         starting = [spec for spec in self._regular if not self._is_done(spec)]
         if not starting and any(self._was_created(spec) for spec in self._regular):
-            return self._end(f"{fault}, and no container is to be started")
+            return self.end(f"{fault}, and no container is to be started")
         start = [missing(spec) for spec in self._init[:1] or starting]
-        return self._end(fault, new_sandbox=True, start=tuple(start))
+        return self.end(fault, new_sandbox=True, start=tuple(start))
 
     def _is_done(self, spec: Spec) -> bool:
         """Whether a container has succeeded that is to succeed once."""
@@ -133,7 +146,7 @@ class _Planner:
 
     # All containers at once
 
-    def _end(self, why: str, *, new_sandbox: bool = False, start: tuple[Start, ...] = ()) -> PodActions:
+    def end(self, why: str, *, new_sandbox: bool = False, start: tuple[Start, ...] = ()) -> PodActions:
         """Kill all containers and sandboxes, the sidecars last, and go on only as is said."""
         sidecars = [spec["name"] for spec in self._init if is_sidecar(spec, self._minor)]
         running = [
@@ -206,8 +219,9 @@ class _Planner:
         """The start that is to follow the container's end, None where it goes on or just ends; whether it goes on."""
         name = current.name
         changed = has_changed(spec, current, self._minor)
-        if changed is None:
-            self._unknown.append(name)
+        if isinstance(changed, Unknown):
+            self._unknown.append(changed)
+            changed = False
         restart = restarts_on_failure(spec, self._spec, self._minor)
         if changed:
             cause, message, restart = Cause.DEFINITION_CHANGED, f"Container {name} definition changed", True
@@ -216,11 +230,22 @@ class _Planner:
         elif current.id in self._status.startup_failed:
             cause, message = Cause.STARTUP, f"Container {name} failed startup probe"
         else:
-            return None, True
+            return self._resize(spec, current)
         if restart:
             message += ", will be restarted"
         self._kill.append(Kill(current, cause, message))
         return (Start(name, cause, message) if restart else None), False
+
+    def _resize(self, spec: Spec, current: ContainerStatus) -> tuple[Start | None, bool]:
+        """As `_running`, where nothing but its resources can be the matter; no restartPolicy is asked."""
+        resize = resize_of(self._pod, spec, current, self._status.resources, self._minor)
+        if resize.unknown:
+            self._unknown.append(Unknown(current.name, resize.unknown))
+        if not resize.restart:
+            return None, True
+        kill, start = resized(current)
+        self._kill.append(kill)
+        return start, False
 
     def _actions(self) -> PodActions:
         killed = {kill.container.id for kill in self._kill}
@@ -232,5 +257,5 @@ class _Planner:
             kill=tuple(self._kill),
             start=tuple(self._start),
             keep=keep,
-            unknown=tuple(name for name in self._unknown if name in names),
+            unknown=tuple(each for each in self._unknown if each.name in names),
         )

@@ -29,7 +29,7 @@ def is_sidecar(init_container: Spec, minor: int) -> bool:
 def restarts(container: Spec, pod_spec: Spec, exit_code: int, minor: int) -> bool:
     """Whether a container is started again that has ended with this code."""
     own = container.get("restartPolicy") if minor >= RULES_SINCE else None
-    if own and matching_action(container, exit_code) == "Restart":
+    if own and (matching_action(container, exit_code) == "Restart" or restarts_all(container, exit_code, minor)):
         return True
     policy = own or pod_spec.get("restartPolicy") or RestartPolicy.ALWAYS
     return policy != RestartPolicy.NEVER and not (policy == RestartPolicy.ON_FAILURE and exit_code == 0)

@@ -3,9 +3,10 @@
 Whoever asks the runtime fills these in. What follows from them is `pod_actions`' matter.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class NetworkMode(StrEnum):
@@ -57,6 +58,10 @@ class ContainerStatus:
     """The sandbox it is in; "" where that does not matter."""
     reason: str = ""
     """Why it ended, in the runtime's words: Completed, Error, OOMKilled."""
+    resources: Mapping[str, Any] | None = None
+    """The `resources` (limits, requests) that kubelet has last given it, {} for none or where kubelet itself has no
+    record of it, as after an upgrade from before 1.33; None where that is not known. The API tells them of a running
+    container in its status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,8 @@ class PodRuntimeStatus:
     """IDs of the containers whose startup probe has failed for good (failureThreshold times)."""
     liveness_failed: frozenset[str] = frozenset()
     """The same for the liveness probe."""
+    resources: Mapping[str, Any] | None = None
+    """The pod's own `resources` that kubelet has last applied; None where that is not known."""
 
     @property
     def sandbox(self) -> SandboxStatus | None:
