@@ -139,7 +139,7 @@ class Reactor:
 
     async def _follow(self) -> None:
         """Turn the runtime's events into looks at the pods they concern, and look now and then all the same."""
-        poll = asyncio.ensure_future(self._poll(SAFETY_POLL_SECONDS))
+        poll = asyncio.create_task(self._poll(SAFETY_POLL_SECONDS), name="runtime poll")
         try:
             self._poke_awaited()  # what happened between two streams
             async for pod_uid in self._runtime.events():

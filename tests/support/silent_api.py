@@ -1,0 +1,91 @@
+"""An API server in memory behind `KubeClient`'s methods, for virtual time: it answers at once, or never again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from daemon.kube.resources import Listing, Resource, WatchEvent
+from daemon.ports import GoneError
+
+
+class SilentApi:
+    """Keeps objects by kind and name; `mute` names calls (`list pods`, `create events`) that are never answered.
+
+    A watch tells what is put while it is open, and a bookmark every minute, as API servers do.
+    """
+
+    description = "nobody"
+
+    def __init__(self) -> None:
+        self.mute: set[str] = set()
+        self.objects: dict[str, dict[str, Mapping[str, Any]]] = {}
+        self._watches: dict[str, list[asyncio.Queue[WatchEvent]]] = {}
+
+    def put(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+        """Add or change an object; open watches are told."""
+        self.objects.setdefault(resource.plural, {})[obj["metadata"]["name"]] = obj
+        for queue in self._watches.get(resource.plural, []):
+            queue.put_nowait(WatchEvent("MODIFIED", obj))
+
+    async def _answer(self, verb: str, resource: Resource) -> None:
+        if f"{verb} {resource.plural}" in self.mute:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.01)
+
+    async def list_all(self, resource: Resource, parse: Callable[[Mapping[str, Any]], Any], **_: Any) -> Listing[Any]:
+        await self._answer("list", resource)
+        return Listing(tuple(map(parse, self.objects.get(resource.plural, {}).values())), "1")
+
+    @asynccontextmanager
+    async def watch(self, resource: Resource, version: str, **_: Any) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        await self._answer("open", resource)
+        queue: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        self._watches.setdefault(resource.plural, []).append(queue)
+
+        async def events() -> AsyncIterator[WatchEvent]:
+            while True:
+                try:
+                    async with asyncio.timeout(60.0):
+                        event = await queue.get()
+                except TimeoutError:
+                    event = WatchEvent("BOOKMARK", {"metadata": {"resourceVersion": version}})
+                await self._answer("watch", resource)
+                yield event
+
+        try:
+            yield events()
+        finally:
+            self._watches[resource.plural].remove(queue)
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
+        await self._answer("get", resource)
+        try:
+            return self.objects[resource.plural][name]
+        except KeyError:
+            raise GoneError(f"{resource.plural} {name} not found", status=404) from None
+
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        await self._answer("create", resource)
+        return self._write(resource, body["metadata"]["name"], body)
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, subresource: str = ""
+    ) -> Mapping[str, Any]:
+        await self._answer("patch", resource)
+        return self._write(resource, name, body)
+
+    def _write(self, resource: Resource, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Merge one level deeper than the top: enough for metadata, spec and status."""
+        old = self.objects.setdefault(resource.plural, {}).get(name, {"metadata": {"resourceVersion": "0"}})
+        merged = {**old, **body}
+        for key in old.keys() & body.keys():
+            if isinstance(old[key], Mapping) and isinstance(body[key], Mapping):
+                merged[key] = {**old[key], **body[key]}
+        version = str(int(old["metadata"]["resourceVersion"]) + 1)
+        merged["metadata"] = {**merged["metadata"], "name": name, "resourceVersion": version}
+        self.put(resource, merged)
+        return merged
+
+    async def close(self) -> None:
+        """Nothing was opened."""
