@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from daemon.manager.pki import service_names
 from daemon.manager.tls import ServingTls
 from daemon.manager.webhook import Limits, WebhookServer
 from daemon.running import configuration_errors_alone, stop_on_signals
-from daemon.telemetry.health import Health, StatusServer, task_check
+from daemon.telemetry.health import Check, Health, StatusServer, loop_check
 from daemon.telemetry.log import configure, toggle_debug_on_signal
 
 log = structlog.get_logger(__name__)
@@ -79,15 +78,18 @@ async def _serve(
     controller = Controller(client, events, clock)
     election = LeaderElection(client, config.namespace, config.identity, now=lambda: datetime.now(UTC))
     health.live.update(election.checks)
+    health.live["controller"] = _controller_check(election, controller)
     health.ready.update(controller.checks)
     async with asyncio.TaskGroup() as group:
+        certificates = _certificates(config, admission_client, tls)
         loops = {
-            "certificates": group.create_task(_certificates(config, admission_client, tls), name="certificates"),
+            "certificates": group.create_task(certificates.run(), name="certificates"),
             "election": group.create_task(election.run(controller.run), name="election"),
             "events": group.create_task(events.run(), name="events"),
         }
+        beats = {"certificates": certificates.beat, "election": election.beat, "events": events.beat}
         for name, task in loops.items():
-            health.live[name] = task_check(task)
+            health.live[name] = loop_check(task, beats[name])
         await webhook.run(stop)
         log.info("draining")
         await _end(loops.pop("election"))
@@ -102,18 +104,30 @@ async def _end(task: asyncio.Task[Any]) -> None:
     await asyncio.wait((task,))
 
 
-def _certificates(config: ManagerConfig, client: KubeClient, tls: ServingTls) -> Coroutine[Any, Any, Any]:
-    """The loop that keeps the webhook's certificate in force."""
+def _controller_check(election: LeaderElection, controller: Controller) -> Check:
+    """The controller's own check, and that it works at all where this manager leads."""
+
+    def check() -> str:
+        if election.leading and not controller.running:
+            return "this manager leads, but its controller does not work"
+        return controller.check_alive()
+
+    return check
+
+
+def _certificates(
+    config: ManagerConfig, client: KubeClient, tls: ServingTls
+) -> SecretCertificates | MountedCertificates:
+    """What keeps the webhook's certificate in force."""
     trust = Trust(client, config.webhook_configurations, config.webhook_configurations)
     if config.tls_cert_file:
         ca_file = Path(config.ca_file) if config.ca_file else None
-        mounted = MountedCertificates(
+        return MountedCertificates(
             tls,
             Path(config.tls_cert_file),
             Path(config.tls_key_file),
             ca_file=ca_file,
             trust=trust if ca_file else None,
         )
-        return mounted.run()
     names = (*service_names(config.service, config.namespace), *config.names)
-    return SecretCertificates(client, tls, trust, namespace=config.namespace, secret=config.secret, names=names).run()
+    return SecretCertificates(client, tls, trust, namespace=config.namespace, secret=config.secret, names=names)

@@ -89,6 +89,11 @@ class Reflector(Generic[T]):
         self.beat = Beat()
         """Resting while it does not run."""
 
+    @property
+    def plural(self) -> str:
+        """What it watches, as in URLs."""
+        return self._selection.resource.plural
+
     async def run(self) -> NoReturn:
         """List, watch, reconnect, until cancelled.
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 import structlog
 
 from daemon.backoff import Backoff
+from daemon.beat import Beat
 from daemon.core.reading import items, mapping, text
 from daemon.kube.resources import Resource
 from daemon.manager.pki import CERTIFICATE, KEY, Certificates, from_data, renew, to_data
@@ -38,6 +39,9 @@ SYNC_SECONDS = 60.0
 FILES_SECONDS = 10.0
 """Between two looks at mounted files."""
 _RETRIES = Backoff(initial=1, factor=2, maximum=30, jitter=0.2)
+_SYNC_SECONDS_AT_MOST = 300.0
+"""The longest that one round takes: every call has its deadline."""
+_LATE_SECONDS = 30.0
 _CONFLICTS = 5
 """Conflicts in a row after which a write is left to the next round."""
 
@@ -128,10 +132,11 @@ class SecretCertificates:
         self._secret = secret
         self._names = names
         self._lifetimes = lifetimes or Lifetimes()
+        self.beat = Beat()
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
-        await _repeat(lambda: self.sync(datetime.now(UTC)), SYNC_SECONDS)
+        await _repeat(lambda: self.sync(datetime.now(UTC)), SYNC_SECONDS, self.beat)
 
     async def sync(self, now: datetime) -> None:
         """One round.
@@ -192,10 +197,11 @@ class MountedCertificates:
         self._trust = trust
         self._known: tuple[bytes, ...] = ()
         self._published = float("-inf")
+        self.beat = Beat()
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
-        await _repeat(self.sync, FILES_SECONDS)
+        await _repeat(self.sync, FILES_SECONDS, self.beat)
 
     async def sync(self) -> None:
         """One round: what the files hold now is published and loaded.
@@ -230,9 +236,10 @@ async def _put_in_force(
         log.info("serving certificate loaded", expires=f"{tls.not_after:%Y-%m-%dT%H:%M:%SZ}")
 
 
-async def _repeat(sync: Callable[[], Awaitable[None]], seconds: float) -> NoReturn:
+async def _repeat(sync: Callable[[], Awaitable[None]], seconds: float, beat: Beat) -> NoReturn:
     failures = 0
     while True:
+        beat.within(_SYNC_SECONDS_AT_MOST, "looking after the certificate")
         try:
             await sync()
             failures = 0
@@ -241,6 +248,7 @@ async def _repeat(sync: Callable[[], Awaitable[None]], seconds: float) -> NoRetu
             failures += 1
             pause = min(seconds, _RETRIES.delay(failures))
             log.warning("certificates not kept", error=str(error), retry_seconds=round(pause, 1))
+        beat.within(pause + _LATE_SECONDS, "waiting for the next look at the certificate")
         await asyncio.sleep(pause)
 
 

@@ -6,12 +6,14 @@ watch, but asked for, because what follows from it is final.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import NoReturn
 
 import structlog
 
+from daemon.beat import Beat
 from daemon.core import lifecycle as lc
 from daemon.core.actions import EmitEvent
 from daemon.core.lifecycle import next_steps, pod_steps
@@ -25,12 +27,14 @@ from daemon.manager.readiness import PodReadiness
 from daemon.manager.requests import RequestWriter
 from daemon.ports import ApiRefusedError, ConflictError, CrrdError, EventSink, GoneError
 from daemon.reactor.queue import KeyedQueue
-from daemon.telemetry.health import Check
+from daemon.telemetry.health import Check, loop_check
 
 PARALLEL = 8
 """Pods that are worked on at once: more would only wait for a connection, and run into the calls' deadline there."""
 REFUSED_SECONDS = 30
 """After which what the API server refused is tried again: roles and schemas get repaired."""
+LOOK_SECONDS = 300.0
+"""The longest that the work on one pod takes: every call has its deadline."""
 _LATE_SECONDS = 0.05
 """How much later than asked for a timer rings, so that it never rings just before its time."""
 
@@ -60,6 +64,9 @@ class Controller:
         self._board = Board(self._poke)
         self._queue = KeyedQueue(self._handle)
         self._slots = asyncio.Semaphore(PARALLEL)
+        self._began: dict[str, float] = {}
+        self._beat = Beat()
+        self._watching: list[Check] = []
         self._requests: Reflector[RequestView] | None = None
         self._pods: Reflector[PodCard] | None = None
 
@@ -67,6 +74,20 @@ class Controller:
     def checks(self) -> Mapping[str, Check]:
         """For readiness pages: "" on a manager that does not lead, and while both watches are connected."""
         return {"lifecycle": self._check}
+
+    def check_alive(self) -> str:
+        """For liveness pages: what of it has ended or hangs; "" on a manager that does not lead."""
+        for check in (*self._watching, self._beat.check):
+            if found := check():
+                return found
+        now = asyncio.get_running_loop().time()
+        key, began = min(self._began.items(), key=lambda item: item[1], default=("", now))
+        return f"pod {key} has been worked on for {now - began:.0f} s" if now - began > LOOK_SECONDS else ""
+
+    @property
+    def running(self) -> bool:
+        """Whether it works."""
+        return self._requests is not None
 
     async def run(self) -> NoReturn:
         """Work until cancelled; may be run again afterwards, never twice at once."""
@@ -98,10 +119,12 @@ class Controller:
         forget_steps = self._clock.on_step(self._poke_all)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._requests.run(), name="watch requests")
-                await listed[0].wait()  # then it is known which pods matter
-                group.create_task(self._pods.run(), name="watch pods")
-                await listed[1].wait()
+                for reflector, event in ((self._requests, listed[0]), (self._pods, listed[1])):
+                    task = group.create_task(reflector.run(), name=f"watch {reflector.plural}")
+                    self._watching.append(loop_check(task, reflector.beat))
+                    self._beat.until(event, f"waiting for the list of {reflector.plural}")
+                    await event.wait()  # only from the requests it is known which pods matter
+                self._beat.rest()
                 self._synced = True
                 self._poke_all()
                 log.info("lifecycle started", pods=len(board.pod_keys()))
@@ -131,7 +154,7 @@ class Controller:
 
     async def _handle(self, key: str) -> float | None:
         """One look at one pod and its requests; the loop's time at which to look again, None for no need."""
-        async with self._slots:
+        async with self._slots, self._looking_at(key):
             views = self._board.views(key)
             pod = await self._pod(key, views)
             wakes = []
@@ -156,6 +179,16 @@ class Controller:
             return None
         seconds = (min(wakes) - self._clock.now()).total_seconds()
         return asyncio.get_running_loop().time() + max(0.0, seconds) + _LATE_SECONDS
+
+    @asynccontextmanager
+    async def _looking_at(self, key: str) -> AsyncIterator[None]:
+        """Remember since when, for `check_alive`."""
+        began = self._began
+        began[key] = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            del began[key]
 
     async def _pod(self, key: str, views: Sequence[RequestView]) -> PodCard | None:
         """The pod; one that a request has another UID for, or that was not seen, is asked for."""

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import structlog
 
 from daemon.backoff import Backoff
+from daemon.beat import Beat
 from daemon.core.reading import mapping, text
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import Resource
@@ -23,6 +24,9 @@ from daemon.telemetry.health import Check
 
 LEASES = Resource("leases", "coordination.k8s.io")
 LEASE_NAME = "crrd-manager"
+_ATTEMPT_SECONDS = 120.0
+"""The longest that one look at the lease takes, credentials and all: every call has its deadline."""
+_LATE_SECONDS = 15.0
 _RELEASE_SECONDS = 3.0
 """How long a shutdown waits for the lease to be given back."""
 
@@ -88,6 +92,7 @@ class LeaderElection:
         self._renewed: float | None = None
         """Monotonic time at which the last renewal was sent, None for a candidate that does not lead."""
         self._failing = False
+        self.beat = Beat()
 
     @property
     def leading(self) -> bool:
@@ -127,8 +132,10 @@ class LeaderElection:
     async def _acquire(self) -> None:
         """Try until the lease is held."""
         for delay in self._retry.delays():
+            self.beat.within(_ATTEMPT_SECONDS, "looking at the lease")
             if await self._attempt():
                 return
+            self.beat.within(delay + _LATE_SECONDS, "waiting for the next look at the lease")
             await asyncio.sleep(delay)
 
     async def _lead(self, work: Callable[[], Awaitable[object]]) -> None:
@@ -139,12 +146,17 @@ class LeaderElection:
 
         worker = asyncio.create_task(lead(), name="lead")
         try:
-            while not (await asyncio.wait({worker}, timeout=self._timing.retry))[0]:
+            while True:
+                self.beat.within(self._timing.retry + _LATE_SECONDS, "waiting before it renews the lease")
+                if (await asyncio.wait({worker}, timeout=self._timing.retry))[0]:
+                    break
+                self.beat.within(self._timing.renew_deadline + _LATE_SECONDS, "renewing the lease")
                 if not await self._renew():
                     log.error("lease lost", lease=self._name, identity=self._identity, leader=self.leader)
                     return
             worker.result()
         finally:
+            self.beat.within(_LATE_SECONDS, "ending the work of a leader")
             worker.cancel()
             await asyncio.wait({worker})
 
@@ -199,6 +211,7 @@ class LeaderElection:
         if self._renewed is None:
             return
         self._renewed = None
+        self.beat.within(_RELEASE_SECONDS + _LATE_SECONDS, "giving back the lease")
         seen = self._known()
         if seen.holder != self._identity:
             return

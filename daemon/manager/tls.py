@@ -23,7 +23,8 @@ class ServingTls:
 
     def __init__(self) -> None:
         self.context = _context()
-        self._loaded = asyncio.Event()
+        self.loaded = asyncio.Event()
+        """Set once there is a certificate to serve with."""
         self._pair: tuple[bytes, bytes] | None = None
         self._not_after: datetime | None = None
 
@@ -48,12 +49,8 @@ class ServingTls:
         except (ValueError, ssl.SSLError) as error:
             raise ConfigurationError(f"the serving certificate cannot be used: {error}") from error
         self._pair, self._not_after = (certificate, key), not_after
-        self._loaded.set()
+        self.loaded.set()
         return True
-
-    async def wait_loaded(self) -> None:
-        """Return once there is a certificate to serve with."""
-        await self._loaded.wait()
 
     def check(self) -> str:
         """For readiness: "" where handshakes can succeed, else why not."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import structlog
 from aiohttp import web
 
+from daemon.beat import Beat
 from daemon.core.model import API_VERSION, KIND
 from daemon.manager.judge import Judge, Outcome, PodReader, Refusal
 from daemon.manager.review import BadReviewError, Review, allow, deny, read_review
@@ -30,6 +31,8 @@ POD_KIND = "v1 Pod"
 _TIMEOUT = re.compile(r"([1-9][0-9]?)s")
 """The API server tells its own timeout in the query, in whole seconds and 30 at most."""
 _TIMEOUT_MARGIN_SECONDS = 0.5
+_LATE_SECONDS = 5.0
+"""By how much an answer may miss its limits before the server counts as hanging."""
 
 ReviewObserver = Callable[[str, int, float], None]
 """Is told of each answer: path, the code of the denial (200 where the write was let in), and seconds."""
@@ -69,7 +72,7 @@ class WebhookServer:
         address: where to listen, as `split_address` takes it; port 0 picks a free one.
         tls: the certificate; nothing is served before it has one.
         pods: the API server.
-        health: gets the checks `webhook` and `certificate` for readiness.
+        health: gets the checks `webhook` and `certificate` for readiness, and `webhook` for liveness.
         limits: see there.
         on_review: is told of each answer.
     """
@@ -90,10 +93,13 @@ class WebhookServer:
         self._on_review = on_review
         self._listener: asyncio.Server | None = None
         self._draining = False
-        self._in_flight = 0
         self._nothing_in_flight = asyncio.Event()
         self._nothing_in_flight.set()
         self._held_bytes = 0
+        self._beat = Beat()
+        self._began: dict[asyncio.Task[object] | None, float] = {}
+        """Calls under way, the oldest first."""
+        health.live["webhook"] = self._check_alive
         health.ready["webhook"] = self._check
         health.ready["certificate"] = tls.check
         judge = Judge(pods)
@@ -122,10 +128,12 @@ class WebhookServer:
         Raises:
             ConfigurationError: the address cannot be bound.
         """
+        self._beat.until(self._tls.loaded, "waiting for a certificate")
         stopping = asyncio.create_task(stop.wait())
-        loaded = asyncio.create_task(self._tls.wait_loaded())
+        loaded = asyncio.create_task(self._tls.loaded.wait())
         try:
             await asyncio.wait((stopping, loaded), return_when=asyncio.FIRST_COMPLETED)
+            self._beat.rest()
             if not stop.is_set():
                 log.info("serving admission", address=await self.start())
                 await stopping
@@ -195,6 +203,15 @@ class WebhookServer:
             return "draining"
         return "" if self._listener is not None else "not listening yet"
 
+    def _check_alive(self) -> str:
+        if self._listener is not None and not self._listener.is_serving():
+            return "the listener has ended"
+        now = asyncio.get_running_loop().time()
+        longest = now - next(iter(self._began.values()), now)
+        if longest > self._limits.read_seconds + self._limits.answer_seconds + _LATE_SECONDS:
+            return f"hangs: a call has been under way for {longest:.0f} s"
+        return self._beat.check()
+
     async def _close_when_draining(self, _: web.Request, response: web.StreamResponse) -> None:
         """Callers go elsewhere after this answer, rather than find the connection closed under the next call."""
         if self._draining:
@@ -203,13 +220,13 @@ class WebhookServer:
 
     def _endpoint(self, kind: str, answerer: _Answerer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
-            self._in_flight += 1
+            self._began[asyncio.current_task()] = asyncio.get_running_loop().time()
             self._nothing_in_flight.clear()
             try:
                 return await self._answer(request, kind, answerer)
             finally:
-                self._in_flight -= 1
-                if not self._in_flight:
+                del self._began[asyncio.current_task()]
+                if not self._began:
                     self._nothing_in_flight.set()
 
         return handle

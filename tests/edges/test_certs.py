@@ -357,7 +357,7 @@ async def test_run_tries_again(api: ApiServer, client: KubeClient, monkeypatch: 
     api.fail_next(2, 503)
     running = asyncio.create_task(replica.keeper.run())
     async with asyncio.timeout(10):
-        await replica.tls.wait_loaded()
+        await replica.tls.loaded.wait()
         first = (await secret_of(client))["metadata"]["uid"]
         await client.delete(SECRETS, "default", "crrd-webhook")
         while True:  # until it is made anew
@@ -422,6 +422,6 @@ async def test_mounted_files_that_come_late(tmp_path: Path, monkeypatch: pytest.
     await asyncio.sleep(0)
     write(tmp_path, new())
     async with asyncio.timeout(10):
-        await tls.wait_loaded()
+        await tls.loaded.wait()
     running.cancel()
     await asyncio.wait([running])

@@ -10,10 +10,11 @@ import pytest
 import yaml
 from aiohttp import web
 
+from daemon.core.explain import DAEMONS
 from daemon.forecast.container_hash import container_hash
 from daemon.forecast.render import shape
 from daemon.forecast.report import ForecastInput, forecast
-from daemon.forecast_command import DAEMONS, EXIT_REBUILD, EXIT_UNKNOWN, ForecastConfig, run_forecast
+from daemon.forecast_command import EXIT_REBUILD, EXIT_UNKNOWN, ForecastConfig, run_forecast
 
 Json = dict[str, Any]
 SPEC: Json = {"name": "app", "image": "i"}

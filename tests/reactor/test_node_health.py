@@ -1,13 +1,12 @@
 """Each loop of the node daemon, ended or silently hanging, turns /healthz red by its name: the whole in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from aiohttp import web
 
 from daemon.app import QUEUE_LIMIT, _Node
 from daemon.beat import PATIENCE_SECONDS
@@ -17,53 +16,20 @@ from daemon.cri.runtime import NodeRuntime
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import EVENTS, PODS, REQUESTS
 from daemon.reactor.board import Board
-from daemon.telemetry.health import Health
+from tests.support.health_pages import Watched, end
 from tests.support.silent_api import SilentApi
 from tests.support.standins import MemoryNode
 from tests.support.worlds import NODE, POD_UID, RUNTIME
 
 LOOPS = ("requests", "pods", "runtime", "events", "memory")
-Page = tuple[int, dict[str, str]]
-
-
-async def page(health: Health, path: str = "/healthz") -> Page:
-    """The page's status, and what is wrong by the name of each check that fails."""
-    (route,) = (route for route in health.routes() if isinstance(route, web.RouteDef) and route.path == path)
-    handler = cast("Callable[[Any], Any]", route.handler)
-    answer: web.Response = await handler(None)
-    assert answer.text is not None
-    failed = (line.removeprefix("[-]").split(" failed: ", 1) for line in answer.text.splitlines() if line[:3] == "[-]")
-    return answer.status, dict(failed)
 
 
 @dataclass
-class Running:
+class Running(Watched):
     """The node daemon, its world, and what it says of itself."""
 
     api: SilentApi
     node: "Runtime"
-    health: Health
-
-    async def pass_by(self, seconds: float) -> Page:
-        """Let time pass, kubelet asking every 20 s as it does; the last page."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while loop.time() < end:
-            await asyncio.sleep(min(20.0, end - loop.time()))
-            last = await page(self.health)
-        return last
-
-    async def red(self, name: str, within: float) -> str:
-        """Wait for the page to turn red by this name and no other; what it says."""
-        try:
-            async with asyncio.timeout(within):
-                while True:
-                    status, failed = await self.pass_by(20)
-                    if failed:
-                        assert (status, list(failed)) == (503, [name])
-                        return failed[name]
-        except TimeoutError:
-            pytest.fail(f"{name} stayed green for {within:.0f} s")
 
     def request(self, name: str = "r1") -> None:
         """Somebody creates a request for the pod that there is."""
@@ -79,11 +45,6 @@ class Running:
         context = {"containerID": f"{RUNTIME}://old", "restartCount": 0}
         spec = {"podName": "web", "containers": [{"name": "app", "statusContext": context}]}
         self.api.put(REQUESTS, {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec})
-
-    def end(self, name: str) -> None:
-        """End a loop's task as a bug would."""
-        (task,) = (task for task in asyncio.all_tasks() if task.get_name() == name)
-        task.cancel()
 
 
 class Runtime(MemoryNode):
@@ -127,7 +88,7 @@ async def running() -> AsyncIterator[Running]:
     served = daemon._serve(cast("NodeRuntime", runtime), cast("KubeClient", api), stop)
     task = asyncio.create_task(served)
     try:
-        yield Running(api, runtime, daemon._health)
+        yield Running(daemon._health, api, runtime)
         stop.set()
         await task
     finally:
@@ -153,7 +114,7 @@ async def test_a_busy_daemon_stays_green() -> None:
 async def test_a_loop_that_has_ended(name: str) -> None:
     async with running() as world:
         await world.pass_by(20)
-        world.end(name)
+        end(name)
         assert await world.red(name, 30) == "the loop has ended"
 
 
@@ -186,7 +147,7 @@ async def test_looks_at_the_runtime_that_stop() -> None:
         world.node.kubelet_seconds = 1e6
         world.request()
         assert await world.pass_by(60) == (200, {})
-        world.end("runtime poll")
+        end("runtime poll")
         assert (await world.red("runtime", 80)).startswith("hangs: looking at the runtime")
 
 

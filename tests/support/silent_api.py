@@ -75,6 +75,10 @@ class SilentApi:
         await self._answer("patch", resource)
         return self._write(resource, name, body)
 
+    async def delete(self, resource: Resource, namespace: str, name: str, **_: Any) -> None:
+        await self._answer("delete", resource)
+        del self.objects[resource.plural][name]
+
     def _write(self, resource: Resource, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Merge one level deeper than the top: enough for metadata, spec and status."""
         old = self.objects.setdefault(resource.plural, {}).get(name, {"metadata": {"resourceVersion": "0"}})

@@ -1,0 +1,54 @@
+"""The page /healthz as kubelet asks for it, in virtual time, without a socket."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from aiohttp import web
+
+from daemon.telemetry.health import Health
+
+Page = tuple[int, dict[str, str]]
+"""The HTTP status, and what is wrong by the name of each check that fails."""
+_PROBE_SECONDS = 20.0
+
+
+async def page(health: Health, path: str = "/healthz") -> Page:
+    """The page as it is now."""
+    (route,) = (route for route in health.routes() if isinstance(route, web.RouteDef) and route.path == path)
+    handler = cast("Callable[[Any], Any]", route.handler)
+    answer: web.Response = await handler(None)
+    assert answer.text is not None
+    failed = (line.removeprefix("[-]").split(" failed: ", 1) for line in answer.text.splitlines() if line[:3] == "[-]")
+    return answer.status, dict(failed)
+
+
+@dataclass
+class Watched:
+    """A daemon that kubelet probes every 20 s."""
+
+    health: Health
+
+    async def pass_by(self, seconds: float) -> Page:
+        """Let time pass; the first page that is red, else the last one."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + seconds
+        while True:
+            await asyncio.sleep(min(_PROBE_SECONDS, ends - loop.time()))
+            last = await page(self.health)
+            if last[1] or loop.time() >= ends:
+                return last
+
+    async def red(self, name: str, within: float) -> str:
+        """Wait for the page to turn red by this name and no other; what it says."""
+        status, failed = await self.pass_by(within)
+        assert failed, f"{name} stayed green for {within:.0f} s"
+        assert (status, list(failed)) == (503, [name])
+        return failed[name]
+
+
+def end(name: str) -> None:
+    """End the task of this name as a bug would."""
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == name)
+    task.cancel()
