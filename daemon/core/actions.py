@@ -4,8 +4,9 @@ An action names the request (and the version of it) that wants it, so that the e
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 from daemon.core.model import Hook, Instance, Pin, Request, Status
 
@@ -20,12 +21,35 @@ class EventReason(StrEnum):
     NO_READINESS_GATE = "NoReadinessGate"
 
 
+class FailureCause(StrEnum):
+    """Why a container is Failed, for counting; the sentence for people is the state's message."""
+
+    INVALID_REQUEST = "invalid_request"
+    """The request cannot be served: malformed, or it names what is no container of the pod."""
+    NOT_THE_CONTAINER = "not_the_container"
+    """A container ID of the request belongs to another pod, container or runtime (step 3)."""
+    NOT_RESTARTABLE = "not_restartable"
+    """Kubelet would not start the container again, so it was not stopped (step 6)."""
+    LEFT_DOWN = "left_down"
+    """It has ended, and kubelet leaves it down (step 6)."""
+    STOP_FAILED = "stop_failed"
+    POD_GONE = "pod_gone"
+    """The pod has gone or is being deleted."""
+    EARLIER_FAILURE = "earlier_failure"
+    """Another container of the request failed under failurePolicy Fail."""
+
+
+NO_CAUSES: Mapping[str, FailureCause] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
     """Write the whole status of a request, if it is still the version that was decided on."""
 
     request: Request
     status: Status
+    causes: Mapping[str, FailureCause] = field(default_factory=lambda: NO_CAUSES, compare=False)
+    """Why each container that this status makes Failed has failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ being written: that its kind is not installed, that its name is taken.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from daemon.core.manifest import parse_pod, parse_request
@@ -54,6 +55,26 @@ _HOOK_FIELDS: Mapping[str, tuple[str, ...]] = {
 _PORT_FIELDS = ("name", "containerPort", "protocol", "hostPort", "hostIP")
 
 
+class DenialReason(StrEnum):
+    """Why a write is not let in, in one word: what denials are counted by."""
+
+    INVALID_SPEC = "invalid_spec"
+    SET_BY_ADMISSION = "set_by_admission"
+    """The user gave what admission sets."""
+    POD_NOT_FOUND = "pod_not_found"
+    POD_NOT_ACTIVE = "pod_not_active"
+    POD_NOT_SCHEDULED = "pod_not_scheduled"
+    NODE_NAME_TOO_LONG = "node_name_too_long"
+    CONTAINER_NOT_FOUND = "container_not_found"
+    CONTAINER_KIND = "container_kind"
+    """An ordinary init container, or an ephemeral one."""
+    CONTAINER_NEVER_RESTARTED = "container_never_restarted"
+    CONTAINER_NOT_STARTED = "container_not_started"
+    NOT_AS_SET = "not_as_set"
+    """The finished object is not what admission made of it."""
+    IMMUTABLE = "immutable"
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """The object may be written, as it is here."""
@@ -67,6 +88,7 @@ class Denied:
 
     message: str
     """One sentence that names the field and what would be right."""
+    reason: DenialReason
     code: int = 422
     """The HTTP status that the user gets."""
 
@@ -80,7 +102,7 @@ def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
     name = text(spec.get("podName"))
     if not error and not _POD_NAME.fullmatch(name):
         error = f"spec.podName must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown(name)}"
-    return Denied(error) if error else name
+    return Denied(error, DenialReason.INVALID_SPEC) if error else name
 
 
 def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:
@@ -99,10 +121,11 @@ def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: s
     for index, entry in _containers(obj):
         for key in _SET_BY_ADMISSION:
             if entry.get(key) is not None:
-                return Denied(f"spec.containers[{index}].{key} must be left out: admission copies it from the pod")
+                sentence = f"spec.containers[{index}].{key} must be left out: admission copies it from the pod"
+                return Denied(sentence, DenialReason.SET_BY_ADMISSION)
     completed = _completed(obj, mapping(pod), user)
     error = _spec_error(mapping(completed["spec"]))
-    return Denied(error) if error else Admitted(completed)
+    return Denied(error, DenialReason.INVALID_SPEC) if error else Admitted(completed)
 
 
 def review_created(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:
@@ -116,12 +139,16 @@ def review_created(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: 
     for field, key in (*(("labels", key) for key in _LABELS), ("annotations", ANNOTATION_REQUESTED_BY)):
         given, wanted = _of_meta(obj, field, key), completed["metadata"][field][key]
         if given != wanted:
-            return Denied(f"metadata.{field}[{key}] must be {shown(wanted)}, as admission sets it, not {shown(given)}")
+            sentence = f"metadata.{field}[{key}] must be {shown(wanted)}, as admission sets it, not {shown(given)}"
+            return Denied(sentence, DenialReason.NOT_AS_SET)
     for key in _WHILE_SERVED:
         if _of_meta(obj, "annotations", key) is not None:
-            return Denied(f"metadata.annotations[{key}] must be left out of a new request")
-    error = _spec_error(mapping(obj.get("spec"))) or next(_wrong_copies(obj, mapping(completed["spec"])), "")
-    return Denied(error) if error else Admitted(obj)
+            sentence = f"metadata.annotations[{key}] must be left out of a new request"
+            return Denied(sentence, DenialReason.SET_BY_ADMISSION)
+    if error := _spec_error(mapping(obj.get("spec"))):
+        return Denied(error, DenialReason.INVALID_SPEC)
+    wrong = next(_wrong_copies(obj, mapping(completed["spec"])), "")
+    return Denied(wrong, DenialReason.NOT_AS_SET) if wrong else Admitted(obj)
 
 
 def review_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> Admitted | Denied:
@@ -133,7 +160,8 @@ def review_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> Admitted | 
     before, after = mapping(mapping(old).get("spec")), mapping(mapping(new).get("spec"))
     for key in (*before, *after):
         if before.get(key) != after.get(key):
-            return Denied(f"spec.{key} must stay as it was created: create another request instead")
+            sentence = f"spec.{key} must stay as it was created: create another request instead"
+            return Denied(sentence, DenialReason.IMMUTABLE)
     checked = [("labels", key) for key in _IMMUTABLE_LABELS] + [("annotations", ANNOTATION_REQUESTED_BY)]
     if _of_meta(old, "annotations", ANNOTATION_UNREADY_ACQUIRED):
         checked.append(("annotations", ANNOTATION_UNREADY_ACQUIRED))
@@ -141,7 +169,7 @@ def review_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> Admitted | 
         was, is_now = _of_meta(old, field, key), _of_meta(new, field, key)
         if was != is_now:
             rule = "must not be added to a request that exists" if was is None else f"must stay {shown(was)}"
-            return Denied(f"metadata.{field}[{key}] {rule}")
+            return Denied(f"metadata.{field}[{key}] {rule}", DenialReason.IMMUTABLE)
     return Admitted(new)
 
 
@@ -186,43 +214,48 @@ def _unfit(obj: Mapping[str, Any], pod: Mapping[str, Any] | None) -> Denied | No
     name = wanted_pod(obj)
     if isinstance(name, Denied):
         return name
-    problem = _unfit_pod(name, pod) or next(_unfit_containers(obj, parse_pod(mapping(pod))), "")
-    return Denied(problem) if problem else None
+    return _unfit_pod(name, pod) or next(_unfit_containers(obj, parse_pod(mapping(pod))), None)
 
 
-def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> str:
+def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
     if pod is None:
-        return f"spec.podName must name a pod in the request's namespace, and there is no pod {shown(name)} in it"
+        sentence = f"spec.podName must name a pod in the request's namespace, and there is no pod {shown(name)} in it"
+        return Denied(sentence, DenialReason.POD_NOT_FOUND)
     view = parse_pod(pod)
     if view.ended or view.deleting:
         why = "is being deleted" if view.deleting else f"has ended (phase {view.phase})"
-        return f"spec.podName must name an active pod, and pod {shown(name)} {why}"
+        return Denied(f"spec.podName must name an active pod, and pod {shown(name)} {why}", DenialReason.POD_NOT_ACTIVE)
     node = _node_name(pod)
     if not node:
-        return f"spec.podName must name a pod that is on a node, and pod {shown(name)} has not been scheduled yet"
+        sentence = f"spec.podName must name a pod that is on a node, and pod {shown(name)} has not been scheduled yet"
+        return Denied(sentence, DenialReason.POD_NOT_SCHEDULED)
     if len(node) > _LONGEST_LABEL:
-        return f"spec.podName must name a pod on a node whose name fits a label (63 characters), not on {shown(node)}"
-    return ""
+        rule = "spec.podName must name a pod on a node whose name fits a label (63 characters)"
+        return Denied(f"{rule}, not on {shown(node)}", DenialReason.NODE_NAME_TOO_LONG)
+    return None
 
 
-def _unfit_containers(obj: Mapping[str, Any], pod: PodView) -> Iterator[str]:
+def _unfit_containers(obj: Mapping[str, Any], pod: PodView) -> Iterator[Denied]:
     for index, entry in _containers(obj):
         name = text(entry.get("name"))
-        rule, but = _unfit_container(name, pod.containers.get(name), pod)
-        if rule:
-            yield f"spec.containers[{index}].name must name a container {rule}, {but}"
+        if found := _unfit_container(name, pod.containers.get(name), pod):
+            rule, reason = found
+            yield Denied(f"spec.containers[{index}].name must name a container {rule}", reason)
 
 
-def _unfit_container(name: str, known: PodContainer | None, pod: PodView) -> tuple[str, str]:
+def _unfit_container(name: str, known: PodContainer | None, pod: PodView) -> tuple[str, DenialReason] | None:
+    """How the rest of the sentence goes, and the reason; None for a container that is fit."""
     if known is None:
-        return f"of pod {shown(pod.name)}", f"which has none called {shown(name)}"
+        return f"of pod {shown(pod.name)}, which has none called {shown(name)}", DenialReason.CONTAINER_NOT_FOUND
     if known.kind not in (ContainerKind.REGULAR, ContainerKind.SIDECAR):
-        return "or a native sidecar", f"and {shown(name)} is an {known.kind}"
+        return f"or a native sidecar, and {shown(name)} is an {known.kind}", DenialReason.CONTAINER_KIND
     if known.restart_policy is RestartPolicy.NEVER:
-        return "that kubelet starts again after a stop", f"and the restartPolicy of {shown(name)} is Never"
+        rule = f"that kubelet starts again after a stop, and the restartPolicy of {shown(name)} is Never"
+        return rule, DenialReason.CONTAINER_NEVER_RESTARTED
     if not known.container_id:
-        return "that has been started", f"and {shown(name)} has no container ID yet"
-    return "", ""
+        rule = f"that has been started, and {shown(name)} has no container ID yet"
+        return rule, DenialReason.CONTAINER_NOT_STARTED
+    return None
 
 
 def _node_name(pod: Mapping[str, Any]) -> str:

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from daemon.core.actions import (
+    NO_CAUSES,
     Action,
     Decision,
     EmitEvent,
     EventReason,
+    FailureCause,
     PinContainers,
     RunHook,
     StopContainer,
@@ -103,7 +105,7 @@ def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decisi
         if not request.live:
             continue
         if request.error:
-            turn.give_up(request, request.error)
+            turn.give_up(request, request.error, FailureCause.INVALID_REQUEST)
         else:
             sound.append(request)
     sound.sort(key=turn_order)
@@ -143,6 +145,8 @@ class _Turn:
     actions: list[Action] = field(default_factory=list)
     wake_at: float | None = None
     watch_runtime: bool = False
+    causes: dict[str, dict[str, FailureCause]] = field(default_factory=dict)
+    """Request UID -> container name -> why it has failed in this round."""
     hook_runs: bool = False
     """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
 
@@ -159,10 +163,10 @@ class _Turn:
             return
         if request.pod_uid and pod.uid != request.pod_uid:
             reason = f"{POD_GONE}: the request is for UID {request.pod_uid}, {request.pod_key} now has UID {pod.uid}"
-            self.give_up(request, reason)
+            self.give_up(request, reason, FailureCause.POD_GONE)
             return
         if pod.deleting:
-            self.give_up(request, POD_DELETING)
+            self.give_up(request, POD_DELETING, FailureCause.POD_GONE)
             return
         if self.pin_missing(request, pod):
             return
@@ -183,7 +187,9 @@ class _Turn:
         failed = [state for state in states if state.phase is StatePhase.FAILED]
         if failed and request.strategy.failure_policy is FailurePolicy.FAIL:
             cause = f'container "{failed[0].name}" failed'
-            states = self.fail_rest(request, states, f"not awaited: {cause}", f"not started: {cause}")
+            states = self.fail_rest(
+                request, states, FailureCause.EARLIER_FAILURE, f"not awaited: {cause}", f"not started: {cause}"
+            )
         if all(state.phase.final for state in states):
             self.write(request, Status(RequestPhase.COMPLETED, states, _summary(states, gate), self.seen.utc))
             return
@@ -197,13 +203,13 @@ class _Turn:
     def await_pod(self, request: Request) -> None:
         """Step 6: a pod not seen yet is waited for; one that has gone ends the request."""
         if self.seen.pod_gone:
-            self.give_up(request, POD_GONE)
+            self.give_up(request, POD_GONE, FailureCause.POD_GONE)
             return
         first_seen = self.seen.first_seen.get(request.uid, self.now)
         if self.seen.pods_since is not None:
             since = max(first_seen, self.seen.pods_since)
             if self.now >= since + POD_PATIENCE:
-                self.give_up(request, POD_GONE)
+                self.give_up(request, POD_GONE, FailureCause.POD_GONE)
                 return
             self.wake(since + POD_PATIENCE)
         if self.now < first_seen + QUIET:
@@ -238,8 +244,10 @@ class _Turn:
         old = request.status.state(container.name)
         if old.phase.final:
             return _Move(old)
-        if problem := wrong_container(request, container, pod) or wrong_identity(request, container, self.seen):
-            return self.fail(request, old, problem)
+        if problem := wrong_container(request, container, pod):
+            return self.fail(request, old, FailureCause.INVALID_REQUEST, problem)
+        if problem := wrong_identity(request, container, self.seen):
+            return self.fail(request, old, FailureCause.NOT_THE_CONTAINER, problem)
         if not_looked_up(request, container, self.seen):
             self.wake(self.now)
             return _Move(old, blocks=True)
@@ -256,7 +264,7 @@ class _Turn:
         if not recreated and not exited:
             return self.stop(request, old, newest, (status, pod), gate, blocked=blocked)
         if exited and (reason := will_not_return(status, pod, newest, exited=True)):
-            return self.fail(request, old, reason)
+            return self.fail(request, old, FailureCause.LEFT_DOWN, reason)
         if exited:
             return self.await_successor(old, status)
         return self.await_ready(request, old, status, newest)
@@ -282,10 +290,11 @@ class _Turn:
         if attempt is not None and not attempt.error:
             return self.settle_stop(request, old, attempt.ended)
         if reason := will_not_return(*where, instance, exited=False):
-            return self.fail(request, old, reason)
+            return self.fail(request, old, FailureCause.NOT_RESTARTABLE, reason)
         if attempt is not None:
             if attempt.count >= STOP_ATTEMPTS:
-                return self.fail(request, old, f"stopping failed {attempt.count} times, last with: {attempt.error}")
+                reason = f"stopping failed {attempt.count} times, last with: {attempt.error}"
+                return self.fail(request, old, FailureCause.STOP_FAILED, reason)
             retry_at = attempt.ended + retry_delay(attempt.count)
             if self.now < retry_at:
                 self.wake(retry_at)
@@ -327,7 +336,8 @@ class _Turn:
     def settle_stop(self, request: Request, old: ContainerState, ended: float) -> _Move:
         """The runtime said that the container has stopped, but still lists it as running."""
         if self.now >= ended + STOP_SETTLE:
-            return self.fail(request, old, "the runtime reported the container as stopped, but it still runs")
+            reason = "the runtime reported the container as stopped, but it still runs"
+            return self.fail(request, old, FailureCause.STOP_FAILED, reason)
         self.wake(self.now + 0.5)
         self.watch_runtime = True
         return _Move(replace(old, phase=StatePhase.RECREATING))
@@ -363,32 +373,41 @@ class _Turn:
             return _Move(old, blocks=blocks)
         return _Move(replace(old, message=message), blocks=blocks)
 
-    def fail(self, request: Request, old: ContainerState, reason: str) -> _Move:
+    def fail(self, request: Request, old: ContainerState, cause: FailureCause, reason: str) -> _Move:
         """The container is not recreated by this request."""
+        self.causes.setdefault(request.uid, {})[old.name] = cause
         self.emit(request, EventReason.FAILED, f"Container {old.name}: {reason}", old.name, warning=True)
         return _Move(replace(old, phase=StatePhase.FAILED, message=reason))
 
     def fail_rest(
-        self, request: Request, states: Iterable[ContainerState], reason: str, pending_reason: str = ""
+        self,
+        request: Request,
+        states: Iterable[ContainerState],
+        cause: FailureCause,
+        reason: str,
+        pending_reason: str = "",
     ) -> tuple[ContainerState, ...]:
         """Every container of the request that is not final yet becomes Failed."""
         reasons = {StatePhase.PENDING: pending_reason or reason, StatePhase.RECREATING: reason}
+        known = _all_states(request, states)
+        failing = {state.name: cause for state in known if not state.phase.final}
+        self.causes.setdefault(request.uid, {}).update(failing)
         return tuple(
-            state if state.phase.final else replace(state, phase=StatePhase.FAILED, message=reasons[state.phase])
-            for state in _all_states(request, states)
+            replace(state, phase=StatePhase.FAILED, message=reasons[state.phase]) if state.name in failing else state
+            for state in known
         )
 
-    def give_up(self, request: Request, reason: str) -> None:
+    def give_up(self, request: Request, reason: str, cause: FailureCause) -> None:
         """Complete a request that cannot be served, for a reason that holds for all of it."""
         self.emit(request, EventReason.FAILED, f"Request {request.name}: {reason}", warning=True)
-        states = self.fail_rest(request, (), reason)
+        states = self.fail_rest(request, (), cause, reason)
         self.write(request, Status(RequestPhase.COMPLETED, states, reason, self.seen.utc))
 
     def write(self, request: Request, status: Status) -> None:
         """Write a status, if it says anything new."""
         if status != request.status:
             check_move(request.status, status)
-            self.actions.append(WriteStatus(request, status))
+            self.actions.append(WriteStatus(request, status, self.causes.get(request.uid, NO_CAUSES)))
 
     def emit(
         self, request: Request, reason: EventReason, message: str, container: str = "", *, warning: bool = False

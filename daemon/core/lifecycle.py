@@ -12,11 +12,21 @@ Completed status is never followed by another.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 
 from daemon.core.actions import EmitEvent, EventReason
 from daemon.core.decide import POD_GONE, check_move
 from daemon.core.model import RequestPhase, StatePhase, Status
 from daemon.core.views import PodCard, RequestView, after, rfc3339
+
+
+class EndCause(StrEnum):
+    """Why the manager completes a request, in one word: what such ends are counted by."""
+
+    POD_GONE = "pod_gone"
+    NO_ANSWER = "no_answer"
+    DEADLINE = "deadline"
+
 
 ANSWER_SECONDS = 60
 """How long after its creation a request may be unanswered by its node's daemon."""
@@ -27,6 +37,7 @@ class Complete:
     """Write the last status of a request that its node does not bring to an end."""
 
     status: Status
+    cause: EndCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +125,18 @@ def next_steps(view: RequestView, pod: PodCard | None, now: datetime) -> Steps:
         reason = POD_GONE
         if pod is not None:
             reason += f": the request is for UID {request.pod_uid}, {request.pod_key} now has UID {pod.uid}"
-        return _end(view, reason, now)
+        return _end(view, EndCause.POD_GONE, reason, now)
     times = []
     if view.deadline_seconds is not None:
         deadline = after(request.created, view.deadline_seconds)
-        times.append((deadline, f"activeDeadlineSeconds ({view.deadline_seconds}) has passed"))
+        reason = f"activeDeadlineSeconds ({view.deadline_seconds}) has passed"
+        times.append((deadline, EndCause.DEADLINE, reason))
     if request.status.phase is RequestPhase.EMPTY:
-        times.append((after(request.created, ANSWER_SECONDS), _unanswered(view)))
-    for at, reason in times:
+        times.append((after(request.created, ANSWER_SECONDS), EndCause.NO_ANSWER, _unanswered(view)))
+    for at, cause, reason in times:
         if at is not None and at <= now:
-            return _end(view, reason, now)
-    wake_at = min((at for at, _ in times if at is not None), default=None)
+            return _end(view, cause, reason, now)
+    wake_at = min((at for at, _, _ in times if at is not None), default=None)
     if wants_unready(view, own):
         return Steps(_acquire(view, own, now), wake_at)
     return Steps(_release(view, own), wake_at)
@@ -203,7 +215,7 @@ def _clean_up(view: RequestView, own: PodCard | None, now: datetime) -> Steps:
     return Steps(actions, expires)
 
 
-def _end(view: RequestView, reason: str, now: datetime) -> Steps:
+def _end(view: RequestView, cause: EndCause, reason: str, now: datetime) -> Steps:
     """Complete a request that nobody else completes. The cleaning up follows once that is written."""
     request = view.request
     names = dict.fromkeys(container.name for container in request.containers)
@@ -214,7 +226,7 @@ def _end(view: RequestView, reason: str, now: datetime) -> Steps:
     status = Status(RequestPhase.COMPLETED, states, reason, rfc3339(now))
     check_move(request.status, status)
     event = EmitEvent(request, EventReason.FAILED, f"Request {request.name}: {reason}", warning=True)
-    return Steps((Complete(status), event))
+    return Steps((Complete(status, cause), event))
 
 
 def _unanswered(view: RequestView) -> str:

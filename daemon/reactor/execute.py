@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from daemon.backoff import Backoff
-from daemon.core.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
+from daemon.core.actions import NO_CAUSES, Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
 from daemon.core.model import HookResult, Request, StopAttempt
 from daemon.ports import (
     ApiRefusedError,
@@ -183,6 +183,7 @@ class Executor:
         loop = asyncio.get_running_loop()
         started = loop.time()
         who = _who(action)
+        self._recorder.hook_started(action.request)
         log.info("preStop hook started", kind=action.hook.kind, **who)
         pod = self._board.pod(action.request.pod_key)
         try:
@@ -253,7 +254,8 @@ class Executor:
         else:
             self._write_failures.pop(request.uid, None)
             self._write_after.pop(request.uid, None)
-            self._recorder.written(request, written)
+            causes = action.causes if isinstance(action, WriteStatus) else NO_CAUSES
+            self._recorder.written(request, written, causes)
             if written.completed and not request.completed:
                 _say_completed(written)
             self._board.request_changed(written)

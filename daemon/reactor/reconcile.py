@@ -109,6 +109,8 @@ class Reconciler:
             instances = await self._instances(uid)
         sound = sorted((request for request in live if not request.error), key=turn_order)
         current = sound[0] if sound else None
+        if current is not None:
+            self._recorder.turn(current)
         foreign: dict[str, Instance | None] = {}
         if current is not None and pod is not None:
             foreign = await self._find_foreign(current, instances)

@@ -1,7 +1,9 @@
 """What the reactor tells about its work, for metrics: a Protocol, and one that listens to nothing."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from daemon.core.actions import FailureCause
 from daemon.core.model import Hook, HookResult, Request
 
 
@@ -10,6 +12,14 @@ class Recorder(Protocol):
 
     def seen(self, request: Request) -> None:
         """A live request is looked at for the first time."""
+        ...
+
+    def turn(self, request: Request) -> None:
+        """The request is its pod's current one; told in each round."""
+        ...
+
+    def hook_started(self, request: Request) -> None:
+        """A preStop hook is about to run."""
         ...
 
     def hook_ended(self, request: Request, hook: Hook, result: HookResult) -> None:
@@ -28,8 +38,8 @@ class Recorder(Protocol):
         """The runtime lists the next instance of a container that the request waits for."""
         ...
 
-    def written(self, before: Request, after: Request) -> None:
-        """A request was written; the status says how far it has come."""
+    def written(self, before: Request, after: Request, causes: Mapping[str, FailureCause]) -> None:
+        """A request was written; the status says how far it has come, `causes` why containers failed by this write."""
         ...
 
     def forgotten(self, request: Request) -> None:
@@ -41,6 +51,12 @@ class Silence:
     """A Recorder for which nobody listens."""
 
     def seen(self, request: Request) -> None:
+        """Do nothing."""
+
+    def turn(self, request: Request) -> None:
+        """Do nothing."""
+
+    def hook_started(self, request: Request) -> None:
         """Do nothing."""
 
     def hook_ended(self, request: Request, hook: Hook, result: HookResult) -> None:
@@ -55,7 +71,7 @@ class Silence:
     def successor_seen(self, request: Request, container: str) -> None:
         """Do nothing."""
 
-    def written(self, before: Request, after: Request) -> None:
+    def written(self, before: Request, after: Request, causes: Mapping[str, FailureCause]) -> None:
         """Do nothing."""
 
     def forgotten(self, request: Request) -> None:
