@@ -4,10 +4,11 @@ It reaches the runtime only through its CRI socket and the API only through HTTP
 could not do without: killed and started again, it finds its pods in the runtime. It touches only sandboxes that carry
 its node's name in a label of their own, so it can share a runtime with others.
 
-Faithful where the node daemon could notice: labels and annotations on containers, restart counts, back-off and its
-words, the relist once a second, in-place image updates, grace periods. Left out: CNI (every pod is on the host's
-network), resource limits, volumes but emptyDir and hostPath, images' credentials, eviction, static pods, the HTTPS
-port, node leases.
+Faithful where the node daemon could notice: what is done about a pod (`daemon.forecast.pod_actions` says it, as for
+the forecasts), labels and annotations on containers, restart counts, back-off and its words, the relist once a second,
+in-place image updates, grace periods. Left out: CNI (every pod is on the host's network), resource limits and their
+change in place, ephemeral containers, volumes but emptyDir and hostPath, images' credentials, eviction, static pods,
+the HTTPS port, node leases.
 
 Run as `python -m daemon.localnode.kubelet --kubeconfig FILE --cri-endpoint unix:///... --node-name NAME --root DIR`.
 """
@@ -85,7 +86,7 @@ class Kubelet:
             retry_seconds: Wait after a failure that has no back-off of its own.
             relist_seconds: Period of the relist.
             events: Whether to follow the runtime's container events too, as kubelet's feature EventedPLEG does.
-            version: The kubelet's version that the Node tells.
+            version: The kubelet's version, whose rules it follows and which the Node tells.
         """
         self.node_name = node_name
         self.version = version
@@ -132,6 +133,7 @@ class Kubelet:
             folders=self._folders,
             node_ip=NODE_IP,
             retry_seconds=self._retry_seconds,
+            version=self.version,
         )
         await self._patiently(lambda: self._register(f"{name}://{version}"))
         self._spawn(self._watch_pods())

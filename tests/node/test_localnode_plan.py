@@ -1,4 +1,4 @@
-"""What the kubelet does next: the rules of kubelet's `computePodActions`, one by one."""
+"""What the local kubelet does next: that it asks for kubelet's rules, and with what it asks for them."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cri_stubs import api_pb2 as pb
+from daemon.forecast.actions import Cause
 from daemon.localnode.pods import plan
 from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
 
@@ -14,7 +15,9 @@ Json = dict[str, Any]
 APP, OTHER = {"name": "app", "image": "web:1"}, {"name": "other", "image": "web:1"}
 INIT = {"name": "init", "image": "i:1"}
 SIDECAR = {"name": "side", "image": "s:1", "restartPolicy": "Always"}
+VERSION = "v1.36.0"
 SANDBOX = Sandbox("s1", "u", "web", "shop", 0, ready=True, created_at=1)
+PROBE = {"exec": {"command": ["true"]}}
 LOST = replace(SANDBOX, ready=False)
 
 
@@ -44,7 +47,7 @@ def running(spec: Json, **fields: Any) -> RuntimeContainer:
         "message": "",
         "image": spec["image"],
         "image_id": "",
-        "hash": plan.hash_of(spec),
+        "hash": plan.hash_of(spec, VERSION),
         "restart_count": 0,
         "grace_seconds": None,
         "pre_stop": "",
@@ -63,13 +66,21 @@ def pod(*containers: Json, init: tuple[Json, ...] = (), policy: str = "Always") 
     return {"spec": {"containers": [*containers], "initContainers": [*init], "restartPolicy": policy}}
 
 
+def whole(given: Json) -> Json:
+    return {"metadata": {"name": "web"}, **given}
+
+
+VIEW = RuntimePod("u", (SANDBOX,), (running(APP),))
+
+
 def make(
     given: Json, *containers: RuntimeContainer, sandbox: Sandbox | None = SANDBOX, probed: Probed | None = None
 ) -> tuple[bool, list[str], bool, list[str]]:
     """Whether the pod is killed, which containers are, whether a sandbox is made, which containers are started."""
     view = RuntimePod("u", (sandbox,) if sandbox else (), containers)
-    made = plan.make(given, view, probed or Probed())
-    return made.kill_pod, [container.name for container, _ in made.kill], made.new_sandbox, made.start
+    made = plan.make(whole(given), view, probed or Probed(), VERSION)
+    kill = [each.container.name for each in made.kill if not made.kill_pod]
+    return made.kill_pod, kill, made.new_sandbox, [each.name for each in made.start]
 
 
 NOTHING: tuple[bool, list[str], bool, list[str]] = (False, [], False, [])
@@ -142,6 +153,49 @@ def test_a_pod_with_nothing_left_to_run_is_killed_with_its_sidecars() -> None:
     assert make(done, exited(APP, 0), running(SIDECAR)) == (True, [], False, [])
 
 
+def test_a_container_that_never_started_is_stopped_for_that() -> None:
+    probed = Probed(failed={"app-1": "startup"})
+    assert plan.make(whole(pod(APP)), VIEW, probed, VERSION).kill[0].cause is Cause.STARTUP
+
+
+def test_a_container_in_a_state_that_the_runtime_does_not_know_is_stopped_before_it_is_started_anew() -> None:
+    lost = running(APP, state=pb.CONTAINER_UNKNOWN)
+    assert make(pod(APP, OTHER), lost, running(OTHER)) == (False, ["app"], False, ["app"])
+
+
+def test_a_rule_of_the_container_s_own_restarts_it() -> None:
+    rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
+    ruled = {**APP, "restartPolicy": "Never", "restartPolicyRules": [rule]}
+    assert make(pod(ruled, OTHER), exited(ruled, 42), running(OTHER))[3] == ["app"]
+    assert make(pod(ruled, OTHER), exited(ruled, 1), running(OTHER))[3] == []
+
+
+def test_of_two_ready_sandboxes_neither_is_kept() -> None:
+    view = RuntimePod("u", (replace(SANDBOX, id="s2", attempt=1, created_at=2), SANDBOX), (running(APP),))
+    made = plan.make(whole(pod(APP)), view, Probed(), VERSION)
+    assert (made.kill_pod, made.new_sandbox, made.attempt) == (True, True, 2)
+
+
+def test_kubelet_s_version_tells_which_rules_hold() -> None:
+    own = {**APP, "restartPolicy": "Never"}
+    view = RuntimePod("u", (SANDBOX,), (exited(own, 1, hash=plan.hash_of(own, "v1.34.0")), running(OTHER)))
+    starts = [plan.make(whole(pod(own, OTHER)), view, Probed(), version).start for version in ("v1.34.0", VERSION)]
+    assert [len(each) for each in starts] == [1, 0]
+
+
+def test_no_network_is_compared_and_no_resources_are_known() -> None:
+    sized = {"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}
+    made = plan.make(whole(pod({**APP, **sized})), VIEW, Probed(), VERSION)
+    assert [each.name for each in made.keep] == ["app"]
+    assert "is not known" in made.unknown[0].why
+
+
+def test_a_pod_that_is_over_is_killed_with_its_sidecars_last() -> None:
+    view = RuntimePod("u", (SANDBOX,), (running(SIDECAR), running(APP)))
+    made = plan.end(whole(pod(APP, init=(SIDECAR,))), view, VERSION, "the pod is over")
+    assert [(each.container.name, each.stage) for each in made.kill] == [("app", 0), ("side", 1)]
+
+
 # Init containers and sidecars
 
 
@@ -159,8 +213,13 @@ def test_a_failed_init_container_is_tried_again_unless_nothing_is_restarted() ->
     assert make(pod(APP, init=(INIT,), policy="Never"), exited(INIT, 1)) == (True, [], False, [])
 
 
-def test_an_init_container_is_not_run_again_once_the_others_have_begun() -> None:
-    assert make(pod(APP, init=(INIT,)), exited(APP, 1)) == (False, [], False, ["app"])
+def test_an_init_container_is_not_run_again_while_one_of_the_others_runs() -> None:
+    assert make(pod(APP, OTHER, init=(INIT,)), exited(APP, 1), running(OTHER)) == (False, [], False, ["app"])
+
+
+def test_an_init_container_that_nothing_is_known_of_is_run_again_where_none_of_the_others_runs() -> None:
+    assert make(pod(APP, init=(INIT,)), exited(APP, 1)) == (False, [], False, ["init"])
+    assert make(pod(APP, init=(INIT,)), exited(APP, 1), exited(INIT, 0)) == (False, [], False, ["app"])
 
 
 def test_an_init_container_of_a_lost_sandbox_is_run_again_in_the_new_one() -> None:
@@ -170,18 +229,18 @@ def test_an_init_container_of_a_lost_sandbox_is_run_again_in_the_new_one() -> No
 
 
 def test_what_follows_a_sidecar_waits_until_it_has_started() -> None:
-    given = pod(APP, init=(SIDECAR, INIT))
+    given = pod(APP, init=({**SIDECAR, "startupProbe": PROBE}, INIT))
     assert make(given) == (False, [], False, ["side"])
     assert make(given, running(SIDECAR), probed=Probed(starting=("side",))) == NOTHING
     assert make(given, running(SIDECAR)) == (False, [], False, ["init"])
 
 
 def test_a_sidecar_is_kept_running_beside_the_others() -> None:
-    given = pod(APP, init=(SIDECAR,), policy="Never")
+    given = pod(APP, init=({**SIDECAR, "livenessProbe": PROBE},), policy="Never")
     assert make(given, running(APP), exited(SIDECAR, 0)) == (False, [], False, ["side"])
     failing = Probed(failed={"side-1": "liveness"})
     assert make(given, running(APP), running(SIDECAR), probed=failing) == (False, ["side"], False, ["side"])
-    assert make(given, running(SIDECAR), probed=failing) == (False, ["side"], False, ["side"])
+    assert make(given, running(SIDECAR), probed=failing) == (False, ["side"], False, ["side", "app"])
 
 
 # The hash
@@ -194,4 +253,4 @@ def test_a_sidecar_is_kept_running_beside_the_others() -> None:
     ],
 )
 def test_the_hash_is_kubelet_s(name: str, image: str, expected: int) -> None:
-    assert int(plan.hash_of({"name": name, "image": image, "command": ["counts", "not"]}), 16) == expected
+    assert int(plan.hash_of({"name": name, "image": image, "command": ["counts", "not"]}, VERSION), 16) == expected

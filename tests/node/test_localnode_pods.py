@@ -85,6 +85,7 @@ def status_of(
         health=health or Health(),
         runtime_name="containerd",
         node_ip="127.0.0.1",
+        version="1.36",
         now=now,
     )
 
@@ -214,6 +215,12 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 APP, OTHER = {"name": "app", "image": "web:1"}, {"name": "other", "image": "web:1"}
 SIDECAR = {"name": "side", "image": "web:1", "restartPolicy": "Always"}
 INIT = {"name": "init", "image": "web:1"}
+OWN_ALWAYS, OWN_NEVER = {**APP, "restartPolicy": "Always"}, {**APP, "restartPolicy": "Never"}
+OWN_INIT = {**INIT, "restartPolicy": "OnFailure"}
+RULED = {
+    **OWN_NEVER,
+    "restartPolicyRules": [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}],
+}
 HELD = {"app": Waiting("CrashLoopBackOff", "")}
 
 
@@ -238,6 +245,12 @@ HELD = {"app": Waiting("CrashLoopBackOff", "")}
         (make_pod(init=(SIDECAR,)), (replace(CONTAINER, name="side"),), {}, "Pending"),
         (make_pod(init=(SIDECAR,)), (CONTAINER, replace(CONTAINER, name="side")), {}, "Running"),
         (make_pod(init=(SIDECAR,)), (CONTAINER, exited(1, "side")), {}, "Running"),
+        (make_pod(OWN_ALWAYS, restartPolicy="Never"), (exited(1),), {}, "Running"),
+        (make_pod(OWN_NEVER), (exited(1),), {}, "Failed"),
+        (make_pod(OWN_NEVER, OTHER), (exited(1), exited(0, "other")), {}, "Running"),
+        (make_pod(RULED), (exited(42),), {}, "Running"),
+        (make_pod(RULED), (exited(41),), {}, "Failed"),
+        (make_pod(init=(OWN_INIT,), restartPolicy="Never"), (exited(1, "init"),), {}, "Pending"),
     ],
 )
 def test_the_phase_follows_from_the_containers(

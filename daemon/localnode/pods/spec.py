@@ -56,11 +56,6 @@ def is_sidecar(spec: Json) -> bool:
     return spec.get("restartPolicy") == RestartPolicy.ALWAYS
 
 
-def pod_restart_policy(pod: Json) -> RestartPolicy:
-    """The pod's own; Always by default."""
-    return RestartPolicy(pod["spec"].get("restartPolicy") or RestartPolicy.ALWAYS)
-
-
 def grace_seconds(pod: Json) -> int:
     """For how long a container of the pod may take to stop: of its deletion where it is being deleted."""
     deletion = pod["metadata"].get("deletionGracePeriodSeconds")

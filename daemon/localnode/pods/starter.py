@@ -14,7 +14,7 @@ from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.backoff import BackOff, go_duration
 from daemon.localnode.pods.configs import ConfigError, container_config, sandbox_config
 from daemon.localnode.pods.handlers import Handlers
-from daemon.localnode.pods.kuberuntime import KubeRuntime, RuntimePod, Sandbox
+from daemon.localnode.pods.kuberuntime import KubeRuntime, RuntimePod
 from daemon.localnode.pods.spec import Json
 from daemon.localnode.pods.status import Waiting
 from daemon.localnode.pods.volumes import PodFolders, VolumeError
@@ -73,16 +73,15 @@ class Starter:
         self._backoff.forget(podspec.uid(pod))
         self._pull_backoff.forget(podspec.uid(pod))
 
-    async def start_sandbox(self, pod: Json, newest: Sandbox | None) -> tuple[str, int]:
-        """Run a new sandbox for the pod; its ID and attempt.
+    async def start_sandbox(self, pod: Json, attempt: int) -> str:
+        """Run a new sandbox for the pod, of this number; its ID.
 
         Raises:
             VolumeError: a volume of the pod cannot be had.
             RuntimeCallError, RuntimeUnavailableError: the runtime did not make one.
         """
         self._folders.prepare(pod)
-        attempt = newest.attempt + 1 if newest else 0
-        return await self._runtime.run_sandbox(self._sandbox_config(pod, attempt)), attempt
+        return await self._runtime.run_sandbox(self._sandbox_config(pod, attempt))
 
     def _sandbox_config(self, pod: Json, attempt: int) -> api_pb2.PodSandboxConfig:
         logs = str(self._folders.logs(pod))

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from daemon.core.model import RestartPolicy
 from daemon.cri.errors import one_line
+from daemon.forecast.restart_rules import restarts
+from daemon.forecast.version import parse_minor
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod
 from daemon.localnode.pods.spec import Json
@@ -56,14 +57,18 @@ def pod_status(
     health: Health,
     runtime_name: str,
     node_ip: str,
+    version: str,
     now: int,
 ) -> Json:
-    """The status as of now (nanoseconds since the epoch); conditions of others are kept as they are."""
+    """The status as of now (nanoseconds since the epoch); conditions of others are kept as they are.
+
+    `version` is kubelet's: what is restarted, and with it the phase, depends on it.
+    """
     old = pod.get("status") or {}
     build = _Builder(pod, view, waiting, health, runtime_name)
     init = [build.container(spec, init=True) for spec in podspec.init_containers(pod)]
     regular = [build.container(spec, init=False) for spec in podspec.regular_containers(pod)]
-    phase = _phase(pod, init, regular)
+    phase = _phase(pod, init, regular, parse_minor(version))
     status: Json = {
         "phase": phase,
         "hostIP": node_ip,
@@ -194,9 +199,8 @@ def _tail(path: Path, size: int) -> str:
         return ""
 
 
-def _phase(pod: Json, init: list[Json], regular: list[Json]) -> str:
+def _phase(pod: Json, init: list[Json], regular: list[Json], minor: int) -> str:
     """Kubelet's `getPhase`."""
-    never = podspec.pod_restart_policy(pod) is RestartPolicy.NEVER
     sidecars = {spec["name"] for spec in podspec.init_containers(pod) if podspec.is_sidecar(spec)}
     pending_init = False
     for status in init:
@@ -205,7 +209,7 @@ def _phase(pod: Json, init: list[Json], regular: list[Json]) -> str:
             pending_init |= not status["started"] and ended is None
         elif "terminated" in status["state"]:
             failed = ended is not None and ended["exitCode"] != 0
-            if failed and never:
+            if failed and not _restarts(pod, status, minor):
                 return "Failed"
             pending_init |= failed
         else:
@@ -218,12 +222,17 @@ def _phase(pod: Json, init: list[Json], regular: list[Json]) -> str:
         return "Running"
     exits = [state["terminated"]["exitCode"] for state in states if "terminated" in state]
     held_back = len(exits) < len(states)
-    if held_back or podspec.pod_restart_policy(pod) is RestartPolicy.ALWAYS:
-        # a pod that is being deleted is over once its containers are
-        return _ended(exits) if podspec.being_deleted(pod) and not held_back else "Running"
-    if never or not any(exits):
+    if held_back:
+        return "Running"
+    if podspec.being_deleted(pod):  # it is over once its containers are
         return _ended(exits)
-    return _ended(exits) if podspec.being_deleted(pod) else "Running"
+    return "Running" if any(_restarts(pod, status, minor) for status in regular) else _ended(exits)
+
+
+def _restarts(pod: Json, status: Json, minor: int) -> bool:
+    """Whether a container that has ended is started again."""
+    spec = podspec.container(pod, status["name"]) or {}
+    return restarts(spec, pod["spec"], status["state"]["terminated"]["exitCode"], minor)
 
 
 def _ended(exits: list[int]) -> str:

@@ -10,12 +10,13 @@ kuberuntime_gc.go and `getContainersToDeleteInPod` in pkg/kubelet/pod_container_
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import structlog
 
 from daemon.core.model import DEFAULT_GRACE_SECONDS, MINIMUM_GRACE_SECONDS
+from daemon.forecast.actions import Kill, Remove
 from daemon.localnode.pods.handlers import Handlers
 from daemon.localnode.pods.kuberuntime import KubeRuntime, RuntimeContainer, RuntimePod
 from daemon.localnode.pods.spec import Json
@@ -55,27 +56,33 @@ class Stopper:
         least = MINIMUM_GRACE_SECONDS if grace is None else 1
         await self._runtime.stop(container.id, max(round(seconds), least))
 
-    async def stop_pod(
-        self, view: RuntimePod, reason: str, grace: int | None = None, sidecars: Sequence[str] = ()
-    ) -> None:
-        """Stop all containers of the pod at once, then its sidecars from the last to the first, then its sandboxes.
+    async def stop_pod(self, view: RuntimePod, kills: Sequence[Kill], grace: int | None = None) -> None:
+        """Stop these containers of the pod, those of one stage at once and the stages in turn; then its sandboxes.
 
-        The sidecars get what is left of the grace period (KEP-753). Raises as `stop` does.
+        The later stages get what is left of the grace period (KEP-753). Raises as `stop` does.
         """
         begun = time.monotonic()
-        alive = [container for container in view.containers if not container.exited]
-        await asyncio.gather(
-            *(self.stop(container, reason, grace) for container in alive if container.name not in sidecars)
-        )
-        for name in reversed(sidecars):
-            for container in alive:
-                if container.name == name:
-                    own = container.grace_seconds if grace is None else grace
-                    whole = DEFAULT_GRACE_SECONDS if own is None else own
-                    await self.stop(container, reason, max(1, round(whole - (time.monotonic() - begun))))
+        known = {container.id: container for container in view.containers}
+        for stage in sorted({kill.stage for kill in kills}):
+            spent = time.monotonic() - begun if stage else 0.0
+            await asyncio.gather(
+                *(
+                    self.stop(known[kill.container.id], kill.message, _left(known[kill.container.id], grace, spent))
+                    for kill in kills
+                    if kill.stage == stage
+                )
+            )
         for sandbox in view.sandboxes:
             if sandbox.ready:
                 await self._runtime.stop_sandbox(sandbox.id)
+
+    async def remove(self, removals: Sequence[Remove]) -> None:
+        """Remove these containers in their order, what runs of them being killed; their logs stay, and count on."""
+        for removal in removals:
+            _log.info("removing_container", container=removal.container.name, id=removal.container.id)
+            if removal.kill:
+                await self._runtime.stop(removal.container.id, 0)
+            await self._runtime.remove(removal.container.id)
 
     async def remove_pod(self, view: RuntimePod) -> None:
         """Remove the pod's stopped sandboxes and with them all containers."""
@@ -83,15 +90,20 @@ class Stopper:
             await self._runtime.stop_sandbox(sandbox.id)  # gives back what a dead sandbox may still hold
             await self._runtime.remove_sandbox(sandbox.id)
 
+    async def purge(self, containers: Iterable[RuntimeContainer]) -> None:
+        """Remove stopped containers with their logs."""
+        for container in containers:
+            await self._runtime.remove(container.id)
+            if container.log_path:
+                _remove_log(container.log_path)
+
     async def clear(self, view: RuntimePod) -> None:
         """Remove dead instances but the newest of each container, and sandboxes that hold nothing any more."""
         kept: set[str] = set()
         left = {sandbox.id: 0 for sandbox in view.sandboxes}
         for container in view.containers:  # the newest first
             if container.exited and container.name in kept:
-                await self._runtime.remove(container.id)
-                if container.log_path:
-                    _remove_log(container.log_path)
+                await self.purge([container])
                 continue
             if container.exited:
                 kept.add(container.name)
@@ -100,6 +112,14 @@ class Stopper:
             if not sandbox.ready and not left[sandbox.id]:
                 await self._runtime.stop_sandbox(sandbox.id)
                 await self._runtime.remove_sandbox(sandbox.id)
+
+
+def _left(container: RuntimeContainer, grace: int | None, spent: float) -> int | None:
+    """What other stages have left of the grace period, in seconds, at least 1; None for the container's own."""
+    if not spent:
+        return grace
+    own = container.grace_seconds if grace is None else grace
+    return max(1, round((DEFAULT_GRACE_SECONDS if own is None else own) - spent))
 
 
 def _remove_log(path: str) -> None:

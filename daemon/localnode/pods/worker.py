@@ -2,8 +2,8 @@
 
 Serial within a pod, as kubelet's pod workers are: while a stop takes its grace period, nothing else happens to its pod.
 A worker is woken when the pod's object changes, when the relist finds another state in the runtime, when a probe's
-result changes and when a back-off is over. It decides nothing about containers: `plan` does. It tells nobody: the
-`Reporter` does.
+result changes and when a back-off is over. It decides nothing about containers: `daemon.forecast` does, which `plan`
+asks. It tells nobody: the `Reporter` does.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from daemon.forecast.actions import PodActions
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS
 from daemon.localnode.pods import plan
@@ -59,6 +60,8 @@ class Node:
     folders: PodFolders
     node_ip: str
     retry_seconds: float
+    version: str
+    """Kubelet's, whose rules are followed."""
 
 
 class PodWorker:
@@ -127,7 +130,8 @@ class PodWorker:
         self._node.probes.sync(pod, view)
         self._reporter.due()
         if podspec.phase(pod) in _ENDED or (self._status(pod) or {}).get("phase") in _ENDED:
-            await self._stop_pod(pod, view, "the pod has run to its end")
+            ending = plan.end(pod, view, self._node.version, "the pod has run to its end")
+            await self._node.stopper.stop_pod(view, ending.kill)
             return RESYNC_SECONDS
         before = dict(self._waiting)
         delay = await self._carry_out(pod, view)
@@ -153,35 +157,53 @@ class PodWorker:
             health=self._node.probes,
             runtime_name=self._node.runtime_name,
             node_ip=self._node.node_ip,
+            version=self._node.version,
             now=time.time_ns(),
         )
 
     async def _carry_out(self, pod: Json, view: RuntimePod) -> float:
         """Do what the plan says; the seconds after which to look again."""
-        todo = plan.make(pod, view, self._node.probes)
-        if todo.kill_pod:
-            await self._stop_pod(pod, view, "its sandbox is no more, or nothing in it runs on")
-        for container, reason in todo.kill:
-            await self._node.stopper.stop(container, reason)
+        todo = plan.make(pod, view, self._node.probes, self._node.version)
+        await self._kill(pod, view, todo)
+        if todo.remove:
+            await self._node.stopper.remove(todo.remove)
+            return 0.0
         sandbox = view.sandbox
         if todo.new_sandbox:
-            sandbox_id, attempt = await self._node.starter.start_sandbox(pod, sandbox)
+            sandbox_id = await self._node.starter.start_sandbox(pod, todo.attempt)
         elif sandbox is None:
             return RESYNC_SECONDS
         else:
-            sandbox_id, attempt = sandbox.id, sandbox.attempt
+            sandbox_id = sandbox.id
         delay = RESYNC_SECONDS
-        place = Sandboxed(pod, view, sandbox_id, attempt)
-        for spec in podspec.all_containers(pod):
-            if spec["name"] in todo.start:
-                delay = min(delay, await self._start(place, spec))
+        place = Sandboxed(pod, view, sandbox_id, todo.attempt)
+        for start in todo.start:
+            spec = podspec.container(pod, start.name)
+            if spec is None:  # an ephemeral container, which a local node does not have
+                continue
+            delay = min(delay, await self._start(place, spec))
+            if start.name in self._waiting and spec in podspec.init_containers(pod) and not podspec.is_sidecar(spec):
+                break  # nothing comes before it has run
         return delay
+
+    async def _kill(self, pod: Json, view: RuntimePod, todo: PodActions) -> None:
+        """Stop what the plan says; where the pod begins anew, forget how its init containers ended."""
+        if not todo.kill_pod:
+            known = {container.id: container for container in view.containers}
+            for kill in todo.kill:
+                await self._node.stopper.stop(known[kill.container.id], kill.message)
+            return
+        _log.info("stopping_pod", pod=podspec.key(pod), reason=todo.why)
+        await self._node.stopper.stop_pod(view, todo.kill)
+        if todo.new_sandbox:
+            init = {spec["name"] for spec in podspec.init_containers(pod)}
+            await self._node.stopper.purge(each for each in view.containers if each.name in init)
 
     async def _start(self, place: Sandboxed, spec: Json) -> float:
         """Start one container, or keep in mind why it could not be; the seconds after which to look again."""
         name = spec["name"]
         try:
-            await self._node.starter.start(place, spec, plan.hash_of(spec))
+            await self._node.starter.start(place, spec, plan.hash_of(spec, self._node.version))
         except StartError as error:
             if self._waiting.get(name) != error.waiting:
                 _log.info("container_not_started", pod=podspec.key(place.pod), container=name, error=str(error))
@@ -190,14 +212,11 @@ class PodWorker:
         self._waiting.pop(name, None)
         return RESYNC_SECONDS
 
-    async def _stop_pod(self, pod: Json, view: RuntimePod, reason: str, grace: int | None = None) -> None:
-        sidecars = [spec["name"] for spec in podspec.init_containers(pod) if podspec.is_sidecar(spec)]
-        await self._node.stopper.stop_pod(view, reason, grace, sidecars)
-
     async def _terminate(self, pod: Json, view: RuntimePod) -> None:
         """End the pod: stop it, say so, remove it from the runtime, then from the API."""
         grace = FORCED_GRACE_SECONDS if self._gone else max(podspec.grace_seconds(pod), FORCED_GRACE_SECONDS)
-        await self._stop_pod(pod, view, "the pod is being deleted", grace)
+        ending = plan.end(pod, view, self._node.version, "the pod is being deleted")
+        await self._node.stopper.stop_pod(view, ending.kill, grace)
         view = await self._look()
         await self._reporter.write()
         await self._node.stopper.remove_pod(view)
