@@ -23,6 +23,8 @@ from daemon.manager.webhook import Limits, WebhookServer
 from daemon.running import configuration_errors_alone, stop_on_signals
 from daemon.telemetry.health import Check, Health, StatusServer, loop_check
 from daemon.telemetry.log import configure, toggle_debug_on_signal
+from daemon.telemetry.manager_metrics import ManagerMetrics
+from daemon.telemetry.metrics import metrics_route
 
 log = structlog.get_logger(__name__)
 
@@ -48,12 +50,14 @@ async def _run(config: ManagerConfig) -> int:
     access = find_access(config.kubeconfig, os.environ)
     clock = ServerClock()
     # Admission has a client of its own: a busy controller must not keep it waiting for a connection.
-    client, admission_client = KubeClient(access, on_date=clock.observe), KubeClient(access)
-    server = StatusServer(config.bind_address, health.routes())
+    metrics = ManagerMetrics()
+    client = KubeClient(access, on_call=metrics.api_call, on_date=clock.observe)
+    admission_client = KubeClient(access, on_call=metrics.api_call)
+    server = StatusServer(config.bind_address, [*health.routes(), metrics_route(metrics.registry)])
     log.info("serving health", address=await server.start())
     try:
         with configuration_errors_alone():
-            await _serve(config, (client, admission_client), clock, health, stop)
+            await _serve(config, (client, admission_client), clock, health=health, metrics=metrics, stop=stop)
     finally:
         await server.stop()
         await client.close()
@@ -66,17 +70,28 @@ async def _serve(
     config: ManagerConfig,
     clients: tuple[KubeClient, KubeClient],
     clock: ServerClock,
+    *,
     health: Health,
+    metrics: ManagerMetrics,
     stop: asyncio.Event,
 ) -> None:
     """Run every loop until a signal comes; admission drains while the rest goes on."""
     client, admission_client = clients
     tls = ServingTls()
     limits = Limits(drain_seconds=config.drain_seconds)
-    webhook = WebhookServer(config.webhook_address, tls, admission_client, health, limits=limits)
+    webhook = WebhookServer(
+        config.webhook_address,
+        tls,
+        admission_client,
+        health,
+        limits=limits,
+        on_review=metrics.reviewed,
+        on_admitted=metrics.admitted,
+    )
     events = KubeEventSink(client, config.identity, "crrd-manager")
-    controller = Controller(client, events, clock)
+    controller = Controller(client, events, clock, on_action=metrics.acted)
     election = LeaderElection(client, config.namespace, config.identity, now=lambda: datetime.now(UTC))
+    metrics.watch(leading=lambda: election.leading, not_after=lambda: tls.not_after)
     health.live.update(election.checks)
     health.live["controller"] = _controller_check(election, controller)
     health.ready.update(controller.checks)

@@ -19,6 +19,9 @@ from daemon.core.decide import POD_GONE, check_move
 from daemon.core.model import RequestPhase, StatePhase, Status
 from daemon.core.views import PodCard, RequestView, after, rfc3339
 
+ANSWER_SECONDS = 60
+"""How long after its creation a request may be unanswered by its node's daemon."""
+
 
 class EndCause(StrEnum):
     """Why the manager completes a request, in one word: what such ends are counted by."""
@@ -26,10 +29,6 @@ class EndCause(StrEnum):
     POD_GONE = "pod_gone"
     NO_ANSWER = "no_answer"
     DEADLINE = "deadline"
-
-
-ANSWER_SECONDS = 60
-"""How long after its creation a request may be unanswered by its node's daemon."""
 
 
 @dataclass(frozen=True, slots=True)

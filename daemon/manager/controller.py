@@ -6,7 +6,7 @@ watch, but asked for, because what follows from it is final.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import NoReturn
@@ -41,6 +41,9 @@ _LATE_SECONDS = 0.05
 log = structlog.get_logger(__name__)
 
 
+ActionObserver = Callable[[lc.LifecycleAction], None]
+
+
 class Controller:
     """Runs the lifecycle of all requests of a cluster. The constructor starts nothing.
 
@@ -48,12 +51,16 @@ class Controller:
         client: its answers have to reach `clock` (`KubeClient(on_date=clock.observe)`).
         events: where events about requests go; somebody else runs it.
         clock: the API server's time.
+        on_action: is told of everything that was done.
     """
 
-    def __init__(self, client: KubeClient, events: EventSink, clock: ServerClock) -> None:
+    def __init__(
+        self, client: KubeClient, events: EventSink, clock: ServerClock, *, on_action: ActionObserver | None = None
+    ) -> None:
         self._client = client
         self._events = events
         self._clock = clock
+        self._on_action = on_action
         self._writer = RequestWriter(client)
         self._readiness = PodReadiness(client, clock.now)
         self._reset()
@@ -232,9 +239,14 @@ class Controller:
             await self._read_again(view)
             return None
         log.info("request written", request=request.key, step=type(action).__name__)
+        self._done(action)
         if written is not None:
             self._board.request_changed(written)
         return written
+
+    def _done(self, action: lc.LifecycleAction) -> None:
+        if self._on_action is not None:
+            self._on_action(action)
 
     async def _read_again(self, view: RequestView) -> None:
         """Somebody else has written the request: the watch may be behind."""
@@ -261,5 +273,6 @@ class Controller:
         if after is None:
             self._board.pod_deleted(pod)
             return False
+        self._done(action)
         self._board.pod_changed(after)
         return True

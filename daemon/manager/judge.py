@@ -22,6 +22,10 @@ log = structlog.get_logger(__name__)
 _RETRY_AFTER_SECONDS = 1
 
 
+LOOKUP_REFUSED, LOOKUP_FAILED = "pod_lookup_refused", "pod_lookup_failed"
+"""Reasons of refusals that are not the user's doing."""
+
+
 class PodReader(Protocol):
     """The one call that admission makes; `kube.client.KubeClient` has it."""
 
@@ -36,6 +40,8 @@ class Refusal:
 
     message: str
     code: int
+    reason: str
+    """In one word, of a few."""
     retry_after: int | None = None
     """Seconds after which the same write may succeed; None where it will not."""
 
@@ -90,12 +96,12 @@ class Judge:
         except ApiRefusedError as error:
             why = "the API server refuses the manager's question for the pod; see the manager's log"
             log.warning("pod lookup refused", namespace=review.namespace, pod=name, error=str(error))
-            return Refusal(f"spec.podName cannot be checked: {why}", 500)
+            return Refusal(f"spec.podName cannot be checked: {why}", 500, LOOKUP_REFUSED)
         except (ApiUnavailableError, TimeoutError) as error:
             why = "the API server does not answer the manager's question for the pod; try again"
             log.warning("pod lookup failed", namespace=review.namespace, pod=name, error=str(error) or "no answer")
-            return Refusal(f"spec.podName cannot be checked now: {why}", 503, _RETRY_AFTER_SECONDS)
+            return Refusal(f"spec.podName cannot be checked now: {why}", 503, LOOKUP_FAILED, _RETRY_AFTER_SECONDS)
 
 
 def _refusal(denied: Denied) -> Refusal:
-    return Refusal(denied.message, denied.code)
+    return Refusal(denied.message, denied.code, denied.reason)

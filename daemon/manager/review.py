@@ -34,6 +34,8 @@ class Review:
     subresource: str
     namespace: str
     user: str
+    dry_run: bool
+    """Whether nothing will be stored, whatever the answer."""
     object: Mapping[str, Any]
     """Empty on DELETE and CONNECT."""
     old: Mapping[str, Any]
@@ -77,6 +79,7 @@ def read_review(raw: bytes, wanted_kind: str) -> Review:
         subresource=reader.text(request.get("subResource"), "request.subResource"),
         namespace=namespace,
         user=reader.text(user.get("username"), "request.userInfo.username"),
+        dry_run=reader.flag(request.get("dryRun"), "request.dryRun"),
         object=reader.mapping(request.get("object"), "request.object"),
         old=reader.mapping(request.get("oldObject"), "request.oldObject"),
     )

@@ -19,7 +19,7 @@ from aiohttp import web
 from daemon.beat import Beat
 from daemon.core.model import API_VERSION, KIND
 from daemon.manager.judge import Judge, Outcome, PodReader, Refusal
-from daemon.manager.review import BadReviewError, Review, allow, deny, read_review
+from daemon.manager.review import CREATE, BadReviewError, Review, allow, deny, read_review
 from daemon.manager.tls import ServingTls
 from daemon.ports import ConfigurationError
 from daemon.telemetry.health import Health, split_address
@@ -34,8 +34,16 @@ _TIMEOUT_MARGIN_SECONDS = 0.5
 _LATE_SECONDS = 5.0
 """By how much an answer may miss its limits before the server counts as hanging."""
 
-ReviewObserver = Callable[[str, int, float], None]
-"""Is told of each answer: path, the code of the denial (200 where the write was let in), and seconds."""
+WEBHOOKS = {"/mutate-crr": "mutate", "/validate-crr": "validate", "/mutate-pod": "pods"}
+"""Its pages, and what they are called in few words."""
+ALLOWED, DENIED, ERROR = "allowed", "denied", "error"
+BAD_CALL, OVERLOADED, INTERNAL = "bad_call", "overloaded", "internal"
+"""Reasons of errors, beside those of `judge`."""
+
+ReviewObserver = Callable[[str, str, str, float], None]
+"""Is told of each answer: webhook, decision, reason ("" for one that allows) and seconds."""
+AdmissionObserver = Callable[[str], None]
+"""Is told of each new request that is let in and will be stored: the user who asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,7 @@ class WebhookServer:
         health: gets the checks `webhook` and `certificate` for readiness, and `webhook` for liveness.
         limits: see there.
         on_review: is told of each answer.
+        on_admitted: is told of each request that is let in.
     """
 
     def __init__(
@@ -86,11 +95,13 @@ class WebhookServer:
         *,
         limits: Limits | None = None,
         on_review: ReviewObserver | None = None,
+        on_admitted: AdmissionObserver | None = None,
     ) -> None:
         self._host, self._port = split_address(address)
         self._tls = tls
         self._limits = limits or Limits()
         self._on_review = on_review
+        self._on_admitted = on_admitted
         self._listener: asyncio.Server | None = None
         self._draining = False
         self._nothing_in_flight = asyncio.Event()
@@ -222,8 +233,15 @@ class WebhookServer:
         async def handle(request: web.Request) -> web.StreamResponse:
             self._began[asyncio.current_task()] = asyncio.get_running_loop().time()
             self._nothing_in_flight.clear()
+            began = time.monotonic()
             try:
-                return await self._answer(request, kind, answerer)
+                return await self._answer(request, kind, answerer, began)
+            except web.HTTPException as error:
+                self._observe(request.path, ERROR, OVERLOADED if error.status == 503 else BAD_CALL, began)
+                raise
+            except Exception:
+                self._observe(request.path, ERROR, INTERNAL, began)
+                raise
             finally:
                 del self._began[asyncio.current_task()]
                 if not self._began:
@@ -231,8 +249,7 @@ class WebhookServer:
 
         return handle
 
-    async def _answer(self, request: web.Request, kind: str, answerer: _Answerer) -> web.Response:
-        began = time.monotonic()
+    async def _answer(self, request: web.Request, kind: str, answerer: _Answerer, began: float) -> web.Response:
         body = await self._body(request)
         try:
             review = read_review(body, kind)
@@ -246,7 +263,7 @@ class WebhookServer:
             raise _refused(web.HTTPBadRequest, "the body must not be nested that deeply") from error
         except ValueError as error:  # a number such as 1e999
             raise _refused(web.HTTPBadRequest, "the body must hold numbers of JSON only") from error
-        self._report(request.path, review, outcome, time.monotonic() - began)
+        self._report(request.path, review, outcome, began)
         return web.Response(body=answer, content_type="application/json")
 
     async def _body(self, request: web.Request) -> bytes:
@@ -286,14 +303,22 @@ class WebhookServer:
         longest = self._limits.answer_seconds
         return min(longest, int(told[1]) - _TIMEOUT_MARGIN_SECONDS) if told else longest
 
-    def _report(self, path: str, review: Review, outcome: Outcome, seconds: float) -> None:
-        code = 200
+    def _report(self, path: str, review: Review, outcome: Outcome, began: float) -> None:
         if isinstance(outcome, Refusal):
-            code = outcome.code
+            code, reason = outcome.code, outcome.reason
             why, user = (value.encode("ascii", "backslashreplace").decode() for value in (outcome.message, review.user))
             log.info("denied", path=path, namespace=review.namespace, user=user, code=code, why=why)
+            self._observe(path, ERROR if code >= 500 else DENIED, reason, began)
+            return
+        self._observe(path, ALLOWED, "", began)
+        # It is validated last, and once: what is let in there is written.
+        stored = review.operation == CREATE and not review.subresource and not review.dry_run
+        if self._on_admitted is not None and path == "/validate-crr" and stored:
+            self._on_admitted(review.user)
+
+    def _observe(self, path: str, decision: str, reason: str, began: float) -> None:
         if self._on_review is not None:
-            self._on_review(path, code, seconds)
+            self._on_review(WEBHOOKS[path], decision, reason, time.monotonic() - began)
 
 
 def _encode(review: Review, outcome: Outcome) -> bytes:

@@ -44,7 +44,7 @@ async def serve(api: str, core: int) -> None:
     took: list[float] = []
     async with KubeClient(FixedAccess(api)) as client:
         server = WebhookServer(
-            "127.0.0.1:0", tls, client, Health(), limits=QUICK, on_review=lambda *told: took.append(told[2])
+            "127.0.0.1:0", tls, client, Health(), limits=QUICK, on_review=lambda *told: took.append(told[3])
         )
         address = await server.start()
         print(json.dumps({"address": address, "ca": certificates.bundle.decode()}), flush=True)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from daemon.core.admission import (
     Admitted,
+    DenialReason,
     Denied,
     mutate_pod,
     review_create,
@@ -39,10 +40,53 @@ from tests.support.admission import (
 )
 
 
+def denial(outcome: Admitted | Denied) -> tuple[str, int]:
+    assert isinstance(outcome, Denied)
+    return outcome.message, outcome.code
+
+
 def admitted(request: JsonObject, pod: JsonObject | None = None) -> JsonObject:
     outcome = review_create(request, pod or new_pod(), USER)
     assert isinstance(outcome, Admitted), outcome
     return dict(outcome.obj)
+
+
+REASONS = {
+    "preStop given": DenialReason.SET_BY_ADMISSION,
+    "ports given": DenialReason.SET_BY_ADMISSION,
+    "statusContext given": DenialReason.SET_BY_ADMISSION,
+    "pod not found": DenialReason.POD_NOT_FOUND,
+    "pod succeeded": DenialReason.POD_NOT_ACTIVE,
+    "pod failed": DenialReason.POD_NOT_ACTIVE,
+    "pod being deleted": DenialReason.POD_NOT_ACTIVE,
+    "pod not scheduled": DenialReason.POD_NOT_SCHEDULED,
+    "node name that fits no label": DenialReason.NODE_NAME_TOO_LONG,
+    "unknown container": DenialReason.CONTAINER_NOT_FOUND,
+    "init container": DenialReason.CONTAINER_KIND,
+    "ephemeral container": DenialReason.CONTAINER_KIND,
+    "container that stays down": DenialReason.CONTAINER_NEVER_RESTARTED,
+    "pod that stays down": DenialReason.CONTAINER_NEVER_RESTARTED,
+    "container without an ID": DenialReason.CONTAINER_NOT_STARTED,
+    "pod without any status": DenialReason.CONTAINER_NOT_STARTED,
+}
+"""By name of the refusal; all others are about the spec by itself."""
+
+
+@pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)
+def test_the_reason_in_one_word(refusal: Refusal) -> None:
+    outcome = review_create(*refusal.objects(), USER)
+    assert isinstance(outcome, Denied)
+    assert outcome.reason is REASONS.get(refusal.name, DenialReason.INVALID_SPEC)
+
+
+def test_the_reason_for_what_was_changed() -> None:
+    finished = admitted(new_request())
+    other = review_created({**finished, "metadata": {**finished["metadata"], "labels": {}}}, new_pod(), USER)
+    assert isinstance(other, Denied)
+    assert other.reason is DenialReason.NOT_AS_SET
+    changed = review_update(finished, {**finished, "spec": {}})
+    assert isinstance(changed, Denied)
+    assert changed.reason is DenialReason.IMMUTABLE
 
 
 def test_fills_in_all_that_is_admissions() -> None:
@@ -138,7 +182,7 @@ def test_a_container_of_its_own_policy_in_a_pod_that_stays_down() -> None:
 @pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)
 def test_every_refusal_of_a_new_request(refusal: Refusal) -> None:
     request, pod = refusal.objects()
-    assert review_create(request, pod, USER) == Denied(refusal.sentence, 422)
+    assert denial(review_create(request, pod, USER)) == (refusal.sentence, 422)
 
 
 def given_fields(refusal: Refusal) -> bool:
@@ -150,7 +194,7 @@ def given_fields(refusal: Refusal) -> bool:
 )
 def test_the_finished_object_is_held_against_the_same_rules(refusal: Refusal) -> None:
     request, pod = refusal.objects()
-    assert review_created(request, pod, USER) == Denied(refusal.sentence, 422)
+    assert denial(review_created(request, pod, USER)) == (refusal.sentence, 422)
 
 
 @pytest.mark.parametrize("request_", [new_request(), {}, {"spec": None}])
@@ -239,7 +283,7 @@ SMUGGLED: list[tuple[Change, str]] = [
 def test_nothing_is_slipped_in_after_mutation(change: Change, sentence: str) -> None:
     finished = admitted(new_request())
     change(finished)
-    assert review_created(finished, new_pod(), USER) == Denied(sentence, 422)
+    assert denial(review_created(finished, new_pod(), USER)) == (sentence, 422)
 
 
 UPDATES: list[tuple[Change, str]] = [
@@ -271,7 +315,7 @@ def test_what_an_update_may_not_change(change: Change, sentence: str) -> None:
     old["metadata"]["annotations"][UNREADY] = "2026-01-02T03:04:05Z"
     new = copy.deepcopy(old)
     change(new)
-    assert review_update(old, new) == Denied(sentence, 422)
+    assert denial(review_update(old, new)) == (sentence, 422)
 
 
 @pytest.mark.parametrize(("key", "field"), [(POD_UID, "labels"), (NODE_NAME, "labels"), (REQUESTED_BY, "annotations")])
@@ -280,7 +324,7 @@ def test_what_admission_did_not_set_is_not_added_later(key: str, field: str) -> 
     new = copy.deepcopy(old)
     new["metadata"].setdefault(field, {})[key] = "x"
     sentence = f"metadata.{field}[{key}] must not be added to a request that exists"
-    assert review_update(old, new) == Denied(sentence, 422)
+    assert denial(review_update(old, new)) == (sentence, 422)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class TestEnds:
         event = EmitEvent(
             request(status=RECREATING), EventReason.FAILED, "Request r: pod has gone", container="", warning=True
         )
-        assert steps == Steps((lc.Complete(status), event))
+        assert steps == Steps((lc.Complete(status, lc.EndCause.POD_GONE), event))
 
     def test_a_pod_that_was_replaced_is_gone(self) -> None:
         steps = next_steps(RequestView(request()), replace(POD, uid="pod-2"), at(7))

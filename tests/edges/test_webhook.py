@@ -4,6 +4,7 @@ import base64
 import copy
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -176,11 +177,16 @@ async def test_an_api_server_in_trouble(
 
 
 async def test_each_answer_is_reported(pods: Pods) -> None:
-    seen: list[tuple[str, int]] = []
-    async with webhook(pods, on_review=lambda path, code, seconds: seen.append((path, code + int(seconds < 0)))) as on:
+    seen: list[tuple[str, ...]] = []
+
+    def observe(*told: Any) -> None:
+        assert told[3] >= 0
+        seen.append(told[:3])
+
+    async with webhook(pods, on_review=observe) as on:
         await on.ask("/mutate-crr", new_review(new_request()))
         await on.ask("/mutate-crr", new_review(new_request(podName="\ud800"), userInfo={"username": "\ud800"}))
-    assert seen == [("/mutate-crr", 200), ("/mutate-crr", 422)]
+    assert seen == [("mutate", "allowed", ""), ("mutate", "denied", "invalid_spec")]
 
 
 async def test_pods_of_a_real_api_server() -> None:

@@ -25,6 +25,7 @@ from daemon.manager.tls import ServingTls
 from daemon.manager.webhook import REQUEST_KIND, WebhookServer
 from daemon.manager_app import _serve
 from daemon.telemetry.health import Health
+from daemon.telemetry.manager_metrics import ManagerMetrics
 from tests.support.admission import new_request, new_review
 from tests.support.health_pages import Watched, end, page
 from tests.support.silent_api import SilentApi
@@ -81,7 +82,9 @@ async def managing(*mute: str) -> AsyncIterator[Managing]:
     api, health, stop = SilentApi(), Health(), asyncio.Event()
     api.mute |= set(mute)
     client = cast("KubeClient", api)
-    task = asyncio.create_task(_serve(CONFIG, (client, client), ServerClock(), health, stop))
+    task = asyncio.create_task(
+        _serve(CONFIG, (client, client), ServerClock(), health=health, metrics=ManagerMetrics(), stop=stop)
+    )
     await asyncio.sleep(0)
     try:
         yield Managing(health, api)

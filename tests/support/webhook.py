@@ -16,7 +16,7 @@ from daemon.manager.judge import PodReader
 from daemon.manager.pki import CERTIFICATE, KEY, Certificates, renew, to_data
 from daemon.manager.rotation import Lifetimes, Plan
 from daemon.manager.tls import ServingTls
-from daemon.manager.webhook import Limits, ReviewObserver, WebhookServer
+from daemon.manager.webhook import AdmissionObserver, Limits, ReviewObserver, WebhookServer
 from daemon.ports import GoneError
 from daemon.telemetry.health import Health
 from tests.support.admission import JsonObject
@@ -111,11 +111,14 @@ async def webhook(
     certificates: Certificates | None = None,
     limits: Limits = QUICK,
     on_review: ReviewObserver | None = None,
+    on_admitted: AdmissionObserver | None = None,
 ) -> AsyncIterator[Served]:
     certificates = certificates or new_certificates()
     tls, health = ServingTls(), Health()
     load(tls, certificates)
-    server = WebhookServer("127.0.0.1:0", tls, pods, health, limits=limits, on_review=on_review)
+    server = WebhookServer(
+        "127.0.0.1:0", tls, pods, health, limits=limits, on_review=on_review, on_admitted=on_admitted
+    )
     address = await server.start()
     connector = aiohttp.TCPConnector(ssl=trusting(certificates))
     async with aiohttp.ClientSession(connector=connector) as session:
