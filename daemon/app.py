@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import os
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
 from aiohttp import web
@@ -16,15 +16,17 @@ from daemon.hooks import HookRunner
 from daemon.kube.client import KubeClient
 from daemon.kube.config import find_access
 from daemon.kube.events import KubeEventSink
+from daemon.kube.reflector import Reflector
 from daemon.kube.source import PodSource, RequestSource
 from daemon.kube.status import KubeStatusWriter
 from daemon.lean import give_back
 from daemon.reactor.board import Board
 from daemon.reactor.run import Reactor
-from daemon.reactor.telemetry import Silence
 from daemon.running import configuration_errors_alone, stop_on_signals, unless_stopped
 from daemon.telemetry.health import Health, StatusServer, loop_check
 from daemon.telemetry.log import configure, toggle_debug_on_signal
+from daemon.telemetry.metrics import metrics_route, new_registry
+from daemon.telemetry.node_metrics import NodeMetrics, NodeState, WatchState
 
 if TYPE_CHECKING:
     from daemon.forecasting import NodeForecast
@@ -69,6 +71,8 @@ class _Node:
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self._health = Health()
+        self._registry = new_registry()
+        self._metrics = NodeMetrics(self._registry)
         self._runtime: NodeRuntime | None = None
         self._client: KubeClient | None = None
         self._forecast: NodeForecast | None = None
@@ -81,15 +85,20 @@ class _Node:
         log.info("starting", version=__version__, node=config.node_name)
         access = find_access(config.kubeconfig, os.environ)
         self._health.ready["runtime"] = lambda: "" if self._runtime else "no runtime has answered yet"
-        server = StatusServer(config.bind_address, [*self._health.routes(), web.get("/forecast", self._forecast_page)])
+        pages = [
+            *self._health.routes(),
+            metrics_route(self._registry),
+            web.get("/forecast", self._forecast_page),
+        ]
+        server = StatusServer(config.bind_address, pages)
         address = await server.start()
         log.info("serving health", address=address)
         try:
-            runtime = await unless_stopped(stop, connect(config.cri_endpoints))
+            runtime = await unless_stopped(stop, connect(config.cri_endpoints, on_call=self._metrics.cri_call))
             if runtime is not None:
                 self._runtime = runtime
                 with configuration_errors_alone():
-                    await self._serve(runtime, KubeClient(access), stop)
+                    await self._serve(runtime, KubeClient(access, on_call=self._metrics.api_call), stop)
         finally:
             await server.stop()
         log.info("stopped")
@@ -106,11 +115,12 @@ class _Node:
             hooks=HookRunner(runtime),
             writer=KubeStatusWriter(client),
             events=events,
-            recorder=Silence(),
+            recorder=self._metrics,
             clock=asyncio.get_running_loop().time,
         )
-        requests = RequestSource(client, node_name, reactor.board)
-        pods = PodSource(client, node_name, reactor.board)
+        requests = RequestSource(client, node_name, reactor.board, self._metrics.watch_restarted)
+        pods = PodSource(client, node_name, reactor.board, self._metrics.watch_restarted)
+        self._show(runtime, reactor, requests, pods)
         memory = Beat()
         try:
             async with asyncio.TaskGroup() as group:
@@ -143,6 +153,21 @@ class _Node:
             await reactor.close()
             await client.close()
             await runtime.close()
+
+    def _show(self, runtime: NodeRuntime, reactor: Reactor, *watches: Reflector[Any]) -> None:
+        """Let the metrics tell where the daemon stands."""
+        for name, version in runtime.versions:
+            self._metrics.runtime_found(name, version)
+        board, queue = reactor.board, reactor.queue
+        self._metrics.show(
+            NodeState(
+                live=board.live_requests,
+                first_seen=board.first_seen,
+                queue_depth=lambda: queue.depth,
+                queue_oldest=lambda: queue.oldest,
+                watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],
+            )
+        )
 
     async def _forecast_page(self, request: web.Request) -> web.StreamResponse:
         """Asked by `crrd forecast --all-nodes`, which on most nodes is never."""

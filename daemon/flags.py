@@ -18,7 +18,7 @@ def add_log_flags(parser: argparse.ArgumentParser) -> None:
         "--bind-address",
         metavar="HOST:PORT",
         default=env_default("CRRD_BIND_ADDRESS", DEFAULT_BIND_ADDRESS),
-        help="where /healthz and /readyz are served; port 0 picks a free one "
+        help="where /metrics, /healthz and /readyz are served; port 0 picks a free one "
         "(environment: CRRD_BIND_ADDRESS; default: %(default)s)",
     )
     parser.add_argument(

@@ -84,6 +84,11 @@ class NodeRuntime:
         """Names of the runtimes behind it, as in front of container IDs."""
         return frozenset(connection.name for connection in self._connections)
 
+    @property
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Name and version of each runtime, as it says."""
+        return tuple((connection.name, connection.version) for connection in self._connections)
+
     async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
         """Every instance of the pod's containers, exited ones too. One call where the pod's runtime is known."""
         if not _ID.fullmatch(pod_uid):

@@ -62,6 +62,11 @@ class Handler(Generic[T]):
     deleted: Callable[[T], None]
 
 
+RestartObserver = Callable[[str, str], None]
+"""Is told that a connection has ended: the resource's plural, and why: `ended` (in order), `expired` (410), `silent`,
+`refused` (4xx) or `error`."""
+
+
 class Reflector(Generic[T]):
     """Lists and watches one selection for as long as `run` runs; may be run again after it was cancelled."""
 
@@ -74,7 +79,15 @@ class Reflector(Generic[T]):
     last_error: str = ""
     """Why there is no connection now, "" while there is one."""
 
-    def __init__(self, client: KubeClient, selection: Selection[T], handler: Handler[T], *, strict: bool) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        selection: Selection[T],
+        handler: Handler[T],
+        *,
+        strict: bool,
+        on_restart: RestartObserver | None = None,
+    ) -> None:
         """Start nothing.
 
         `strict`: until the first watch is established, a refusal that only an administrator can heal is raised as
@@ -84,6 +97,7 @@ class Reflector(Generic[T]):
         self._selection = selection
         self._handler = handler
         self._strict = strict
+        self._on_restart = on_restart
         self._version = ""
         self._failures = 0
         self.beat = Beat()
@@ -120,12 +134,16 @@ class Reflector(Generic[T]):
         try:
             await self._connect()
             ended_well = True
+            self._ended("ended")
         except ExpiredError as error:
+            self._ended("expired")
             log.debug("watch expired", resource=self._selection.resource.plural, error=str(error))
             self._version = ""
             if had_version:  # else a list expired before it was watched: that could go round and round
                 return 0.0
         except (ApiUnavailableError, ApiRefusedError) as error:
+            silent = isinstance(error.__cause__, TimeoutError)
+            self._ended("refused" if isinstance(error, ApiRefusedError) else "silent" if silent else "error")
             patience = self._failed(error)
         if time.monotonic() - began >= _STEADY_SECONDS:
             self._failures = 0
@@ -133,6 +151,10 @@ class Reflector(Generic[T]):
                 return 0.0
         self._failures += 1
         return max(RECONNECT.delay(self._failures), patience)
+
+    def _ended(self, reason: str) -> None:
+        if self._on_restart is not None:
+            self._on_restart(self.plural, reason)
 
     async def _connect(self) -> None:
         """One connection, with a list before it where there is no version to go on from."""

@@ -6,7 +6,7 @@ Both parse at once and tell the Observer; neither keeps an object.
 from daemon.core.manifest import parse_pod, parse_request
 from daemon.core.model import LABEL_ACTIVE, LABEL_NODE_NAME, PodView, Request
 from daemon.kube.client import KubeClient
-from daemon.kube.reflector import Handler, Reflector, Selection
+from daemon.kube.reflector import Handler, Reflector, RestartObserver, Selection
 from daemon.kube.resources import PODS, REQUESTS
 from daemon.ports import Observer
 
@@ -17,7 +17,9 @@ class RequestSource(Reflector[Request]):
     A request that has lost its active label comes as deleted: so API servers say that an object left a selection.
     """
 
-    def __init__(self, client: KubeClient, node_name: str, observer: Observer) -> None:
+    def __init__(
+        self, client: KubeClient, node_name: str, observer: Observer, on_restart: RestartObserver | None = None
+    ) -> None:
         def listed(requests: tuple[Request, ...]) -> None:
             observer.requests_listed({request.uid: request for request in requests})
 
@@ -25,7 +27,7 @@ class RequestSource(Reflector[Request]):
             REQUESTS, parse_request, label_selector=f"{LABEL_NODE_NAME}={node_name},{LABEL_ACTIVE}=true"
         )
         handler = Handler(listed, observer.request_changed, observer.request_deleted)
-        super().__init__(client, selection, handler, strict=True)
+        super().__init__(client, selection, handler, strict=True, on_restart=on_restart)
 
 
 class PodSource(Reflector[PodView]):
@@ -34,7 +36,9 @@ class PodSource(Reflector[PodView]):
     Refusals are always retried: they must not end a daemon that has stops under way.
     """
 
-    def __init__(self, client: KubeClient, node_name: str, observer: Observer) -> None:
+    def __init__(
+        self, client: KubeClient, node_name: str, observer: Observer, on_restart: RestartObserver | None = None
+    ) -> None:
         def listed(pods: tuple[PodView, ...]) -> None:
             observer.pods_listed({f"{pod.namespace}/{pod.name}": pod for pod in pods})
 
@@ -42,4 +46,4 @@ class PodSource(Reflector[PodView]):
         # it read every pod of the cluster. What the cache lacks by then comes with the watch.
         selection = Selection(PODS, parse_pod, field_selector=f"spec.nodeName={node_name}", list_version="0")
         handler = Handler(listed, observer.pod_changed, observer.pod_deleted)
-        super().__init__(client, selection, handler, strict=False)
+        super().__init__(client, selection, handler, strict=False, on_restart=on_restart)

@@ -56,6 +56,10 @@ class Board:
         """The request with this UID."""
         return self._requests.get(uid)
 
+    def live_requests(self) -> list[Request]:
+        """Every live request of the node."""
+        return [self._requests[uid] for uid in self._live]
+
     def live_pods(self) -> set[str]:
         """Pods (`namespace/name`) with at least one live request."""
         return {self._requests[uid].pod_key for uid in self._live}

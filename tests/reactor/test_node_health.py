@@ -51,6 +51,7 @@ class Runtime(MemoryNode):
     """A runtime whose calls may hang, and that is closed with the daemon."""
 
     hanging = False
+    versions = (("containerd", "1.7"),)
 
     async def instances(self, pod_uid: str) -> Any:
         if self.hanging:

@@ -1,0 +1,306 @@
+"""What the node daemon counts and times. Fed by the reactor (a `Recorder`) and the edges; read by Prometheus alone.
+
+A stage is timed on the daemon's monotonic clock, from what this process saw itself: after a restart of the daemon the
+stages that were under way begin anew, or are left out where their beginning is not known.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from daemon.core.actions import FailureCause
+from daemon.core.model import Hook, HookResult, Request, RequestPhase, StatePhase
+from daemon.telemetry.metrics import (
+    OTHER,
+    STAGE_BUCKETS,
+    ApiCallMetrics,
+    CallMetrics,
+    Capped,
+    start_at_zero,
+)
+
+NAMESPACES = 100
+"""Namespaces that a label may name; those of further pods count as "other"."""
+HOOK_KINDS = ("exec", "httpGet", "sleep")
+STAGES = ("queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "whole")
+OUTCOMES = ("succeeded", "partial", "failed", "gone")
+ELSEWHERE = "completed_elsewhere"
+"""Reason of containers whose request somebody else completed: the manager, at its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchState:
+    """One watch's health; times are monotonic, None for never."""
+
+    resource: str
+    last_list: float | None
+    last_activity: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """Where the daemon stands right now; asked when Prometheus asks."""
+
+    live: Callable[[], Iterable[Request]]
+    """The requests that the node may still act on."""
+    first_seen: Mapping[str, float]
+    """Request UID -> monotonic time."""
+    queue_depth: Callable[[], int]
+    queue_oldest: Callable[[], float | None]
+    """Monotonic time since which a pod waits for its turn."""
+    watches: Callable[[], Iterable[WatchState]]
+
+
+@dataclass(slots=True)
+class _Track:
+    """What is known of one request's stages; monotonic times, None for not yet."""
+
+    seen: float
+    turn: float | None = None
+    acted: bool = False
+    stops: dict[str, float] = field(default_factory=dict)
+    successors: dict[str, float] = field(default_factory=dict)
+    counted: set[str] = field(default_factory=set)
+    """Containers whose final state was counted."""
+    completed: bool = False
+
+
+class NodeMetrics:
+    """The node daemon's metrics, and the Recorder that feeds them.
+
+    Args:
+        registry: where they are registered.
+        clock: monotonic seconds, the reactor's.
+    """
+
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._tracks: dict[str, _Track] = {}
+        self._namespace = Capped(NAMESPACES)
+        self.api_call = ApiCallMetrics(registry)
+        self._cri_calls = CallMetrics(registry, "crrd_cri_call", "calls to the container runtime", ("method", "code"))
+        self._requests = Counter(
+            "crrd_requests",
+            "Requests that ended: every container succeeded, some (partial), none (failed), or gone before their end.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._recreations = Counter(
+            "crrd_container_recreations",
+            "Containers of requests that reached their final state.",
+            ["result", "reason"],
+            registry=registry,
+        )
+        self._restarts = Counter(
+            "crrd_requested_restarts",
+            "Containers that were stopped on request, for kubelet to start again.",
+            ["pod_namespace"],
+            registry=registry,
+        )
+        self._stages = Histogram(
+            "crrd_stage_duration_seconds",
+            "Seconds that each stage of a recreate took.",
+            ["stage"],
+            registry=registry,
+            buckets=STAGE_BUCKETS,
+        )
+        self._hooks = Counter("crrd_pre_stop_hooks", "preStop hooks that ended.", ["kind"], registry=registry)
+        self._hook_failures = Counter(
+            "crrd_pre_stop_hook_failures",
+            "preStop hooks that failed; the stop follows all the same.",
+            ["kind"],
+            registry=registry,
+        )
+        self._watch_restarts = Counter(
+            "crrd_watch_restarts", "Watches that ended and were begun anew.", ["resource", "reason"], registry=registry
+        )
+        self._runtime = Gauge("crrd_runtime_info", "A container runtime.", ["name", "version"], registry=registry)
+        start_at_zero(self._requests, OUTCOMES)
+        start_at_zero(self._recreations, ["succeeded"], ["stopped", "already_recreated"])
+        start_at_zero(self._recreations, ["failed"], [*FailureCause, ELSEWHERE])
+        start_at_zero(self._hooks, HOOK_KINDS)
+        start_at_zero(self._hook_failures, HOOK_KINDS)
+        self._stage = {stage: self._stages.labels(stage) for stage in STAGES}
+
+    def show(self, state: NodeState) -> None:
+        """From now on also tell where the daemon stands."""
+        self._registry.register(_StateCollector(state, self._clock, self._namespace))
+
+    def cri_call(self, method: str, code: str, seconds: float) -> None:
+        """See `daemon.cri.client.OnCall`."""
+        self._cri_calls((method, code), seconds)
+
+    def watch_restarted(self, resource: str, reason: str) -> None:
+        """A watch of this resource (plural) has ended; reasons as in `daemon.kube.reflector`."""
+        self._watch_restarts.labels(resource, reason).inc()
+
+    def runtime_found(self, name: str, version: str) -> None:
+        """The daemon is connected to this runtime."""
+        self._runtime.labels(name, version).set(1)
+
+    # What the reactor tells: daemon.reactor.telemetry.Recorder.
+
+    def seen(self, request: Request) -> None:
+        """A live request is looked at for the first time."""
+        self._tracks[request.uid] = _Track(self._clock())
+
+    def turn(self, request: Request) -> None:
+        """The request is its pod's current one: it queues no longer."""
+        track = self._tracks.get(request.uid)
+        if track is not None and track.turn is None:
+            track.turn = self._clock()
+            self._observe("queued", track.turn - track.seen, request)
+
+    def hook_started(self, request: Request) -> None:
+        """A preStop hook is about to run."""
+        self._acts(request)
+
+    def hook_ended(self, request: Request, hook: Hook, result: HookResult) -> None:
+        """A preStop hook has ended."""
+        kind = hook.kind if hook.kind in HOOK_KINDS else OTHER
+        self._hooks.labels(kind).inc()
+        if result.error:
+            self._hook_failures.labels(kind).inc()
+        self._observe("pre_stop", result.seconds, request)
+
+    def stop_sent(self, request: Request, container: str) -> None:
+        """A StopContainer is about to be sent."""
+        self._acts(request)
+        if track := self._tracks.get(request.uid):
+            track.stops.setdefault(container, self._clock())
+
+    def stop_ended(self, request: Request, container: str, seconds: float, error: str) -> None:
+        """A StopContainer has returned after this many seconds."""
+        if not error:
+            self._observe("stop", seconds, request)
+            self._restarts.labels(self._namespace(request.namespace)).inc()
+
+    def successor_seen(self, request: Request, container: str) -> None:
+        """The runtime lists the next instance; told in each round from then on."""
+        track = self._tracks.get(request.uid)
+        if track is None or container in track.successors:
+            return
+        track.successors[container] = self._clock()
+        if container in track.stops:
+            self._observe("new_container_seen", track.successors[container] - track.stops[container], request)
+
+    def written(self, before: Request, after: Request, causes: Mapping[str, FailureCause]) -> None:
+        """A request was written; count what reached its end by this write."""
+        track = self._tracks.get(before.uid)
+        if track is None or track.completed:
+            return
+        for state in after.status.states:
+            if not state.phase.final or before.status.state(state.name).phase.final:
+                continue
+            track.counted.add(state.name)
+            if state.phase is StatePhase.FAILED:
+                self._recreations.labels("failed", causes.get(state.name, OTHER)).inc()
+                continue
+            self._recreations.labels("succeeded", "stopped" if state.is_killed else "already_recreated").inc()
+            if state.name in track.successors:
+                self._observe("ready", self._clock() - track.successors[state.name], after)
+        if after.completed:
+            track.completed = True
+            self._requests.labels(_outcome(after)).inc()
+            self._observe("whole", self._clock() - track.seen, after)
+
+    def forgotten(self, request: Request) -> None:
+        """A request has ended or is gone: drop what is kept for it, and count an end that was not of our writing."""
+        track = self._tracks.pop(request.uid, None)
+        if track is None or track.completed:
+            return
+        if not request.completed:
+            self._requests.labels("gone").inc()
+            return
+        self._requests.labels(_outcome(request)).inc()
+        self._observe("whole", self._clock() - track.seen, request)
+        for state in request.status.states:
+            if state.name in track.counted:
+                continue
+            result = "succeeded" if state.phase is StatePhase.SUCCEEDED else "failed"
+            self._recreations.labels(result, ELSEWHERE).inc()
+
+    def _acts(self, request: Request) -> None:
+        """The request's first hook or stop begins: its unready grace period, if it has one, is over."""
+        track = self._tracks.get(request.uid)
+        if track is None or track.acted:
+            return
+        track.acted = True
+        if request.strategy.unready_grace_seconds is not None and track.turn is not None:
+            self._observe("unready_grace", self._clock() - track.turn, request)
+
+    def _observe(self, stage: str, seconds: float, request: Request) -> None:
+        """Time one stage; the request's UID leads from a slow bucket to the request (OpenMetrics exemplars)."""
+        self._stage[stage].observe(seconds, {"request_uid": request.uid[:64]})
+
+
+def _outcome(request: Request) -> str:
+    """How a completed request ended."""
+    succeeded = sum(state.phase is StatePhase.SUCCEEDED for state in request.status.states)
+    if succeeded == 0:
+        return "failed"
+    return "succeeded" if succeeded == len(request.containers) else "partial"
+
+
+class _StateCollector(Collector):
+    """Gauges that are read off the daemon when they are asked for, so that nothing has to keep them up to date."""
+
+    def __init__(self, state: NodeState, clock: Callable[[], float], namespace: Capped) -> None:
+        self._state = state
+        self._clock = clock
+        self._namespace = namespace
+
+    def collect(self) -> Iterator[Metric]:
+        """Every gauge, as of now."""
+        state, now = self._state, self._clock()
+        active = {("pending", ""): 0, ("recreating", ""): 0}
+        oldest = now
+        for request in state.live():
+            phase = "recreating" if request.status.phase is RequestPhase.RECREATING else "pending"
+            key = (phase, self._namespace(request.namespace))
+            active[key] = active.get(key, 0) + 1
+            oldest = min(oldest, state.first_seen.get(request.uid, now))
+        requests = GaugeMetricFamily(
+            "crrd_active_requests", "Requests that this node serves now.", labels=["phase", "pod_namespace"]
+        )
+        for labels, count in active.items():
+            requests.add_metric(labels, count)
+        yield requests
+        yield GaugeMetricFamily(
+            "crrd_oldest_request_age_seconds",
+            "Seconds since this daemon first saw the oldest request that it serves now; 0 for none.",
+            now - oldest,
+        )
+        yield GaugeMetricFamily(
+            "crrd_queue_depth", "Pods that are looked at or wait for it.", float(state.queue_depth())
+        )
+        waiting_since = state.queue_oldest()
+        yield GaugeMetricFamily(
+            "crrd_queue_oldest_age_seconds",
+            "Seconds that a pod has waited for being looked at; 0 for none.",
+            now - waiting_since if waiting_since is not None else 0.0,
+        )
+        yield from self._watches(now)
+
+    def _watches(self, now: float) -> Iterator[Metric]:
+        """When each watch last listed, and last heard anything, as Unix times."""
+        unix = time.time()
+        listed = GaugeMetricFamily(
+            "crrd_last_list_timestamp_seconds", "When a resource was last listed as a whole.", labels=["resource"]
+        )
+        heard = GaugeMetricFamily(
+            "crrd_last_activity_timestamp_seconds",
+            "When the API server last said anything in a resource's watch; bookmarks come every minute.",
+            labels=["resource"],
+        )
+        for watch in self._state.watches():
+            for family, at in ((listed, watch.last_list), (heard, watch.last_activity)):
+                if at is not None:
+                    family.add_metric([watch.resource], unix - (now - at))
+        yield listed
+        yield heard
