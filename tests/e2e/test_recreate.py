@@ -214,7 +214,9 @@ async def test_an_in_place_update_during_the_request_costs_no_second_restart(clu
     await cluster.set_image("web", "app", image)
     request = await cluster.wait_completed(name)
     assert states(request) == {"app": "Succeeded"}
-    assert restart_count(await cluster.pod("web"), "app") == 1
+    after = await cluster.wait_pod("web", pod_ready, "ready")
+    assert restart_count(after, "app") == 1
+    assert container_status(after, "app")["image"].endswith(image.rpartition("/")[2]), "no other restart is to come"
 
 
 async def test_bad_input_fails_plainly_and_touches_nothing(cluster: Cluster, node_daemon: NodeDaemon) -> None:
