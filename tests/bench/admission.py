@@ -24,6 +24,7 @@ from daemon.manager.tls import ServingTls
 from daemon.manager.webhook import WebhookServer
 from daemon.telemetry.health import Health
 from daemon.telemetry.log import configure
+from daemon.telemetry.manager_metrics import ManagerMetrics
 from tests.support.admission import USER, new_pod, new_request, new_review
 from tests.support.scripted_api import FixedAccess
 from tests.support.webhook import QUICK, load, new_certificates
@@ -42,9 +43,21 @@ async def serve(api: str, core: int) -> None:
     tls, certificates = ServingTls(), new_certificates()
     load(tls, certificates)
     took: list[float] = []
-    async with KubeClient(FixedAccess(api)) as client:
+    metrics = ManagerMetrics()
+
+    def reviewed(webhook: str, decision: str, reason: str, seconds: float) -> None:
+        took.append(seconds)
+        metrics.reviewed(webhook, decision, reason, seconds)
+
+    async with KubeClient(FixedAccess(api), on_call=metrics.api_call) as client:
         server = WebhookServer(
-            "127.0.0.1:0", tls, client, Health(), limits=QUICK, on_review=lambda *told: took.append(told[3])
+            "127.0.0.1:0",
+            tls,
+            client,
+            Health(),
+            limits=QUICK,
+            on_review=reviewed,
+            on_admitted=metrics.admitted,
         )
         address = await server.start()
         print(json.dumps({"address": address, "ca": certificates.bundle.decode()}), flush=True)
