@@ -59,7 +59,7 @@ def short(container_id: str) -> str:
 def standing(facts: Facts, container: RequestedContainer) -> Standing:
     """Where this container of the request stands now."""
     state = facts.request.status.state(container.name)
-    known = facts.pod.containers.get(container.name) if facts.pod else None
+    known = facts.own_pod.containers.get(container.name) if facts.own_pod else None
     phase = state.phase.value
     if state.phase is StatePhase.SUCCEEDED:
         return Standing(state.name, phase, _recreated(facts, container, known, state))
@@ -80,7 +80,8 @@ def _recreated(facts: Facts, container: RequestedContainer, known: ContainerFact
     if target is None or known is None or not _is_successor(facts, container, known):
         return f"recreated{said}"
     ids = f"{short(target.container_id)} -> {short(known.status.container_id)}"
-    return f"recreated: {ids}, restart count {target.restart_count} -> {known.restart_count}{said}"
+    again = "; restarted more than once" if known.restart_count > target.restart_count + 1 else ""
+    return f"recreated: {ids}, restart count {target.restart_count} -> {known.restart_count}{again}{said}"
 
 
 def _is_successor(facts: Facts, container: RequestedContainer, known: ContainerFacts) -> bool:

@@ -105,6 +105,12 @@ class Facts:
         """The request itself."""
         return self.view.request
 
+    @property
+    def own_pod(self) -> PodFacts | None:
+        """The pod, unless it is another one of the same name."""
+        pod = self.pod
+        return pod if pod is not None and self.request.pod_uid in ("", pod.view.uid) else None
+
     def seconds_since(self, moment: datetime | None) -> float | None:
         """How long ago that was; 0 for what a clock that is ahead wrote, None where nobody said when."""
         return None if moment is None else max(0.0, (self.now - moment).total_seconds())

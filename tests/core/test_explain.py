@@ -703,6 +703,12 @@ def test_a_container_that_was_recreated_tells_what_it_can() -> None:
     assert told(forced, pod(status(""))).containers[0].what == "recreated"
 
 
+def test_what_a_later_pod_or_restart_has_to_do_with_it() -> None:
+    obj = request(phase="Completed", states=[state(phase="Succeeded")], completed=5)
+    assert told(obj, pod(status(NEW, 3), uid="pod-2")).containers[0].what == "recreated"
+    assert told(obj, pod(status(NEW, 5))).containers[0].what.endswith("restart count 2 -> 5; restarted more than once")
+
+
 def test_the_container_that_is_being_recreated_comes_first() -> None:
     states = [state(phase="Pending"), state("log", killed=True)]
     found = told(request("restart", "app", "log", phase="Recreating", states=states))
