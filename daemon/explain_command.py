@@ -25,7 +25,7 @@ from daemon.core.explain_facts import (
     read_pod,
     read_times,
 )
-from daemon.core.model import LABEL_ACTIVE
+from daemon.core.model import LABEL_ACTIVE, RequestPhase
 from daemon.core.views import parse_view
 from daemon.kube.client import KubeClient
 from daemon.kube.clock import ServerClock
@@ -127,7 +127,9 @@ def render(found: Explanation) -> str:
     cause = found.cause
     node = f" on node {found.node}" if found.node else ""
     lines = [f"{found.request}: {found.phase or 'no phase yet'}, created {span(found.age)} ago, pod {found.pod}{node}"]
-    since = f" (since {span(cause.since)})" if cause.since and span(cause.since) not in cause.what else ""
+    since = ""
+    if cause.since is not None and span(cause.since) not in cause.what:
+        since = f" ({span(cause.since)} {'ago' if found.phase == RequestPhase.COMPLETED else 'so far'})"
     lines += ["", *_wrapped(cause.what + since, color=_COLORS[cause.verdict])]
     for advice in cause.advice:
         lines += _wrapped(advice, first="  > ", others="    ")

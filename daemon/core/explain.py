@@ -215,7 +215,7 @@ def _find_daemon(facts: Facts) -> tuple[str, ...]:
     found: list[str] = []
     if facts.node is not None and not facts.node.ready:
         since = facts.seconds_since(facts.node.since)
-        found.append(f"node {node} is not ready" + (f" since {span(since)}" if since is not None else ""))
+        found.append(f"node {node} is not ready" + (f" for {span(since)}" if since is not None else ""))
     if facts.daemons:
         for daemon in facts.daemons:
             state = f"{daemon.phase}, {'ready' if daemon.ready else 'not ready'}"

@@ -230,7 +230,7 @@ ROWS = [
         request(age=200),
         STUCK,
         f"{NO_DAEMON} 3 min 20 s; the manager is to give it up",
-        "node n1 is not ready since 3 min 20 s | its daemon's pod crrd-node/crrd-node-x is Running, ready: "
+        "node n1 is not ready for 3 min 20 s | its daemon's pod crrd-node/crrd-node-x is Running, ready: "
         f"kubectl -n crrd-node logs crrd-node-x | {MANAGER}",
         changes={"node": AWAY},
         since=200,

@@ -135,6 +135,7 @@ async def test_what_became_of_it(cluster: Cluster, node_daemon: NodeDaemon) -> N
     assert "no ttlSecondsAfterFinished: it stays until somebody deletes it" in answer["notes"]
     out = await explained(cluster, "one")
     assert "\n  app  Succeeded  recreated: " in out
+    assert re.search(r"^Completed: 2 of 2 containers recreated \(\d+ s ago\)$", out, re.MULTILINE)
 
     body = crr_for(pod, ["app"], name="two")
     body["spec"]["containers"][0] = {"name": "nope"}
