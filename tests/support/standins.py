@@ -24,7 +24,7 @@ from daemon.core.model import (
 )
 from daemon.ports import ConflictError, ExecResult, GoneError, RuntimeCallError, RuntimeUnavailableError
 from daemon.reactor.run import Reactor
-from daemon.reactor.telemetry import Silence
+from daemon.reactor.telemetry import Recorder, Silence
 from tests.support.worlds import NODE, RUNTIME, instance
 
 
@@ -38,6 +38,7 @@ class MemoryNode:
         policy: RestartPolicy = RestartPolicy.ALWAYS,
         streams: bool = True,
         exit_code: int = 137,
+        recorder: Recorder | None = None,
     ) -> None:
         self.reactor = Reactor(
             node_name=NODE,
@@ -45,7 +46,7 @@ class MemoryNode:
             hooks=self,
             writer=self,
             events=self,
-            recorder=Silence(),
+            recorder=recorder or Silence(),
             clock=asyncio.get_running_loop().time,
         )
         self.known: dict[str, Instance] = {}
@@ -56,6 +57,7 @@ class MemoryNode:
         self.requests: dict[str, Request] = {}
         self.stop_seconds = 1.0
         self.hook_seconds = 2.0
+        self.hook_error = ""
         self.stops: list[tuple[str, float]] = []
         self.hooks_run: list[str] = []
         self.writes = 0
@@ -194,7 +196,7 @@ class MemoryNode:
         assert pod_ip == "127.0.0.1"
         self.hooks_run.append(action.instance.id)
         await asyncio.sleep(self.hook_seconds)
-        return HookResult(self.hook_seconds)
+        return HookResult(self.hook_seconds, self.hook_error)
 
     async def write_status(self, request: Request, status: Status) -> Request:
         return await self._write(request, status=status)
