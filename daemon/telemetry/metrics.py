@@ -6,11 +6,14 @@ pod, request or container is ever a label's value. What a daemon counts beyond t
 """
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from daemon import __version__
 
@@ -19,6 +22,8 @@ FAST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 STAGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 """Seconds, for stages of a recreate: from a container that obeys at once to a grace period of half an hour."""
 OTHER = "other"
+NOTES = 1000
+"""What a ledger notes at most before it counts."""
 
 
 def new_registry() -> CollectorRegistry:
@@ -42,6 +47,38 @@ def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
     return web.get("/metrics", page)
 
 
+class Ledger(Collector):
+    """Notes what is to be counted, and counts it in one go when somebody reads the metrics, or when it has got long.
+
+    What is counted happens on the way to a stop, among much else: noting takes a tenth of the CPU time of counting.
+    To be made before the metrics that it feeds: a registry asks its collectors in order.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._notes: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        registry.register(self)
+
+    def note(self, count: Callable[..., object], *args: Any) -> None:
+        """Call this with these arguments, later."""
+        self._notes.append((count, args))
+        if len(self._notes) >= NOTES:
+            self._settle()
+
+    def describe(self) -> Iterable[Metric]:
+        """No metric of its own."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """No metric of its own: bring the others up to date."""
+        self._settle()
+        return ()
+
+    def _settle(self) -> None:
+        notes, self._notes = self._notes, []
+        for count, args in notes:
+            count(*args)
+
+
 class CallMetrics:
     """Calls by labels, with their latency by the first of the labels. Call it with the labels' values and seconds.
 
@@ -52,6 +89,7 @@ class CallMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, name: str, what: str, labels: tuple[str, ...]) -> None:
+        self._ledger = Ledger(registry)
         self._calls = Counter(f"{name}s", f"{what}.", labels, registry=registry)
         self._seconds = Histogram(
             f"{name}_duration_seconds",
@@ -60,15 +98,14 @@ class CallMetrics:
             registry=registry,
             buckets=FAST_BUCKETS,
         )
-        self._known: dict[tuple[str, ...], tuple[Counter, Histogram]] = {}
 
-    def __call__(self, values: tuple[str, ...], seconds: float) -> None:
-        """Count one call."""
-        known = self._known.get(values)
-        if known is None:
-            known = self._known[values] = (self._calls.labels(*values), self._seconds.labels(values[0]))
-        known[0].inc()
-        known[1].observe(seconds)
+    def __call__(self, values: tuple[str | int, ...], seconds: float) -> None:
+        """Count one call; a label's value may be a number."""
+        self._ledger.note(self._count, values, seconds)
+
+    def _count(self, values: tuple[str | int, ...], seconds: float) -> None:
+        self._calls.labels(*values).inc()
+        self._seconds.labels(values[0]).observe(seconds)
 
 
 class ApiCallMetrics:
@@ -79,7 +116,7 @@ class ApiCallMetrics:
 
     def __call__(self, verb: str, resource: str, status: int, seconds: float) -> None:
         """One call has been answered (status: HTTP's, 0 for no answer); seconds until its answer began."""
-        self._calls((verb, resource, str(status) if status else "none"), seconds)
+        self._calls((verb, resource, status or "none"), seconds)
 
 
 class Capped:

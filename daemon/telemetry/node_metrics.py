@@ -20,6 +20,7 @@ from daemon.telemetry.metrics import (
     ApiCallMetrics,
     CallMetrics,
     Capped,
+    Ledger,
     start_at_zero,
 )
 
@@ -81,6 +82,7 @@ class NodeMetrics:
         self._registry = registry
         self._clock = clock
         self._tracks: dict[str, _Track] = {}
+        self._note = Ledger(registry).note
         self._namespace = Capped(NAMESPACES)
         self.api_call = ApiCallMetrics(registry)
         self._cri_calls = CallMetrics(registry, "crrd_cri_call", "calls to the container runtime", ("method", "code"))
@@ -163,9 +165,9 @@ class NodeMetrics:
     def hook_ended(self, request: Request, hook: Hook, result: HookResult) -> None:
         """A preStop hook has ended."""
         kind = hook.kind if hook.kind in HOOK_KINDS else OTHER
-        self._hooks.labels(kind).inc()
+        self._count(self._hooks, kind)
         if result.error:
-            self._hook_failures.labels(kind).inc()
+            self._count(self._hook_failures, kind)
         self._observe("pre_stop", result.seconds, request)
 
     def stop_sent(self, request: Request, container: str) -> None:
@@ -178,7 +180,7 @@ class NodeMetrics:
         """A StopContainer has returned after this many seconds."""
         if not error:
             self._observe("stop", seconds, request)
-            self._restarts.labels(self._namespace(request.namespace)).inc()
+            self._count(self._restarts, self._namespace(request.namespace))
 
     def successor_seen(self, request: Request, container: str) -> None:
         """The runtime lists the next instance; told in each round from then on."""
@@ -199,14 +201,14 @@ class NodeMetrics:
                 continue
             track.counted.add(state.name)
             if state.phase is StatePhase.FAILED:
-                self._recreations.labels("failed", causes.get(state.name, OTHER)).inc()
+                self._count(self._recreations, "failed", causes.get(state.name, OTHER))
                 continue
-            self._recreations.labels("succeeded", "stopped" if state.is_killed else "already_recreated").inc()
+            self._count(self._recreations, "succeeded", "stopped" if state.is_killed else "already_recreated")
             if state.name in track.successors:
                 self._observe("ready", self._clock() - track.successors[state.name], after)
         if after.completed:
             track.completed = True
-            self._requests.labels(_outcome(after)).inc()
+            self._count(self._requests, _outcome(after))
             self._observe("whole", self._clock() - track.seen, after)
 
     def forgotten(self, request: Request) -> None:
@@ -215,15 +217,15 @@ class NodeMetrics:
         if track is None or track.completed:
             return
         if not request.completed:
-            self._requests.labels("gone").inc()
+            self._count(self._requests, "gone")
             return
-        self._requests.labels(_outcome(request)).inc()
+        self._count(self._requests, _outcome(request))
         self._observe("whole", self._clock() - track.seen, request)
         for state in request.status.states:
             if state.name in track.counted:
                 continue
             result = "succeeded" if state.phase is StatePhase.SUCCEEDED else "failed"
-            self._recreations.labels(result, ELSEWHERE).inc()
+            self._count(self._recreations, result, ELSEWHERE)
 
     def _acts(self, request: Request) -> None:
         """The request's first hook or stop begins: its unready grace period, if it has one, is over."""
@@ -236,7 +238,14 @@ class NodeMetrics:
 
     def _observe(self, stage: str, seconds: float, request: Request) -> None:
         """Time one stage; the request's UID leads from a slow bucket to the request (OpenMetrics exemplars)."""
-        self._stage[stage].observe(seconds, {"request_uid": request.uid[:64]})
+        self._note(self._stage[stage].observe, seconds, {"request_uid": request.uid[:64]})
+
+    def _count(self, counter: Counter, *labels: str) -> None:
+        self._note(_increment, counter, labels)
+
+
+def _increment(counter: Counter, labels: tuple[str, ...]) -> None:
+    counter.labels(*labels).inc()
 
 
 def _outcome(request: Request) -> str:

@@ -51,7 +51,7 @@ async def _process(*command: str, log: Path) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _cluster(folder: Path) -> AsyncIterator[Cluster]:
+async def bench_cluster(folder: Path) -> AsyncIterator[Cluster]:
     """The foreign cluster, or an API server and a kubelet on a private containerd, each a process of its own."""
     variables = foreign()
     if variables is not None:
@@ -79,13 +79,13 @@ async def _cluster(folder: Path) -> AsyncIterator[Cluster]:
         await asyncio.to_thread(containerd.destroy)
 
 
-async def _pods(cluster: Cluster, prefix: str, count: int) -> list[Json]:
+async def start_pods(cluster: Cluster, prefix: str, count: int) -> list[Json]:
     print(f"  starting {count} pods ({prefix})", flush=True)
     names = [f"{prefix}-{number}" for number in range(count)]
     return list(await asyncio.gather(*(cluster.run_pod(name, [container("app", SCRIPT)], grace=30) for name in names)))
 
 
-async def _remove(cluster: Cluster, pods: Sequence[Json]) -> None:
+async def remove_pods(cluster: Cluster, pods: Sequence[Json]) -> None:
     await asyncio.gather(*(cluster.delete_pod(pod["metadata"]["name"], grace=1) for pod in pods))
 
 
@@ -101,7 +101,7 @@ async def _raw(cluster: Cluster, pods: Sequence[Json]) -> list[float]:
     return [await _ended(cluster, pod) - begin for pod in pods]
 
 
-async def _requests(cluster: Cluster, pods: Sequence[Json]) -> tuple[list[float], list[float], list[int]]:
+async def send_requests(cluster: Cluster, pods: Sequence[Json]) -> tuple[list[float], list[float], list[int]]:
     """Seconds from each request's creation to its container's end and to Completed; writes of each request."""
     sent: dict[str, float] = {}
 
@@ -123,7 +123,7 @@ async def _requests(cluster: Cluster, pods: Sequence[Json]) -> tuple[list[float]
     return list(stops), list(ends), list(writes)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -144,7 +144,7 @@ async def run() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="crrd-bench-") as name:
         folder = Path(name)
-        async with _cluster(folder) as cluster:
+        async with bench_cluster(folder) as cluster:
             daemon = NodeDaemon(
                 folder / "node.log",
                 node_name=cluster.node_name,
@@ -161,21 +161,21 @@ async def run() -> None:
 
 async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
     fresh = _memory(daemon.pid)["VmRSS"]
-    singles = await _pods(cluster, "single", 2 * SINGLES)
+    singles = await start_pods(cluster, "single", 2 * SINGLES)
     raw_one, one = [], []
     for pod in singles[:SINGLES]:
         raw_one += await _raw(cluster, [pod])
     for pod in singles[SINGLES:]:
-        stops, _, _ = await _requests(cluster, [pod])
+        stops, _, _ = await send_requests(cluster, [pod])
         one += stops
-    await _remove(cluster, singles)
-    by_hand = await _pods(cluster, "raw", PODS)
+    await remove_pods(cluster, singles)
+    by_hand = await start_pods(cluster, "raw", PODS)
     raw = await _raw(cluster, by_hand)
-    await _remove(cluster, by_hand)
-    pods = await _pods(cluster, "web", PODS)
-    before = _cpu_seconds(daemon.pid)
-    stops, ends, writes = await _requests(cluster, pods)
-    cpu = _cpu_seconds(daemon.pid) - before
+    await remove_pods(cluster, by_hand)
+    pods = await start_pods(cluster, "web", PODS)
+    before = cpu_seconds(daemon.pid)
+    stops, ends, writes = await send_requests(cluster, pods)
+    cpu = cpu_seconds(daemon.pid) - before
     memory = _memory(daemon.pid)
     print(f"recreate: {PODS} pods, one request each")
     _row("one: stopped by hand through the CRI", raw_one)
@@ -186,7 +186,7 @@ async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
     print(f"  API writes a request (besides events)        {statistics.mean(writes):.2f}, at most {max(writes)}")
     print(f"  node daemon: CPU {cpu / PODS * 1000:.1f} ms a request; resident {fresh:.1f} MiB fresh, ", end="")
     print(f"{memory['VmRSS']:.1f} after, {memory['VmHWM']:.1f} at most")
-    await _remove(cluster, pods)
+    await remove_pods(cluster, pods)
 
 
 def main() -> None:

@@ -26,9 +26,10 @@ class NodeDaemon:
         cri_endpoint: str,
         flags: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
+        module: str = "daemon",
     ) -> None:
         self.log_file = log
-        self._command = [sys.executable, "-m", "daemon", "node", "--node-name", node_name]
+        self._command = [sys.executable, "-m", module, "node", "--node-name", node_name]
         self._command += ["--kubeconfig", str(kubeconfig), "--cri-endpoint", cri_endpoint]
         self._command += ["--log-format", "json", "--log-level", "debug", "--bind-address", "127.0.0.1:0", *flags]
         self._environment = {**os.environ, **(env or {})}

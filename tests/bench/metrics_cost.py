@@ -1,0 +1,138 @@
+"""What metrics cost the node daemon: their share of its CPU in the 30-pod run, and series after 10 000 requests.
+
+The daemon is crrd itself, with every call into its metrics timed (see `timed_daemon`). It has served a request before,
+and its page is read once in the run.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+
+from daemon.kube.resources import REQUESTS
+from tests.bench.recreate import PODS, bench_cluster, cpu_seconds, remove_pods, send_requests, start_pods
+from tests.bench.timed_daemon import OUTPUT
+from tests.support.cluster import Cluster, Json, completed, crr_for, foreign
+from tests.support.containerd import missing
+from tests.support.node_daemon import NodeDaemon
+
+MANY = 10_000
+AT_ONCE = 100
+SCRAPE_SECONDS = 15
+"""A usual scrape interval."""
+
+
+async def _page(address: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{address}/metrics") as answer:
+        return await answer.text()
+
+
+def _series(page: str) -> int:
+    return sum(1 for line in page.splitlines() if line and not line.startswith("#"))
+
+
+def _requests_total(page: str) -> Counter[str]:
+    rows = (line.rpartition(" ") for line in page.splitlines() if line.startswith("crrd_requests_total{"))
+    return Counter({labels: int(float(value)) for labels, _, value in rows})
+
+
+async def _many(cluster: Cluster, pods: list[Json]) -> None:
+    """Requests that end at once, for containers that are not there; they go as they end."""
+    numbers = iter(range(MANY))
+
+    async def worker() -> None:
+        for number in numbers:
+            body = crr_for(pods[number % len(pods)], ["app"], name=f"many-{number}")
+            body["spec"]["containers"] = [{"name": f"none-{number}"}]
+            await cluster.create_request(body)
+            async for found in cluster.versions(REQUESTS, body["metadata"]["name"]):
+                if completed(found):
+                    break
+            await cluster.delete_request(body["metadata"]["name"])
+            if number % 1000 == 999:
+                print(f"  {number + 1} requests sent", flush=True)
+
+    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+
+
+async def run() -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory(prefix="crrd-bench-") as name:
+        folder = Path(name)
+        output = folder / "cost.json"
+        async with bench_cluster(folder) as cluster:
+            daemon = NodeDaemon(
+                folder / "node.log",
+                node_name=cluster.node_name,
+                kubeconfig=cluster.kubeconfig,
+                cri_endpoint=cluster.cri_endpoint,
+                flags=("--log-level", "info"),
+                env={OUTPUT: str(output)},
+                module="tests.bench.timed_daemon",
+            )
+            print(f"metrics: {PODS} pods, one request each, the page read once meanwhile", flush=True)
+            first, *pods = await start_pods(cluster, "cost", PODS + 1)
+            await daemon.start()
+            address = await daemon.address()
+            await send_requests(cluster, [first])
+            await _page(address)
+            os.kill(daemon.pid, signal.SIGUSR2)
+            before = cpu_seconds(daemon.pid)
+            began = time.monotonic()
+            await asyncio.gather(send_requests(cluster, pods), _page(address))
+            seconds = time.monotonic() - began
+            cpu = cpu_seconds(daemon.pid) - before
+            await daemon.terminate()
+            _tell_cost(json.loads(output.read_text(encoding="utf-8")), cpu, seconds)
+            await daemon.start()
+            try:
+                await _tell_series(cluster, daemon, pods)
+            finally:
+                await daemon.terminate()
+            await remove_pods(cluster, pods)
+
+
+def _tell_cost(spent: dict[str, list[float]], cpu: float, seconds: float) -> None:
+    page, _ = spent.pop("page")
+    work = sum(own for own, _ in spent.values())
+    count = sum(calls for _, calls in spent.values())
+    scraped = page * seconds / SCRAPE_SECONDS
+    print(f"  the daemon's CPU in the run of {seconds:.1f} s         {cpu * 1000:.0f} ms")
+    print(f"  counting and timing                          {work * 1000:.2f} ms, {work / cpu:.1%} ({count:.0f} calls)")
+    print(f"  writing the page                             {page * 1000:.2f} ms each time; ", end="")
+    print(f"read every {SCRAPE_SECONDS} s that is {scraped / cpu:.1%}")
+    print(f"  in all                                       {(work + scraped) / cpu:.1%}", flush=True)
+
+
+async def _tell_series(cluster: Cluster, daemon: NodeDaemon, pods: list[Json]) -> None:
+    address = await daemon.address()
+    await send_requests(cluster, pods[:1])
+    body = crr_for(pods[0], ["app"], name="first")
+    body["spec"]["containers"] = [{"name": "none"}]
+    await cluster.create_request(body)
+    await cluster.wait_completed("first")
+    before = await _page(address)
+    await _many(cluster, pods)
+    after = await _page(address)
+    ended = sum((_requests_total(after) - _requests_total(before)).values())
+    print(f"  series before and after {ended} more requests  {_series(before)} and {_series(after)}")
+
+
+def main() -> None:
+    """Run the bench where it can be run."""
+    if foreign() is None and (reason := missing()):
+        print(f"metrics: skipped: {reason}")
+        return
+    with suppress(KeyboardInterrupt):
+        asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""`python -m tests.bench.timed_daemon node ...`: crrd, with the CPU time of its metrics taken and written at its end.
+
+Every call into the metrics is wrapped, from the reactor's, the edges' and the page's side; what reading the clock takes
+is measured beside each call and taken off. SIGUSR2 begins anew.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+OUTPUT = "CRRD_BENCH_METRICS_COST"
+"""The variable that names the file for the result: CPU seconds and calls, by what was called."""
+TOLD = (
+    *(
+        "seen",
+        "turn",
+        "hook_started",
+        "hook_ended",
+        "stop_sent",
+        "stop_ended",
+        "successor_seen",
+        "written",
+        "forgotten",
+    ),
+    *("cri_call", "watch_restarted"),
+)
+"""What the reactor and the edges tell NodeMetrics."""
+
+spent: dict[str, list[float]] = {}
+
+
+def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call, its CPU time added up."""
+    own = spent.setdefault(name, [0.0, 0])
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            ended = time.thread_time()
+            own[0] += (ended - began) - (time.thread_time() - ended)
+            own[1] += 1
+
+    return wrapper
+
+
+def begin_anew(*_: object) -> None:
+    """Forget what was spent so far."""
+    for own in spent.values():
+        own[:] = [0.0, 0]
+
+
+def main() -> None:
+    """Run crrd."""
+    from daemon import cli  # noqa: PLC0415 - the command line imports what it needs, in its own way
+    from daemon.lean import keep_imports_lean  # noqa: PLC0415
+
+    with keep_imports_lean():
+        from prometheus_client import exposition  # noqa: PLC0415
+
+        from daemon.telemetry.metrics import ApiCallMetrics  # noqa: PLC0415
+        from daemon.telemetry.node_metrics import NodeMetrics  # noqa: PLC0415
+    for name in TOLD:
+        setattr(NodeMetrics, name, timed(name, getattr(NodeMetrics, name)))
+    setattr(ApiCallMetrics, "__call__", timed("api_call", ApiCallMetrics.__call__))  # noqa: B010 - a method replaced
+    exposition.generate_latest = timed("page", exposition.generate_latest)
+    signal.signal(signal.SIGUSR2, begin_anew)
+    try:
+        cli.main()
+    finally:
+        Path(os.environ[OUTPUT]).write_text(json.dumps(spent), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
