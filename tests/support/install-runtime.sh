@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs what the real-runtime tests need, where that is possible: as root on Debian. Says what it does.
+# Installs what the tests on a real runtime and a real Prometheus need, where that is possible: as root on Debian. Says what it does.
 set -eu
-packages="containerd runc busybox-static"
+packages="containerd runc busybox-static prometheus"
 missing=
 for package in $packages; do
     case $package in
@@ -11,12 +11,12 @@ for package in $packages; do
 done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-    echo "note: the tests on a real runtime will be skipped: not here:$missing (needs root on Debian to install)"
+    echo "note: the tests on a real runtime or Prometheus will be skipped: not here:$missing (needs root on Debian to install)"
     exit 0
 fi
-echo "installing for the tests on a real runtime:$missing"
-# Without policy-rc.d the package would start a containerd of its own; the tests bring theirs.
+echo "installing for the tests on a real runtime and Prometheus:$missing"
+# RUNLEVEL: without it, the packages would start services of their own; the tests bring theirs.
 export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
 if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/tmp/crrd-apt.log 2>&1; then
-    echo "note: the tests on a real runtime will be skipped: installing failed, see /tmp/crrd-apt.log"
+    echo "note: the tests on a real runtime or Prometheus will be skipped: installing failed, see /tmp/crrd-apt.log"
 fi

@@ -1,0 +1,188 @@
+"""Rules, dashboard and runbooks: what is committed is what is made, says only what there is, and works."""
+
+import asyncio
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from daemon.telemetry.manager_metrics import ManagerMetrics
+from daemon.telemetry.metrics import new_registry
+from daemon.telemetry.node_metrics import NodeMetrics, NodeState, WatchState
+
+ROOT = Path(__file__).parents[2]
+MONITORING = ROOT / "manifests" / "monitoring"
+RULES = sorted((MONITORING / "rules").glob("*.yaml"))
+CASES = MONITORING / "tests" / "rules.yaml"
+FOREIGN = {"up", "kube_pod_container_status_restarts_total"}
+"""Metrics of Prometheus itself and of kube-state-metrics."""
+NOT_ALWAYS = {"crrd_kubelet_hash_mismatch_containers"}
+"""Metrics that a daemon has only when it is asked to look."""
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not here"
+)
+
+Json = dict[str, Any]
+
+
+def load(file: Path) -> Json:
+    found: Json = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found
+
+
+def rules(kind: str) -> list[Json]:
+    """Every rule of a kind, `alert` or `record`."""
+    return [rule for file in RULES for group in load(file)["groups"] for rule in group["rules"] if kind in rule]
+
+
+ALERTS = rules("alert")
+
+
+def promtool(*arguments: str | Path, text: str | None = None) -> str:
+    result = subprocess.run(
+        ["promtool", *map(str, arguments)], input=text, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def expressions() -> list[str]:
+    """Every PromQL expression of rules and dashboard."""
+    panels = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))["panels"]
+    shown = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    return [*(rule["expr"] for rule in (*ALERTS, *rules("record"))), *shown]
+
+
+def families(registry: CollectorRegistry) -> set[str]:
+    """Names of the samples that a registry can have."""
+    return {name for known in registry._collector_to_names.values() for name in known} | {
+        family.name for family in registry.collect()
+    }
+
+
+@pytest.fixture
+async def exposed() -> set[str]:
+    """Names of all series of both daemons."""
+    registry = new_registry()
+    now = asyncio.get_running_loop().time()
+    NodeMetrics(registry).show(NodeState(list, {}, int, lambda: None, lambda: [WatchState("pods", now, now)]))
+    manager = ManagerMetrics()
+    manager.watch(lambda: True, lambda: None)
+    return families(registry) | families(manager.registry) | {"crrd_certificate_expiry_timestamp_seconds"}
+
+
+def test_what_is_committed_is_what_is_generated() -> None:
+    spec = importlib.util.spec_from_file_location("generate", MONITORING / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    files: Mapping[str, str] = module.files()
+    assert set(files) == {"dashboard.json", "prometheusrule.yaml"}
+    for name, text in files.items():
+        assert (MONITORING / name).read_text(encoding="utf-8") == text, "run: python manifests/monitoring/generate.py"
+
+
+def test_the_operators_rule_is_the_plain_files() -> None:
+    groups = load(MONITORING / "prometheusrule.yaml")["spec"]["groups"]
+    plain = [group for file in RULES for group in load(file)["groups"]]
+    assert sorted(groups, key=lambda group: group["name"]) == sorted(plain, key=lambda group: group["name"])
+
+
+@needs_promtool
+def test_prometheus_accepts_the_rules() -> None:
+    assert promtool("check", "rules", *RULES).count("SUCCESS") == len(RULES)
+
+
+@needs_promtool
+def test_every_alert_fires_and_stays_quiet_as_it_should() -> None:
+    assert "SUCCESS" in promtool("test", "rules", CASES)
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
+def test_every_alert_has_both_cases(alert: Json) -> None:
+    fires = quiet = 0
+    for case in load(CASES)["tests"]:
+        for test in case.get("alert_rule_test", ()):
+            if test["alertname"] == alert["alert"]:
+                does = "fires" if test.get("exp_alerts") else "stays quiet"
+                assert case["name"].startswith(f"{alert['alert']} {does}")
+                fires += bool(test.get("exp_alerts"))
+                quiet += not test.get("exp_alerts")
+    assert fires >= 1
+    assert quiet >= 1
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
+def test_every_alert_has_a_runbook_and_a_severity(alert: Json) -> None:
+    assert alert["labels"]["severity"] in ("page", "ticket", "info")
+    assert {"summary", "description"} < alert["annotations"].keys()
+    file, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+    headings = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+    assert anchor in {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_what_rules_and_panels_ask_for_is_there(exposed: set[str]) -> None:
+    recorded = {rule["record"] for rule in rules("record")}
+    known = exposed | recorded | FOREIGN | NOT_ALWAYS
+    asked = set()
+    for expression in expressions():
+        bare = re.sub(r'"[^"]*"|\{[^}]*\}', "", expression)
+        asked |= set(re.findall(r"[a-z_:]*(?:crrd|kube|process)_[a-z0-9_:]+|\bup\b", bare))
+    assert asked
+    ends = ("_bucket", "_sum", "_count", "_total", "")
+    missing = {name for name in asked if not any(name.removesuffix(end) in known or name in known for end in ends)}
+    assert missing == set()
+
+
+def test_every_metric_of_ours_is_shown_or_alerted_on(exposed: set[str]) -> None:
+    text = "\n".join(expressions())
+    own = {
+        name
+        for name in exposed
+        if name.startswith("crrd_") and not name.endswith(("_bucket", "_sum", "_count", "_created"))
+    }
+    unused = {name for name in own if name.removesuffix("_total") not in text}
+    assert unused == {"crrd_runtime_info", "crrd_last_list_timestamp_seconds", "crrd_api_call_duration_seconds"}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to render manifests")
+def test_the_folder_renders() -> None:
+    result = subprocess.run(
+        ["kubectl", "kustomize", MONITORING], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    found = {each["kind"]: each for each in yaml.safe_load_all(result.stdout)}
+    assert found.keys() == {"ConfigMap", "PodMonitor", "PrometheusRule"}
+    assert found["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(found["ConfigMap"]["data"]["crrd.json"])["uid"] == "crrd"
+
+
+def test_what_is_scraped_are_ports_that_there_are() -> None:
+    monitors = list(yaml.safe_load_all((MONITORING / "podmonitors.yaml").read_text(encoding="utf-8")))
+    for monitor, file in zip(monitors, ("node/daemonset.yaml", "manager/deployment.yaml"), strict=True):
+        workload = next(yaml.safe_load_all((ROOT / "manifests" / file).read_text(encoding="utf-8")))
+        assert workload["metadata"]["namespace"] == monitor["metadata"]["namespace"]
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        [container] = workload["spec"]["template"]["spec"]["containers"]
+        [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["port"] in {port["name"] for port in container["ports"]}
+
+
+def test_panels_do_not_lie_upon_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
