@@ -225,7 +225,7 @@ class Daemon:
                 if self._process is not None and self._process.returncode is not None:
                     tail = self.log.read_text(encoding="utf-8").strip().splitlines()[-1:]
                     raise ConfigurationError(f"{self._name} ended: {' '.join(tail)}")
-                address = address or self._address()
+                address = address or self.address
                 if address:
                     with suppress(aiohttp.ClientError):
                         async with session.get(f"http://{address}/readyz") as answer:
@@ -233,7 +233,8 @@ class Daemon:
                                 return
                 await asyncio.sleep(0.05)
 
-    def _address(self) -> str:
+    @property
+    def address(self) -> str:
         """Where the daemon serves its health, once it has said so."""
         for line in self.log.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):

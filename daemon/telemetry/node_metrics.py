@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from daemon.core.actions import FailureCause
-from daemon.core.model import Hook, HookResult, Request, RequestPhase, StatePhase
+from daemon.core.model import PLURAL, Hook, HookResult, Request, RequestPhase, StatePhase
 from daemon.telemetry.metrics import (
     OTHER,
     STAGE_BUCKETS,
@@ -29,6 +29,8 @@ NAMESPACES = 100
 HOOK_KINDS = ("exec", "httpGet", "sleep")
 STAGES = ("queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "whole")
 OUTCOMES = ("succeeded", "partial", "failed", "gone")
+WATCH_REASONS = ("ended", "expired", "silent", "refused", "error")
+"""As `daemon.kube.reflector` tells them."""
 ELSEWHERE = "completed_elsewhere"
 """Reason of containers whose request somebody else completed: the manager, at its deadline."""
 
@@ -125,6 +127,7 @@ class NodeMetrics:
         start_at_zero(self._requests, OUTCOMES)
         start_at_zero(self._recreations, ["succeeded"], ["stopped", "already_recreated"])
         start_at_zero(self._recreations, ["failed"], [*FailureCause, ELSEWHERE])
+        start_at_zero(self._watch_restarts, [PLURAL, "pods"], WATCH_REASONS)
         start_at_zero(self._hooks, HOOK_KINDS)
         start_at_zero(self._hook_failures, HOOK_KINDS)
         self._stage = {stage: self._stages.labels(stage) for stage in STAGES}

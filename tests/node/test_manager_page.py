@@ -17,7 +17,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 async def scrape(manager: Daemon) -> Samples:
     """The samples of the page as it is now."""
-    async with aiohttp.ClientSession() as session, session.get(f"http://{manager._address()}/metrics") as answer:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{manager.address}/metrics") as answer:
         text = await answer.text()
     families = text_string_to_metric_families(text)
     return {(sample.name, frozenset(sample.labels.items())): sample.value for one in families for sample in one.samples}
