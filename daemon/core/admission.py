@@ -17,6 +17,7 @@ from typing import Any
 
 from daemon.core.manifest import parse_pod, parse_request
 from daemon.core.model import (
+    ANNOTATION_MIRROR,
     ANNOTATION_PINNED,
     ANNOTATION_UNREADY_ACQUIRED,
     LABEL_ACTIVE,
@@ -42,8 +43,6 @@ _LABELS = (*_IMMUTABLE_LABELS, LABEL_ACTIVE)
 _WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
 """What manager and node write on a request; on a new one it can only be left over from the one it was copied from."""
 _SET_BY_ADMISSION = ("statusContext", "preStop", "ports")
-_MIRROR_POD = "kubernetes.io/config.mirror"
-"""Kubelet's annotation on the image in the API of a static pod, whose real spec lies in a file on the node."""
 _POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LONGEST_LABEL = 63
 _HOOK_FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -179,7 +178,7 @@ def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
     A pod whose shape is wrong is left to the API server's own checks.
     """
     spec, gates = mapping(pod).get("spec"), mapping(mapping(pod).get("spec")).get("readinessGates")
-    mirror = _MIRROR_POD in mapping(mapping(mapping(pod).get("metadata")).get("annotations"))
+    mirror = ANNOTATION_MIRROR in mapping(mapping(mapping(pod).get("metadata")).get("annotations"))
     if mirror or not isinstance(spec, Mapping) or not isinstance(gates, list | tuple | None):
         return []
     if any(mapping(gate).get("conditionType") == READINESS_GATE for gate in items(gates)):

@@ -95,8 +95,9 @@ def not_looked_up(request: Request, container: RequestedContainer, seen: Observa
 
 
 def _mismatch(request: Request, name: str, instance: Instance, seen: Observation) -> str:
-    """What the runtime's labels say otherwise than the request."""
-    uid = request.pod_uid or (seen.pod.uid if seen.pod else "")
+    """What the runtime's labels say otherwise than the request; they have the UID that the pod has on its node."""
+    uid = seen.pod.static_uid if seen.pod else ""
+    uid = uid or request.pod_uid or (seen.pod.uid if seen.pod else "")
     if (instance.pod_namespace, instance.pod_name, instance.pod_uid) != (request.namespace, request.pod_name, uid):
         return f"belongs to pod {instance.pod_namespace}/{instance.pod_name} with UID {instance.pod_uid}"
     if instance.name != name:

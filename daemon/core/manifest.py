@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from daemon.core.model import (
+    ANNOTATION_CONFIG_HASH,
+    ANNOTATION_MIRROR,
     ANNOTATION_PINNED,
     ANNOTATION_UNREADY_ACQUIRED,
     CONDITION_UNREADY_GRACE,
@@ -107,6 +109,7 @@ def parse_pod(obj: Mapping[str, Any]) -> PodView:
     containers: dict[str, PodContainer] = {}
     for name, kind, restart_policy in _pod_containers(spec):
         containers.setdefault(name, _pod_container(name, kind, restart_policy, statuses.get(name, {})))
+    annotations = mapping(meta.get("annotations"))
     return PodView(
         namespace=text(meta.get("namespace")),
         name=text(meta.get("name")),
@@ -118,6 +121,7 @@ def parse_pod(obj: Mapping[str, Any]) -> PodView:
             mapping(gate).get("conditionType") == READINESS_GATE for gate in items(spec.get("readinessGates"))
         ),
         pod_ip=text(status.get("podIP")),
+        static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
     )
 
 

@@ -26,6 +26,10 @@ ANNOTATION_PINNED = "crr.apps.kruise.io/pinned-containers"
 CONDITION_UNREADY_GRACE = "PreRecreateGrace"
 """The condition by which OpenKruise's newer managers say what the annotation unready-acquired says."""
 READINESS_GATE = "KruisePodReady"
+ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
+"""On the mirror that kubelet makes of a static pod in the API."""
+ANNOTATION_CONFIG_HASH = "kubernetes.io/config.hash"
+"""On a static pod and its mirror: the UID that the pod has on its node (pkg/kubelet/types/pod_update.go)."""
 
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' default of a pod's terminationGracePeriodSeconds."""
@@ -281,6 +285,13 @@ class PodView:
     readiness_gate: bool = False
     """Whether the pod carries the readiness gate KruisePodReady."""
     pod_ip: str = ""
+    static_uid: str = ""
+    """UID of a static pod on its node: the API has a mirror of it, which has a UID of its own."""
+
+    @property
+    def runtime_uid(self) -> str:
+        """The UID by which the runtime knows the pod: kubelet's label `io.kubernetes.pod.uid`."""
+        return self.static_uid or self.uid
 
     @property
     def ended(self) -> bool:

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from daemon.core.model import ANNOTATION_CONFIG_HASH
 from daemon.core.reading import items, mapping, text
 from daemon.forecast.report import ContainerKind, ForecastInput
 
-CONFIG_HASH = "kubernetes.io/config.hash"
-"""On a static pod's mirror in the API: the UID that the pod has on its node (pkg/kubelet/types/pod_update.go)."""
 _LISTS = (
     ("containers", ContainerKind.CONTAINER),
     ("initContainers", ContainerKind.INIT),
@@ -43,7 +42,7 @@ class Join:
     def pod(self, pod: Mapping[str, Any]) -> list[ForecastInput]:
         """The pod's running containers, each with its spec; none for a pod that does not run here."""
         metadata = mapping(pod.get("metadata"))
-        uids = (text(metadata.get("uid")), text(mapping(metadata.get("annotations")).get(CONFIG_HASH)))
+        uids = (text(metadata.get("uid")), text(mapping(metadata.get("annotations")).get(ANNOTATION_CONFIG_HASH)))
         running = [each for uid in uids if uid for each in self._waiting.pop(uid, ())]
         if not running:
             return []

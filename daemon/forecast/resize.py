@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from daemon.core.model import ANNOTATION_MIRROR
 from daemon.forecast.quantity import parse
 from daemon.forecast.restart_rules import Spec
 from daemon.forecast.runtime_status import ContainerStatus
@@ -26,7 +27,6 @@ POD_LEVEL_SINCE = 36
 """Minor version from which a pod's own limits count where a container has none
 (InPlacePodLevelResourcesVerticalScaling)."""
 _STATIC = "kubernetes.io/config.source"
-_MIRROR = "kubernetes.io/config.mirror"
 _UNITS = {"cpu": 1000, "memory": 1}
 """What kubelet counts in, per unit of the quantity: thousandths of a CPU, bytes."""
 
@@ -83,7 +83,7 @@ def _restarting(container: Spec) -> list[str]:
 
 def _is_static(pod: Mapping[str, Any]) -> bool:
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    return _MIRROR in annotations or annotations.get(_STATIC, "api") != "api"
+    return ANNOTATION_MIRROR in annotations or annotations.get(_STATIC, "api") != "api"
 
 
 def _is_pending(pod: Mapping[str, Any]) -> bool:

@@ -71,7 +71,7 @@ class Reconciler:
             requests = self._board.requests(pod_key)
             decision = decide(requests, observation, now())
         pod = self._board.pod(pod_key)
-        self._watch_runtime(pod_key, pod.uid if pod else "", decision.watch_runtime)
+        self._watch_runtime(pod_key, pod.runtime_uid if pod else "", decision.watch_runtime)
         self._executor.carry_out(decision.actions)
         wakes = (decision.wake_at, self._executor.wake_for_write(requests))
         return min((at for at in wakes if at is not None), default=None)
@@ -98,13 +98,13 @@ class Reconciler:
     async def _observe(self, pod_key: str, live: Sequence[Request]) -> Observation:
         """All that `decide` wants to know about one pod."""
         pod = self._board.pod(pod_key)
-        uid = pod.uid if pod else next((request.pod_uid for request in live if request.pod_uid), "")
+        uid = pod.runtime_uid if pod else next((request.pod_uid for request in live if request.pod_uid), "")
         if pod is None and not self._board.pods_known.is_set():
             # The first request after a quiet time: the pods are being listed. Ask the runtime meanwhile.
             instances, _ = await asyncio.gather(self._instances(uid), self._pods_known())
             pod = self._board.pod(pod_key)
-            if pod is not None and pod.uid != uid:
-                instances = await self._instances(pod.uid)
+            if pod is not None and pod.runtime_uid != uid:
+                instances = await self._instances(pod.runtime_uid)
         else:
             instances = await self._instances(uid)
         sound = sorted((request for request in live if not request.error), key=turn_order)

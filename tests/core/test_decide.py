@@ -244,6 +244,11 @@ class TestTrust:
         assert stops(one(req, instance("old"))) == ["old"]
         assert "belongs to pod" in self.failed(one(req, instance("old", pod_uid="earlier web")))
 
+    def test_a_static_pod_goes_by_its_uid_on_the_node(self) -> None:
+        mirror = pod(static_uid="0f1e")
+        assert stops(one(request(), instance("old", pod_uid="0f1e"), pod=mirror)) == ["old"]
+        assert "belongs to pod" in self.failed(one(request(), instance("old"), pod=mirror))
+
     def test_a_malformed_request_fails_whoevers_turn_it_is(self) -> None:
         bad = request(uid="bad", created="2026-01-02T00:00:00Z", error="spec.podName must be a string")
         decision = decide([request(), bad], seen(instance("old")), NOW)

@@ -474,6 +474,14 @@ def test_pins_are_the_same_text_in_any_order() -> None:
     assert pins_to_json(pins) == expected
 
 
+def test_a_static_pods_mirror_names_the_uid_on_the_node() -> None:
+    mirror = sound_pod()
+    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "0f1e", "kubernetes.io/config.hash": "0f1e"}
+    assert parse_pod(mirror).runtime_uid == "0f1e"
+    del mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"]
+    assert parse_pod(mirror).runtime_uid == "p-1"
+
+
 def test_reads_a_pod() -> None:
     pod = parse_pod(sound_pod())
     assert pod == PodView(

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import yaml
 
+from daemon.core.model import ANNOTATION_CONFIG_HASH
 from daemon.forecast.container_hash import container_hash
-from daemon.forecast.inputs import CONFIG_HASH, Join, Running
+from daemon.forecast.inputs import Join, Running
 from daemon.forecast.render import draw, render, report_from, shape
 from daemon.forecast.report import ContainerKind, ForecastInput, Outcome, Report, forecast, parse_stored
 
@@ -149,7 +150,7 @@ def test_specs_are_found_by_pod_and_name() -> None:
 
 def test_a_static_pod_is_found_by_its_mirror() -> None:
     join = Join([running("c1", "hash", "app")])
-    mirror = {**POD, "metadata": {"uid": "mirror", "annotations": {CONFIG_HASH: "hash"}}}
+    mirror = {**POD, "metadata": {"uid": "mirror", "annotations": {ANNOTATION_CONFIG_HASH: "hash"}}}
     assert [each.spec for each in join.pod(mirror)] == [{"name": "app"}]
 
 

@@ -31,6 +31,17 @@ async def test_a_plain_request_costs_two_writes() -> None:
         assert reasons == [EventReason.RECREATING, EventReason.RECREATED]
 
 
+async def test_a_static_pod_has_another_uid_on_its_node() -> None:
+    async with MemoryNode() as node:
+        node.static_uid = "0f1e2d"
+        node.known["old"] = replace(node.known["old"], pod_uid=node.static_uid)
+        node.post(request())
+        status = await node.completed()
+        assert [state.phase for state in status.states] == [StatePhase.SUCCEEDED]
+        assert node.stops == [("old", 30)]
+        assert len(node.known) == 2
+
+
 async def test_a_hook_costs_one_more_and_its_time_is_taken_off() -> None:
     async with MemoryNode(hook=HOOK) as node:
         node.post(request())

@@ -68,6 +68,7 @@ class MemoryNode:
         self.runtime_down = False
         self.kubelet_seconds = 0.5
         self.gate = False
+        self.static_uid = ""
         self._changes: asyncio.Queue[str] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
         for name in names or ("app",):
@@ -119,19 +120,27 @@ class MemoryNode:
             containers[name] = PodContainer(
                 name, restart_policy=self.policy, container_id=newest.pin.container_id, running=running, ready=running
             )
-        return PodView("default", "web", "uid-of-web", containers, readiness_gate=self.gate, pod_ip="127.0.0.1")
+        return PodView(
+            "default",
+            "web",
+            "uid-of-web",
+            containers,
+            readiness_gate=self.gate,
+            pod_ip="127.0.0.1",
+            static_uid=self.static_uid,
+        )
 
     def _create(self, name: str, container_id: str) -> None:
         count = sum(1 for known in self.known.values() if known.name == name)
         made = instance(container_id, name, created_at=len(self.known) + 1, restart_count=count)
-        self.known[container_id] = replace(made, hook=self.hook)
+        self.known[container_id] = replace(made, hook=self.hook, pod_uid=self.static_uid or made.pod_uid)
 
     async def _kubelet(self, name: str) -> None:
         await asyncio.sleep(self.kubelet_seconds)
         self.reactor.board.pod_changed(self.view())
         if self.policy is RestartPolicy.ALWAYS or self.exit_code != 0:
             self._create(name, f"{name}-{len(self.known)}")
-            self._changes.put_nowait("uid-of-web")
+            self._changes.put_nowait(self.static_uid or "uid-of-web")
         self.reactor.board.pod_changed(self.view())
 
     async def _watch_pods(self) -> None:
@@ -178,7 +187,7 @@ class MemoryNode:
         if self.stop_errors:
             raise self.stop_errors.pop(0)
         self.known[instance.id] = replace(self.known[instance.id], state=InstanceState.EXITED)
-        self._changes.put_nowait("uid-of-web")
+        self._changes.put_nowait(self.static_uid or "uid-of-web")
         self._spawn(self._kubelet(instance.name))
 
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
