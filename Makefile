@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format stubs bench runtime clean
+.PHONY: help demo test lint format stubs bench pictures runtime clean
 
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -41,6 +41,9 @@ stubs: $(READY) ## Generate cri_stubs from proto
 
 bench: $(READY) runtime ## Measure: 30 pods on real containerd, admission, forecast
 	$(BIN)/python -m tests.bench
+
+pictures: $(READY) runtime ## Draw docs/monitoring.png from a run on real containerd, with a real Prometheus
+	$(BIN)/python -m tests.support.pictures
 
 # The only thing that is ever installed outside this folder, and only as root on Debian.
 runtime:

@@ -1,5 +1,7 @@
 """Requests as an operator's day brings them: successes, failures, a denial, and one that is stuck."""
 
+from contextlib import suppress
+
 from daemon.core import model
 from daemon.kube.resources import REQUESTS
 from daemon.ports import ApiRefusedError
@@ -60,6 +62,20 @@ async def send_requests(cluster: Cluster, turn: str = "") -> None:
     brief = _request(f"brief{turn}", "plain", ["side"], ttlSecondsAfterFinished=0)
     await cluster.client.create(REQUESTS, namespace, brief)
     await cluster.wait_gone(REQUESTS, f"brief{turn}")
+
+
+async def send_plain_requests(cluster: Cluster, turn: str) -> None:
+    """Requests that succeed, in a pod with a hook and in one without, and one that asks for what is not there."""
+    bodies = [
+        _request(f"hooked{turn}", "polite", ["app"]),
+        _request(f"light{turn}", "plain", ["app"], ttlSecondsAfterFinished=60),
+    ]
+    for body in bodies:
+        await cluster.client.create(REQUESTS, cluster.namespace, body)
+    with suppress(ApiRefusedError):
+        await cluster.client.create(REQUESTS, cluster.namespace, _request("typo", "plain", ["ap"]))
+    for body in bodies:
+        await cluster.wait_completed(body["metadata"]["name"], 120)
 
 
 async def send_stuck_request(cluster: Cluster) -> None:
