@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
@@ -85,11 +86,9 @@ class _Node:
         log.info("starting", version=__version__, node=config.node_name)
         access = find_access(config.kubeconfig, os.environ)
         self._health.ready["runtime"] = lambda: "" if self._runtime else "no runtime has answered yet"
-        pages = [
-            *self._health.routes(),
-            metrics_route(self._registry),
-            web.get("/forecast", self._forecast_page),
-        ]
+        pages = [*self._health.routes(), metrics_route(self._registry)]
+        if config.serve_forecast:
+            pages.append(web.get("/forecast", self._forecast_page))
         server = StatusServer(config.bind_address, pages)
         address = await server.start()
         log.info("serving health", address=address)
@@ -138,6 +137,12 @@ class _Node:
                     "events": (events.beat,),
                     "memory": (memory,),
                 }
+                if self._config.spec_dir:
+                    forecast = self._forecaster(runtime, client)
+                    self._metrics.show_differing(lambda: forecast.differing)
+                    looks = forecast.run(reactor.board.active, reactor.board.idle)
+                    loops["forecast"] = group.create_task(looks, name="forecast")
+                    beats["forecast"] = (forecast.beat,)
                 for name, task in loops.items():
                     self._health.live[name] = loop_check(task, *beats[name])
                 self._check(requests, reactor)
@@ -170,14 +175,19 @@ class _Node:
         )
 
     async def _forecast_page(self, request: web.Request) -> web.StreamResponse:
-        """Asked by `crrd forecast --all-nodes`, which on most nodes is never."""
+        """Asked by `crrd forecast --all-nodes`."""
         if self._runtime is None or self._client is None:
             return web.Response(status=503, text="no runtime has answered yet\n")
-        if self._forecast is None:
-            from daemon.forecasting import NodeForecast  # noqa: PLC0415 - memory for what is rarely asked
+        return await self._forecaster(self._runtime, self._client).page(request)
 
-            self._forecast = NodeForecast(self._client, self._runtime, self._config.node_name)
-        return await self._forecast.page(request)
+    def _forecaster(self, runtime: NodeRuntime, client: KubeClient) -> "NodeForecast":
+        """The one forecaster, made when it is first wanted."""
+        if self._forecast is None:
+            from daemon.forecasting import NodeForecast  # noqa: PLC0415 - memory for what many nodes never ask
+
+            folder = Path(self._config.spec_dir) if self._config.spec_dir else None
+            self._forecast = NodeForecast(client, runtime, self._config.node_name, folder)
+        return self._forecast
 
     def _check(self, requests: RequestSource, reactor: Reactor) -> None:
         """Register the checks beyond those of the loops."""

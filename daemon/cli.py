@@ -61,6 +61,21 @@ def _add_node(commands: "Commands[argparse.ArgumentParser]") -> None:
         default=env_default("NODE_NAME"),
         help="this node's name in the cluster (environment: NODE_NAME)",
     )
+    node.add_argument(
+        "--spec-dir",
+        metavar="DIR",
+        default=env_default("CRRD_SPEC_DIR"),
+        help="keep the specs that containers were started with in this folder, for `crrd forecast`, and count those\n"
+        "whose hash their kubelet would not compute: looks at start, after busy times, and every six hours\n"
+        "(environment: CRRD_SPEC_DIR; default: keep none)",
+    )
+    node.add_argument(
+        "--serve-forecast",
+        action=argparse.BooleanOptionalAction,
+        default=env_default("CRRD_SERVE_FORECAST").lower() in ("1", "true", "yes"),
+        help="serve /forecast, for `crrd forecast --all-nodes`: whoever reaches the bind address can read which pods\n"
+        "the node has (environment: CRRD_SERVE_FORECAST; default: off)",
+    )
     add_kubeconfig_flag(node)
     add_cri_flag(node)
     add_log_flags(node)
@@ -244,6 +259,13 @@ def _add_forecast(commands: "Commands[argparse.ArgumentParser]") -> None:
         type=int,
         default=9420,
         help="where node daemons serve their pages, for --all-nodes (default: %(default)s)",
+    )
+    add(
+        "--spec-dir",
+        metavar="DIR",
+        default=env_default("CRRD_SPEC_DIR"),
+        help="where the node daemon keeps specs: also tell what changed since each container's start "
+        "(environment: CRRD_SPEC_DIR)",
     )
     add("--plot", metavar="FILE", default="", help="also draw a bar per node into a .png, .svg or .pdf file")
     add_kubeconfig_flag(forecast)

@@ -27,6 +27,10 @@ class NodeConfig:
     bind_address: str
     log_format: LogFormat
     log_level: str
+    spec_dir: str = ""
+    """Where to keep the specs of what was seen to start; "" to keep none, and to look for nothing."""
+    serve_forecast: bool = False
+    """Whether anybody who reaches the bind address may read which containers the node has."""
 
 
 def check_log_choices(args: argparse.Namespace) -> None:
@@ -59,6 +63,8 @@ def node_config(args: argparse.Namespace) -> NodeConfig:
         bind_address=args.bind_address,
         log_format=args.log_format,
         log_level=args.log_level,
+        spec_dir=args.spec_dir,
+        serve_forecast=args.serve_forecast,
     )
 
 

@@ -21,6 +21,7 @@ from daemon.cri.runtime import NodeRuntime, connect
 from daemon.flags import cri_endpoints
 from daemon.forecast.render import draw, render, report_from
 from daemon.forecast.report import Outcome, Report
+from daemon.forecast.spec_store import SpecStore
 from daemon.forecast.version import OLDEST_MINOR, parse_minor
 from daemon.forecasting import kubelet_version, node_report, pods_of_node
 from daemon.kube.client import KubeClient
@@ -61,6 +62,8 @@ class ForecastConfig:
     all_nodes: bool
     daemon_port: int
     plot_file: str
+    spec_dir: str
+    """Where a node daemon keeps specs; "" for none."""
 
 
 def forecast_config(args: argparse.Namespace) -> ForecastConfig:
@@ -83,6 +86,8 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
         raise ConfigurationError("--pods leaves the API server alone, so it needs --from: see kubelet --version")
     if args.plot and not args.plot.lower().endswith((".png", ".svg", ".pdf")):
         raise ConfigurationError(f"--plot {args.plot}: the file's name has to end with .png, .svg or .pdf")
+    if args.spec_dir and not Path(args.spec_dir).is_dir():
+        raise ConfigurationError(f"--spec-dir {args.spec_dir}: there is no such folder")
     return ForecastConfig(
         to_version=args.to_version,
         from_version=from_version,
@@ -94,6 +99,7 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
         all_nodes=args.all_nodes,
         daemon_port=args.daemon_port,
         plot_file=args.plot,
+        spec_dir=args.spec_dir,
     )
 
 
@@ -160,7 +166,9 @@ async def _of_this_node(
         raise ConfigurationError(f"the node's own version: {error}; or give --from") from error
     runtime = await _runtime(config.cri_endpoints)
     try:
-        return await node_report(runtime, pods, from_version=running, to_version=config.to_version, node=node)
+        store = SpecStore(Path(config.spec_dir)) if config.spec_dir else None
+        versions = {"from_version": running, "to_version": config.to_version}
+        return await node_report(runtime, pods, **versions, node=node, store=store)
     finally:
         await runtime.close()
 
@@ -199,6 +207,8 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
             async with gate:
                 answer = await client.through_pod(*daemons[node], config.daemon_port, "forecast", params)
         except (ApiUnavailableError, ApiRefusedError) as error:
+            if isinstance(error, ApiRefusedError) and error.status == 404:
+                return failed.failing("its daemon serves no forecast: start it with --serve-forecast")
             return failed.failing(f"its daemon gave no answer: {error}")
         report = report_from(answer)
         return failed.failing(report.notes[-1]) if report.failed else report

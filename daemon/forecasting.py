@@ -1,12 +1,14 @@
 """Forecasts of the node's own containers: the runtime and the API server asked, the specs remembered.
 
-`crrd forecast` asks once; the node daemon asks now and then, for a metric and to keep the specs of what it has seen
-start, and whenever its page `/forecast` is opened. What follows from the answers is `daemon.forecast`'s matter.
+`crrd forecast` asks once; the node daemon, where it is told to, asks now and then, for a metric and to keep the specs
+of what it has seen start, and whenever its page `/forecast` is opened. What follows from the answers is
+`daemon.forecast`'s matter.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -15,22 +17,29 @@ import structlog
 from aiohttp import web
 
 from cri_stubs import api_pb2
+from daemon.beat import Beat
 from daemon.core.reading import mapping, text
 from daemon.cri import convert
-from daemon.forecast.container_hash import hash_of
 from daemon.forecast.inputs import Join, Running
 from daemon.forecast.render import shape
-from daemon.forecast.report import Forecast, ForecastInput, Report, forecast, parse_stored
+from daemon.forecast.report import Forecast, ForecastInput, Report, forecast
 from daemon.forecast.spec_store import SpecStore, StoredSpec
+from daemon.forecast.started_by import differing, mark
 from daemon.forecast.version import parse_minor
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import NODES, PODS
-from daemon.ports import ApiRefusedError, ApiUnavailableError, RuntimeCallError, RuntimeUnavailableError
+from daemon.lean import give_back
+from daemon.ports import ApiRefusedError, ApiUnavailableError, CrrdError, RuntimeCallError, RuntimeUnavailableError
 
-LOOK_SECONDS = 300.0
-"""Between two looks of the daemon: a metric about upgrades need not be fresher."""
+LOOK_SECONDS = 6 * 3600.0
+"""Between two looks of the daemon that nothing has caused: an idle daemon is to be quiet."""
+LEAST_SECONDS = 600.0
+"""Between any two looks: a node on which requests come all the time is not to list its pods all the time."""
+LOOK_LIMIT_SECONDS = 300.0
+"""For how long a look may take."""
 PAGE_AGE_SECONDS = 15.0
 """How old an answer of the page `/forecast` may be: nobody can make the daemon list more often than this."""
+_LATE_SECONDS = 60.0
 _PODS_IN_A_PAGE = 50
 """Few enough that a page of whole pods costs a daemon little memory."""
 
@@ -55,6 +64,7 @@ async def running_containers(source: ContainerSource) -> list[Running]:
             uid=container.labels.get(convert.LABEL_POD_UID, ""),
             name=container.labels.get(convert.LABEL_CONTAINER_NAME, "") or container.metadata.name,
             stored_hash=container.annotations.get(convert.ANNOTATION_HASH),
+            created_at=container.created_at,
         )
         for container in await source.containers()
         if container.state == api_pb2.CONTAINER_RUNNING
@@ -86,8 +96,9 @@ async def node_report(
     from_version: str,
     to_version: str,
     node: str,
+    store: SpecStore | None = None,
 ) -> Report:
-    """The forecast for all containers that run on this node.
+    """The forecast for all containers that run on this node; with a store, also what changed since their start.
 
     Raises:
         ValueError: one of the versions is none.
@@ -98,9 +109,17 @@ async def node_report(
     report = forecast((), from_version, to_version, node=node)
     found: list[Forecast] = []
     async for pod in pods:  # judged at once: whole specs of a full node would be the largest thing in memory
-        found += forecast(join.pod(pod), from_version, to_version).containers
+        found += forecast(_recall(join.pod(pod), store), from_version, to_version).containers
     found += forecast(join.rest(), from_version, to_version).containers
     return replace(report, containers=tuple(sorted(found, key=lambda f: (f.namespace, f.pod, f.name, f.id))))
+
+
+def _recall(containers: list[ForecastInput], store: SpecStore | None) -> list[ForecastInput]:
+    """The same, each with the spec that it was started with where one was kept."""
+    if store is None:
+        return containers
+    kept = ((each, store.get(each.id)) for each in containers)
+    return [replace(each, started_with=stored.container) if stored else each for each, stored in kept]
 
 
 class NodeForecast:
@@ -123,51 +142,73 @@ class NodeForecast:
         self.differing: int | None = None
         """Running containers whose stored hash is not the one that the running kubelet's version computes; None while
         that is not known. For the metric."""
+        self.beat = Beat()
+        self._said = ""
 
-    async def run(self) -> NoReturn:
-        """Look now and then, for ever; what cannot be reached is asked again the next time."""
-        said = ""
+    async def run(self, active: asyncio.Event, idle: asyncio.Event) -> NoReturn:
+        """Look at the start, after each busy time, and now and then; never in a busy time.
+
+        Args:
+            active: Set while a request is live.
+            idle: Set while none is.
+        """
         while True:
-            try:
+            self.beat.until(idle, "waiting for the last request to end")
+            await idle.wait()
+            self.beat.within(LOOK_LIMIT_SECONDS + _LATE_SECONDS, "looking")
+            known = await self._look_safely()
+            give_back()
+            self.beat.within(LEAST_SECONDS + _LATE_SECONDS, "waiting between two looks")
+            await asyncio.sleep(LEAST_SECONDS)
+            if not known:
+                continue
+            self.beat.within(LOOK_SECONDS + _LATE_SECONDS, "waiting for the next look")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS - LEAST_SECONDS):
+                    await active.wait()
+
+    async def _look_safely(self) -> bool:
+        """Look once, and say whether it went well. What goes wrong is told once; nothing else depends on a look."""
+        try:
+            async with asyncio.timeout(LOOK_LIMIT_SECONDS):
                 await self.look()
-                said = ""
-            except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
-                self.differing = None
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("no forecast", reason=said)
-            await asyncio.sleep(LOOK_SECONDS)
+        except (CrrdError, OSError) as error:
+            self.differing = None
+            if str(error) != self._said:
+                self._said = str(error)
+                log.warning("no forecast", reason=self._said or "no answer in time")
+        except Exception:
+            self.differing = None
+            log.exception("forecast broke")
+        else:
+            self._said = ""
+            return True
+        return False
 
     async def look(self) -> None:
         """Count the containers that differ now, and keep the specs of those that are new. Raises as `node_report`."""
-        version = await kubelet_version(self._client, self._node)
-        try:
-            parse_minor(version)
-        except ValueError:
-            self.differing = None
-            return
         join = Join(await running_containers(self._source))
-        differing, ids = 0, set()
+        marks, ids = [], set()
         async for pod in pods_of_node(self._client, self._node):
-            containers = join.pod(pod)
-            differing += forecast(containers, version, version).differing_now
-            ids |= {each.id for each in containers}
-            await self._keep(containers, version)
+            for each in join.pod(pod):
+                found = mark(each)
+                marks.append(found)
+                ids.add(each.id)
+                await self._keep(each, found.minor)
+                await asyncio.sleep(0)  # hashing takes a while: requests go first
         if self._store is not None:
             await asyncio.to_thread(self._store.keep_only, ids | {each.id for each in join.rest()})
-        self.differing = differing
+        self.differing = differing(marks)
 
-    async def _keep(self, containers: list[ForecastInput], version: str) -> None:
+    async def _keep(self, container: ForecastInput, minor: int | None) -> None:
+        """Keep the spec of a container that still has the one it was started with: its hash says so."""
         store = self._store
-        for each in containers:
-            if store is None or each.spec is None or each.id in store:
-                continue
-            if hash_of(each.spec, parse_minor(version)).value != parse_stored(each.stored_hash):
-                continue  # changed since: not what it was started with
-            try:
-                await asyncio.to_thread(store.put, StoredSpec(each.id, each.spec, version))
-            except (OSError, ValueError) as error:
-                log.warning("spec not kept", container=each.id, reason=str(error))
+        if store is None or container.spec is None or minor is None or container.id in store:
+            return
+        try:
+            await asyncio.to_thread(store.put, StoredSpec(container.id, container.spec, f"1.{minor}"))
+        except (OSError, ValueError) as error:
+            log.warning("spec not kept", container=container.id, reason=str(error))
 
     async def page(self, request: web.Request) -> web.Response:
         """`/forecast?to=1.31&from=v1.30.2` as JSON; without `from` the daemon asks for its Node."""
@@ -196,7 +237,7 @@ class NodeForecast:
                 pods_of_node(self._client, self._node),
                 from_version=today or await kubelet_version(self._client, self._node),
                 to_version=to,
-                node=self._node,
+                node=self._node,  # and no store: what has changed can be a secret, and this page is for the network
             )
             self._answers[to, today] = (time.monotonic(), report)
             return report

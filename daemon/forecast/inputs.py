@@ -29,6 +29,8 @@ class Running:
     uid: str
     name: str
     stored_hash: str | None
+    created_at: int = 0
+    """Nanoseconds since the epoch, the runtime's clock: for ordering only."""
 
 
 class Join:
@@ -66,5 +68,12 @@ def _specs(spec: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], Contai
 
 def _input(running: Running, spec: Mapping[str, Any] | None, kind: ContainerKind) -> ForecastInput:
     return ForecastInput(
-        running.namespace, running.pod, running.name, running.id, running.stored_hash, spec or None, kind
+        namespace=running.namespace,
+        pod=running.pod,
+        name=running.name,
+        id=running.id,
+        stored_hash=running.stored_hash,
+        spec=spec or None,
+        kind=kind,
+        created_at=running.created_at,
     )

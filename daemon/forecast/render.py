@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from daemon.core.reading import text
-from daemon.forecast.report import ContainerKind, Forecast, Outcome, Report
+from daemon.forecast.report import Change, ContainerKind, Forecast, Outcome, Report
 
 FORMATS = ("table", "json", "yaml")
 _HEADINGS = ("NAMESPACE", "POD", "CONTAINER", "STORED", "EXPECTED", "OUTCOME", "REASON")
@@ -33,6 +33,9 @@ def shape(report: Report) -> dict[str, Any]:
                 "outcome": each.outcome.value,
                 "reason": each.reason,
                 "differsNow": each.differs_now,
+                "changedSinceStart": None
+                if each.changes is None
+                else [{"what": change.what, "restart": change.restart} for change in each.changes],
             }
             for each in report.containers
         ],
@@ -54,6 +57,7 @@ def report_from(body: Mapping[str, Any]) -> Report:
                 outcome=Outcome(each["outcome"]),
                 reason=str(each["reason"]),
                 differs_now=each["differsNow"] is True,
+                changes=_changes(each.get("changedSinceStart")),
             )
             for each in body["containers"]
         )
@@ -61,6 +65,13 @@ def report_from(body: Mapping[str, Any]) -> Report:
         return Report(str(body["from"]), str(body["to"]), containers, str(body["node"]), notes, body["failed"] is True)
     except (KeyError, TypeError, ValueError):
         return Report("", "", (), text(body.get("node"))).failing("its daemon's answer cannot be read")
+
+
+def _changes(found: Any) -> tuple[Change, ...] | None:
+    """What `shape` made of them; None also for a daemon that does not know them."""
+    if found is None:
+        return None
+    return tuple(Change(str(each["what"]), each["restart"] is True) for each in found)
 
 
 def render(reports: Sequence[Report], output: str) -> str:
@@ -100,11 +111,20 @@ def _table(report: Report) -> str:
             _number(each.stored),
             _number(each.target),
             each.outcome.value,
-            each.reason,
+            "; ".join([each.reason, *_told(each.changes)]),
         )
         for each in report.containers
     ]
     return "\n".join([*_columns([_HEADINGS, *rows] if rows else []), summary(report), *report.notes])
+
+
+def _told(changes: Sequence[Change] | None) -> list[str]:
+    """What a table says of the changes since a container's start."""
+    if changes is None:
+        return []
+    if not changes:
+        return ["the spec means what it was started with"]
+    return [f"changed since its start: {', '.join(change.what for change in changes)}"]
 
 
 def _number(value: int | None) -> str:

@@ -15,6 +15,7 @@ from daemon.forecast.container_hash import Hash, era, hash_of
 from daemon.forecast.container_types import added_fields
 from daemon.forecast.init_actions import SIDECAR_HASH_SINCE
 from daemon.forecast.restart_rules import SIDECARS_SINCE
+from daemon.forecast.spec_diff import diff
 from daemon.forecast.version import NEWEST_MINOR, parse_minor
 
 
@@ -49,6 +50,20 @@ class ForecastInput:
     spec: Mapping[str, Any] | None
     """The container as in the pod's JSON; None where the API has no such pod or container."""
     kind: ContainerKind = ContainerKind.CONTAINER
+    started_with: Mapping[str, Any] | None = None
+    """The spec that it was started with, where one was kept."""
+    created_at: int = 0
+    """Nanoseconds since the epoch, the runtime's clock: for ordering only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What has changed in a container's spec since it was started."""
+
+    what: str
+    """As `spec_diff.Difference` says it."""
+    restart: bool
+    """Whether only a container that is started anew gets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +83,8 @@ class Forecast:
     reason: str
     differs_now: bool = False
     """Whether the running kubelet's version computes another hash than the stored one, too."""
+    changes: tuple[Change, ...] | None = None
+    """What its spec means now and did not mean when it was started; None where the spec of its start is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +157,19 @@ def _one(container: ForecastInput, today: int, target: int) -> Forecast:
         target=then.value,
         outcome=outcome,
         reason=reason,
-        differs_now=_is_compared(container.kind, today) and None not in (stored, now.value) and stored != now.value,
+        differs_now=is_compared(container.kind, today) and None not in (stored, now.value) and stored != now.value,
+        changes=_changes(container),
     )
 
 
-def _is_compared(kind: ContainerKind, minor: int) -> bool:
+def _changes(container: ForecastInput) -> tuple[Change, ...] | None:
+    """By meaning, and so for every version alike: no hash is needed for it."""
+    if container.started_with is None or container.spec is None:
+        return None
+    return tuple(Change(str(found), found.restart) for found in diff(container.started_with, container.spec))
+
+
+def is_compared(kind: ContainerKind, minor: int) -> bool:
     """Whether kubelet 1.`minor` compares the hashes of such containers."""
     return kind is ContainerKind.CONTAINER or (kind is ContainerKind.SIDECAR and minor >= SIDECAR_HASH_SINCE)
 
@@ -161,7 +186,7 @@ def _judge(
     container: ForecastInput, stored: int | None, now: Hash, then: Hash, minors: tuple[int, int]
 ) -> tuple[Outcome, str]:
     today, target = minors
-    if not _is_compared(container.kind, target):
+    if not is_compared(container.kind, target):
         return _not_compared(container.kind, target)
     if container.stored_hash is None:
         return Outcome.UNKNOWN, "the container has no hash of kubelet's on it"
@@ -175,7 +200,7 @@ def _judge(
         return Outcome.KEEP, "the hash stays the same"
     if now.value is None:
         return Outcome.REBUILD, f"kubelet 1.{target} hashes {era(target)}, and this is not what is stored"
-    if now.value != stored and not _is_compared(container.kind, today):
+    if now.value != stored and not is_compared(container.kind, today):
         return Outcome.REBUILD, f"kubelet 1.{target} compares the hash of a {container.kind}, 1.{today} did not"
     if now.value != stored:
         return Outcome.REBUILD, f"the spec is not the one it was started with: kubelet 1.{today} would rebuild it, too"

@@ -33,7 +33,7 @@ class StoredSpec:
     container: Mapping[str, Any]
     """As in the pod's JSON at that time."""
     kubelet_version: str
-    """Of the kubelet that was running when it was seen."""
+    """Of a kubelet that hashes as the one that started it."""
 
 
 class SpecStore:

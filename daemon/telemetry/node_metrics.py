@@ -136,6 +136,10 @@ class NodeMetrics:
         """From now on also tell where the daemon stands."""
         self._registry.register(_StateCollector(state, self._clock, self._namespace))
 
+    def show_differing(self, differing: Callable[[], int | None]) -> None:
+        """Also tell how many containers have a hash that their kubelet would not compute; None while unknown."""
+        self._registry.register(_DifferingCollector(differing))
+
     def cri_call(self, method: str, code: str, seconds: float) -> None:
         """See `daemon.cri.client.OnCall`."""
         self._cri_calls((method, code), seconds)
@@ -257,6 +261,19 @@ def _outcome(request: Request) -> str:
     if succeeded == 0:
         return "failed"
     return "succeeded" if succeeded == len(request.containers) else "partial"
+
+
+class _DifferingCollector(Collector):
+    """One gauge, absent while its value is not known."""
+
+    def __init__(self, differing: Callable[[], int | None]) -> None:
+        self._differing = differing
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauge, where there is one."""
+        if (count := self._differing()) is not None:
+            name = "crrd_kubelet_hash_mismatch_containers"
+            yield GaugeMetricFamily(name, "Containers whose stored hash their kubelet would not compute.", float(count))
 
 
 class _StateCollector(Collector):

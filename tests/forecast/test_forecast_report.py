@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from daemon.core.model import ANNOTATION_CONFIG_HASH
 from daemon.forecast.container_hash import container_hash
 from daemon.forecast.inputs import Join, Running
 from daemon.forecast.render import draw, render, report_from, shape
-from daemon.forecast.report import ContainerKind, ForecastInput, Outcome, Report, forecast, parse_stored
+from daemon.forecast.report import Change, ContainerKind, ForecastInput, Outcome, Report, forecast, parse_stored
 
 Json = dict[str, Any]
 SPEC: Json = {"name": "app", "image": "nginx:1.25", "resources": {}, "terminationMessagePath": "/dev/termination-log"}
@@ -75,6 +76,23 @@ CASES: list[tuple[ForecastInput, str, str, str, str]] = [
 @pytest.mark.parametrize(("container", "from_version", "to_version", "outcome", "reason"), CASES)
 def test_outcomes(container: ForecastInput, from_version: str, to_version: str, outcome: str, reason: str) -> None:
     assert judged(container, from_version, to_version) == (outcome, reason)
+
+
+def test_what_changed_since_the_start_is_told_by_meaning() -> None:
+    limits = {"resources": {"limits": {"cpu": "0.5"}}}
+    same = replace(one(stored("1.31"), SPEC | {"resources": {"limits": {"cpu": "500m"}}}), started_with=SPEC | limits)
+    other = replace(one("abc"), pod="x", started_with=SPEC | {"image": "nginx:1.24", "workingDir": "/"})
+    report = forecast([same, other, replace(one("abc"), pod="y")], "1.31", "1.32")
+    changed = (
+        Change('image: "nginx:1.24" → "nginx:1.25" (needs a restart)', restart=True),
+        Change('workingDir: "/" → absent (needs a restart)', restart=True),
+    )
+    assert [each.changes for each in report.containers] == [(), changed, None]
+    assert report_from(shape(report)) == report
+    table = render([report], "table")
+    assert "the hash stays the same; the spec means what it was started with" in table
+    assert f"{CHANGED}; changed since its start: image: " in table
+    assert table.count(CHANGED) == 2
 
 
 def mixed() -> Report:

@@ -26,11 +26,11 @@ def daemon_pod(node: str, phase: str = "Running") -> Json:
 
 
 class Cluster:
-    """Five nodes: kept, rebuilt, one whose daemon answers nonsense, one whose daemon is ill, one without a daemon."""
+    """Nodes: kept, rebuilt, a daemon that answers nonsense, one that is ill, none, and one that serves no forecast."""
 
     def __init__(self) -> None:
         self.asked: list[Json] = []
-        self.nodes = ["n1", "n2", "n3", "n4", "n5"]
+        self.nodes = ["n1", "n2", "n3", "n4", "n5", "n6"]
         self.kubeconfig = ""
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -41,7 +41,7 @@ class Cluster:
             return web.json_response({"metadata": meta, "items": found})
         if request.path == "/api/v1/pods":
             assert request.query["labelSelector"] == DAEMONS
-            pods = [daemon_pod(node) for node in ("n1", "n2", "n3", "n4")] + [daemon_pod("n5", "Pending")]
+            pods = [daemon_pod(node) for node in ("n1", "n2", "n3", "n4", "n6")] + [daemon_pod("n5", "Pending")]
             return web.json_response({"metadata": meta, "items": pods})
         node = request.path.removeprefix("/api/v1/namespaces/crrd-node/pods/crrd-").removesuffix(":9420/proxy/forecast")
         self.asked.append({"node": node, **request.query})
@@ -49,6 +49,8 @@ class Cluster:
             return web.json_response({"hello": 1})
         if node == "n4":
             return web.json_response({"kind": "Status", "message": "no runtime", "code": 503}, status=503)
+        if node == "n6":
+            return web.Response(status=404, text="404: Not Found")
         stored = container_hash(SPEC, "1.31" if node == "n1" else "1.30")
         container = ForecastInput("shop", f"pod-{node}", "app", "c1", f"{stored:x}", SPEC)
         return web.json_response(shape(forecast([container], "v1.30.2", "1.31", node=node)))
@@ -65,6 +67,7 @@ class Cluster:
             all_nodes=True,
             daemon_port=9420,
             plot_file="",
+            spec_dir="",
         )
 
 
@@ -98,12 +101,13 @@ async def test_every_daemon_is_asked(cluster: Cluster, capsys: pytest.CaptureFix
         "n2": {"keep": 0, "rebuild": 1, "unknown": 0},
     }
     assert {each["node"]: each["failed"] for each in reports} == {
-        "n1": False, "n2": False, "n3": True, "n4": True, "n5": True,
+        "n1": False, "n2": False, "n3": True, "n4": True, "n5": True, "n6": True,
     }  # fmt: skip
     assert reports[2]["notes"] == ["its daemon's answer cannot be read"]
     assert "no runtime" in reports[3]["notes"][0]
     assert reports[4]["notes"] == ["no node daemon of crrd runs there"]
-    assert {each["node"] for each in cluster.asked} == {"n1", "n2", "n3", "n4"}
+    assert reports[5]["notes"] == ["its daemon serves no forecast: start it with --serve-forecast"]
+    assert {each["node"] for each in cluster.asked} == {"n1", "n2", "n3", "n4", "n6"}
     assert all((each["to"], each["from"]) == ("1.31", "v1.30.2") for each in cluster.asked)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,7 @@ async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
         node_name=cluster.node_name,
         kubeconfig=cluster.kubeconfig,
         cri_endpoint=cluster.cri_endpoint,
+        flags=("--serve-forecast",),
     )
     await daemon.start()
     try:
@@ -129,6 +131,55 @@ async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
     assert report["totals"] == {"keep": 0, "rebuild": 1, "unknown": 0}
     assert refused[0] == 400
     assert "'soon' is no version of Kubernetes" in refused[1]
+
+
+async def test_nobody_is_served_a_forecast_unasked(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    await run_pod(cluster, "web")
+    url = f"http://{await node_daemon.address()}/forecast"
+    async with aiohttp.ClientSession() as session, session.get(url, params={"to": "1.30"}) as answer:
+        assert answer.status == 404
+
+
+async def test_the_daemon_keeps_specs_and_counts_what_differs(cluster: Cluster, tmp_path: Path) -> None:
+    pod = await run_pod(cluster, "web", container("app"), container("log"))
+    folder = tmp_path / "specs"
+    daemon = NodeDaemon(
+        tmp_path / "daemon.log",
+        node_name=cluster.node_name,
+        kubeconfig=cluster.kubeconfig,
+        cri_endpoint=cluster.cri_endpoint,
+        env={"CRRD_SPEC_DIR": str(folder)},
+    )
+
+    async def differing() -> float:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(30):
+            while True:
+                async with session.get(f"http://{await daemon.address()}/metrics") as answer:
+                    lines = (await answer.text()).splitlines()
+                found = [line for line in lines if line.startswith("crrd_kubelet_hash_mismatch_containers ")]
+                if found:
+                    return float(found[0].split()[1])
+                await asyncio.sleep(0.05)
+
+    await daemon.start()
+    try:
+        assert await differing() == 0
+    finally:
+        await daemon.terminate()
+    assert {spec.container["name"] for spec in SpecStore(folder)} == {"app", "log"}
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+    names = {each["name"]: each["containerID"].partition("://")[2] for each in pod["status"]["containerStatuses"]}
+    kept = SpecStore(folder).get(names["app"])
+    assert kept is not None
+    SpecStore(folder).put(replace(kept, container={**kept.container, "workingDir": "/elsewhere"}))
+    code, out, _ = await crrd("--to", "1.36", "--spec-dir", str(folder), "-o", "json", *on_node(cluster))
+    assert code == 0
+    changed = {each["container"]: each["changedSinceStart"] for each in json.loads(out)["containers"]}
+    assert changed == {
+        "app": [{"what": 'workingDir: "/elsewhere" → absent (needs a restart)', "restart": True}],
+        "log": [],
+    }
 
 
 async def test_what_the_daemon_sees_start_is_kept(cluster: Cluster, tmp_path: Path) -> None:
@@ -158,6 +209,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("--to", "1.31", "--pods", "x", "--all-nodes"), "--pods and --all-nodes do not go together"),
     (("--to", "1.31", "--from", "1.30", "--pods", "/proc/none"), "--pods /proc/none: No such file or directory"),
     (("--to", "1.31", "--from", "1.30", "--pods", "/bin/sh"), "--pods /bin/sh: this is no text"),
+    (("--to", "1.31", "--spec-dir", "/proc/none"), "--spec-dir /proc/none: there is no such folder"),
     (("--to", "1.31", "--plot", "x.gif"), "--plot x.gif: the file's name has to end with .png, .svg or .pdf"),
     (("--to", "1.31", "--kubeconfig", "/nonexistent"), "/nonexistent"),
     (("--to", "1.31"), "not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig"),
