@@ -11,8 +11,10 @@ from typing import Any
 from daemon.forecast import go_values
 from daemon.forecast.container_types import Field, InexpressibleError, Kind, fields, require_known
 from daemon.forecast.quantity import NOTHING, Quantity
+from daemon.forecast.texts import Texts
 
 _WORD = 64
+_texts = Texts()
 
 
 def dump(container: Mapping[str, Any], minor: int) -> str:
@@ -77,7 +79,7 @@ def _absent(field: Field, minor: int) -> str:
 
 def _value(field: Field, value: Any, minor: int, path: str) -> str:
     if field.kind is Kind.STRUCT:
-        return _struct(value, field.type, minor, path)
+        return _texts(value, field.type, minor, lambda: _struct(value, field.type, minor, path))
     if field.kind is Kind.QUANTITY:
         return _quantity(go_values.amount(value, path), path)
     if field.kind is Kind.INT_OR_STRING:

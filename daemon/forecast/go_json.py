@@ -9,6 +9,7 @@ from typing import Any
 from daemon.forecast import go_values
 from daemon.forecast.container_types import Field, InexpressibleError, Kind, flat_fields, require_known
 from daemon.forecast.quantity import Quantity
+from daemon.forecast.texts import Texts
 
 _ESCAPED = re.compile(r"""[<>&\u2028\u2029"\\\x00-\x1f]""")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
@@ -16,6 +17,8 @@ _GO_1_22 = {"\b": "\\b", "\f": "\\f"}
 """Go writes these so since 1.22, and `\\u0008` before."""
 _BEFORE_GO_1_22, _SINCE_GO_1_22 = 26, 30
 """Minor versions whose every patch release was built with a Go before 1.22, and after; between, it changed midway."""
+
+_texts = Texts()
 
 
 class Writer:
@@ -80,7 +83,7 @@ class Writer:
 
     def _value(self, field: Field, value: Any, path: str) -> str:
         if field.kind is Kind.STRUCT:
-            return self._struct(value, field.type, path)
+            return _texts(value, field.type, self._minor, lambda: self._struct(value, field.type, path))
         if field.kind is Kind.QUANTITY:
             return self._quantity(go_values.amount(value, path), path)
         if field.kind is Kind.INT_OR_STRING:

@@ -25,7 +25,7 @@ def container(number: int) -> dict[str, Any]:
     mount = "/var/run/secrets/kubernetes.io/serviceaccount"
     return {
         "name": f"app-{number}",
-        "image": f"registry.example.com/team-{number % 97}/service-{number}:v1.{number % 50}.0",
+        "image": f"team-{number % 97}/service-{number}:v1.{number % 50}.0",
         "args": ["--listen=:8080", f"--shard={number}"],
         "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}],
         "env": [{"name": f"VARIABLE_{n}", "value": f"value-{n}-{number}"} for n in range(6)],

@@ -285,3 +285,19 @@ def test_anything_may_stand_anywhere(vector: dict[str, Any], data: st.DataObject
     key = data.draw(st.sampled_from(sorted(container)))
     found = hash_of(container | {key: value}, minor)
     assert (found.value is None) == bool(found.why)
+
+
+@pytest.mark.parametrize("version", ["1.15", "1.30"])
+def test_parts_that_are_alike_but_not_the_same_are_told_apart(version: str) -> None:
+    """What was written once is remembered: true and 1, and a text and a number, are not the same part."""
+
+    def with_part(part: Any) -> int | None:
+        return container_hash({"name": "a", "image": "b", "livenessProbe": {"httpGet": part}}, version)
+
+    hashes = [with_part({"port": port}) for port in (1, "1", 2)]
+    assert len(set(hashes)) == 3
+    assert [with_part({"port": port}) for port in (1, "1", 2)] == hashes
+    for _ in range(2):
+        assert with_part({"port": True}) is None
+        assert with_part({"port": 1, "path": 1}) is None
+    assert with_part({"port": 1, "path": "/"}) == with_part({"path": "/", "port": 1})
