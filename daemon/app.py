@@ -49,7 +49,7 @@ def run_node(config: NodeConfig) -> int:
     Raises:
         ConfigurationError: something that waiting does not heal.
     """
-    configure(config.log_format, config.log_level)
+    configure(config.log_format, config.log_level, node=config.node_name)
     return asyncio.run(_Node(config).run())
 
 
@@ -83,7 +83,7 @@ class _Node:
         config = self._config
         stop = stop_on_signals()
         toggle_debug_on_signal()
-        log.info("starting", version=__version__, node=config.node_name)
+        log.info("starting", version=__version__)
         access = find_access(config.kubeconfig, os.environ)
         self._health.ready["runtime"] = lambda: "" if self._runtime else "no runtime has answered yet"
         pages = [*self._health.routes(), metrics_route(self._registry)]

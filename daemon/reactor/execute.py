@@ -256,8 +256,7 @@ class Executor:
             self._write_after.pop(request.uid, None)
             causes = action.causes if isinstance(action, WriteStatus) else NO_CAUSES
             self._recorder.written(request, written, causes)
-            if written.completed and not request.completed:
-                _say_completed(written)
+            _say_moves(request, written)
             self._board.request_changed(written)
         finally:
             self._writing.discard(request.uid)
@@ -271,7 +270,7 @@ class Executor:
         delay = max(backoff.delay(failures), retry_after or 0.0)
         self._write_after[request.uid] = (asyncio.get_running_loop().time() + delay, request.resource_version)
         say = log.debug if isinstance(error, ConflictError) else log.warning
-        say("request not written", request=request.key, error=str(error), retry_in=round(delay, 1))
+        say("request not written", **_whose(request), error=str(error), retry_in=round(delay, 1))
 
 
 def _reason(error: Exception, what: str) -> str:
@@ -284,15 +283,22 @@ def _reason(error: Exception, what: str) -> str:
 
 def _who(action: StopContainer | RunHook) -> dict[str, str]:
     """What every log line of a hook or a stop says."""
-    return {
-        "request": action.request.key,
-        "pod": action.request.pod_key,
-        "container": action.instance.name,
-        "container_id": action.instance.id,
-    }
+    return {**_whose(action.request), "container": action.instance.name, "container_id": action.instance.id}
 
 
-def _say_completed(request: Request) -> None:
-    """One log line for the end of a request."""
-    states = {state.name: state.phase.value for state in request.status.states}
-    log.info("request completed", request=request.key, pod=request.pod_key, message=request.status.message, **states)
+def _whose(request: Request) -> dict[str, str]:
+    """What every log line about a request says."""
+    return {"request": request.key, "request_uid": request.uid, "pod": request.pod_key}
+
+
+def _say_moves(before: Request, after: Request) -> None:
+    """One log line for each container, and for the request itself, whose phase a write has changed."""
+    say = log.bind(**_whose(after))
+    for state in after.status.states:
+        old = before.status.state(state.name)
+        if state.phase is not old.phase:
+            say.info("container state", container=state.name, phase=state.phase.value, message=state.message or None)
+    if after.completed and not before.completed:
+        say.info("request completed", message=after.status.message)
+    elif after.status.phase is not before.status.phase:
+        say.info("request state", phase=after.status.phase.value, message=after.status.message or None)

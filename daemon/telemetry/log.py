@@ -18,6 +18,10 @@ LONGEST_VALUE = 2048
 """Characters of one value that are kept: hook output and server answers are not ours."""
 
 
+_processors: list[Any] = []
+"""One list for the life of the process: loggers keep the one that they were first used with."""
+
+
 class _Level:
     """The level in force, changeable at run time."""
 
@@ -40,28 +44,37 @@ class _StandardError(io.TextIOBase):
             sys.stderr.flush()
 
 
-def configure(log_format: LogFormat, level: str) -> None:
+def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
     """Set up structlog for this process.
 
     Args:
         log_format: `console` for people (coloured on a terminal), `json` for machines.
         level: debug, info, warning or error.
+        everywhere: What every line says, e.g. the node's name.
     """
+
+    def bind(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        for key, value in everywhere.items():
+            event.setdefault(key, value)
+        return event
+
     _Level.number = _Level.configured = getattr(logging, level.upper())
     renderer: Any
     if log_format == "json":
         renderer = structlog.processors.JSONRenderer()
     else:
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
+    _processors[:] = [
+        _drop_below_level,
+        bind,
+        _cut,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        *([structlog.processors.format_exc_info] if log_format == "json" else []),
+        renderer,
+    ]
     structlog.configure(
-        processors=[
-            _drop_below_level,
-            _cut,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([structlog.processors.format_exc_info] if log_format == "json" else []),
-            renderer,
-        ],
+        processors=_processors,
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _StandardError())),
         cache_logger_on_first_use=True,
     )

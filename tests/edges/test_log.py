@@ -9,7 +9,7 @@ PROGRAM = """
 from daemon.telemetry.log import configure
 import structlog
 
-configure({log_format!r}, "info")
+configure({log_format!r}, "info", node="worker-1")
 log = structlog.get_logger("test")
 for number in range(3):
     log.info("a line", number=number, text="x" * 5000, nothing=None)
@@ -51,6 +51,7 @@ def test_lines_are_short_and_say_only_what_there_is() -> None:
     lines = done.stderr.splitlines()
     assert len(lines) == 4
     assert '"number": 2' in lines[2]
+    assert all('"node": "worker-1"' in line for line in lines)
     assert "(5000 characters)" in lines[0]
     assert "nothing" not in done.stderr
     assert "not asked for" not in done.stderr

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from daemon.core.actions import EventReason
 from daemon.core.model import Hook, InstanceState, RequestPhase, RestartPolicy, StatePhase, Strategy
@@ -40,6 +41,20 @@ async def test_a_static_pod_has_another_uid_on_its_node() -> None:
         assert [state.phase for state in status.states] == [StatePhase.SUCCEEDED]
         assert node.stops == [("old", 30)]
         assert len(node.known) == 2
+
+
+async def test_containers_may_be_named_as_log_lines_are() -> None:
+    names = ["event", "request", "pod", "message", "level", "exc-info"]
+    async with MemoryNode(*names) as node:
+        with capture_logs() as logs:
+            node.post(request(*names))
+            await node.completed()
+        moves = [line for line in logs if line["event"] == "container state" and line["phase"] == "Succeeded"]
+        assert [line["container"] for line in moves] == names
+        assert {(line["request"], line["request_uid"], line["pod"]) for line in moves} == {
+            (node.requests["r1"].key, "r1", "default/web")
+        }
+        assert [line["event"] for line in logs][-1] == "request completed"
 
 
 async def test_a_hook_costs_one_more_and_its_time_is_taken_off() -> None:
