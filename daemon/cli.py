@@ -72,7 +72,7 @@ def _add_node(commands: "Commands[argparse.ArgumentParser]") -> None:
     node.add_argument(
         "--serve-forecast",
         action=argparse.BooleanOptionalAction,
-        default=env_default("CRRD_SERVE_FORECAST").lower() in ("1", "true", "yes"),
+        default=env_default("CRRD_SERVE_FORECAST", "false"),
         help="serve /forecast, for `crrd forecast --all-nodes`: whoever reaches the bind address can read which pods\n"
         "the node has (environment: CRRD_SERVE_FORECAST; default: off)",
     )

@@ -45,6 +45,15 @@ def check_log_choices(args: argparse.Namespace) -> None:
             raise ConfigurationError(f"{name} is {value!r}, but has to be one of {', '.join(allowed)}")
 
 
+def _switch(name: str, value: bool | str) -> bool:
+    """A flag that is on or off, or the text of its variable."""
+    if isinstance(value, bool):
+        return value
+    if value.lower() not in ("true", "false", "1", "0"):
+        raise ConfigurationError(f"{name} is {value!r}, but has to be true or false")
+    return value.lower() in ("true", "1")
+
+
 def node_config(args: argparse.Namespace) -> NodeConfig:
     """The configuration of `crrd node`.
 
@@ -64,7 +73,7 @@ def node_config(args: argparse.Namespace) -> NodeConfig:
         log_format=args.log_format,
         log_level=args.log_level,
         spec_dir=args.spec_dir,
-        serve_forecast=args.serve_forecast,
+        serve_forecast=_switch("CRRD_SERVE_FORECAST", args.serve_forecast),
     )
 
 

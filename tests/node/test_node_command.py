@@ -57,6 +57,11 @@ class TestConfiguration:
         assert result.returncode == 2
         assert "CRRD_LOG_LEVEL is 'loud', but has to be one of debug, info, warning, error" in last_line(result)
 
+    def test_a_switch_from_the_environment(self) -> None:
+        result = node("--node-name", "a", CRRD_SERVE_FORECAST="maybe")
+        assert result.returncode == 2
+        assert "CRRD_SERVE_FORECAST is 'maybe', but has to be true or false" in last_line(result)
+
     def test_no_credentials(self) -> None:
         result = node("--node-name", "a")
         assert result.returncode == 2
