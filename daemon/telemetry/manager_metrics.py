@@ -14,12 +14,11 @@ from prometheus_client.registry import Collector
 from daemon.core import lifecycle as lc
 from daemon.core.actions import EmitEvent
 from daemon.core.admission import DenialReason
-from daemon.telemetry.metrics import FAST_BUCKETS, ApiCallMetrics, Capped, new_registry, start_at_zero
+from daemon.telemetry.metrics import FAST_BUCKETS, NONE, Capped, api_call_metrics, new_registry, start_at_zero
 
 USERS = 50
 """Users who ask for recreates and are told apart, for the life of the process."""
 WEBHOOKS = ("mutate", "validate", "pods")
-_NONE = "none"
 _ACTIONS: dict[type[lc.LifecycleAction], str] = {
     lc.AddFinalizer: "finalizer_added",
     lc.AcquireUnready: "readiness_acquired",
@@ -37,7 +36,7 @@ class ManagerMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = new_registry()
-        self.api_call = ApiCallMetrics(registry)
+        self.api_call = api_call_metrics(registry)
         """For the API clients: `on_call`."""
         self._reviews = Counter(
             "crrd_admission_reviews",
@@ -71,7 +70,7 @@ class ManagerMetrics:
         self._deletions = Counter(
             "crrd_ttl_deletions", "Completed requests that were deleted after their TTL.", registry=registry
         )
-        start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (_NONE,))
+        start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (NONE,))
         start_at_zero(self._reviews, ("mutate", "validate"), ("denied",), DenialReason)
         start_at_zero(self._actions, [*lc.EndCause, *_ACTIONS.values()])
 
@@ -83,7 +82,7 @@ class ManagerMetrics:
 
     def reviewed(self, webhook: str, decision: str, reason: str, seconds: float) -> None:
         """An admission call was answered; see `daemon.manager.webhook.ReviewObserver`."""
-        key = (webhook, decision, reason or _NONE)
+        key = (webhook, decision, reason or NONE)
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._reviews.labels(*key)
@@ -92,7 +91,7 @@ class ManagerMetrics:
 
     def admitted(self, user: str) -> None:
         """A new request was let in."""
-        self._admitted.labels(self._user(user or _NONE)).inc()
+        self._admitted.labels(self._user(user or NONE)).inc()
 
     def acted(self, action: lc.LifecycleAction) -> None:
         """The lifecycle controller did this."""

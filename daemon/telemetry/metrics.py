@@ -22,6 +22,7 @@ FAST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 STAGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 """Seconds, for stages of a recreate: from a container that obeys at once to a grace period of half an hour."""
 OTHER = "other"
+NONE = "none"
 NOTES = 1000
 """What a ledger notes at most before it counts."""
 
@@ -50,17 +51,22 @@ def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
 class Ledger(Collector):
     """Notes what is to be counted, and counts it in one go when somebody reads the metrics, or when it has got long.
 
-    What is counted happens on the way to a stop, among much else: noting takes a tenth of the CPU time of counting.
-    To be made before the metrics that it feeds: a registry asks its collectors in order.
+    What is counted happens on the way to a stop, among much else: noting takes a fraction of the CPU time of counting,
+    and what is alike is counted together. To be made before the metrics that it feeds: a registry asks its collectors
+    in order.
+
+    Args:
+        count: counts the notes that it is given.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._notes: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+    def __init__(self, registry: CollectorRegistry, count: Callable[[list[tuple[Any, ...]]], None]) -> None:
+        self._count = count
+        self._notes: list[tuple[Any, ...]] = []
         registry.register(self)
 
-    def note(self, count: Callable[..., object], *args: Any) -> None:
-        """Call this with these arguments, later."""
-        self._notes.append((count, args))
+    def note(self, *what: Any) -> None:
+        """Count this, later."""
+        self._notes.append(what)
         if len(self._notes) >= NOTES:
             self._settle()
 
@@ -75,12 +81,11 @@ class Ledger(Collector):
 
     def _settle(self) -> None:
         notes, self._notes = self._notes, []
-        for count, args in notes:
-            count(*args)
+        self._count(notes)
 
 
 class CallMetrics:
-    """Calls by labels, with their latency by the first of the labels. Call it with the labels' values and seconds.
+    """Calls by labels, with their latency by the first of the labels.
 
     Args:
         name: the metrics' common beginning, e.g. `crrd_api_call`.
@@ -89,7 +94,9 @@ class CallMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, name: str, what: str, labels: tuple[str, ...]) -> None:
-        self._ledger = Ledger(registry)
+        self._ledger = Ledger(registry, self._count)
+        self.note = self._ledger.note
+        """Notes one call: the labels' values, a number (0 for none) or a text each, then the seconds that it took."""
         self._calls = Counter(f"{name}s", f"{what}.", labels, registry=registry)
         self._seconds = Histogram(
             f"{name}_duration_seconds",
@@ -99,24 +106,20 @@ class CallMetrics:
             buckets=FAST_BUCKETS,
         )
 
-    def __call__(self, values: tuple[str | int, ...], seconds: float) -> None:
-        """Count one call; a label's value may be a number."""
-        self._ledger.note(self._count, values, seconds)
+    def _count(self, notes: list[tuple[Any, ...]]) -> None:
+        alike: dict[tuple[Any, ...], list[float]] = {}
+        for *values, seconds in notes:
+            alike.setdefault(tuple(values), []).append(seconds)
+        for labels, durations in alike.items():
+            self._calls.labels(*(value or NONE for value in labels)).inc(len(durations))
+            observe = self._seconds.labels(labels[0]).observe
+            for seconds in durations:
+                observe(seconds)
 
-    def _count(self, values: tuple[str | int, ...], seconds: float) -> None:
-        self._calls.labels(*values).inc()
-        self._seconds.labels(values[0]).observe(seconds)
 
-
-class ApiCallMetrics:
-    """Told of every call to the API server; see `daemon.kube.transport.CallObserver`."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._calls = CallMetrics(registry, "crrd_api_call", "calls to the API server", ("verb", "resource", "code"))
-
-    def __call__(self, verb: str, resource: str, status: int, seconds: float) -> None:
-        """One call has been answered (status: HTTP's, 0 for no answer); seconds until its answer began."""
-        self._calls((verb, resource, status or "none"), seconds)
+def api_call_metrics(registry: CollectorRegistry) -> Callable[[str, str, int, float], None]:
+    """Metrics of the calls to the API server: what tells of them is a `daemon.kube.transport.CallObserver`."""
+    return CallMetrics(registry, "crrd_api_call", "calls to the API server", ("verb", "resource", "code")).note
 
 
 class Capped:

@@ -7,6 +7,7 @@ stages that were under way begin anew, or are left out where their beginning is 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -17,10 +18,10 @@ from daemon.core.model import PLURAL, Hook, HookResult, Request, RequestPhase, S
 from daemon.telemetry.metrics import (
     OTHER,
     STAGE_BUCKETS,
-    ApiCallMetrics,
     CallMetrics,
     Capped,
     Ledger,
+    api_call_metrics,
     start_at_zero,
 )
 
@@ -84,10 +85,13 @@ class NodeMetrics:
         self._registry = registry
         self._clock = clock
         self._tracks: dict[str, _Track] = {}
-        self._note = Ledger(registry).note
+        self._note = Ledger(registry, _settle).note
         self._namespace = Capped(NAMESPACES)
-        self.api_call = ApiCallMetrics(registry)
-        self._cri_calls = CallMetrics(registry, "crrd_cri_call", "calls to the container runtime", ("method", "code"))
+        self.api_call = api_call_metrics(registry)
+        """For the API client: `on_call`."""
+        cri_calls = CallMetrics(registry, "crrd_cri_call", "calls to the container runtime", ("method", "code"))
+        self.cri_call = cri_calls.note
+        """For the runtime's client: see `daemon.cri.client.OnCall`."""
         self._requests = Counter(
             "crrd_requests",
             "Requests that ended: every container succeeded, some (partial), none (failed), or gone before their end.",
@@ -139,10 +143,6 @@ class NodeMetrics:
     def show_differing(self, differing: Callable[[], int | None]) -> None:
         """Also tell how many containers have a hash that their kubelet would not compute; None while unknown."""
         self._registry.register(_DifferingCollector(differing))
-
-    def cri_call(self, method: str, code: str, seconds: float) -> None:
-        """See `daemon.cri.client.OnCall`."""
-        self._cri_calls((method, code), seconds)
 
     def watch_restarted(self, resource: str, reason: str) -> None:
         """A watch of this resource (plural) has ended; reasons as in `daemon.kube.reflector`."""
@@ -253,6 +253,12 @@ class NodeMetrics:
 
 def _increment(counter: Counter, labels: tuple[str, ...]) -> None:
     counter.labels(*labels).inc()
+
+
+def _settle(notes: Iterable[tuple[Any, ...]]) -> None:
+    """What was noted is what is to be called, and with which arguments."""
+    for count, *args in notes:
+        count(*args)
 
 
 def _outcome(request: Request) -> str:
