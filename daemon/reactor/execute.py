@@ -6,7 +6,7 @@ wants to see it: hooks that ended, stops that were tried, what is still under wa
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=10.0, jitter=0.2)
 REFUSED_RETRY = Backoff(initial=5.0, factor=2.0, maximum=60.0, jitter=0.2)
 """A write that the API server refuses is tried again too: roles and schemas get repaired."""
+A_MOMENT = 0.01
+"""Seconds between looks at a write whose next try is due: the queue is about to start it."""
 MEMORY_SECONDS = 600.0
 """How long a pod's work is remembered after its last request, e.g. for the hook of a request that was deleted."""
 
@@ -123,11 +125,16 @@ class Executor:
         if writes:
             await asyncio.wait(writes)
         now = asyncio.get_running_loop().time()
-        if waits := [at for at, _ in self._write_after.values() if at > now]:
-            await asyncio.sleep(min(waits) - now)
+        if self._write_after:
+            next_try = min(at for at, _ in self._write_after.values())
+            await asyncio.sleep(max(next_try - now, A_MOMENT))
+
+    def writes(self, uid: str) -> bool:
+        """Whether a write of the request is under way; its pod's key is poked when it has ended."""
+        return uid in self._writing
 
     def forget(self, uid: str) -> None:
-        """A request has ended or gone: drop what is kept for it."""
+        """A request has ended or gone, and no write of it is under way: drop what is kept for it."""
         for memory in (self._write_failures, self._write_after, self._emitted):
             memory.pop(uid, None)
 
@@ -137,8 +144,18 @@ class Executor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def carry_out(self, actions: Iterable[Action]) -> None:
-        """Start every action. At most one write per request is under way: a further one is decided anew after it."""
+    def carry_out(self, requests: Iterable[Request], actions: Sequence[Action]) -> None:
+        """Start every action. At most one write per request is under way: a further one is decided anew after it.
+
+        Args:
+            requests: those that were decided on. Where no write is wanted any more, none waits for another try: one
+                whose answer was lost may have been carried out.
+            actions: what was decided.
+        """
+        wanted = {action.request.uid for action in actions if isinstance(action, WriteStatus | PinContainers)}
+        for request in requests:
+            if request.uid not in wanted:
+                self._write_after.pop(request.uid, None)
         ordered = sorted(actions, key=lambda action: not isinstance(action, StopContainer | RunHook))
         for action in ordered:
             match action:

@@ -72,15 +72,20 @@ class Reconciler:
             decision = decide(requests, observation, now())
         pod = self._board.pod(pod_key)
         self._watch_runtime(pod_key, pod.runtime_uid if pod else "", decision.watch_runtime)
-        self._executor.carry_out(decision.actions)
+        self._executor.carry_out(requests, decision.actions)
         wakes = (decision.wake_at, self._executor.wake_for_write(requests))
         return min((at for at in wakes if at is not None), default=None)
 
     def _note(self, pod_key: str, requests: Sequence[Request]) -> None:
-        """Tell the recorder which requests came and which went."""
+        """Tell the recorder which requests came and which went.
+
+        The watch may bring the end of a request before the write that ended it is answered: what that write did is
+        told first.
+        """
         known = {request.uid: request for request in requests}
         for uid, request in list(self._seen.items()):
-            if request.pod_key == pod_key and (uid not in known or not known[uid].live):
+            ended = request.pod_key == pod_key and (uid not in known or not known[uid].live)
+            if ended and not self._executor.writes(uid):
                 del self._seen[uid]
                 self._executor.forget(uid)
                 self._recorder.forgotten(known.get(uid, request))

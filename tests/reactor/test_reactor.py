@@ -205,6 +205,31 @@ async def test_on_failure_that_exits_0_fails_as_soon_as_it_is_seen() -> None:
         assert "exited with code 0" in (await node.completed()).states[0].message
 
 
+async def test_a_write_that_fails_after_its_request_has_gone_is_not_tried_again() -> None:
+    async with MemoryNode() as node:
+        node.write_seconds = 1.0
+        node.write_errors = [ApiUnavailableError("away")]
+        node.post(request())
+        await node.until(lambda: node.reactor.executor.writing == 1)
+        node.delete("r1")
+        await node.until(lambda: not node.write_errors)
+        await node.until(lambda: not node.reactor.queue.depth)
+        assert node.reactor.executor.writing == 0
+        assert node.reactor.executor._write_failures == {}
+        await node.reactor.drain()
+
+
+async def test_a_write_that_was_carried_out_though_its_answer_was_lost_holds_no_drain_up() -> None:
+    async with MemoryNode() as node:
+        node.lost_answers = 1
+        node.post(request())
+        await node.until(lambda: bool(node.stops) and not node.lost_answers)
+        await node.until(lambda: node.reactor.executor.writing == 0)
+        assert node.status().phase is RequestPhase.RECREATING
+        await node.reactor.drain()
+        assert len(node.stops) == 1
+
+
 async def test_min_started_seconds_asks_the_runtime() -> None:
     async with MemoryNode() as node:
         node.post(request(strategy=Strategy(min_started_seconds=30)))

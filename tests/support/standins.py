@@ -22,7 +22,14 @@ from daemon.core.model import (
     RestartPolicy,
     Status,
 )
-from daemon.ports import ConflictError, ExecResult, GoneError, RuntimeCallError, RuntimeUnavailableError
+from daemon.ports import (
+    ApiUnavailableError,
+    ConflictError,
+    ExecResult,
+    GoneError,
+    RuntimeCallError,
+    RuntimeUnavailableError,
+)
 from daemon.reactor.run import Reactor
 from daemon.reactor.telemetry import Recorder, Silence
 from tests.support.worlds import NODE, RUNTIME, instance
@@ -65,6 +72,11 @@ class MemoryNode:
         self.emitted: list[EmitEvent] = []
         self.stop_errors: list[Exception] = []
         self.write_errors: list[Exception] = []
+        self.write_seconds = 0.005
+        self.answer_seconds = 0.0
+        """How much later than the watch the answer to a write comes; with 0 the watch says nothing."""
+        self.lost_answers = 0
+        """So many of the next writes are carried out, and their answers lost."""
         self.runtime_down = False
         self.kubelet_seconds = 0.5
         self.gate = False
@@ -214,7 +226,7 @@ class MemoryNode:
         return await self._write(request, pinned=dict(pins))
 
     async def _write(self, request: Request, **changes: Any) -> Request:
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(self.write_seconds)
         self.writes += 1
         if self.write_errors:
             raise self.write_errors.pop(0)
@@ -225,6 +237,12 @@ class MemoryNode:
             raise ConflictError("the object has been modified")
         written = replace(current, resource_version=str(int(current.resource_version) + 1), **changes)
         self.requests[request.uid] = written
+        if self.answer_seconds or self.lost_answers:
+            self.reactor.board.request_changed(written)
+            await asyncio.sleep(self.answer_seconds)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise ApiUnavailableError("no answer in time")
         return written
 
     def emit(self, event: EmitEvent) -> None:
