@@ -69,7 +69,7 @@ class _Track:
     stops: dict[str, float] = field(default_factory=dict)
     successors: dict[str, float] = field(default_factory=dict)
     counted: set[str] = field(default_factory=set)
-    """Containers whose final state was counted."""
+    """Containers whose final state was counted; what was final at first sight, an earlier process counted."""
     completed: bool = False
 
 
@@ -156,7 +156,8 @@ class NodeMetrics:
 
     def seen(self, request: Request) -> None:
         """A live request is looked at for the first time."""
-        self._tracks[request.uid] = _Track(self._clock())
+        ended = {state.name for state in request.status.states if state.phase.final}
+        self._tracks[request.uid] = _Track(self._clock(), counted=ended)
 
     def turn(self, request: Request) -> None:
         """The request is its pod's current one: it queues no longer."""
@@ -204,35 +205,37 @@ class NodeMetrics:
         if track is None or track.completed:
             return
         for state in after.status.states:
-            if not state.phase.final or before.status.state(state.name).phase.final:
-                continue
-            track.counted.add(state.name)
-            if state.phase is StatePhase.FAILED:
-                self._count(self._recreations, "failed", causes.get(state.name, OTHER))
-                continue
-            self._count(self._recreations, "succeeded", "stopped" if state.is_killed else "already_recreated")
-            if state.name in track.successors:
+            succeeded = state.phase is StatePhase.SUCCEEDED and not before.status.state(state.name).phase.final
+            if succeeded and state.name in track.successors:
                 self._observe("ready", self._clock() - track.successors[state.name], after)
-        if after.completed:
-            track.completed = True
-            self._count(self._requests, _outcome(after))
-            self._observe("whole", self._clock() - track.seen, after)
+        self._count_ended(track, after, causes, OTHER)
 
     def forgotten(self, request: Request) -> None:
         """A request has ended or is gone: drop what is kept for it, and count an end that was not of our writing."""
         track = self._tracks.pop(request.uid, None)
         if track is None or track.completed:
             return
-        if not request.completed:
+        if request.completed:
+            self._count_ended(track, request, {}, ELSEWHERE)
+        else:
             self._count(self._requests, "gone")
-            return
-        self._count(self._requests, _outcome(request))
-        self._observe("whole", self._clock() - track.seen, request)
+
+    def _count_ended(
+        self, track: _Track, request: Request, causes: Mapping[str, FailureCause], unknown_cause: str
+    ) -> None:
+        """Count what has ended and was not counted yet: a write whose answer was lost is told by nobody."""
         for state in request.status.states:
-            if state.name in track.counted:
+            if not state.phase.final or state.name in track.counted:
                 continue
-            result = "succeeded" if state.phase is StatePhase.SUCCEEDED else "failed"
-            self._count(self._recreations, result, ELSEWHERE)
+            track.counted.add(state.name)
+            if state.phase is StatePhase.FAILED:
+                self._count(self._recreations, "failed", causes.get(state.name, unknown_cause))
+            else:
+                self._count(self._recreations, "succeeded", "stopped" if state.is_killed else "already_recreated")
+        if request.completed:
+            track.completed = True
+            self._count(self._requests, _outcome(request))
+            self._observe("whole", self._clock() - track.seen, request)
 
     def _acts(self, request: Request) -> None:
         """The request's first hook or stop begins: its unready grace period, if it has one, is over."""

@@ -172,6 +172,56 @@ async def test_what_ends_elsewhere_is_told_apart(metrics: NodeMetrics, book: Boo
     assert book.nonzero("crrd_container_recreations_total") == {("failed", "completed_elsewhere"): 1}
 
 
+async def test_a_watch_that_overtakes_the_answer_to_a_write_changes_nothing(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode(recorder=metrics) as node:
+        node.answer_seconds = 0.1
+        node.post(request())
+        await node.completed()
+        await forgotten(node)
+        await node.until(lambda: not node.reactor.executor.writing and not node.reactor.queue.depth)
+    assert book.nonzero("crrd_requests_total") == {("succeeded",): 1}
+    assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 1}
+    assert {stage: count for stage, (count, _) in book.stages().items()} == dict.fromkeys(
+        ("queued", "stop", "new_container_seen", "ready", "whole"), 1
+    )
+
+
+async def test_writes_whose_answers_are_lost_are_counted_all_the_same(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode("a", "b", recorder=metrics) as node:
+        node.lost_answers = 99
+        node.post(request("a", "b", strategy=Strategy(ordered=True)))
+        await node.completed()
+        await node.until(lambda: bool(book.nonzero("crrd_requests_total")))
+    assert book.nonzero("crrd_requests_total") == {("succeeded",): 1}
+    assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 2}
+
+
+async def test_what_an_earlier_process_counted_is_not_counted_again(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode("a", "b", recorder=metrics) as node:
+        begun = request("a", "b")
+        done = ContainerState("a", StatePhase.SUCCEEDED, is_killed=True)
+        node.post(replace(begun, status=Status(RequestPhase.RECREATING, (done, ContainerState("b")))))
+        await node.completed()
+    assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 1}
+
+
+async def test_nothing_is_kept_of_requests_that_ended(metrics: NodeMetrics) -> None:
+    async with MemoryNode(recorder=metrics) as node:
+        node.write_seconds = 0.2
+        for number in range(20):
+            uid = f"r{number}"
+            node.post(request("zz" if number % 2 else "app", uid=uid, name=uid))
+            if number % 3:
+                await node.completed(uid)
+                await forgotten(node, uid)
+            else:
+                await node.until(lambda: node.reactor.executor.writing > 0)
+                node.delete(uid)
+        await node.until(lambda: not node.reactor.executor.writing and not node.reactor.queue.depth)
+        assert metrics._tracks == {}
+        assert node.reactor.reconciler._seen == {}
+
+
 def state(live: Iterable[Request], metrics_since: float) -> NodeState:
     return NodeState(
         live=lambda: live,
