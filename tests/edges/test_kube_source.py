@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from daemon.kube.client import Deadlines, KubeClient
 from daemon.kube.source import PodSource, RequestSource
 from daemon.ports import ConfigurationError
+from daemon.telemetry.node_metrics import WATCH_REASONS
 from tests.support.observers import Notes
 from tests.support.scripted_api import (
     FixedAccess,
@@ -153,6 +154,29 @@ async def test_a_silent_connection_is_noticed() -> None:
     async with story(listing("5"), stream(bookmark("6"), end="silent"), stall=0.5) as here:
         await here.api.silent.wait()
         assert here.api.calls()[:3] == ["list", "watch 5", "watch 6"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "ends"),
+    [
+        ("ended", stream()),
+        ("expired", refuse(410)),
+        ("expired", stream(event("ERROR", failure(410)))),
+        ("silent", stream(bookmark("6"), end="silent")),
+        ("refused", refuse(403)),
+        ("error", stream(bookmark("6"), end="breaks")),
+        ("error", refuse(503)),
+    ],
+)
+async def test_it_is_told_why_a_watch_ended(reason: str, ends: Reply) -> None:
+    told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    def make(client: KubeClient, node_name: str, notes: Notes) -> PodSource:
+        return PodSource(client, node_name, notes, lambda *what: told.put_nowait(what))
+
+    async with story(listing("5"), ends, make=make, stall=0.5):
+        assert await told.get() == ("pods", reason)
+        assert reason in WATCH_REASONS
 
 
 async def test_an_api_server_that_comes_late() -> None:

@@ -1,6 +1,7 @@
 """The page `/metrics`: both formats, exemplars, and what every daemon tells of itself."""
 
 import platform
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from daemon import __version__
 from daemon.telemetry.health import StatusServer
 from daemon.telemetry.metrics import Capped, metrics_route, new_registry
-from daemon.telemetry.node_metrics import NodeMetrics
+from daemon.telemetry.node_metrics import NodeMetrics, NodeState, WatchState
 from tests.support.worlds import request
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -48,6 +49,78 @@ def samples(text: str, parse: Parse) -> dict[tuple[str, tuple[tuple[str, str], .
         for family in parse(text)
         for sample in family.samples
     }
+
+
+API = {"verb", "resource", "code"}
+PROCESS = ("cpu_seconds", "max_fds", "open_fds", "resident_memory_bytes", "start_time_seconds", "virtual_memory_bytes")
+CONTRACT: dict[str, set[str]] = {
+    **{f"process_{name}": set() for name in PROCESS},
+    "crrd_build_info": {"version", "python_version"},
+    "crrd_api_calls": API,
+    "crrd_api_call_duration_seconds": {"verb"},
+    "crrd_cri_calls": {"method", "code"},
+    "crrd_cri_call_duration_seconds": {"method"},
+    "crrd_requests": {"outcome"},
+    "crrd_container_recreations": {"result", "reason"},
+    "crrd_requested_restarts": {"pod_namespace"},
+    "crrd_stage_duration_seconds": {"stage"},
+    "crrd_active_requests": {"phase", "pod_namespace"},
+    "crrd_oldest_request_age_seconds": set(),
+    "crrd_pre_stop_hooks": {"kind"},
+    "crrd_pre_stop_hook_failures": {"kind"},
+    "crrd_watch_restarts": {"resource", "reason"},
+    "crrd_queue_depth": set(),
+    "crrd_queue_oldest_age_seconds": set(),
+    "crrd_last_list_timestamp_seconds": {"resource"},
+    "crrd_last_activity_timestamp_seconds": {"resource"},
+    "crrd_runtime_info": {"name", "version"},
+    "crrd_kubelet_hash_mismatch_containers": set(),
+}
+"""The families (counters without `_total`) and labels that dashboards and alerts of users are written for."""
+STAGES = {"queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "whole"}
+REASONS = {
+    *(("succeeded", reason) for reason in ("stopped", "already_recreated")),
+    *(
+        ("failed", reason)
+        for reason in (
+            "invalid_request",
+            "not_the_container",
+            "not_restartable",
+            "left_down",
+            "stop_failed",
+            "pod_gone",
+            "earlier_failure",
+            "completed_elsewhere",
+        )
+    ),
+}
+
+
+async def test_names_and_labels_are_as_promised(registry: CollectorRegistry, address: str) -> None:
+    metrics = NodeMetrics(registry)
+    now = time.monotonic()
+    metrics.show(NodeState(list, {}, int, lambda: None, lambda: [WatchState("pods", now, now)]))
+    metrics.show_differing(lambda: 3)
+    metrics.api_call("patch", "pods", 200, 0.02)
+    metrics.cri_call("StopContainer", "OK", 3.0)
+    metrics.runtime_found("containerd", "1.7.24")
+    metrics.stop_ended(request(), "app", 0.1, "")
+    families = list(parse_openmetrics((await read(address, OPENMETRICS))[1]))
+    labels: dict[str, set[str]] = {}
+    for family in families:
+        name = family.name.removesuffix("_info") + "_info" if family.type == "info" else family.name
+        for sample in family.samples:
+            labels.setdefault(name, set()).update(sample.labels.keys() - {"le"})
+    assert labels == CONTRACT
+    assert {family.name for family in families if not family.documentation} == set()
+
+    def values(family: str, *names: str) -> set[tuple[str, ...]]:
+        found = next(one for one in families if one.name == family)
+        return {tuple(sample.labels[name] for name in names) for sample in found.samples}
+
+    assert values("crrd_stage_duration_seconds", "stage") == {(stage,) for stage in STAGES}
+    assert values("crrd_container_recreations", "result", "reason") == REASONS
+    assert values("crrd_watch_restarts", "resource") == {("pods",), ("containerrecreaterequests",)}
 
 
 async def test_text_for_who_does_not_ask(registry: CollectorRegistry, address: str) -> None:
