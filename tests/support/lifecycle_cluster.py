@@ -1,0 +1,330 @@
+"""A cluster for the manager's tests: the local API server, a clock that can be set, a pod, and a node that is played.
+
+Each replica is what a manager is as far as the lifecycle goes. It can be interrupted before any of its writes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from daemon.core import lifecycle as lc
+from daemon.core.actions import EmitEvent
+from daemon.core.views import FINALIZER, rfc3339
+from daemon.kube.client import Deadlines, KubeClient
+from daemon.kube.clock import ServerClock
+from daemon.kube.config import Access
+from daemon.kube.resources import PODS, REQUESTS, Resource
+from daemon.localnode.apiserver import ApiServer
+from daemon.manager.controller import Controller
+from daemon.manager.leader import LeaderElection, LeaseTiming
+from daemon.ports import ApiUnavailableError, ConflictError, CrrdError, GoneError
+
+CRRS = "apps.kruise.io/containerrecreaterequests"
+GATED = {"readinessGates": [{"conditionType": "KruisePodReady"}]}
+SECONDS = 30.0
+"""How long anything is waited for, on however busy a machine."""
+
+Before = Callable[[int, str], Awaitable[object]]
+
+
+class Wire:
+    """An AccessSource that can be cut: from then on no call reaches the server."""
+
+    description = "a wire"
+
+    def __init__(self, url: str) -> None:
+        self._access = Access(url)
+        self.cut = False
+
+    async def current(self) -> Access:
+        if self.cut:
+            raise ApiUnavailableError("the wire is cut")
+        return self._access
+
+    async def renew(self, _: Access) -> Access:
+        return self._access
+
+
+class SteppedClient(KubeClient):
+    """Counts its writes of pods and requests, and lets `before` do something before each: number (from 1) and name."""
+
+    def __init__(self, wire: Wire, clock: ServerClock, deadlines: Deadlines | None) -> None:
+        super().__init__(wire, on_call=self._called, on_date=clock.observe, deadlines=deadlines)
+        self.writes: list[str] = []
+        self.before: Before | None = None
+        self.answered: list[tuple[str, str, int]] = []
+        """Verb, resource and HTTP status of every call so far."""
+
+    def _called(self, verb: str, resource: str, status: int, _: float) -> None:
+        self.answered.append((verb, resource, status))
+
+    async def _step(self, what: str) -> None:
+        self.writes.append(what)
+        if self.before is not None:
+            await self.before(len(self.writes), what)
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, subresource: str = ""
+    ) -> Mapping[str, Any]:
+        if resource in (PODS, REQUESTS):
+            await self._step(f"patch {resource.plural}{'/' if subresource else ''}{subresource}")
+        return await super().merge_patch(resource, namespace, name, body, subresource=subresource)
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str = "", grace_seconds: int | None = None
+    ) -> None:
+        await self._step(f"delete {resource.plural}")
+        await super().delete(resource, namespace, name, uid=uid, grace_seconds=grace_seconds)
+
+
+class Events:
+    """An EventSink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.seen: list[EmitEvent] = []
+
+    def emit(self, event: EmitEvent) -> None:
+        self.seen.append(event)
+
+
+class Replica:
+    """One manager, as far as the lifecycle goes."""
+
+    def __init__(self, url: str, name: str, deadlines: Deadlines | None = None) -> None:
+        self.name = name
+        self.wire = Wire(url)
+        self.clock = ServerClock()
+        self.client = SteppedClient(self.wire, self.clock, deadlines)
+        self.events = Events()
+        self.done: list[lc.LifecycleAction] = []
+        self.controller = Controller(self.client, self.events, self.clock, on_action=self.done.append)
+        self._task: asyncio.Task[object] | None = None
+
+    def start(self) -> None:
+        """Work at once, without a lease."""
+        self._task = asyncio.create_task(self.controller.run(), name=self.name)
+
+    def compete(self, timing: LeaseTiming) -> LeaderElection:
+        """Work while it leads."""
+        election = LeaderElection(self.client, "default", self.name, now=self.clock.now, timing=timing)
+        self._task = asyncio.create_task(election.run(self.controller.run), name=self.name)
+        return election
+
+    async def kill(self) -> None:
+        """Die without a word: nothing more is sent."""
+        self.wire.cut = True
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Shut down in order."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            self._task = None
+        await self.client.close()
+
+    async def learn_time(self) -> None:
+        """Any answer tells it the API server's time."""
+        with suppress(CrrdError):
+            await self.client.get(PODS, "default", "nobody")
+
+
+class LifecycleCluster:
+    """The API server with its objects, as the tests see and change them."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+        self.server = ApiServer(clock=self.now)
+        self._replicas: list[Replica] = []
+        self._client: KubeClient | None = None
+        self._markers = 0
+
+    def now(self) -> datetime:
+        """The API server's time."""
+        return datetime.now(UTC) + self.ahead
+
+    @property
+    def client(self) -> KubeClient:
+        """The users' client, and the node's."""
+        assert self._client is not None
+        return self._client
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["LifecycleCluster"]:
+        async with self.server:
+            try:
+                async with KubeClient(Wire(self.server.url)) as self._client:
+                    yield self
+            finally:
+                self.server.resume()
+                for replica in self._replicas:
+                    await replica.stop()
+
+    def replica(self, name: str = "manager-a", deadlines: Deadlines | None = None) -> Replica:
+        made = Replica(self.server.url, name, deadlines)
+        self._replicas.append(made)
+        return made
+
+    def manager(self, name: str = "manager-a", deadlines: Deadlines | None = None) -> Replica:
+        """A replica that works already."""
+        made = self.replica(name, deadlines)
+        made.start()
+        return made
+
+    async def jump(self, seconds: float) -> None:
+        """Let the API server's clock be later all at once, and the managers know."""
+        self.ahead += timedelta(seconds=seconds)
+        for replica in self._replicas:
+            await replica.learn_time()
+
+    async def until(self, what: str, true: Callable[[], object]) -> None:
+        """Wait for a condition."""
+        try:
+            async with asyncio.timeout(SECONDS):
+                while not true():
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise AssertionError(f"never came true: {what}; {self.crrs()}") from None
+
+    async def pod(self, name: str = "web-0", *, gate: bool = True) -> Mapping[str, Any]:
+        spec = {"nodeName": "node-a", "containers": [{"name": "app", "image": "app:1"}], **(GATED if gate else {})}
+        shape = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        return await self.client.create(PODS, "default", shape)
+
+    async def remove_pod(self, name: str = "web-0") -> None:
+        await self.client.delete(PODS, "default", name, grace_seconds=0)
+
+    async def ready_pod(self, name: str = "web-0") -> Mapping[str, Any]:
+        """A pod with the gate, which the manager has made ready."""
+        pod = await self.pod(name)
+        await self.until("the condition begins", lambda: self.condition(name) == ("True", ""))
+        return pod
+
+    async def request(
+        self, name: str, pod: Mapping[str, Any], *, grace: int | None = None, active: bool = True, **spec: Any
+    ) -> None:
+        """A request as admission leaves it."""
+        strategy = {} if grace is None else {"strategy": {"unreadyGracePeriodSeconds": grace}}
+        labels = {"crr.apps.kruise.io/pod-uid": pod["metadata"]["uid"], "crr.apps.kruise.io/node-name": "node-a"}
+        if active:
+            labels["crr.apps.kruise.io/active"] = "true"
+        shape = {
+            "apiVersion": "apps.kruise.io/v1alpha1",
+            "kind": "ContainerRecreateRequest",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"podName": pod["metadata"]["name"], "containers": [{"name": "app"}], **strategy, **spec},
+        }
+        await self.client.create(REQUESTS, "default", shape)
+
+    async def node_says(self, name: str, phase: str, state: str = "Pending") -> None:
+        """What the node's daemon would write; as it does, bound to the version that it has read."""
+        while True:
+            found = await self.client.get(REQUESTS, "default", name)
+            status: dict[str, Any] = {"phase": phase, "containerRecreateStates": [{"name": "app", "phase": state}]}
+            if phase == "Completed":
+                status["completionTime"] = rfc3339(self.now())
+            bound = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            with suppress(ConflictError):
+                body = {"metadata": bound, "status": status}
+                await self.client.merge_patch(REQUESTS, "default", name, body, subresource="status")
+                return
+
+    async def serve(self, name: str) -> None:
+        """Be the node's daemon for one request: wait for the mark, then complete; till somebody else ends it."""
+
+        def over() -> bool:
+            return not self.crr(name) or self.phase(name) == "Completed" or self.deleting(name)
+
+        with suppress(GoneError):
+            if not over():
+                await self.node_says(name, "Recreating")
+            await self.until("the mark", lambda: over() or self.acquired(name))
+            if not over():
+                await self.node_says(name, "Completed", "Succeeded")
+
+    async def label(self, name: str, key: str, value: str | None) -> None:
+        """Change a label of a request."""
+        await self.client.merge_patch(REQUESTS, "default", name, {"metadata": {"labels": {key: value}}})
+
+    async def finalizers(self, name: str, *names: str) -> None:
+        """Change a request's finalizers by force."""
+        await self.client.merge_patch(REQUESTS, "default", name, {"metadata": {"finalizers": list(names)}})
+
+    async def delete(self, name: str) -> None:
+        await self.client.delete(REQUESTS, "default", name)
+
+    def crrs(self) -> dict[str, Mapping[str, Any]]:
+        return {name: stored.obj for (_, name), stored in self.server.store.objects(CRRS).items()}
+
+    def crr(self, name: str) -> Mapping[str, Any]:
+        """A request, empty where there is none."""
+        return self.crrs().get(name, {})
+
+    def status(self, name: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.crr(name).get("status", {})
+        return found
+
+    def phase(self, name: str) -> str:
+        return str(self.status(name).get("phase", ""))
+
+    def message(self, name: str) -> str:
+        return str(self.status(name).get("message", ""))
+
+    def _meta(self, name: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.crr(name).get("metadata", {})
+        return found
+
+    def acquired(self, name: str) -> bool:
+        """Whether the node is told that the pod is unready."""
+        return "crr.apps.kruise.io/unready-acquired" in self._meta(name).get("annotations", {})
+
+    def guarded(self, name: str) -> bool:
+        return FINALIZER in self._meta(name).get("finalizers", ())
+
+    def active(self, name: str) -> bool:
+        return "crr.apps.kruise.io/active" in self._meta(name).get("labels", {})
+
+    def deleting(self, name: str) -> bool:
+        return "deletionTimestamp" in self._meta(name)
+
+    def created(self, name: str) -> datetime:
+        return datetime.fromisoformat(self._meta(name)["creationTimestamp"])
+
+    def completed(self, name: str) -> datetime:
+        return datetime.fromisoformat(self.status(name)["completionTime"])
+
+    def settled(self, name: str) -> bool:
+        """Whether the request is completed and cleaned up after."""
+        return self.phase(name) == "Completed" and not self.guarded(name) and not self.active(name)
+
+    async def settle(self, *names: str) -> None:
+        """Wait until the requests are completed and cleaned up after."""
+        await self.until("settled", lambda: all(map(self.settled, names)))
+
+    async def later(self) -> None:
+        """Wait until the manager has dealt with something that happens after all that has happened so far."""
+        self._markers += 1
+        name = f"marker-{self._markers}"
+        await self.request(name, {"metadata": {"name": "nowhere", "uid": "u"}})
+        await self.settle(name)
+
+    def condition(self, pod: str = "web-0") -> tuple[str, str]:
+        """Status and message of the condition KruisePodReady; two times "" without one."""
+        stored = self.server.store.get("/pods", ("default", pod))
+        for condition in stored.obj["status"].get("conditions", ()) if stored else ():
+            if condition["type"] == "KruisePodReady":
+                return condition["status"], condition.get("message", "")
+        return "", ""
+
+
+def entry(*names: str) -> str:
+    """The condition's message for these requests."""
+    return "[" + ",".join(f'{{"userAgent":"ContainerRecreateRequest","key":"default/{name}"}}' for name in names) + "]"
+
+
+@asynccontextmanager
+async def lifecycle_cluster() -> AsyncIterator[LifecycleCluster]:
+    async with LifecycleCluster().running() as made:
+        yield made
