@@ -177,7 +177,7 @@ class Controller:
             pod = self._board.pod(key)
             if pod is not None:
                 await self._carry_out(None, pod_steps(pod, self._board.views(key)).actions)
-            if isinstance(failure, ApiRefusedError):
+            if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
                 log.warning("refused", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
                 wakes.append(self._clock.now() + timedelta(seconds=REFUSED_SECONDS))
             elif failure is not None:
@@ -236,7 +236,8 @@ class Controller:
             self._board.request_deleted(view)
             return None
         except ConflictError:
-            await self._read_again(view)
+            if not await self._changed_since(view):
+                raise  # the queue backs off: no event will come for an object that has not changed
             return None
         log.info("request written", request=request.key, step=type(action).__name__)
         self._done(action)
@@ -248,17 +249,18 @@ class Controller:
         if self._on_action is not None:
             self._on_action(action)
 
-    async def _read_again(self, view: RequestView) -> None:
-        """Somebody else has written the request: the watch may be behind."""
+    async def _changed_since(self, view: RequestView) -> bool:
+        """Read a request again that somebody else seems to have written, as the watch may be behind; whether it was."""
         request = view.request
         try:
             newest = parse_view(await self._client.get(REQUESTS, request.namespace, request.name))
         except GoneError:
             self._board.request_deleted(view)
-            return
+            return True
         if newest.request.uid != request.uid:
             self._board.request_deleted(view)
         self._board.request_changed(newest)
+        return newest.request.resource_version != request.resource_version
 
     async def _change_pod(self, action: lc.PodAction) -> bool:
         """Change a pod's readiness; whether the pod is still there."""

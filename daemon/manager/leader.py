@@ -6,7 +6,6 @@ duration as measured here. All writes are bound to the version that was read, so
 
 import asyncio
 import math
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,7 +55,7 @@ class _Seen:
     holder: str
     transitions: int
     expires: float
-    """Monotonic time."""
+    """The loop's time."""
 
 
 class LeaderElection:
@@ -90,14 +89,14 @@ class LeaderElection:
         self._retry = Backoff(initial=timing.retry, factor=1.0, maximum=timing.retry, jitter=0.2)
         self._seen: _Seen | None = None
         self._renewed: float | None = None
-        """Monotonic time at which the last renewal was sent, None for a candidate that does not lead."""
+        """The loop's time at which the last renewal was sent, None for a candidate that does not lead."""
         self._failing = False
         self.beat = Beat()
 
     @property
     def leading(self) -> bool:
         """Whether this candidate holds the lease, and nobody else can have taken it."""
-        return self._renewed is not None and time.monotonic() < self._renewed + self._timing.duration
+        return self._renewed is not None and _loop_time() < self._renewed + self._timing.duration
 
     @property
     def leader(self) -> str:
@@ -162,7 +161,7 @@ class LeaderElection:
 
     async def _renew(self) -> bool:
         """Renew once; whether the lease is still held."""
-        left = (self._renewed or 0.0) + self._timing.renew_deadline - time.monotonic()
+        left = (self._renewed or 0.0) + self._timing.renew_deadline - _loop_time()
         try:
             async with asyncio.timeout(left):
                 return await self._attempt() or self.leader == self._identity
@@ -172,8 +171,11 @@ class LeaderElection:
     async def _attempt(self) -> bool:
         """Take or renew the lease if nobody else has it; whether that succeeded. Failures are logged."""
         try:
-            held = await self._take()
-        except ConflictError:  # somebody else was quicker
+            try:
+                held = await self._take()
+            except ConflictError:  # somebody else was quicker: one look tells whether the lease is theirs now
+                held = await self._take()
+        except ConflictError:
             return False
         except CrrdError as error:
             if not self._failing:
@@ -185,7 +187,7 @@ class LeaderElection:
 
     async def _take(self) -> bool:
         """Read the lease, and write it unless somebody else holds it. Raises the ports' errors."""
-        began = time.monotonic()
+        began = _loop_time()
         try:
             self._observe(await self._client.get(LEASES, self._namespace, self._name))
         except GoneError:
@@ -199,7 +201,7 @@ class LeaderElection:
         else:
             seen = self._known()
             own = seen.holder == self._identity
-            if seen.holder and not own and time.monotonic() < seen.expires:
+            if seen.holder and not own and _loop_time() < seen.expires:
                 return False
             spec = self._spec(seen.transitions + (not own), taken=not own or self._renewed is None)
             self._observe(await self._patch(seen, spec))
@@ -244,7 +246,7 @@ class LeaderElection:
             return
         spec = mapping(lease.get("spec"))
         duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
-        expires = time.monotonic() + (duration if isinstance(duration, int) else self._timing.duration)
+        expires = _loop_time() + (duration if isinstance(duration, int) else self._timing.duration)
         count = transitions if isinstance(transitions, int) else 0
         self._seen = _Seen(version, text(spec.get("holderIdentity")), count, expires)
 
@@ -252,6 +254,11 @@ class LeaderElection:
         if self._seen is None:
             raise AssertionError("the lease was read before")
         return self._seen
+
+
+def _loop_time() -> float:
+    """The loop's time, which is monotonic."""
+    return asyncio.get_running_loop().time()
 
 
 def _micro_time(moment: datetime) -> str:
