@@ -162,6 +162,8 @@ class LeaderElection:
     async def _renew(self) -> bool:
         """Renew once; whether the lease is still held."""
         left = (self._renewed or 0.0) + self._timing.renew_deadline - _loop_time()
+        if left <= 0:  # `timeout` would let an attempt end that fails at once, over and over
+            return False
         try:
             async with asyncio.timeout(left):
                 return await self._attempt() or self.leader == self._identity
