@@ -219,9 +219,11 @@ class LifecycleCluster:
         await self.client.create(REQUESTS, "default", shape)
 
     async def node_says(self, name: str, phase: str, state: str = "Pending") -> None:
-        """What the node's daemon would write; as it does, bound to the version that it has read."""
+        """What the node would write, to no version but the one it has read; never what has ended."""
         while True:
             found = await self.client.get(REQUESTS, "default", name)
+            if found.get("status", {}).get("phase") == "Completed":
+                return
             status: dict[str, Any] = {"phase": phase, "containerRecreateStates": [{"name": "app", "phase": state}]}
             if phase == "Completed":
                 status["completionTime"] = rfc3339(self.now())

@@ -40,8 +40,8 @@ async def start_pods(cluster: Cluster) -> None:
     await cluster.run_pod(STUCK, [container("app", readinessProbe=probe)])
 
 
-async def send_requests(cluster: Cluster, turn: str = "") -> None:
-    """One of each; returns when all but the stuck one have ended."""
+async def send_requests(cluster: Cluster, turn: str = "") -> set[str]:
+    """One of each but the stuck one; returns their UIDs when they have ended."""
     namespace = cluster.namespace
     ended = {
         f"plain{turn}": _request(f"plain{turn}", "plain", ["app", "side"]),
@@ -49,8 +49,7 @@ async def send_requests(cluster: Cluster, turn: str = "") -> None:
         f"careless{turn}": _request(f"careless{turn}", "careless", ["app"]),
         f"quitter{turn}": _request(f"quitter{turn}", "quitter", ["app"]),
     }
-    for body in ended.values():
-        await cluster.client.create(REQUESTS, namespace, body)
+    created = [await cluster.client.create(REQUESTS, namespace, body) for body in ended.values()]
     try:
         await cluster.client.create(REQUESTS, namespace, _request("never", "never", ["app"]))
     except ApiRefusedError:
@@ -60,8 +59,9 @@ async def send_requests(cluster: Cluster, turn: str = "") -> None:
     for name in ended:
         await cluster.wait_completed(name)
     brief = _request(f"brief{turn}", "plain", ["side"], ttlSecondsAfterFinished=0)
-    await cluster.client.create(REQUESTS, namespace, brief)
+    created.append(await cluster.client.create(REQUESTS, namespace, brief))
     await cluster.wait_gone(REQUESTS, f"brief{turn}")
+    return {made["metadata"]["uid"] for made in created}
 
 
 async def send_plain_requests(cluster: Cluster, turn: str) -> None:
