@@ -80,7 +80,10 @@ class _Demo:
             try:
                 return await self._play(node, stack, keep=keep)
             except TimeoutError:
-                self._view.say(f"nothing moved for {PATIENCE_SECONDS:.0f} s; giving up")
+                self._view.say(f"not there after {PATIENCE_SECONDS:.0f} s; giving up")
+                if endpoint:
+                    self._view.say("the image has to be one that the runtime has or can pull: --image (crictl images)")
+                    self._view.say("this node's own kubelet, if one runs, removes the demo's pod: stop it meanwhile")
                 return 1
             finally:
                 with suppress(CrrdError, TimeoutError):
@@ -131,11 +134,16 @@ class _Demo:
 
     async def _pod_ready(self, client: KubeClient) -> _Ids:
         """Wait until every container of the pod is ready."""
+        said: set[str] = set()
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 shape = await client.get(PODS, NAMESPACE, POD)
                 pod = parse_pod(shape)
                 self._view.show(Snapshot(pod, None, _restarts(shape)))
+                for message in (found.waiting_message for found in pod.containers.values()):
+                    if message and message not in said:
+                        self._view.say(message)
+                    said.add(message)
                 if pod.containers and all(container.ready for container in pod.containers.values()):
                     return _Ids(pod, _restarts(shape))
                 await asyncio.sleep(0.1)
