@@ -149,7 +149,7 @@ def draw(reports: Sequence[Report], path: str) -> None:
 
     figure = Figure(figsize=(8, 1.2 + 0.4 * max(1, len(reports))), layout="constrained")
     axes = figure.add_subplot()
-    names = [report.node or "this node" for report in reports]
+    names = [(report.node or "this node") + (" (no report)" if report.failed else "") for report in reports]
     left = [0] * len(reports)
     colours = {Outcome.KEEP: "tab:green", Outcome.REBUILD: "tab:red", Outcome.UNKNOWN: "tab:gray"}
     for outcome, colour in colours.items():
@@ -159,5 +159,6 @@ def draw(reports: Sequence[Report], path: str) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("containers")
     axes.set_title(f"Upgrade of kubelet to {reports[0].to_version}" if reports else "Upgrade of kubelet")
-    axes.legend(loc="best")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(loc="outside right upper")
     figure.savefig(path)
