@@ -159,6 +159,6 @@ def draw(reports: Sequence[Report], path: str) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("containers")
     axes.set_title(f"Upgrade of kubelet to {reports[0].to_version}" if reports else "Upgrade of kubelet")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     figure.legend(loc="outside right upper")
     figure.savefig(path)

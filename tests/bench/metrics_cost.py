@@ -34,8 +34,8 @@ async def _page(address: str) -> str:
         return await answer.text()
 
 
-def _series(page: str) -> int:
-    return sum(1 for line in page.splitlines() if line and not line.startswith("#"))
+def _series(page: str) -> set[str]:
+    return {line.rpartition(" ")[0] for line in page.splitlines() if line and not line.startswith("#")}
 
 
 def _requests_total(page: str) -> Counter[str]:
@@ -128,7 +128,10 @@ async def _tell_series(cluster: Cluster, daemon: NodeDaemon, pods: list[Json]) -
     await _many(cluster, pods)
     after = await _page(address)
     ended = sum((_requests_total(after) - _requests_total(before)).values())
-    print(f"  series before and after {ended} more requests  {_series(before)} and {_series(after)}")
+    known, now = _series(before), _series(after)
+    print(f"  series before and after {ended} more requests  {len(known)} and {len(now)}")
+    for new in sorted(now - known):
+        print(f"    new: {new}")
 
 
 def main() -> None:
