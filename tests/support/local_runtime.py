@@ -139,9 +139,13 @@ class Client:
 
 @asynccontextmanager
 async def connected(socket: Path) -> AsyncIterator[Client]:
-    """A client of the runtime at a socket, which may be about to come up."""
+    """A client of the runtime at a socket, which may be about to come up.
+
+    Its connection is its own: gRPC would share one with an earlier client of the same socket, whose runtime was killed.
+    """
     soon = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50)]
-    async with grpc.aio.insecure_channel(f"unix://{socket}", options=soon) as channel:
+    options = [*soon, ("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(f"unix://{socket}", options=options) as channel:
         await asyncio.wait_for(channel.channel_ready(), PATIENCE)
         yield Client(channel)
 
