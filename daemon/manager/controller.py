@@ -241,8 +241,7 @@ class Controller:
             return None
         log.info("request written", request=request.key, step=type(action).__name__)
         self._done(action)
-        if written is not None:
-            self._board.request_changed(written)
+        self._board.request_changed(written)
         return written
 
     def _done(self, action: lc.LifecycleAction) -> None:

@@ -4,6 +4,7 @@ Every write is bound to the UID and the resourceVersion that was decided on. Pod
 to try again is `controller`'s.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from daemon.core import lifecycle as lc
@@ -20,8 +21,8 @@ class RequestWriter:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
-    async def write(self, view: RequestView, action: lc.RequestAction) -> RequestView | None:
-        """Do it; the request as it is afterwards, None where it was deleted.
+    async def write(self, view: RequestView, action: lc.RequestAction) -> RequestView:
+        """Do it; the request as it is afterwards: one that was deleted may stay for somebody else's finalizer.
 
         Raises:
             ConflictError: the request is another version than the one that was decided on, or another request.
@@ -31,7 +32,7 @@ class RequestWriter:
         request = view.request
         if isinstance(action, lc.Delete):
             await self._client.delete(REQUESTS, request.namespace, request.name, uid=request.uid)
-            return None
+            return replace(view, request=replace(request, deleting=True))
         body, subresource = _patch(view, action)
         metadata = {"uid": request.uid, "resourceVersion": request.resource_version} | body.pop("metadata", {})
         answer = await self._client.merge_patch(

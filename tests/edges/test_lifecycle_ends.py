@@ -256,7 +256,7 @@ class TestAfterwards:
             await cluster.request("one", pod, grace=3, ttlSecondsAfterFinished=0)
             await cluster.serve("one")
             await cluster.until("deleted", lambda: not cluster.crr("one"))
-            assert manager.client.writes[3:7] == [
+            assert manager.client.writes[-4:] == [
                 "patch pods/status",
                 "patch containerrecreaterequests",
                 "patch containerrecreaterequests",
