@@ -43,11 +43,11 @@ bench: $(READY) runtime ## Measure: 30 pods on real containerd, admission, forec
 	$(BIN)/python -m tests.bench
 
 pictures: $(READY) runtime ## Draw docs/monitoring.png from a run on real containerd, with a real Prometheus
-	$(BIN)/python -m tests.support.pictures
+	$(BIN)/python -m tests.tools.pictures
 
 # The only thing that is ever installed outside this folder, and only as root on Debian.
 runtime:
-	@sh tests/support/install-runtime.sh
+	@sh tests/tools/install-runtime.sh
 
 clean: ## Remove what was set up and generated (not cri_stubs)
 	rm -rf $(VENV) build dist *.egg-info .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,6 @@
 """`python -m daemon` is `crrd`."""
 
-from daemon.cli import main
+from daemon.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,75 +1,15 @@
-"""What the reactor needs from the outside world, as Protocols, and the errors that the edges raise.
+"""What the controller needs from the outside world, as Protocols, and the errors that the edges raise.
 
 `cri`, `kube` and `hooks` implement these; the tests bring working stand-ins.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
-from daemon.core.actions import EmitEvent, RunHook
-from daemon.core.model import HookResult, Instance, Pin, PodView, Request, Status
-
-
-class CrrdError(Exception):
-    """The root of all errors that crrd raises on purpose."""
-
-
-class ConfigurationError(CrrdError):
-    """Something that waiting does not heal: one line that says what is wrong, where, and what to do."""
-
-
-class RuntimeUnavailableError(CrrdError):
-    """The container runtime cannot be reached now; trying again later may help."""
-
-
-class RuntimeCallError(CrrdError):
-    """The container runtime answered a call with an error."""
-
-    def __init__(self, message: str, *, code: str = "", not_found: bool = False) -> None:
-        super().__init__(message)
-        self.code = code
-        """gRPC's name of the status code, e.g. "DEADLINE_EXCEEDED"."""
-        self.not_found = not_found
-
-
-class ApiUnavailableError(CrrdError):
-    """The API server cannot be reached, or asks for patience (429, 5xx)."""
-
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-        """Seconds that the server asked to wait, None where it did not say."""
-
-
-class ApiRefusedError(CrrdError):
-    """The API server understood and refused (4xx other than those below)."""
-
-    def __init__(self, message: str, *, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
-        """The HTTP status."""
-
-
-class ConflictError(ApiRefusedError):
-    """The object has changed since it was read (409): decide again on the newer one."""
-
-
-class GoneError(ApiRefusedError):
-    """The object is no more (404)."""
-
-
-class ExpiredError(ApiRefusedError):
-    """The resourceVersion is too old (410): list again."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExecResult:
-    """What a command in a container did; output is cut to what the runtime client keeps."""
-
-    exit_code: int
-    stdout: bytes
-    stderr: bytes
+from daemon.core.api.pod import PodView
+from daemon.core.api.types import Pin, Request, Status
+from daemon.core.recreate.actions import EmitEvent, FailureCause, RunHook
+from daemon.core.recreate.observation import ExecResult, Hook, HookResult, Instance
 
 
 class Runtime(Protocol):
@@ -188,4 +128,44 @@ class Observer(Protocol):
 
     def pods_listed(self, pods: Mapping[str, PodView]) -> None:
         """A whole list of this node's pods, by `namespace/name`: what is not in it is not on this node."""
+        ...
+
+
+class Recorder(Protocol):
+    """Is told what happened to requests. Calls are synchronous and quick."""
+
+    def seen(self, request: Request) -> None:
+        """A live request is looked at for the first time."""
+        ...
+
+    def turn(self, request: Request) -> None:
+        """The request is its pod's current one; told in each round."""
+        ...
+
+    def hook_started(self, request: Request) -> None:
+        """A preStop hook is about to run."""
+        ...
+
+    def hook_ended(self, request: Request, hook: Hook, result: HookResult) -> None:
+        """A preStop hook has ended."""
+        ...
+
+    def stop_sent(self, request: Request, container: str) -> None:
+        """A StopContainer is about to be sent."""
+        ...
+
+    def stop_ended(self, request: Request, container: str, seconds: float, error: str) -> None:
+        """A StopContainer has returned after this many seconds."""
+        ...
+
+    def successor_seen(self, request: Request, container: str) -> None:
+        """The runtime lists the next instance of a container that the request waits for."""
+        ...
+
+    def written(self, before: Request, after: Request, causes: Mapping[str, FailureCause]) -> None:
+        """A request was written; the status says how far it has come, `causes` why containers failed by this write."""
+        ...
+
+    def forgotten(self, request: Request) -> None:
+        """A request is no longer this node's business: it has ended or is gone."""
         ...

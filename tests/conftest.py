@@ -1,14 +1,16 @@
 """Fixtures that several folders of the suite share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import Cluster
+from daemon.localnode.node import LocalNode
+from tests.support.cluster import Cluster, on_local_node
 from tests.support.containerd import Containerd, missing
 from tests.support.node_daemon import NodeDaemon
+from tests.support.virtual_time import VirtualLoop
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,6 +20,22 @@ def _loop_of_sync_tests() -> Iterator[None]:
         asyncio.set_event_loop(runner.get_loop())
         yield
         asyncio.set_event_loop(None)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests with the mark `virtual_time` run in a loop whose clock jumps."""
+    virtual = item.get_closest_marker("virtual_time")
+    return {"virtual": VirtualLoop} if virtual else {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """The local node with its runtime of plain processes, in its own process."""
+    async with (
+        LocalNode(runtime_process=True) as node,
+        on_local_node(node, tmp_path, image="local/shell:1", second_image="local/shell:2") as found,
+    ):
+        yield found
 
 
 @pytest.fixture(scope="session")

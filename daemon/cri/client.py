@@ -15,9 +15,10 @@ from urllib.parse import quote
 from grpc.aio import AioRpcError, UnaryStreamMultiCallable, UnaryUnaryMultiCallable, UsageError, insecure_channel
 
 from cri_stubs import api_pb2
-from daemon.cri import convert
+from daemon.core.recreate.observation import ExecResult
 from daemon.cri.errors import VERSION, not_implemented, translate
-from daemon.ports import ExecResult, RuntimeCallError, RuntimeUnavailableError
+from daemon.kubelet.labels import LABEL_POD_UID
+from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
 
 CALL_SECONDS = 10.0
 """Deadline of Version, ListContainers and ContainerStatus, which a healthy runtime answers in milliseconds."""
@@ -72,7 +73,7 @@ class CriClient:
         """Connect nothing yet.
 
         Args:
-            endpoint: `unix:///absolute/path`, as `daemon.cri.endpoint` gives it.
+            endpoint: `unix:///absolute/path`, as `daemon.cri.discovery` gives it.
             on_call: Told of every call that ended.
         """
         self.endpoint = endpoint
@@ -124,7 +125,7 @@ class CriClient:
 
         Labels and annotations are in the answer, so that one call is enough before a stop.
         """
-        selector = {convert.LABEL_POD_UID: pod_uid} if pod_uid else None
+        selector = {LABEL_POD_UID: pod_uid} if pod_uid else None
         request = _build(
             lambda: api_pb2.ListContainersRequest(
                 filter=api_pb2.ContainerFilter(id=container_id, label_selector=selector)
@@ -252,5 +253,5 @@ def _cut_result(data: bytes) -> ExecResult:
 def _pod_uid(message: api_pb2.ContainerEventResponse) -> str:
     if uid := message.pod_sandbox_status.metadata.uid:
         return uid
-    labels = (status.labels.get(convert.LABEL_POD_UID, "") for status in message.containers_statuses)
+    labels = (status.labels.get(LABEL_POD_UID, "") for status in message.containers_statuses)
     return next((uid for uid in labels if uid), "")

@@ -13,25 +13,26 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from cri_stubs import api_pb2
-from daemon.core.model import Hook, Instance, InstanceState
-
-LABEL_POD_NAME = "io.kubernetes.pod.name"
-LABEL_POD_NAMESPACE = "io.kubernetes.pod.namespace"
-LABEL_POD_UID = "io.kubernetes.pod.uid"
-LABEL_CONTAINER_NAME = "io.kubernetes.container.name"
-ANNOTATION_HASH = "io.kubernetes.container.hash"
-ANNOTATION_RESTART_COUNT = "io.kubernetes.container.restartCount"
-ANNOTATION_GRACE = "io.kubernetes.pod.terminationGracePeriod"
-ANNOTATION_PRE_STOP = "io.kubernetes.container.preStopHandler"
-ANNOTATION_PORTS = "io.kubernetes.container.ports"
+from daemon.core.recreate.observation import Hook, Instance
+from daemon.kubelet.labels import (
+    ANNOTATION_GRACE,
+    ANNOTATION_PORTS,
+    ANNOTATION_PRE_STOP,
+    ANNOTATION_RESTART_COUNT,
+    LABEL_CONTAINER_NAME,
+    LABEL_POD_NAME,
+    LABEL_POD_NAMESPACE,
+    LABEL_POD_UID,
+)
+from daemon.kubelet.runtime_status import ContainerState
 
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
 
 _STATES = {
-    api_pb2.CONTAINER_CREATED: InstanceState.CREATED,
-    api_pb2.CONTAINER_RUNNING: InstanceState.RUNNING,
-    api_pb2.CONTAINER_EXITED: InstanceState.EXITED,
+    api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
+    api_pb2.CONTAINER_RUNNING: ContainerState.RUNNING,
+    api_pb2.CONTAINER_EXITED: ContainerState.EXITED,
 }
 
 
@@ -51,7 +52,7 @@ def instance(container: api_pb2.Container | api_pb2.ContainerStatus, runtime: st
         pod_namespace=labels.get(LABEL_POD_NAMESPACE, ""),
         pod_name=labels.get(LABEL_POD_NAME, ""),
         pod_uid=labels.get(LABEL_POD_UID, ""),
-        state=_STATES.get(container.state, InstanceState.UNKNOWN),
+        state=_STATES.get(container.state, ContainerState.UNKNOWN),
         created_at=container.created_at,
         restart_count=container.metadata.attempt if restarts is None else restarts,
         grace_seconds=_number(annotations.get(ANNOTATION_GRACE, ""), INT64_MAX),
@@ -68,12 +69,12 @@ def detailed(known: Instance, status: api_pb2.ContainerStatus, now: int) -> Inst
         status: Its ContainerStatus.
         now: Nanoseconds since the epoch, of the machine that the runtime runs on.
     """
-    state = _STATES.get(status.state, InstanceState.UNKNOWN)
-    running = state is InstanceState.RUNNING and status.started_at > 0
+    state = _STATES.get(status.state, ContainerState.UNKNOWN)
+    running = state is ContainerState.RUNNING and status.started_at > 0
     return replace(
         known,
         state=state,
-        exit_code=status.exit_code if state is InstanceState.EXITED else None,
+        exit_code=status.exit_code if state is ContainerState.EXITED else None,
         running_seconds=max(0.0, (now - status.started_at) / 1e9) if running else None,
     )
 

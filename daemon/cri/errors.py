@@ -7,7 +7,7 @@ cause. Whether a failure is tried again is not decided here.
 import grpc
 from grpc.aio import AioRpcError
 
-from daemon.ports import ConfigurationError, CrrdError, RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.errors import ConfigurationError, CrrdError, RuntimeCallError, RuntimeUnavailableError
 
 VERSION = "Version"
 MESSAGE_LIMIT = 1024

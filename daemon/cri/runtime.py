@@ -1,7 +1,7 @@
 """All container runtimes of the node behind one `daemon.ports.Runtime`.
 
 A node has one runtime as a rule; where it has several, this finds the one that a pod or a container ID belongs to.
-What is done to a container, and when, is the reactor's business.
+What is done to a container, and when, is the controller's business.
 """
 
 import asyncio
@@ -17,10 +17,12 @@ from typing import TypeVar
 import structlog
 
 from cri_stubs import api_pb2
-from daemon.core.model import Instance, Pin
-from daemon.cri import convert, endpoint
+from daemon.core.api.types import Pin
+from daemon.core.recreate.observation import ExecResult, Instance
+from daemon.cri import convert
+from daemon.cri import discovery as endpoint
 from daemon.cri.client import CriClient, OnCall
-from daemon.ports import ExecResult, RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
 
 REMEMBERED_PODS = 1024
 """Pods whose runtime is remembered: several times what a node holds."""

@@ -1,1 +1,1 @@
-"""What kubelet will do with the containers of a node. The parts in here are pure: standard library only, no I/O."""
+"""Which containers a kubelet of another version would rebuild, and why."""

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from daemon.core.model import ANNOTATION_CONFIG_HASH
-from daemon.core.reading import items, mapping, text
-from daemon.forecast.report import ContainerKind, ForecastInput
+from daemon.core.api.pod import ContainerKind
+from daemon.forecast.report import ForecastInput
+from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH
+from daemon.lib.jsonfields import items, mapping, text
 
 _LISTS = (
-    ("containers", ContainerKind.CONTAINER),
+    ("containers", ContainerKind.REGULAR),
     ("initContainers", ContainerKind.INIT),
     ("ephemeralContainers", ContainerKind.EPHEMERAL),
 )
@@ -49,12 +50,12 @@ class Join:
         if not running:
             return []
         specs = _specs(mapping(pod.get("spec")))
-        return [_input(each, *specs.get(each.name, (None, ContainerKind.CONTAINER))) for each in running]
+        return [_input(each, *specs.get(each.name, (None, ContainerKind.REGULAR))) for each in running]
 
     def rest(self) -> list[ForecastInput]:
         """The running containers that no pod has asked for."""
         waiting, self._waiting = self._waiting, defaultdict(list)
-        return [_input(each, None, ContainerKind.CONTAINER) for found in waiting.values() for each in found]
+        return [_input(each, None, ContainerKind.REGULAR) for found in waiting.values() for each in found]
 
 
 def _specs(spec: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], ContainerKind]]:

@@ -4,8 +4,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from daemon.core.reading import text
-from daemon.forecast.report import Change, ContainerKind, Forecast, Outcome, Report
+from daemon.core.api.pod import ContainerKind
+from daemon.forecast.report import Change, Forecast, Outcome, Report
+from daemon.lib.jsonfields import text
 
 FORMATS = ("table", "json", "yaml")
 _HEADINGS = ("NAMESPACE", "POD", "CONTAINER", "STORED", "EXPECTED", "OUTCOME", "REASON")

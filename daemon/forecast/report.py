@@ -11,21 +11,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from daemon.forecast.container_hash import Hash, era, hash_of
-from daemon.forecast.container_types import added_fields
-from daemon.forecast.init_actions import SIDECAR_HASH_SINCE
-from daemon.forecast.restart_rules import SIDECARS_SINCE
+from daemon.core.api.pod import ContainerKind
 from daemon.forecast.spec_diff import diff
-from daemon.forecast.version import NEWEST_MINOR, parse_minor
-
-
-class ContainerKind(StrEnum):
-    """Which list of the pod's spec a container stands in."""
-
-    CONTAINER = "container"
-    SIDECAR = "sidecar"
-    INIT = "init container"
-    EPHEMERAL = "ephemeral container"
+from daemon.kubelet.hash.container_hash import Hash, era, hash_of
+from daemon.kubelet.hash.container_types import added_fields
+from daemon.kubelet.init_actions import SIDECAR_HASH_SINCE
+from daemon.kubelet.restart_rules import SIDECARS_SINCE
+from daemon.kubelet.version import NEWEST_MINOR, parse_minor
 
 
 class Outcome(StrEnum):
@@ -49,7 +41,7 @@ class ForecastInput:
     """The annotation io.kubernetes.container.hash as it stands (hex); None where there is none."""
     spec: Mapping[str, Any] | None
     """The container as in the pod's JSON; None where the API has no such pod or container."""
-    kind: ContainerKind = ContainerKind.CONTAINER
+    kind: ContainerKind = ContainerKind.REGULAR
     started_with: Mapping[str, Any] | None = None
     """The spec that it was started with, where one was kept."""
     created_at: int = 0
@@ -171,7 +163,7 @@ def _changes(container: ForecastInput) -> tuple[Change, ...] | None:
 
 def is_compared(kind: ContainerKind, minor: int) -> bool:
     """Whether kubelet 1.`minor` compares the hashes of such containers."""
-    return kind is ContainerKind.CONTAINER or (kind is ContainerKind.SIDECAR and minor >= SIDECAR_HASH_SINCE)
+    return kind is ContainerKind.REGULAR or (kind is ContainerKind.SIDECAR and minor >= SIDECAR_HASH_SINCE)
 
 
 def _not_compared(kind: ContainerKind, minor: int) -> tuple[Outcome, str]:

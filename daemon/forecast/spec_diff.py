@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from daemon.forecast.container_types import Field, Kind, flat_fields
-from daemon.forecast.quantity import parse
+from daemon.kubelet.hash.container_types import Field, Kind, flat_fields
+from daemon.kubelet.quantity import parse
 
 _NEWEST_STRUCTS = 30
 _REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([^()]*)\)")

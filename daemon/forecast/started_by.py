@@ -8,9 +8,9 @@ lists containers is not known here.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from daemon.forecast.container_hash import JSON_SINCE, NAME_AND_IMAGE_SINCE, hash_of
 from daemon.forecast.report import ForecastInput, is_compared, parse_stored
-from daemon.forecast.version import NEWEST_MINOR, OLDEST_MINOR
+from daemon.kubelet.hash.container_hash import JSON_SINCE, NAME_AND_IMAGE_SINCE, hash_of
+from daemon.kubelet.version import NEWEST_MINOR, OLDEST_MINOR
 
 HASHERS = (NEWEST_MINOR, NAME_AND_IMAGE_SINCE - 1, *range(JSON_SINCE - 1, OLDEST_MINOR - 1, -1))
 """One minor version for each way to hash, the newest first; the structs of the oldest era differ by version."""

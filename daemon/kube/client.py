@@ -1,8 +1,9 @@
 """Calls to the API server over aiohttp: list, watch, get, create, merge patch, delete; each with a deadline.
 
 Answers are plain JSON objects; callers parse them into the core's values at once and drop them. Errors are the ports'
-(see `errors`). Trying again, watching on and forgetting are `reflector`'s work and the reactor's, except for two things
-that nobody else can know: credentials refused once are renewed, and a list that outlived its version is begun anew.
+(see `errors`). Trying again, watching on and forgetting are `reflector`'s work and the controllers', except for two
+things that nobody else can know: credentials refused once are renewed, and a list that outlived its version is begun
+anew.
 """
 
 import json
@@ -15,13 +16,13 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
-from daemon.core.reading import items, mapping, text
 from daemon.kube.config import AccessSource
 from daemon.kube.errors import MalformedAnswerError, decode, from_status
 from daemon.kube.resources import PODS, Listing, Page, Resource, WatchEvent
 from daemon.kube.stream import lines
 from daemon.kube.transport import Call, CallObserver, DateObserver, Transport, unavailable
-from daemon.ports import ExpiredError
+from daemon.lib.errors import ExpiredError
+from daemon.lib.jsonfields import items, mapping, text
 
 T = TypeVar("T")
 PAGE = 500

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from daemon.ports import ApiUnavailableError, ConfigurationError
+from daemon.lib.errors import ApiUnavailableError, ConfigurationError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where kubelet mounts a pod's service account."""

@@ -1,14 +1,14 @@
 """Turns what an API server answers into crrd's errors, with the server's own sentence in them.
 
-The ports' errors are what the reactor handles; the two more here are told apart only inside `kube`.
+The ports' errors are what the controllers handle; the two more here are told apart only inside `kube`.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from daemon.core.reading import mapping, text
-from daemon.ports import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
+from daemon.lib.jsonfields import mapping, text
 
 _SENTENCE = 500
 """Characters of a server's answer that an error repeats."""

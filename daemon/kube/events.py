@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 
 import structlog
 
-from daemon.backoff import Backoff
-from daemon.beat import Beat
-from daemon.core.actions import EmitEvent
-from daemon.core.model import API_VERSION, KIND
+from daemon.core.api.types import API_VERSION, KIND
+from daemon.core.recreate.actions import EmitEvent
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import EVENTS
-from daemon.ports import ApiUnavailableError, CrrdError
+from daemon.lib.backoff import Backoff
+from daemon.lib.errors import ApiUnavailableError, CrrdError
+from daemon.lib.heartbeat import Heartbeat
 
 CAPACITY = 1000
 """Events that wait at most; then the oldest is dropped."""
@@ -55,7 +55,7 @@ class KubeEventSink:
         self._failing = False
         self._overflowing = False
         self._last_stamp = 0
-        self.beat = Beat()
+        self.heartbeat = Heartbeat()
 
     def emit(self, event: EmitEvent) -> None:
         """See EventSink."""
@@ -71,7 +71,7 @@ class KubeEventSink:
     async def run(self) -> NoReturn:
         """Write what is queued, until cancelled."""
         while True:
-            self.beat.until(self._wanted, "waiting for events")
+            self.heartbeat.until(self._wanted, "waiting for events")
             await self._wanted.wait()
             while self._queue:
                 await self._write(self._queue.popleft())
@@ -102,7 +102,7 @@ class KubeEventSink:
 
     async def _write(self, body: dict[str, Any]) -> None:
         for attempt in range(1, _TRIES + 1):
-            self.beat.within(_WRITE_SECONDS, "writing an event")
+            self.heartbeat.within(_WRITE_SECONDS, "writing an event")
             try:
                 await self._client.create(EVENTS, body["metadata"]["namespace"], body)
             except ApiUnavailableError as error:

@@ -12,13 +12,13 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import structlog
 
-from daemon.backoff import Backoff
-from daemon.beat import Beat
-from daemon.core.reading import mapping, text
 from daemon.kube.client import KubeClient
 from daemon.kube.errors import MalformedAnswerError, ResourceMissingError
 from daemon.kube.resources import Resource, WatchEvent
-from daemon.ports import ApiRefusedError, ApiUnavailableError, ConfigurationError, ExpiredError
+from daemon.lib.backoff import Backoff
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ExpiredError
+from daemon.lib.heartbeat import Heartbeat
+from daemon.lib.jsonfields import mapping, text
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class Reflector(Generic[T]):
         self._on_restart = on_restart
         self._version = ""
         self._failures = 0
-        self.beat = Beat()
+        self.heartbeat = Heartbeat()
         """Resting while it does not run."""
 
     @property
@@ -119,10 +119,10 @@ class Reflector(Generic[T]):
         try:
             while True:
                 delay = await self._connect_once()
-                self.beat.within(delay + _LATE_SECONDS, "waiting before it connects again")
+                self.heartbeat.within(delay + _LATE_SECONDS, "waiting before it connects again")
                 await asyncio.sleep(delay)
         finally:
-            self.beat.rest()
+            self.heartbeat.rest()
             self.listed = False
 
     async def _connect_once(self) -> float:
@@ -166,10 +166,10 @@ class Reflector(Generic[T]):
         selection = self._selection
 
         def parse(obj: Mapping[str, Any]) -> T:
-            self.beat.within(_CALL_SECONDS, "listing")
+            self.heartbeat.within(_CALL_SECONDS, "listing")
             return selection.parse(obj)
 
-        self.beat.within(_CALL_SECONDS, "listing")
+        self.heartbeat.within(_CALL_SECONDS, "listing")
         listing = await self._client.list_all(
             selection.resource,
             parse,
@@ -184,7 +184,7 @@ class Reflector(Generic[T]):
 
     async def _watch(self) -> None:
         selection = self._selection
-        self.beat.within(_CALL_SECONDS, "opening a watch")
+        self.heartbeat.within(_CALL_SECONDS, "opening a watch")
         async with self._client.watch(
             selection.resource,
             self._version,
@@ -197,7 +197,7 @@ class Reflector(Generic[T]):
 
     def _deliver(self, event: WatchEvent) -> None:
         self.last_activity = time.monotonic()
-        self.beat.within(SILENT_SECONDS, "watching")
+        self.heartbeat.within(SILENT_SECONDS, "watching")
         self._version = text(mapping(event.object.get("metadata")).get("resourceVersion")) or self._version
         if event.kind in ("ADDED", "MODIFIED"):
             self._handler.changed(self._selection.parse(event.object))
@@ -206,7 +206,7 @@ class Reflector(Generic[T]):
 
     def _established(self) -> None:
         self.last_activity = time.monotonic()
-        self.beat.within(SILENT_SECONDS, "watching")
+        self.heartbeat.within(SILENT_SECONDS, "watching")
         self._strict = False
         self._failures = min(self._failures, _FAILURES_WHILE_REACHABLE)
         if self.last_error:

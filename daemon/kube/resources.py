@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from daemon.core import model
+from daemon.core.api import types as model
 
 T = TypeVar("T")
 

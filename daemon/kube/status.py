@@ -1,17 +1,17 @@
 """Writes requests: their status, and the annotation that says which instances they are about.
 
 Every write is bound to the UID and the resourceVersion that was decided on, so that none of them lands on a newer
-version, or on another request of the same name. Whether to try again is the reactor's decision.
+version, or on another request of the same name. Whether to try again is the controller's decision.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from daemon.core.manifest import parse_request, pins_to_json, status_to_json
-from daemon.core.model import ANNOTATION_PINNED, Pin, Request, Status
+from daemon.core.api.types import ANNOTATION_PINNED, Pin, Request, Status
+from daemon.core.api.v1alpha1 import parse_request, pins_to_json, status_to_json
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import REQUESTS
-from daemon.ports import ApiRefusedError, GoneError
+from daemon.lib.errors import ApiRefusedError, GoneError
 
 _INVALID = 422
 """What a UID that is not the object's is answered with, unless the version is compared first (409)."""

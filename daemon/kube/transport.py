@@ -17,7 +17,7 @@ from daemon import __version__
 from daemon.kube.config import Access, AccessSource
 from daemon.kube.errors import decode, from_answer
 from daemon.kube.resources import Resource
-from daemon.ports import ApiRefusedError, ApiUnavailableError
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError
 
 CallObserver = Callable[[str, str, int, float], None]
 """Is told of each call: verb, resource, HTTP status (0 for no answer) and seconds until the answer began."""

@@ -17,15 +17,16 @@ from typing import Any
 import aiohttp
 import structlog
 
-from daemon.core.manifest import parse_pod, parse_request
-from daemon.core.model import API_VERSION, GROUP, KIND, PLURAL, VERSION, PodView, Request
+from daemon.core.api.pod import PodView, parse_pod
+from daemon.core.api.types import API_VERSION, GROUP, KIND, PLURAL, VERSION, Request
+from daemon.core.api.v1alpha1 import parse_request
 from daemon.cri.client import CriClient
-from daemon.cri.endpoint import discover
+from daemon.cri.discovery import discover
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS, REQUESTS, Resource
-from daemon.localnode.demo_view import Snapshot, View, make_view
+from daemon.lib.errors import ConfigurationError, ConflictError, CrrdError
+from daemon.localnode.demo_view import PlainView, Snapshot, View
 from daemon.localnode.node import LocalNode
-from daemon.ports import ConfigurationError, ConflictError, CrrdError
 
 NAMESPACE = "default"
 POD = "demo"
@@ -48,7 +49,18 @@ def run_demo(*, cri_endpoints: Sequence[str], image: str, keep: bool) -> int:
         ConfigurationError: the given runtime cannot be used.
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the node daemon's log has a file
-    return asyncio.run(_Demo(make_view(), image).run(list(cri_endpoints), keep=keep))
+    return asyncio.run(_Demo(_make_view(), image).run(list(cri_endpoints), keep=keep))
+
+
+def _make_view() -> View:
+    """The view that fits where the output goes."""
+    if sys.stdout.isatty():
+        try:
+            from daemon.localnode.demo_terminal import TerminalView  # noqa: PLC0415 - rich is an extra
+        except ImportError:
+            return PlainView()
+        return TerminalView()
+    return PlainView()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """How the demo looks: a live table on a terminal, plain lines anywhere else."""
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from daemon.core.model import PodView, Request
+from daemon.core.api.pod import PodView
+from daemon.core.api.types import Request
 
 Row = tuple[str, str, str]
 
@@ -58,17 +58,6 @@ class View(Protocol):
     def summary(self, rows: Sequence[Row]) -> None:
         """What changed and what did not."""
         ...
-
-
-def make_view() -> View:
-    """The view that fits where the output goes."""
-    if sys.stdout.isatty():
-        try:
-            from daemon.localnode.demo_terminal import TerminalView  # noqa: PLC0415 - rich is an extra
-        except ImportError:
-            return PlainView()
-        return TerminalView()
-    return PlainView()
 
 
 class PlainView:

@@ -4,7 +4,7 @@ It reaches the runtime only through its CRI socket and the API only through HTTP
 could not do without: killed and started again, it finds its pods in the runtime. It touches only sandboxes that carry
 its node's name in a label of their own, so it can share a runtime with others.
 
-Faithful where the node daemon could notice: what is done about a pod (`daemon.forecast.pod_actions` says it, as for
+Faithful where the node daemon could notice: what is done about a pod (`daemon.kubelet.pod_actions` says it, as for
 the forecasts), labels and annotations on containers, restart counts, back-off and its words, the relist once a second,
 in-place image updates, grace periods. Left out: CNI (every pod is on the host's network), resource limits and their
 change in place, ephemeral containers, volumes but emptyDir and hostPath, images' credentials, eviction, static pods,
@@ -30,6 +30,7 @@ from daemon.kube.client import KubeClient
 from daemon.kube.config import KubeconfigAccess
 from daemon.kube.reflector import Handler, Reflector, Selection
 from daemon.kube.resources import PODS, Resource
+from daemon.lib.errors import ApiUnavailableError, ConflictError, RuntimeCallError, RuntimeUnavailableError
 from daemon.localnode.pods import backoff
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.handlers import Handlers
@@ -41,7 +42,6 @@ from daemon.localnode.pods.status import timestamp
 from daemon.localnode.pods.stopper import Stopper
 from daemon.localnode.pods.volumes import PodFolders
 from daemon.localnode.pods.worker import Node, PodWorker
-from daemon.ports import ApiUnavailableError, ConflictError, RuntimeCallError, RuntimeUnavailableError
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")

@@ -7,8 +7,9 @@ nothing; it tells `on_change` which pod to look at again.
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from daemon.core.lifecycle import pod_steps
-from daemon.core.views import PodCard, RequestView, slim
+from daemon.core.api.pod import PodMeta
+from daemon.core.api.views import RequestView, slim
+from daemon.core.lifecycle.steps import pod_steps
 
 TOMBSTONES = 1024
 """How many deleted requests are remembered, so that a late answer to a write does not revive one."""
@@ -21,7 +22,7 @@ class Board:
         self._on_change = on_change
         self._views: dict[str, RequestView] = {}
         self._by_pod: dict[str, dict[str, RequestView]] = {}
-        self._pods: dict[str, PodCard] = {}
+        self._pods: dict[str, PodMeta] = {}
         self._deleted: deque[str] = deque(maxlen=TOMBSTONES)
 
     def pod_keys(self) -> set[str]:
@@ -33,7 +34,7 @@ class Board:
         found = self._by_pod.get(pod_key, {}).values()
         return sorted(found, key=lambda view: (view.request.created, view.request.name))
 
-    def pod(self, pod_key: str) -> PodCard | None:
+    def pod(self, pod_key: str) -> PodMeta | None:
         """The pod as last seen, None where it was not seen or does not matter."""
         return self._pods.get(pod_key)
 
@@ -74,7 +75,7 @@ class Board:
         for view in listed.values():
             self.request_changed(view)
 
-    def pod_changed(self, pod: PodCard) -> None:
+    def pod_changed(self, pod: PodMeta) -> None:
         """A pod was added or modified, or read or written by this process."""
         if not pod.gate and pod.key not in self._by_pod:
             return
@@ -83,7 +84,7 @@ class Board:
         if known != pod and (pod.key in self._by_pod or pod_steps(pod, ()).actions):
             self._on_change(pod.key)
 
-    def pod_deleted(self, pod: PodCard) -> None:
+    def pod_deleted(self, pod: PodMeta) -> None:
         """A pod is no more; the one of the same name that followed it may be known already."""
         known = self._pods.get(pod.key)
         if known is not None and known.uid == pod.uid:
@@ -91,7 +92,7 @@ class Board:
         if pod.key in self._by_pod:
             self._on_change(pod.key)
 
-    def pods_listed(self, pods: Iterable[PodCard]) -> None:
+    def pods_listed(self, pods: Iterable[PodMeta]) -> None:
         """A whole list: what is not in it is gone."""
         listed = {pod.key: pod for pod in pods}
         for key in self._pods.keys() - listed.keys():

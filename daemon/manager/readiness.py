@@ -9,13 +9,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from daemon.core.model import READINESS_GATE
-from daemon.core.readiness import Readiness, acquired, readiness_of, released
-from daemon.core.reading import items, mapping, text
-from daemon.core.views import PodCard, parse_card, rfc3339
+from daemon.core.api.pod import PodMeta, Readiness, parse_meta, readiness_of
+from daemon.core.api.time import rfc3339
+from daemon.core.api.types import READINESS_GATE
+from daemon.core.lifecycle.readiness import acquired, released
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS
-from daemon.ports import ConflictError, GoneError
+from daemon.lib.errors import ConflictError, GoneError
+from daemon.lib.jsonfields import items, mapping, text
 
 ATTEMPTS = 6
 """How often a change starts over after a conflict before it is left for later."""
@@ -35,19 +36,19 @@ class PodReadiness:
         self._client = client
         self._now = now
 
-    async def acquire(self, pod: PodCard, key: str) -> PodCard | None:
+    async def acquire(self, pod: PodMeta, key: str) -> PodMeta | None:
         """Make the pod unready for this request (`namespace/name`)."""
         return await self._change(pod, partial(acquired, key=key))
 
-    async def release(self, pod: PodCard, key: str) -> PodCard | None:
+    async def release(self, pod: PodMeta, key: str) -> PodMeta | None:
         """Take this request from the reasons to be unready; with none left, the pod is ready."""
         return await self._change(pod, partial(_released, key=key))
 
-    async def init(self, pod: PodCard) -> PodCard | None:
+    async def init(self, pod: PodMeta) -> PodMeta | None:
         """Make a pod ready that has the gate and no condition."""
         return await self._change(pod, _initial)
 
-    async def _change(self, pod: PodCard, change: Callable[[Readiness], Readiness]) -> PodCard | None:
+    async def _change(self, pod: PodMeta, change: Callable[[Readiness], Readiness]) -> PodMeta | None:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 found = await self._client.get(PODS, pod.namespace, pod.name)
@@ -58,7 +59,7 @@ class PodReadiness:
                 if after != before:
                     body = _patch(found, before, after, self._now())
                     found = await self._client.merge_patch(PODS, pod.namespace, pod.name, body, subresource="status")
-                return parse_card(found)
+                return parse_meta(found)
             except GoneError:
                 return None
             except ConflictError:

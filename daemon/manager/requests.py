@@ -7,10 +7,10 @@ to try again is `controller`'s.
 from dataclasses import replace
 from typing import Any
 
-from daemon.core import lifecycle as lc
-from daemon.core.manifest import status_to_json
-from daemon.core.model import ANNOTATION_UNREADY_ACQUIRED, LABEL_ACTIVE
-from daemon.core.views import FINALIZER, RequestView, parse_view
+from daemon.core.api.types import ANNOTATION_UNREADY_ACQUIRED, FINALIZER, LABEL_ACTIVE
+from daemon.core.api.v1alpha1 import status_to_json
+from daemon.core.api.views import RequestView, parse_view
+from daemon.core.lifecycle import steps as lc
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import REQUESTS
 

@@ -54,7 +54,7 @@ STAGES, CRI, ADMISSION = (
     "crrd_cri_call_duration_seconds",
     "crrd_admission_review_duration_seconds",
 )
-REQUESTS = f'sum(rate({STAGES}_count{{stage="whole", {HERE}}}[5m]))'
+REQUESTS = f'sum(rate({STAGES}_count{{stage="total", {HERE}}}[5m]))'
 WATCH = f'time() - crrd_last_activity_timestamp_seconds{{resource="containerrecreaterequests", {HERE}}}'
 
 ROWS: dict[str, tuple[Panel, ...]] = {

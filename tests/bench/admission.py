@@ -18,13 +18,13 @@ from statistics import quantiles
 import aiohttp
 from aiohttp import web
 
-from daemon.core.admission import Admitted, review_create
+from daemon.core.admission.rules import Admitted, review_create
 from daemon.kube.client import KubeClient
-from daemon.manager.tls import ServingTls
-from daemon.manager.webhook import WebhookServer
-from daemon.telemetry.health import Health
-from daemon.telemetry.log import configure
-from daemon.telemetry.manager_metrics import ManagerMetrics
+from daemon.lib.health import Health
+from daemon.lib.log import configure
+from daemon.manager.certificates.tls import ServingTls
+from daemon.manager.metrics import ManagerMetrics
+from daemon.manager.webhook.server import WebhookServer
 from tests.support.admission import USER, new_pod, new_request, new_review
 from tests.support.scripted_api import FixedAccess
 from tests.support.webhook import QUICK, load, new_certificates

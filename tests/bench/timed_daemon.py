@@ -1,8 +1,8 @@
 """`python -m tests.bench.timed_daemon node ...`: crrd, with the CPU time of its metrics taken and written at its end.
 
-Every call into the metrics is wrapped, from the reactor's, the edges' and the page's side; what reading the clock takes
-is measured beside each call and taken off, and what one wrapped call spends inside another counts once, for the inner
-one. SIGUSR2 begins anew.
+Every call into the metrics is wrapped, from the controller's, the edges' and the page's side; what reading the clock
+takes is measured beside each call and taken off, and what one wrapped call spends inside another counts once, for the
+inner one. SIGUSR2 begins anew.
 """
 
 import json
@@ -27,7 +27,7 @@ TOLD = (
     "forgotten",
     "watch_restarted",
 )
-"""What the reactor and the watches tell NodeMetrics."""
+"""What the controller and the watches tell NodeMetrics."""
 OBSERVERS = ("api_call", "cri_call")
 """What the clients tell it, by attributes of its instance."""
 
@@ -63,14 +63,14 @@ def begin_anew(*_: object) -> None:
 
 def main() -> None:
     """Run crrd."""
-    from daemon import cli  # noqa: PLC0415 - the command line imports what it needs, in its own way
-    from daemon.lean import keep_imports_lean  # noqa: PLC0415
+    from daemon.cli.main import main as cli  # noqa: PLC0415 - the command line imports what it needs, in its own way
+    from daemon.lib.memory import keep_imports_lean  # noqa: PLC0415
 
     with keep_imports_lean():
         from prometheus_client import exposition  # noqa: PLC0415
 
-        from daemon.telemetry.metrics import Ledger  # noqa: PLC0415
-        from daemon.telemetry.node_metrics import NodeMetrics  # noqa: PLC0415
+        from daemon.lib.metrics import Ledger  # noqa: PLC0415
+        from daemon.node.metrics import NodeMetrics  # noqa: PLC0415
 
     class Timed(NodeMetrics):
         def __init__(self, *args: Any) -> None:
@@ -81,13 +81,13 @@ def main() -> None:
     for name in TOLD:
         setattr(Timed, name, timed(name, getattr(NodeMetrics, name)))
     with keep_imports_lean():
-        from daemon import app  # noqa: PLC0415
+        from daemon.node import daemon as app  # noqa: PLC0415
     setattr(app, "NodeMetrics", Timed)  # noqa: B010 - replaced in the one place that makes them
     setattr(Ledger, "_settle", timed("settle", Ledger._settle))  # noqa: B010 - a method replaced
     exposition.generate_latest = timed("page", exposition.generate_latest)
     signal.signal(signal.SIGUSR2, begin_anew)
     try:
-        cli.main()
+        cli()
     finally:
         Path(os.environ[OUTPUT]).write_text(json.dumps(spent), encoding="utf-8")
 

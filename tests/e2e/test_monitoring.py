@@ -71,7 +71,7 @@ async def test_every_panel_has_data(cluster: Cluster, node_daemon: NodeDaemon, t
 
             exemplars = await prometheus.api(
                 "query_exemplars",
-                query='crrd_stage_duration_seconds_bucket{stage="whole"}',
+                query='crrd_stage_duration_seconds_bucket{stage="total"}',
                 start="2020-01-01T00:00:00Z",
                 end="2100-01-01T00:00:00Z",
             )

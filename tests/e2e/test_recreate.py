@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from daemon.core.model import ANNOTATION_PINNED
+from daemon.core.api.types import ANNOTATION_PINNED
 from daemon.kube.resources import EVENTS
 from tests.support.cluster import (
     Cluster,

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from daemon.forecast.container_hash import container_hash
-from daemon.forecast.report import ContainerKind, ForecastInput
+from daemon.core.api.pod import ContainerKind
+from daemon.forecast.report import ForecastInput
 from daemon.forecast.started_by import HASHERS, Mark, differing, mark, running_minor
+from daemon.kubelet.hash.container_hash import container_hash
 
 SPEC: dict[str, Any] = {
     "name": "app",
@@ -16,7 +17,7 @@ SPEC: dict[str, Any] = {
 }
 
 
-def started(version: str, at: int = 1, kind: ContainerKind = ContainerKind.CONTAINER, **changed: str) -> ForecastInput:
+def started(version: str, at: int = 1, kind: ContainerKind = ContainerKind.REGULAR, **changed: str) -> ForecastInput:
     """A container that a kubelet of this version started, and whose spec may have changed since."""
     value = container_hash(SPEC, version)
     return ForecastInput("shop", "web", "app", "c1", f"{value:x}", SPEC | changed, kind, created_at=at)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.core.model import FailurePolicy, RequestPhase, RestartPolicy, StatePhase, Strategy
+from daemon.core.api.types import FailurePolicy, RequestPhase, StatePhase, Strategy
+from daemon.kubelet.restart_rules import RestartPolicy
 from tests.support.simulation import NAMES, World
 
 STRATEGIES = [

@@ -67,7 +67,8 @@ def test_the_wheel_runs_in_an_empty_environment(tmp_path: Path) -> None:
     for command in ("node", "manager"):
         shown = subprocess.run([crrd, command, "--help"], check=True, capture_output=True, text=True, env=clean)
         assert "--kubeconfig" in shown.stdout
-    code = "import daemon.app, daemon.manager_app; from daemon.localnode.api.crds import crd_path; print(crd_path())"
+    code = "import daemon.node.daemon, daemon.manager.daemon; "
+    code += "from daemon.localnode.api.crds import crd_path; print(crd_path())"
     found = subprocess.run(
         [str(python), "-c", code], check=False, capture_output=True, text=True, env=clean, cwd=tmp_path
     )

@@ -10,10 +10,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from daemon.cli import build_parser
-from daemon.config import manager_config
-from daemon.core import model
-from daemon.manager.leader import LEASE_NAME
+from daemon.cli.main import build_parser
+from daemon.cli.manager import manager_config
+from daemon.core.api import types as model
+from daemon.kube.leader import LEASE_NAME
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 RENDERED = ["base", "default", "overlays/containerd", "overlays/crio", "overlays/k3s", "overlays/beside-openkruise"]
@@ -108,7 +108,7 @@ def test_the_policy_is_about_the_daemons_own_service_account_and_label() -> None
 
 
 def test_the_managers_defaults_are_the_names_in_the_manifests() -> None:
-    config = manager_config(build_parser().parse_args(["manager"]))
+    config = manager_config(build_parser("manager").parse_args(["manager"]))
     service = one("default", "Service", config.service)
     assert service["metadata"]["namespace"] == config.namespace
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):

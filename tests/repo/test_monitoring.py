@@ -14,9 +14,9 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from daemon.telemetry.manager_metrics import ManagerMetrics
-from daemon.telemetry.metrics import new_registry
-from daemon.telemetry.node_metrics import NodeMetrics, NodeState, WatchState
+from daemon.lib.metrics import new_registry
+from daemon.manager.metrics import ManagerMetrics
+from daemon.node.metrics import NodeMetrics, NodeState, WatchState
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "manifests" / "monitoring"

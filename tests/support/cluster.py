@@ -21,12 +21,13 @@ import yaml
 
 from cri_stubs import api_pb2 as pb
 from cri_stubs.api_pb2_grpc import RuntimeServiceStub
-from daemon.core import model
+from daemon.core.api import types as model
+from daemon.core.recreate.observation import ExecResult
 from daemon.kube.client import KubeClient
 from daemon.kube.config import KubeconfigAccess
 from daemon.kube.resources import PODS, REQUESTS, Resource
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
 from daemon.localnode.node import LocalNode
-from daemon.ports import ApiRefusedError, ApiUnavailableError, ConflictError, ExecResult, GoneError
 from tests.support.containerd import Containerd
 
 if TYPE_CHECKING:

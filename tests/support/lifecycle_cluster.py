@@ -9,17 +9,18 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from daemon.core import lifecycle as lc
-from daemon.core.actions import EmitEvent
-from daemon.core.views import FINALIZER, rfc3339
+from daemon.core.api.time import rfc3339
+from daemon.core.api.types import FINALIZER
+from daemon.core.lifecycle import steps as lc
+from daemon.core.recreate.actions import EmitEvent
 from daemon.kube.client import Deadlines, KubeClient
 from daemon.kube.clock import ServerClock
 from daemon.kube.config import Access
+from daemon.kube.leader import LeaderElection, LeaseTiming
 from daemon.kube.resources import PODS, REQUESTS, Resource
+from daemon.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
 from daemon.localnode.apiserver import ApiServer
-from daemon.manager.controller import Controller
-from daemon.manager.leader import LeaderElection, LeaseTiming
-from daemon.ports import ApiUnavailableError, ConflictError, CrrdError, GoneError
+from daemon.manager.lifecycle import LifecycleController
 
 CRRS = "apps.kruise.io/containerrecreaterequests"
 GATED = {"readinessGates": [{"conditionType": "KruisePodReady"}]}
@@ -99,7 +100,7 @@ class Replica:
         self.client = SteppedClient(self.wire, self.clock, deadlines)
         self.events = Events()
         self.done: list[lc.LifecycleAction] = []
-        self.controller = Controller(self.client, self.events, self.clock, on_action=self.done.append)
+        self.controller = LifecycleController(self.client, self.events, self.clock, on_action=self.done.append)
         self._task: asyncio.Task[object] | None = None
 
     def start(self) -> None:
@@ -282,7 +283,7 @@ class LifecycleCluster:
         """Whether the node is told that the pod is unready."""
         return "crr.apps.kruise.io/unready-acquired" in self._meta(name).get("annotations", {})
 
-    def guarded(self, name: str) -> bool:
+    def has_finalizer(self, name: str) -> bool:
         return FINALIZER in self._meta(name).get("finalizers", ())
 
     def active(self, name: str) -> bool:
@@ -299,7 +300,7 @@ class LifecycleCluster:
 
     def settled(self, name: str) -> bool:
         """Whether the request is completed and cleaned up after."""
-        return self.phase(name) == "Completed" and not self.guarded(name) and not self.active(name)
+        return self.phase(name) == "Completed" and not self.has_finalizer(name) and not self.active(name)
 
     async def settle(self, *names: str) -> None:
         """Wait until the requests are completed and cleaned up after."""

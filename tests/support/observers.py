@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Mapping
 
-from daemon.core.model import PodView, Request
+from daemon.core.api.pod import PodView
+from daemon.core.api.types import Request
 
 
 class Notes:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from daemon.kube.resources import Listing, Resource, WatchEvent
-from daemon.ports import GoneError
+from daemon.lib.errors import GoneError
 
 
 class SilentApi:

@@ -7,24 +7,14 @@ Every rule of the contract that can be seen from outside is asserted at the mome
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from daemon.core.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
-from daemon.core.checks import target_of
-from daemon.core.decide import check_move, decide
-from daemon.core.model import (
-    Hook,
-    HookResult,
-    Instance,
-    InstanceState,
-    Observation,
-    Pin,
-    PodContainer,
-    PodView,
-    Request,
-    RequestedContainer,
-    RestartPolicy,
-    StopAttempt,
-    Strategy,
-)
+from daemon.core.api.pod import PodContainer, PodView
+from daemon.core.api.types import Pin, Request, RequestedContainer, Strategy
+from daemon.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
+from daemon.core.recreate.checks import target_of
+from daemon.core.recreate.decide import check_move, decide
+from daemon.core.recreate.observation import Hook, HookResult, Instance, Observation, StopAttempt
+from daemon.kubelet.restart_rules import RestartPolicy
+from daemon.kubelet.runtime_status import ContainerState
 from tests.support.worlds import NODE, POD_UID, RUNTIME, instance, pin
 
 NAMES = ("a", "b", "c")
@@ -104,13 +94,13 @@ class World:
         """Kubelet does so if the newest instance has exited and the restart policy has it come back."""
         newest = self.newest(name)
         allowed = self.policy is RestartPolicy.ALWAYS or newest.exit_code != 0
-        if newest.state is InstanceState.EXITED and allowed:
+        if newest.state is ContainerState.EXITED and allowed:
             self.kubelet_creates(name)
 
     def kubelet_reports(self, name: str) -> None:
         """Kubelet brings the pod's status up to date."""
         newest = self.newest(name)
-        running = newest.state is InstanceState.RUNNING
+        running = newest.state is ContainerState.RUNNING
         status = PodContainer(
             name, restart_policy=self.policy, container_id=newest.pin.container_id, running=running, ready=running
         )
@@ -119,7 +109,7 @@ class World:
     def crashes(self, name: str, code: int = 137) -> None:
         """A container ends by itself, or is killed by kubelet (an in-place update)."""
         newest = self.newest(name)
-        self.instances[newest.id] = replace(newest, state=InstanceState.EXITED, exit_code=code)
+        self.instances[newest.id] = replace(newest, state=ContainerState.EXITED, exit_code=code)
 
     def delete(self, uid: str) -> None:
         """Somebody deletes a request."""
@@ -242,8 +232,8 @@ class World:
         if container_id in self.life.sent and self.life.sent[container_id] == uid:
             self.life.stops[container_id] = StopAttempt(1, self.now, self.now)
             known = self.instances[container_id]
-            if known.state is not InstanceState.EXITED:
-                self.instances[container_id] = replace(known, state=InstanceState.EXITED, exit_code=code)
+            if known.state is not ContainerState.EXITED:
+                self.instances[container_id] = replace(known, state=ContainerState.EXITED, exit_code=code)
         else:
             self.life.hooks[container_id] = HookResult(1.0)
 

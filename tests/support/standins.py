@@ -1,4 +1,4 @@
-"""A node in memory behind the reactor's ports: a runtime, a kubelet and an API server, all in virtual time.
+"""A node in memory behind the controller's ports: a runtime, a kubelet and an API server, all in virtual time.
 
 Not mocks: a container that is stopped ends, the kubelet starts the next one and reports it, a status that is written
 is what the watch would bring. Faults are switched on by name.
@@ -9,29 +9,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from daemon.core.actions import EmitEvent, RunHook
-from daemon.core.model import (
-    Hook,
-    HookResult,
-    Instance,
-    InstanceState,
-    Pin,
-    PodContainer,
-    PodView,
-    Request,
-    RestartPolicy,
-    Status,
-)
-from daemon.ports import (
-    ApiUnavailableError,
-    ConflictError,
-    ExecResult,
-    GoneError,
-    RuntimeCallError,
-    RuntimeUnavailableError,
-)
-from daemon.reactor.run import Reactor
-from daemon.reactor.telemetry import Recorder, Silence
+from daemon.core.api.pod import PodContainer, PodView
+from daemon.core.api.types import Pin, Request, Status
+from daemon.core.recreate.actions import EmitEvent, RunHook
+from daemon.core.recreate.observation import ExecResult, Hook, HookResult, Instance
+from daemon.kubelet.restart_rules import RestartPolicy
+from daemon.kubelet.runtime_status import ContainerState
+from daemon.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeCallError, RuntimeUnavailableError
+from daemon.node.controller import NodeController
+from daemon.node.recorder import Silence
+from daemon.ports import Recorder
 from tests.support.worlds import NODE, RUNTIME, instance
 
 
@@ -47,7 +34,7 @@ class MemoryNode:
         exit_code: int = 137,
         recorder: Recorder | None = None,
     ) -> None:
-        self.reactor = Reactor(
+        self.controller = NodeController(
             node_name=NODE,
             runtime=self,
             hooks=self,
@@ -89,12 +76,12 @@ class MemoryNode:
     # The node.
 
     async def __aenter__(self) -> "MemoryNode":
-        self._spawn(self.reactor.watch_pods(self._watch_pods))
-        self._spawn(self.reactor.watch_runtime())
+        self._spawn(self.controller.watch_pods(self._watch_pods))
+        self._spawn(self.controller.watch_runtime())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.reactor.close()
+        await self.controller.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -102,11 +89,11 @@ class MemoryNode:
     def post(self, request: Request) -> None:
         """Somebody creates a request."""
         self.requests[request.uid] = request
-        self.reactor.board.request_changed(request)
+        self.controller.board.request_changed(request)
 
     def delete(self, uid: str) -> None:
         """Somebody deletes a request."""
-        self.reactor.board.request_deleted(self.requests.pop(uid))
+        self.controller.board.request_deleted(self.requests.pop(uid))
 
     def status(self, uid: str = "r1") -> Status:
         """What the API says of a request."""
@@ -128,7 +115,7 @@ class MemoryNode:
         containers = {}
         for name in {known.name for known in self.known.values()}:
             newest = max((i for i in self.known.values() if i.name == name), key=lambda i: i.created_at)
-            running = newest.state is InstanceState.RUNNING
+            running = newest.state is ContainerState.RUNNING
             containers[name] = PodContainer(
                 name, restart_policy=self.policy, container_id=newest.pin.container_id, running=running, ready=running
             )
@@ -149,16 +136,16 @@ class MemoryNode:
 
     async def _kubelet(self, name: str) -> None:
         await asyncio.sleep(self.kubelet_seconds)
-        self.reactor.board.pod_changed(self.view())
+        self.controller.board.pod_changed(self.view())
         if self.policy is RestartPolicy.ALWAYS or self.exit_code != 0:
             self._create(name, f"{name}-{len(self.known)}")
             self._changes.put_nowait(self.static_uid or "uid-of-web")
-        self.reactor.board.pod_changed(self.view())
+        self.controller.board.pod_changed(self.view())
 
     async def _watch_pods(self) -> None:
         self.lists += 1
         await asyncio.sleep(0.01)
-        self.reactor.board.pods_listed({"default/web": self.view()})
+        self.controller.board.pods_listed({"default/web": self.view()})
         await asyncio.Event().wait()
 
     def _spawn(self, work: Any) -> None:
@@ -189,7 +176,7 @@ class MemoryNode:
         if instance.id not in self.known:
             raise RuntimeCallError("not found", not_found=True)
         now = self.known[instance.id]
-        exited = now.state is InstanceState.EXITED
+        exited = now.state is ContainerState.EXITED
         return replace(now, exit_code=self.exit_code if exited else None, running_seconds=None if exited else 60.0)
 
     async def stop(self, instance: Instance, seconds: float) -> None:
@@ -198,7 +185,7 @@ class MemoryNode:
         await asyncio.sleep(self.stop_seconds)
         if self.stop_errors:
             raise self.stop_errors.pop(0)
-        self.known[instance.id] = replace(self.known[instance.id], state=InstanceState.EXITED)
+        self.known[instance.id] = replace(self.known[instance.id], state=ContainerState.EXITED)
         self._changes.put_nowait(self.static_uid or "uid-of-web")
         self._spawn(self._kubelet(instance.name))
 
@@ -238,7 +225,7 @@ class MemoryNode:
         written = replace(current, resource_version=str(int(current.resource_version) + 1), **changes)
         self.requests[request.uid] = written
         if self.answer_seconds or self.lost_answers:
-            self.reactor.board.request_changed(written)
+            self.controller.board.request_changed(written)
             await asyncio.sleep(self.answer_seconds)
         if self.lost_answers:
             self.lost_answers -= 1

@@ -12,13 +12,13 @@ from typing import Any
 import aiohttp
 
 from daemon.kube.resources import Resource
-from daemon.manager.judge import PodReader
-from daemon.manager.pki import CERTIFICATE, KEY, Certificates, renew, to_data
-from daemon.manager.rotation import Lifetimes, Plan
-from daemon.manager.tls import ServingTls
-from daemon.manager.webhook import AdmissionObserver, Limits, ReviewObserver, WebhookServer
-from daemon.ports import GoneError
-from daemon.telemetry.health import Health
+from daemon.lib.errors import GoneError
+from daemon.lib.health import Health
+from daemon.manager.certificates.pki import CERTIFICATE, KEY, Certificates, renew, to_data
+from daemon.manager.certificates.rotation import Lifetimes, Plan
+from daemon.manager.certificates.tls import ServingTls
+from daemon.manager.webhook.handler import PodReader
+from daemon.manager.webhook.server import AdmissionObserver, Limits, ReviewObserver, WebhookServer
 from tests.support.admission import JsonObject
 
 NAMES = ("127.0.0.1", "localhost")

@@ -3,14 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from daemon.core.model import (
-    ContainerState,
-    Instance,
-    InstanceState,
-    Observation,
+from daemon.core.api.pod import PodContainer, PodView
+from daemon.core.api.types import (
     Pin,
-    PodContainer,
-    PodView,
+    RecreateState,
     Request,
     RequestedContainer,
     RequestPhase,
@@ -18,6 +14,8 @@ from daemon.core.model import (
     Status,
     Strategy,
 )
+from daemon.core.recreate.observation import Instance, Observation
+from daemon.kubelet.runtime_status import ContainerState
 
 RUNTIME = "containerd"
 NODE = "node-a"
@@ -38,7 +36,7 @@ def instance(container_id: str, name: str = "app", **changes: Any) -> Instance:
         pod_namespace="default",
         pod_name="web",
         pod_uid=POD_UID,
-        state=InstanceState.RUNNING,
+        state=ContainerState.RUNNING,
         created_at=1,
         grace_seconds=30,
     )
@@ -47,7 +45,7 @@ def instance(container_id: str, name: str = "app", **changes: Any) -> Instance:
 
 def exited(container_id: str, name: str = "app", exit_code: int = 137, **changes: Any) -> Instance:
     """An instance that has ended."""
-    return instance(container_id, name, state=InstanceState.EXITED, exit_code=exit_code, **changes)
+    return instance(container_id, name, state=ContainerState.EXITED, exit_code=exit_code, **changes)
 
 
 def pod(*containers: PodContainer, **changes: Any) -> PodView:
@@ -76,14 +74,14 @@ def request(*names: str, uid: str = "r1", strategy: Strategy | None = None, **ch
     return replace(plain, **changes)
 
 
-def recreating(*states: ContainerState) -> Status:
+def recreating(*states: RecreateState) -> Status:
     """The status of a request that is under way."""
     return Status(RequestPhase.RECREATING, states)
 
 
-def killed(name: str = "app", message: str = "") -> ContainerState:
+def killed(name: str = "app", message: str = "") -> RecreateState:
     """The state of a container whose stop was sent."""
-    return ContainerState(name, StatePhase.RECREATING, message, is_killed=True)
+    return RecreateState(name, StatePhase.RECREATING, message, is_killed=True)
 
 
 def seen(*instances: Instance, **changes: Any) -> Observation:

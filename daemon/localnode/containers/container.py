@@ -152,7 +152,7 @@ class Container:
         self._shim.tell(KILL)
         await self.exited.wait()
 
-    async def execute(self, command: list[str], seconds: float | None) -> exec_.Outcome:
+    async def execute(self, command: list[str], seconds: float | None) -> exec_.ExecOutcome:
         """Run a command in the container; it dies with it.
 
         Raises:

@@ -13,7 +13,7 @@ MAX_OUTPUT = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Outcome:
+class ExecOutcome:
     """How a command ended."""
 
     exit_code: int = 0
@@ -26,7 +26,7 @@ class _Collector(asyncio.SubprocessProtocol):
     """Collects what the command prints; done when it has ended and closed its output."""
 
     def __init__(self) -> None:
-        self.outcome = Outcome()
+        self.outcome = ExecOutcome()
         self.exited = asyncio.Event()
         self.done = asyncio.Event()
 
@@ -48,7 +48,7 @@ async def run(
     cwd: str | None,
     seconds: float | None,
     started: Callable[[int], None],
-) -> Outcome:
+) -> ExecOutcome:
     """Run a command in a process group of its own; the group is killed when the time is over, or the caller goes.
 
     Args:

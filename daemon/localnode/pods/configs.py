@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from cri_stubs import api_pb2
-from daemon.cri.convert import (
+from daemon.kubelet.labels import (
     ANNOTATION_GRACE,
     ANNOTATION_PORTS,
     ANNOTATION_PRE_STOP,

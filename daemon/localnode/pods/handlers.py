@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import aiohttp
 
 from daemon.cri.errors import one_line
+from daemon.lib.errors import RuntimeCallError
 from daemon.localnode.pods.kuberuntime import KubeRuntime
 from daemon.localnode.pods.spec import Json
-from daemon.ports import RuntimeCallError
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class HandlerOutcome:
     """How a handler ended."""
 
     succeeded: bool
@@ -31,7 +31,7 @@ class Handlers:
         self._runtime = runtime
         self._pod_ip = pod_ip
 
-    async def run(self, handler: Json, spec: Json, container_id: str, seconds: float) -> Outcome:
+    async def run(self, handler: Json, spec: Json, container_id: str, seconds: float) -> HandlerOutcome:
         """Run one handler for at most so many seconds.
 
         Args:
@@ -53,20 +53,20 @@ class Handlers:
                     return await self._tcp(handler["tcpSocket"], spec)
                 if "sleep" in handler:
                     await asyncio.sleep(float(handler["sleep"].get("seconds", 0)))
-                    return Outcome(succeeded=True)
+                    return HandlerOutcome(succeeded=True)
         except TimeoutError:
-            return Outcome(succeeded=False, message=f"no answer within {seconds:g}s")
-        return Outcome(succeeded=False, message=f"a local node does not know the handler {', '.join(handler)}")
+            return HandlerOutcome(succeeded=False, message=f"no answer within {seconds:g}s")
+        return HandlerOutcome(succeeded=False, message=f"a local node does not know the handler {', '.join(handler)}")
 
-    async def _exec(self, command: list[str], container_id: str, seconds: float) -> Outcome:
+    async def _exec(self, command: list[str], container_id: str, seconds: float) -> HandlerOutcome:
         try:
             result = await self._runtime.execute(container_id, command, seconds)
         except RuntimeCallError as error:
-            return Outcome(succeeded=False, message=str(error))
+            return HandlerOutcome(succeeded=False, message=str(error))
         text = one_line((result.stdout + result.stderr).decode(errors="replace"))
-        return Outcome(result.exit_code == 0, text or f"exit code {result.exit_code}")
+        return HandlerOutcome(result.exit_code == 0, text or f"exit code {result.exit_code}")
 
-    async def _http(self, action: Json, spec: Json) -> Outcome:
+    async def _http(self, action: Json, spec: Json) -> HandlerOutcome:
         port = _port(action.get("port"), spec)
         scheme = str(action.get("scheme") or "HTTP").lower()
         host = action.get("host") or self._pod_ip
@@ -81,19 +81,19 @@ class Handlers:
                     f"{scheme}://{host}:{port}{path}", headers=headers, ssl=False, allow_redirects=False
                 ) as got,
             ):
-                return Outcome(200 <= got.status < 400, f"HTTP status {got.status}")
+                return HandlerOutcome(200 <= got.status < 400, f"HTTP status {got.status}")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Outcome(succeeded=False, message=one_line(str(error)))
+            return HandlerOutcome(succeeded=False, message=one_line(str(error)))
 
-    async def _tcp(self, action: Json, spec: Json) -> Outcome:
+    async def _tcp(self, action: Json, spec: Json) -> HandlerOutcome:
         port = _port(action.get("port"), spec)
         host = action.get("host") or self._pod_ip
         try:
             _, writer = await asyncio.open_connection(host, port)
         except (OSError, TypeError) as error:
-            return Outcome(succeeded=False, message=one_line(str(error)))
+            return HandlerOutcome(succeeded=False, message=one_line(str(error)))
         writer.close()
-        return Outcome(succeeded=True)
+        return HandlerOutcome(succeeded=True)
 
 
 def _port(given: object, spec: Json) -> int | None:

@@ -15,7 +15,9 @@ from google.protobuf.message import Message
 from grpc.aio import AioRpcError, UnaryUnaryMultiCallable, insecure_channel
 
 from cri_stubs import api_pb2, api_pb2_grpc
-from daemon.cri.convert import (
+from daemon.core.recreate.observation import ExecResult
+from daemon.cri.errors import not_implemented, translate
+from daemon.kubelet.labels import (
     ANNOTATION_GRACE,
     ANNOTATION_PORTS,
     ANNOTATION_PRE_STOP,
@@ -25,8 +27,7 @@ from daemon.cri.convert import (
     LABEL_POD_NAMESPACE,
     LABEL_POD_UID,
 )
-from daemon.cri.errors import not_implemented, translate
-from daemon.ports import ExecResult, RuntimeCallError
+from daemon.lib.errors import RuntimeCallError
 
 CALL_SECONDS = 120.0
 """Kubelet's runtimeRequestTimeout."""

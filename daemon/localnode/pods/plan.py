@@ -8,10 +8,10 @@ restarted for theirs.
 from typing import Protocol
 
 from cri_stubs import api_pb2
-from daemon.forecast.actions import PodActions
-from daemon.forecast.container_hash import container_hash
-from daemon.forecast.pod_actions import end_pod, pod_actions
-from daemon.forecast.runtime_status import ContainerState, ContainerStatus, PodRuntimeStatus, SandboxStatus
+from daemon.kubelet.actions import PodActions
+from daemon.kubelet.hash.container_hash import container_hash
+from daemon.kubelet.pod_actions import end_pod, pod_actions
+from daemon.kubelet.runtime_status import ContainerState, ContainerStatus, PodRuntimeStatus, SandboxStatus
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod
 from daemon.localnode.pods.spec import Json

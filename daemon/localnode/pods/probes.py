@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from daemon.lib.errors import RuntimeUnavailableError
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.handlers import Handlers
 from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod
 from daemon.localnode.pods.spec import Json
-from daemon.ports import RuntimeUnavailableError
 
 STARTUP, READINESS, LIVENESS = "startupProbe", "readinessProbe", "livenessProbe"
 _KINDS = (STARTUP, READINESS, LIVENESS)

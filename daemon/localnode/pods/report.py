@@ -12,9 +12,9 @@ import structlog
 
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.spec import Json
-from daemon.ports import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
 
 _log = structlog.get_logger()
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from daemon.core.model import DEFAULT_GRACE_SECONDS, RestartPolicy
+from daemon.core.api.types import DEFAULT_GRACE_SECONDS
+from daemon.kubelet.restart_rules import RestartPolicy
 
 Json = dict[str, Any]
 """A Kubernetes object, or a part of one, as the API speaks it."""

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 from cri_stubs import api_pb2
+from daemon.lib.errors import RuntimeCallError
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.backoff import BackOff, go_duration
 from daemon.localnode.pods.configs import ConfigError, container_config, sandbox_config
@@ -18,7 +19,6 @@ from daemon.localnode.pods.kuberuntime import KubeRuntime, RuntimePod
 from daemon.localnode.pods.spec import Json
 from daemon.localnode.pods.status import Waiting
 from daemon.localnode.pods.volumes import PodFolders, VolumeError
-from daemon.ports import RuntimeCallError
 
 POST_START_SECONDS = 120.0
 

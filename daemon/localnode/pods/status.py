@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from daemon.cri.errors import one_line
-from daemon.forecast.restart_rules import restarts
-from daemon.forecast.version import parse_minor
+from daemon.kubelet.restart_rules import restarts
+from daemon.kubelet.version import parse_minor
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod
 from daemon.localnode.pods.spec import Json

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import structlog
 
-from daemon.core.model import DEFAULT_GRACE_SECONDS, MINIMUM_GRACE_SECONDS
-from daemon.forecast.actions import Kill, Remove
+from daemon.core.api.types import DEFAULT_GRACE_SECONDS, MINIMUM_GRACE_SECONDS
+from daemon.kubelet.actions import Kill, Remove
 from daemon.localnode.pods.handlers import Handlers
 from daemon.localnode.pods.kuberuntime import KubeRuntime, RuntimeContainer, RuntimePod
 from daemon.localnode.pods.spec import Json

@@ -14,9 +14,17 @@ from dataclasses import dataclass
 
 import structlog
 
-from daemon.forecast.actions import PodActions
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS
+from daemon.kubelet.actions import PodActions
+from daemon.lib.errors import (
+    ApiRefusedError,
+    ApiUnavailableError,
+    ConflictError,
+    GoneError,
+    RuntimeCallError,
+    RuntimeUnavailableError,
+)
 from daemon.localnode.pods import plan
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.kuberuntime import KubeRuntime, RuntimePod
@@ -27,14 +35,6 @@ from daemon.localnode.pods.starter import Sandboxed, Starter, StartError
 from daemon.localnode.pods.status import Waiting, pod_status
 from daemon.localnode.pods.stopper import Stopper
 from daemon.localnode.pods.volumes import PodFolders, VolumeError
-from daemon.ports import (
-    ApiRefusedError,
-    ApiUnavailableError,
-    ConflictError,
-    GoneError,
-    RuntimeCallError,
-    RuntimeUnavailableError,
-)
 
 _log = structlog.get_logger()
 

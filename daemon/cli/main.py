@@ -1,0 +1,70 @@
+"""The command line: reads flags, starts one command, turns errors into one line and an exit code.
+
+One module a command: `configure` gives its parser flags, `run` runs it and returns the exit code. Only the module of
+the command that is asked for is imported: `crrd node` must not carry what only `crrd demo` needs.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from daemon import __version__
+from daemon.lib.errors import ConfigurationError
+
+EXIT_CONFIGURATION = 2
+"""Exit code for what waiting does not heal: argparse's own, too."""
+EXIT_INTERRUPTED = 130
+
+COMMANDS = {
+    "node": "the daemon of one node: recreates the containers that requests name",
+    "manager": "admission and lifecycle of requests, for the whole cluster",
+    "explain": "tells where a request stands, what it waits for, and what to do about it",
+    "forecast": "tells which containers an upgrade of kubelet will rebuild, and why",
+    "demo": "shows a container recreated, on a local node of its own",
+}
+"""Each is a module beside this one."""
+DESCRIPTION = """\
+crrd restarts single containers of running Kubernetes pods in place: the pod, its IP and its volumes stay.
+Ask for it with a ContainerRecreateRequest (kubectl get crr)."""
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the examples as they are written, and gives the flags some room."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+def build_parser(*wanted: str) -> argparse.ArgumentParser:
+    """The parser of `crrd`, with the flags of the wanted commands.
+
+    Raises:
+        ConfigurationError: an environment variable has a value that it cannot have.
+    """
+    parser = argparse.ArgumentParser(prog="crrd", description=DESCRIPTION, formatter_class=_Formatter)
+    parser.add_argument("--version", action="version", version=f"crrd {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, formatter_class=_Formatter)
+        if name in wanted:
+            importlib.import_module(f"daemon.cli.{name}").configure(command)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run `crrd` and leave the process with its exit code."""
+    # gRPC's C core would write lines of its own format beside the log; its errors reach us as exceptions.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    words = sys.argv[1:] if argv is None else list(argv)
+    command = words[0] if words else ""
+    try:
+        args = build_parser(command).parse_args(words)
+        code: int = importlib.import_module(f"daemon.cli.{args.command}").run(args)
+    except ConfigurationError as error:
+        print(f"crrd {command}: {error}", file=sys.stderr)
+        code = EXIT_CONFIGURATION
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    sys.exit(code)

@@ -1,0 +1,164 @@
+"""Flags: one helper makes a flag, its environment twin and what --help says of both. Imports next to nothing.
+
+A flag wins over its environment variable, an environment variable over the default. What either holds is converted and
+checked once, while the command line is read.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+from daemon.lib.errors import ConfigurationError
+
+Convert = Callable[[str], Any]
+"""Makes a value of a text; ValueError with what the text has to be, for a sentence that ends with it."""
+
+
+class _FromEnvironment(str):
+    """A default that came from a variable: what is wrong with it is the variable's fault, not a flag's."""
+
+    __slots__ = ("variable",)
+    variable: str
+
+
+def add_flag(
+    parser: argparse.ArgumentParser,
+    name: str,
+    text: str,
+    *,
+    env: str = "",
+    default: str = "",
+    shown: str = "",
+    convert: Convert = str,
+    **more: Any,
+) -> None:
+    """Add one flag.
+
+    Args:
+        parser: the command's.
+        name: with its dashes.
+        text: what it is for; the variable and the default are added to it.
+        env: the variable that stands in for the flag.
+        default: in place of both, as text.
+        shown: what --help says of the default; "" for the default itself, where there is one.
+        convert: makes the value.
+        more: as `ArgumentParser.add_argument` takes it.
+
+    Raises:
+        ConfigurationError: a switch's variable is neither on nor off. (Other variables are read with the flags.)
+    """
+    told = [f"environment: {env}"] if env else []
+    if shown or default:
+        told.append(f"default: {shown or default.replace('%', '%%')}")
+    where = f"{text} ({'; '.join(told)})" if told else text
+    given = _FromEnvironment(os.environ.get(env) or default) if env else default
+    if isinstance(given, _FromEnvironment):
+        given.variable = env
+    if more.get("action") is argparse.BooleanOptionalAction:
+        parser.add_argument(name, default=_value(given or "false", switch), help=where, **more)
+    elif "action" in more:
+        parser.add_argument(name, help=where, **more)
+    else:
+        parser.add_argument(name, default=given, type=lambda found: _value(found, convert), help=where, **more)
+
+
+def _value(found: str, convert: Convert) -> Any:
+    try:
+        return convert(found)
+    except ValueError as error:
+        if isinstance(found, _FromEnvironment):
+            raise ConfigurationError(f"{found.variable} is {str(found)!r}, but has to be {error}") from error
+        raise argparse.ArgumentTypeError(f"{found!r} has to be {error}") from error
+
+
+def one_of(*choices: str) -> Convert:
+    """One of these words."""
+
+    def convert(found: str) -> str:
+        if found not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return found
+
+    return convert
+
+
+def switch(found: str) -> bool:
+    """On or off."""
+    if found.lower() not in ("true", "false", "1", "0"):
+        raise ValueError("true or false")
+    return found.lower() in ("true", "1")
+
+
+def number(low: float, high: float) -> Convert:
+    """A number of these bounds."""
+
+    def convert(found: str) -> float:
+        try:
+            value = float(found)
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            raise ValueError(f"a number from {low:g} to {high:g}")
+        return value
+
+    return convert
+
+
+def add_daemon_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that every daemon has."""
+    add_flag(
+        parser,
+        "--bind-address",
+        "where /metrics, /healthz and /readyz are served; port 0 picks a free one",
+        env="CRRD_BIND_ADDRESS",
+        default="127.0.0.1:9420",
+        metavar="HOST:PORT",
+    )
+    add_flag(
+        parser,
+        "--log-format",
+        "console for people, json for machines",
+        env="CRRD_LOG_FORMAT",
+        default="console",
+        convert=one_of("console", "json"),
+        metavar="{console,json}",
+    )
+    add_flag(
+        parser,
+        "--log-level",
+        "least severe level that is logged; SIGUSR1 switches debug on and off",
+        env="CRRD_LOG_LEVEL",
+        default="info",
+        convert=one_of("debug", "info", "warning", "error"),
+        metavar="{debug,info,warning,error}",
+    )
+
+
+def add_kubeconfig_flag(parser: argparse.ArgumentParser) -> None:
+    """The flag of every command that speaks to the API server."""
+    add_flag(
+        parser,
+        "--kubeconfig",
+        "kubeconfig to reach the API server with",
+        env="KUBECONFIG",
+        shown="the pod's service account, outside a cluster ~/.kube/config",
+        metavar="FILE",
+    )
+
+
+def add_cri_flag(parser: argparse.ArgumentParser) -> None:
+    """The flag of every command that speaks to the container runtime; read it with `cri_endpoints`."""
+    parser.add_argument(
+        "--cri-endpoint",
+        metavar="SOCKET",
+        action="append",
+        help="CRI socket of the container runtime, e.g. unix:///run/containerd/containerd.sock; may be repeated "
+        "(environment: CRRD_CRI_ENDPOINTS, separated by commas; default: the well-known sockets are looked for)",
+    )
+
+
+def cri_endpoints(given: list[str] | None) -> tuple[str, ...]:
+    """The sockets from the flag, else from the environment."""
+    listed = os.environ.get("CRRD_CRI_ENDPOINTS", "").split(",")
+    return tuple(given or [part.strip() for part in listed if part.strip()])

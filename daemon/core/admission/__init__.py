@@ -1,0 +1,1 @@
+"""What is let into the cluster, and what admission fills in."""

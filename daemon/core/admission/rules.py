@@ -1,0 +1,334 @@
+"""What a ContainerRecreateRequest has to be like to be let in, and what admission fills in; pods' readiness gates.
+
+The mutating webhook asks `review_create`, the validating one `review_created` (which holds the finished object against
+the same rules, so that nothing that ran in between can slip something in) and `review_update`. Pure: the pod is given,
+None where there is none. Nothing here raises for what somebody else wrote. Fetching the pod, AdmissionReviews and TLS
+are `manager.webhook`'s work.
+
+All denials carry 422 (Invalid). A 404 or a 409 would be taken for the API server's own word on the request that is
+being written: that its kind is not installed, that its name is taken.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from daemon.core.admission.patch import Operation, json_patch
+from daemon.core.api.pod import ContainerKind, PodContainer, PodView, parse_pod
+from daemon.core.api.types import (
+    ANNOTATION_PINNED,
+    ANNOTATION_REQUESTED_BY,
+    ANNOTATION_UNREADY_ACQUIRED,
+    LABEL_ACTIVE,
+    LABEL_NODE_NAME,
+    LABEL_POD_UID,
+    READINESS_GATE,
+    FailurePolicy,
+)
+from daemon.core.api.v1alpha1 import parse_request
+from daemon.kubelet.labels import ANNOTATION_MIRROR
+from daemon.kubelet.restart_rules import RestartPolicy
+from daemon.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text
+
+READINESS_GATE_LABEL = "crr.apps.kruise.io/readiness-gate"
+"""On a namespace, with the value `enabled`: its new pods get the readiness gate."""
+
+_IMMUTABLE_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME)
+_LABELS = (*_IMMUTABLE_LABELS, LABEL_ACTIVE)
+_WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
+"""What manager and node write on a request; on a new one it can only be left over from the one it was copied from."""
+_SET_BY_ADMISSION = ("statusContext", "preStop", "ports")
+_POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_LONGEST_LABEL = 63
+_HOOK_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "exec": ("command",),
+    "httpGet": ("path", "port", "host", "scheme", "httpHeaders"),
+    "tcpSocket": ("port", "host"),
+}
+"""What of a preStop hook fits the request's schema in OpenKruise's CRD, which prunes the rest."""
+_PORT_FIELDS = ("name", "containerPort", "protocol", "hostPort", "hostIP")
+
+
+class DenialReason(StrEnum):
+    """Why a write is not let in, in one word: what denials are counted by."""
+
+    INVALID_SPEC = "invalid_spec"
+    SET_BY_ADMISSION = "set_by_admission"
+    """The user gave what admission sets."""
+    POD_NOT_FOUND = "pod_not_found"
+    POD_NOT_ACTIVE = "pod_not_active"
+    POD_NOT_SCHEDULED = "pod_not_scheduled"
+    NODE_NAME_TOO_LONG = "node_name_too_long"
+    CONTAINER_NOT_FOUND = "container_not_found"
+    CONTAINER_KIND = "container_kind"
+    """An ordinary init container, or an ephemeral one."""
+    CONTAINER_NEVER_RESTARTED = "container_never_restarted"
+    CONTAINER_NOT_STARTED = "container_not_started"
+    NOT_AS_SET = "not_as_set"
+    """The finished object is not what admission made of it."""
+    IMMUTABLE = "immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The object may be written, as it is here."""
+
+    obj: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The object may not be written."""
+
+    message: str
+    """One sentence that names the field and what would be right."""
+    reason: DenialReason
+    code: int = 422
+    """The HTTP status that the user gets."""
+
+
+def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
+    """The name of the pod that the request is about, which is needed to judge it; Denied where it is wrong anyhow."""
+    spec = dict(mapping(mapping(obj).get("spec")))
+    if isinstance(spec.get("containers"), list | tuple):
+        spec["containers"] = [_bare(entry) for entry in spec["containers"]]
+    error = _spec_error(spec)
+    name = text(spec.get("podName"))
+    if not error and not _POD_NAME.fullmatch(name):
+        error = f"spec.podName must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown(name)}"
+    return Denied(error, DenialReason.INVALID_SPEC) if error else name
+
+
+def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:
+    """AdmissionHandler and complete what a user wants to create.
+
+    Labels and annotations that are admission's to set are set whatever the user gave; what only manager and node
+    write is taken away. Fields of the spec that are admission's to set are refused.
+
+    Args:
+        obj: the request as the user wrote it.
+        pod: the pod that `wanted_pod` named, from the request's namespace.
+        user: name of the user who asks.
+    """
+    if denied := _unfit(obj, pod):
+        return denied
+    for index, entry in _containers(obj):
+        for key in _SET_BY_ADMISSION:
+            if entry.get(key) is not None:
+                sentence = f"spec.containers[{index}].{key} must be left out: admission copies it from the pod"
+                return Denied(sentence, DenialReason.SET_BY_ADMISSION)
+    completed = _completed(obj, mapping(pod), user)
+    error = _spec_error(mapping(completed["spec"]))
+    return Denied(error, DenialReason.INVALID_SPEC) if error else Admitted(completed)
+
+
+def review_created(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:
+    """AdmissionHandler a new request as it would be stored: sound, and with what `review_create` filled in.
+
+    The pod may have moved on since: a statusContext of an earlier instance is let in, it makes the node stop nothing.
+    """
+    if denied := _unfit(obj, pod):
+        return denied
+    completed = _completed(obj, mapping(pod), user)
+    for field, key in (*(("labels", key) for key in _LABELS), ("annotations", ANNOTATION_REQUESTED_BY)):
+        given, wanted = _of_meta(obj, field, key), completed["metadata"][field][key]
+        if given != wanted:
+            sentence = f"metadata.{field}[{key}] must be {shown(wanted)}, as admission sets it, not {shown(given)}"
+            return Denied(sentence, DenialReason.NOT_AS_SET)
+    for key in _WHILE_SERVED:
+        if _of_meta(obj, "annotations", key) is not None:
+            sentence = f"metadata.annotations[{key}] must be left out of a new request"
+            return Denied(sentence, DenialReason.SET_BY_ADMISSION)
+    if error := _spec_error(mapping(obj.get("spec"))):
+        return Denied(error, DenialReason.INVALID_SPEC)
+    wrong = next(_wrong_copies(obj, mapping(completed["spec"])), "")
+    return Denied(wrong, DenialReason.NOT_AS_SET) if wrong else Admitted(obj)
+
+
+def review_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> Admitted | Denied:
+    """AdmissionHandler a change: the spec, the labels that name pod and node, and who asked for it stay what they were.
+
+    The mark unready-acquired stays once it is set, since the grace period runs from it. All else is free: status,
+    finalizers, the active label, other labels and annotations.
+    """
+    before, after = mapping(mapping(old).get("spec")), mapping(mapping(new).get("spec"))
+    for key in (*before, *after):
+        if before.get(key) != after.get(key):
+            sentence = f"spec.{key} must stay as it was created: create another request instead"
+            return Denied(sentence, DenialReason.IMMUTABLE)
+    checked = [("labels", key) for key in _IMMUTABLE_LABELS] + [("annotations", ANNOTATION_REQUESTED_BY)]
+    if _of_meta(old, "annotations", ANNOTATION_UNREADY_ACQUIRED):
+        checked.append(("annotations", ANNOTATION_UNREADY_ACQUIRED))
+    for field, key in checked:
+        was, is_now = _of_meta(old, field, key), _of_meta(new, field, key)
+        if was != is_now:
+            rule = "must not be added to a request that exists" if was is None else f"must stay {shown(was)}"
+            return Denied(f"metadata.{field}[{key}] {rule}", DenialReason.IMMUTABLE)
+    return Admitted(new)
+
+
+def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
+    """The patch that gives a new pod the readiness gate KruisePodReady; empty where it has it or cannot use it.
+
+    A pod whose shape is wrong is left to the API server's own checks.
+    """
+    spec, gates = mapping(pod).get("spec"), mapping(mapping(pod).get("spec")).get("readinessGates")
+    mirror = ANNOTATION_MIRROR in mapping(mapping(mapping(pod).get("metadata")).get("annotations"))
+    if mirror or not isinstance(spec, Mapping) or not isinstance(gates, list | tuple | None):
+        return []
+    if any(mapping(gate).get("conditionType") == READINESS_GATE for gate in items(gates)):
+        return []
+    gate = {"conditionType": READINESS_GATE}
+    return json_patch(spec, {**spec, "readinessGates": [*items(gates), gate]}, "/spec")
+
+
+def _of_meta(obj: Mapping[str, Any], field: str, key: str) -> object:
+    return mapping(mapping(mapping(obj).get("metadata")).get(field)).get(key)
+
+
+def _spec_error(spec: Mapping[str, Any]) -> str:
+    """What is wrong with a spec by itself: the same rules by which the node reads it."""
+    identity = {"namespace": "any", "name": "any", "uid": "any"}
+    return parse_request({"metadata": identity, "spec": spec}).error
+
+
+def _bare(entry: object) -> object:
+    """An entry of spec.containers without what admission sets."""
+    if not isinstance(entry, Mapping):
+        return entry
+    return {key: value for key, value in entry.items() if key not in _SET_BY_ADMISSION}
+
+
+def _containers(obj: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    return list(enumerate(map(mapping, items(mapping(obj.get("spec")).get("containers")))))
+
+
+def _unfit(obj: Mapping[str, Any], pod: Mapping[str, Any] | None) -> Denied | None:
+    """Why the pod, as it is, does not allow the request; the request by itself is judged first."""
+    name = wanted_pod(obj)
+    if isinstance(name, Denied):
+        return name
+    return _unfit_pod(name, pod) or next(_unfit_containers(obj, parse_pod(mapping(pod))), None)
+
+
+def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
+    if pod is None:
+        sentence = f"spec.podName must name a pod in the request's namespace, and there is no pod {shown(name)} in it"
+        return Denied(sentence, DenialReason.POD_NOT_FOUND)
+    view = parse_pod(pod)
+    if view.ended or view.deleting:
+        why = "is being deleted" if view.deleting else f"has ended (phase {view.phase})"
+        return Denied(f"spec.podName must name an active pod, and pod {shown(name)} {why}", DenialReason.POD_NOT_ACTIVE)
+    node = _node_name(pod)
+    if not node:
+        sentence = f"spec.podName must name a pod that is on a node, and pod {shown(name)} has not been scheduled yet"
+        return Denied(sentence, DenialReason.POD_NOT_SCHEDULED)
+    if len(node) > _LONGEST_LABEL:
+        rule = "spec.podName must name a pod on a node whose name fits a label (63 characters)"
+        return Denied(f"{rule}, not on {shown(node)}", DenialReason.NODE_NAME_TOO_LONG)
+    return None
+
+
+def _unfit_containers(obj: Mapping[str, Any], pod: PodView) -> Iterator[Denied]:
+    for index, entry in _containers(obj):
+        name = text(entry.get("name"))
+        if found := _unfit_container(name, pod.containers.get(name), pod):
+            rule, reason = found
+            yield Denied(f"spec.containers[{index}].name must name a container {rule}", reason)
+
+
+def _unfit_container(name: str, known: PodContainer | None, pod: PodView) -> tuple[str, DenialReason] | None:
+    """How the rest of the sentence goes, and the reason; None for a container that is fit."""
+    if known is None:
+        return f"of pod {shown(pod.name)}, which has none called {shown(name)}", DenialReason.CONTAINER_NOT_FOUND
+    if known.kind not in (ContainerKind.REGULAR, ContainerKind.SIDECAR):
+        return f"or a native sidecar, and {shown(name)} is an {known.kind}", DenialReason.CONTAINER_KIND
+    if known.restart_policy is RestartPolicy.NEVER:
+        rule = f"that kubelet starts again after a stop, and the restartPolicy of {shown(name)} is Never"
+        return rule, DenialReason.CONTAINER_NEVER_RESTARTED
+    if not known.container_id:
+        rule = f"that has been started, and {shown(name)} has no container ID yet"
+        return rule, DenialReason.CONTAINER_NOT_STARTED
+    return None
+
+
+def _node_name(pod: Mapping[str, Any]) -> str:
+    return text(mapping(pod.get("spec")).get("nodeName"))
+
+
+def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dict[str, Any]:
+    """The request with all that admission sets, whatever stood there before."""
+    meta, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
+    labels = {
+        LABEL_POD_UID: text(mapping(pod.get("metadata")).get("uid")),
+        LABEL_NODE_NAME: _node_name(pod),
+        LABEL_ACTIVE: "true",
+    }
+    annotations = {key: value for key, value in mapping(meta.get("annotations")).items() if key not in _WHILE_SERVED}
+    strategy = dict(mapping(spec.get("strategy")))
+    strategy["failurePolicy"] = strategy.get("failurePolicy") or FailurePolicy.FAIL.value
+    grace = Reader().integer(mapping(pod.get("spec")).get("terminationGracePeriodSeconds"), "")
+    if strategy.get("terminationGracePeriodSeconds") is None and grace is not None:
+        strategy["terminationGracePeriodSeconds"] = grace
+    containers = [{**mapping(_bare(entry)), **_copies(text(entry.get("name")), pod)} for _, entry in _containers(obj)]
+    return {
+        **obj,
+        "metadata": {
+            **meta,
+            "labels": {**mapping(meta.get("labels")), **labels},
+            "annotations": {**annotations, ANNOTATION_REQUESTED_BY: user},
+        },
+        "spec": {**spec, "strategy": strategy, "containers": containers},
+    }
+
+
+def _copies(name: str, pod: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the pod is copied into the request's entry for one container.
+
+    Hook and ports are for information only: what is run is what kubelet recorded on the container. As with
+    OpenKruise, ports come along only where the hook may name one.
+    """
+    spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
+    current = _named(name, status, "containerStatuses", "initContainerStatuses")
+    container = _named(name, spec, "containers", "initContainers")
+    copies: dict[str, Any] = {
+        "statusContext": {
+            "containerID": text(current.get("containerID")),
+            "restartCount": Reader().integer(current.get("restartCount"), "", high=INT32_MAX) or 0,
+        }
+    }
+    raw = mapping(mapping(container.get("lifecycle")).get("preStop"))
+    hook = {kind: _only(raw[kind], fields) for kind, fields in _HOOK_FIELDS.items() if raw.get(kind) is not None}
+    if hook:
+        copies["preStop"] = hook
+    if "httpGet" in hook and items(container.get("ports")):
+        copies["ports"] = [_only(port, _PORT_FIELDS) for port in items(container["ports"])]
+    return copies
+
+
+def _named(name: str, parent: Mapping[str, Any], *lists: str) -> Mapping[str, Any]:
+    """The entry of that name in the first list that has it, else an empty one."""
+    entries = (mapping(entry) for key in lists for entry in items(parent.get(key)))
+    return next((entry for entry in entries if entry.get("name") == name), {})
+
+
+def _only(value: object, fields: tuple[str, ...]) -> dict[str, Any]:
+    return {key: found for key, found in mapping(value).items() if key in fields}
+
+
+def _wrong_copies(obj: Mapping[str, Any], completed: Mapping[str, Any]) -> Iterator[str]:
+    """What differs from what admission copied; only what is informative may be missing (a CRD may prune it)."""
+    for (index, given), wanted in zip(_containers(obj), completed["containers"], strict=True):
+        path = f"spec.containers[{index}]"
+        context, current = mapping(given.get("statusContext")), wanted["statusContext"]
+        count = Reader().integer(context.get("restartCount"), "") or 0
+        same_or_newer = count >= current["restartCount"]
+        if not context:
+            yield f"{path}.statusContext must be set, as admission does"
+        elif same_or_newer and (context["containerID"], count) != (current["containerID"], current["restartCount"]):
+            yield f"{path}.statusContext must be that of the container's current instance, as admission sets it"
+        for key in ("preStop", "ports"):
+            if given.get(key) is not None and given[key] != wanted.get(key):
+                yield f"{path}.{key} must be the pod's own, as admission copies it"

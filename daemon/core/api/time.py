@@ -1,0 +1,26 @@
+"""Moments and durations as Kubernetes writes them, and as people read them."""
+
+from datetime import UTC, datetime, timedelta
+
+
+def parse_time(timestamp: str) -> datetime | None:
+    """The moment that an RFC 3339 text names, None where it names none."""
+    try:
+        moment = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
+def after(timestamp: str, seconds: int) -> datetime | None:
+    """The moment so many seconds after that of an RFC 3339 text; None where there is none, or only in ages to come."""
+    moment = parse_time(timestamp)
+    try:
+        return None if moment is None else moment + timedelta(seconds=seconds)
+    except OverflowError:
+        return None
+
+
+def rfc3339(moment: datetime) -> str:
+    """A moment as Kubernetes writes it: UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

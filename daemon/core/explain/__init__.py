@@ -1,0 +1,1 @@
+"""Where a request stands, in words, from what the API says."""

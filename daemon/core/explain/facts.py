@@ -1,0 +1,208 @@
+"""What the API says about one request and all that it hangs on, as `crrd explain` needs it: JSON in, values out.
+
+Nothing here raises for what somebody else wrote. What follows from the facts is `explain`'s concern, asking the API
+server for them `explain_command`'s.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from daemon.core.api.pod import PodContainer, PodView, parse_pod
+from daemon.core.api.time import parse_time
+from daemon.core.api.types import ANNOTATION_UNREADY_ACQUIRED, CONDITION_UNREADY_GRACE, Request
+from daemon.core.api.v1alpha1 import parse_request
+from daemon.core.api.views import RequestView
+from daemon.lib.jsonfields import Reader, items, mapping, text
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """One container of the pod as its status says now. Times are the node's clock, as kubelet writes them."""
+
+    status: PodContainer
+    restart_count: int = 0
+    started_at: datetime | None = None
+    """Of the instance that runs."""
+    finished_at: datetime | None = None
+    """Of the last instance that has ended."""
+    exit_code: int | None = None
+    """Of that instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """The request's pod: the one that has its name now."""
+
+    view: PodView
+    node_name: str = ""
+    """"" for one that is not scheduled."""
+    grace_seconds: int | None = None
+    containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """The request's node."""
+
+    name: str
+    exists: bool = True
+    ready: bool = True
+    since: datetime | None = None
+    """Since when it is ready, or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonFacts:
+    """A pod of the node daemon on the request's node."""
+
+    key: str
+    """`namespace/name`."""
+    phase: str
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EventFacts:
+    """An event about the request."""
+
+    reason: str
+    message: str
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When things happened to the request, by the API server's clock; None where nobody said."""
+
+    acquired: datetime | None = None
+    """The manager made the pod unready for it."""
+    deleted: datetime | None = None
+    """Somebody asked for its deletion."""
+    written: datetime | None = None
+    """Its status was last written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All of it, at one moment. None stands for what could not be read; `unread` says why."""
+
+    view: RequestView
+    now: datetime
+    """The API server's time."""
+    pod: PodFacts | None = None
+    pod_read: bool = True
+    """Whether `pod` None means that there is no such pod."""
+    others: tuple[Request, ...] = ()
+    """Other requests for the same pod."""
+    node: NodeFacts | None = None
+    daemons: tuple[DaemonFacts, ...] | None = None
+    events: tuple[EventFacts, ...] = ()
+    times: Times = Times()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def request(self) -> Request:
+        """The request itself."""
+        return self.view.request
+
+    @property
+    def own_pod(self) -> PodFacts | None:
+        """The pod, unless it is another one of the same name."""
+        pod = self.pod
+        return pod if pod is not None and self.request.pod_uid in ("", pod.view.uid) else None
+
+    def seconds_since(self, moment: datetime | None) -> float | None:
+        """How long ago that was; 0 for what a clock that is ahead wrote, None where nobody said when."""
+        return None if moment is None else max(0.0, (self.now - moment).total_seconds())
+
+    @property
+    def age(self) -> float:
+        """Seconds since the request was created."""
+        return self.seconds_since(parse_time(self.request.created)) or 0.0
+
+    def last_event(self, reason: str, about: str = "") -> datetime | None:
+        """When the newest event of this reason was written whose message has that word in it."""
+        times = [
+            event.at
+            for event in self.events
+            if event.reason == reason and event.at is not None and (not about or about in event.message.split())
+        ]
+        return max(times, default=None)
+
+
+def read_times(obj: Mapping[str, Any]) -> Times:
+    """When things happened to a request."""
+    meta = mapping(obj.get("metadata"))
+    acquired = parse_time(text(mapping(meta.get("annotations")).get(ANNOTATION_UNREADY_ACQUIRED)))
+    for condition in map(mapping, items(mapping(obj.get("status")).get("conditions"))):
+        if condition.get("type") == CONDITION_UNREADY_GRACE and condition.get("status") == "True":
+            acquired = acquired or parse_time(text(condition.get("lastTransitionTime")))
+    fields = [mapping(entry) for entry in items(meta.get("managedFields"))]
+    writes = [parse_time(text(entry.get("time"))) for entry in fields if entry.get("subresource") == "status"]
+    return Times(
+        acquired=acquired,
+        deleted=parse_time(text(meta.get("deletionTimestamp"))),
+        written=max((write for write in writes if write is not None), default=None),
+    )
+
+
+def read_others(requests: Iterable[Mapping[str, Any]], request: Request) -> tuple[Request, ...]:
+    """Those of the requests that are for the same pod, without the one itself."""
+    parsed = map(parse_request, requests)
+    return tuple(other for other in parsed if other.pod_key == request.pod_key and other.uid != request.uid)
+
+
+def read_pod(obj: Mapping[str, Any]) -> PodFacts:
+    """A pod; what cannot be read is as if it were absent."""
+    view = parse_pod(obj)
+    spec, status = mapping(obj.get("spec")), mapping(obj.get("status"))
+    entries: dict[str, Mapping[str, Any]] = {}
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for entry in map(mapping, items(status.get(key))):
+            entries[text(entry.get("name"))] = entry
+    return PodFacts(
+        view=view,
+        node_name=text(spec.get("nodeName")),
+        grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
+        containers={name: _container(known, entries.get(name, {})) for name, known in view.containers.items()},
+    )
+
+
+def read_node(name: str, obj: Mapping[str, Any] | None) -> NodeFacts:
+    """A node by its condition Ready; None is one that is not there."""
+    if obj is None:
+        return NodeFacts(name, exists=False, ready=False)
+    for condition in map(mapping, items(mapping(obj.get("status")).get("conditions"))):
+        if condition.get("type") == "Ready":
+            since = parse_time(text(condition.get("lastTransitionTime")))
+            return NodeFacts(name, ready=condition.get("status") == "True", since=since)
+    return NodeFacts(name, ready=False)
+
+
+def read_daemon(obj: Mapping[str, Any]) -> DaemonFacts:
+    """A pod of the node daemon."""
+    meta, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
+    conditions = map(mapping, items(status.get("conditions")))
+    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    key = f"{text(meta.get('namespace'))}/{text(meta.get('name'))}"
+    return DaemonFacts(key, text(status.get("phase")) or "Pending", ready)
+
+
+def read_event(obj: Mapping[str, Any]) -> EventFacts:
+    """An event; its time is the API server's, from when it was written."""
+    at = parse_time(text(mapping(obj.get("metadata")).get("creationTimestamp")))
+    return EventFacts(text(obj.get("reason")), text(obj.get("message")), at)
+
+
+def _container(known: PodContainer, status: Mapping[str, Any]) -> ContainerFacts:
+    state, last = mapping(status.get("state")), mapping(status.get("lastState"))
+    ended = mapping(state.get("terminated")) or mapping(last.get("terminated"))
+    return ContainerFacts(
+        status=known,
+        restart_count=Reader().integer(status.get("restartCount"), "") or 0,
+        started_at=parse_time(text(mapping(state.get("running")).get("startedAt"))),
+        finished_at=parse_time(text(ended.get("finishedAt"))),
+        exit_code=Reader().integer(ended.get("exitCode"), ""),
+    )

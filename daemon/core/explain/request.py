@@ -1,0 +1,338 @@
+"""Where a ContainerRecreateRequest stands, in plain words: what it waits for, since when, and what to do about it.
+
+`explain` goes by the same order as `decide` and `lifecycle`, but from the outside: it sees what the API says and
+nothing of the runtime, so it tells what is awaited and never what will be decided. One container's part is
+`explain_container`'s, reading the API's objects `explain_facts`', printing `explain_command`'s.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from daemon.core.api.time import after, parse_time
+from daemon.core.api.types import FINALIZER, LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
+from daemon.core.explain.container import ContainerReport, container_report, daemon_log, format_duration
+from daemon.core.explain.facts import Facts
+from daemon.core.lifecycle.steps import ANSWER_SECONDS
+from daemon.core.recreate.checks import NO_GATE, target_of
+from daemon.core.recreate.decide import turn_order
+
+ANSWER_PATIENCE_SECONDS = 5.0
+"""A daemon that is there answers within a second or so."""
+MANAGER_PATIENCE_SECONDS = 30.0
+"""After which what the manager should have done counts as not being done."""
+
+DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
+"""The labels of the node daemons' pods in the manifests."""
+MANAGERS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
+"""The labels of the managers' pods in the manifests."""
+MANAGER_PODS = f"kubectl get pods -A -l {MANAGERS}"
+
+
+class Verdict(StrEnum):
+    """The shortest answer."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """Ended, and not every container was recreated."""
+    MOVING = "moving"
+    """Goes on by itself."""
+    STUCK = "stuck"
+    """Somebody has to do something, or it will not end well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What holds for the request as a whole."""
+
+    verdict: Verdict
+    what: str
+    since: float | None = None
+    """For how many seconds it has been so, None where nobody can tell."""
+    advice: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer."""
+
+    request: str
+    """`namespace/name`."""
+    phase: str
+    """"" for a request that nobody has answered."""
+    age: float
+    """Seconds since its creation."""
+    pod: str
+    node: str
+    cause: Cause
+    containers: tuple[ContainerReport, ...]
+    notes: tuple[str, ...] = ()
+    """What else is worth knowing: times left, what is missing, what could not be read."""
+
+
+def explain(facts: Facts) -> Explanation:
+    """Say where a request stands."""
+    request = facts.request
+    reports = tuple(container_report(facts, container) for container in request.containers)
+    node = request.node_name or (facts.pod.node_name if facts.pod else "")
+    cause = next(_causes(facts, reports))
+    notes = (*_notes(facts), *facts.unread)
+    phase = request.status.phase.value
+    return Explanation(request.key, phase, facts.age, request.pod_key, node, cause, reports, notes)
+
+
+def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Cause]:
+    """What could be said first; the first one holds. The last always does."""
+    request = facts.request
+    if request.completed:
+        yield _completed(facts, reports)
+    if request.deleting:
+        yield _deleting(facts)
+    yield from _pod_lost(facts)
+    yield from _not_served(facts)
+    if request.error:
+        yield Cause(
+            Verdict.STUCK,
+            f"it cannot be served: {request.error}",
+            advice=("create another request without that", f"kubectl -n {request.namespace} delete crr {request.name}"),
+        )
+    if request.status.phase is RequestPhase.EMPTY:
+        yield _unanswered(facts)
+    yield from _behind(facts)
+    yield from _away(facts)
+    if request.status.message.startswith("waiting to see pod"):
+        since = f"get pod -n {request.namespace} {request.pod_name} -o wide"
+        yield Cause(
+            Verdict.STUCK,
+            f"the node daemon does not see the pod: {request.status.message}",
+            advice=(f"is the pod on that node? kubectl {since}", f"may the daemon list pods? {daemon_log(facts)}"),
+        )
+    yield from _gate(facts)
+    yield _current(reports)
+
+
+def _completed(facts: Facts, reports: tuple[ContainerReport, ...]) -> Cause:
+    """It has ended."""
+    request = facts.request
+    since = facts.seconds_since(parse_time(request.status.completion_time))
+    failed = [each for each in reports if each.phase != StatePhase.SUCCEEDED]
+    said = request.status.message
+    if not failed:
+        return Cause(Verdict.SUCCEEDED, f"Completed: {said or 'every container was recreated'}", since)
+    why = "; ".join(f"{each.name}: {each.what}" for each in failed)
+    what = f"Completed, but not every container was recreated: {why}"
+    return Cause(Verdict.FAILED, what, since, _after_failure(facts, f"{said} {why}"))
+
+
+def _after_failure(facts: Facts, said: str) -> tuple[str, ...]:
+    """What to do after what the states of a failed request say."""
+    request = facts.request
+    again = "a request can be made anew: kubectl get crr -o yaml shows this one's spec"
+    pods = f"kubectl -n {request.namespace} get pods"
+    remedies = {
+        "no daemon answered": (*_find_daemon(facts), again),
+        "pod has gone": (f"name the pod that replaced it: {pods}",),
+        "pod is being deleted": (f"name the pod that replaces it: {pods}",),
+        "the pod has ended": (f"name a pod that runs: {pods}",),
+        "restartPolicy is Never": ("kubelet does not start such a container again: replace the pod instead",),
+        "leaves it down": ("kubelet restarts it only after a failure: replace the pod instead",),
+        "activeDeadlineSeconds": (f"give it more time than {facts.view.deadline_seconds} s, or none",),
+        "stopping failed": (f"look at the container runtime on node {request.node_name}", daemon_log(facts)),
+        "still runs": (f"look at the container runtime on node {request.node_name}", daemon_log(facts)),
+        "container ID": ("let admission set statusContext: leave it out of the request",),
+        "has no container": (
+            f"name a container of the pod: kubectl -n {request.namespace} get pod {request.pod_name}",
+        ),
+    }
+    return next((advice for words, advice in remedies.items() if words in said), (again,))
+
+
+def _deleting(facts: Facts) -> Cause:
+    """Somebody wants it gone."""
+    since = facts.seconds_since(facts.times.deleted)
+    if facts.view.has_finalizer:
+        what = "it is being deleted; the manager has to make the pod ready again first"
+        late = since is not None and since > MANAGER_PATIENCE_SECONDS
+        return Cause(Verdict.STUCK if late else Verdict.MOVING, what, since, (_manager(),) if late else ())
+    others = ", ".join(facts.view.finalizers)
+    advice = (f"whoever set the finalizer has to take it away: {others}",) if others else ()
+    return Cause(Verdict.MOVING, "it is being deleted: nothing more is begun for it", since, advice)
+
+
+def _pod_lost(facts: Facts) -> Iterator[Cause]:
+    """The pod is not there any more, or will not be for long."""
+    request, pod = facts.request, facts.pod
+    advice = (f"the manager completes it as failed; if it does not: {MANAGER_PODS}",)
+    if pod is None:
+        if facts.pod_read:
+            yield Cause(Verdict.STUCK, f"pod deleted: there is no pod {request.pod_key}", advice=advice)
+    elif request.pod_uid not in ("", pod.view.uid):
+        what = f"pod deleted: the pod that is now called {request.pod_key} is another one (UID {pod.view.uid})"
+        yield Cause(Verdict.STUCK, what, advice=advice)
+    elif pod.view.deleting:
+        yield Cause(Verdict.STUCK, "the pod is being deleted: nothing is stopped in it any more", advice=advice)
+    elif pod.view.ended:
+        what = f"the pod has ended (phase {pod.view.phase}): kubelet starts nothing in it any more"
+        yield Cause(Verdict.STUCK, what, advice=advice)
+
+
+def _not_served(facts: Facts) -> Iterator[Cause]:
+    """No daemon will ever look at it."""
+    request = facts.request
+    advice = (
+        f"admission sets that label: is the manager running? {MANAGER_PODS}",
+        "is it asked? kubectl get mutatingwebhookconfigurations",
+        "then create the request anew",
+    )
+    if not request.node_name:
+        yield Cause(Verdict.STUCK, f"no daemon serves it: the label {LABEL_NODE_NAME} is missing", advice=advice)
+    if not request.active:
+        yield Cause(Verdict.STUCK, f'no daemon serves it: the label {LABEL_ACTIVE}: "true" is missing', advice=advice)
+    if facts.pod is not None and facts.pod.node_name not in ("", request.node_name):
+        what = f"no daemon serves it: it is for node {request.node_name}, and the pod is on {facts.pod.node_name}"
+        yield Cause(Verdict.STUCK, what, advice=advice[-1:])
+
+
+def _unanswered(facts: Facts) -> Cause:
+    """The node's daemon has not said a word."""
+    node = facts.request.node_name
+    if facts.age < ANSWER_PATIENCE_SECONDS:
+        return Cause(Verdict.MOVING, f"just created; the daemon on node {node} has not answered yet")
+    what = f"no daemon has answered on node {node} for {format_duration(facts.age)}"
+    left = ANSWER_SECONDS - facts.age
+    if left > 0:
+        what += f"; the manager gives it up in {format_duration(left)}"
+        return Cause(Verdict.STUCK, what, facts.age, _find_daemon(facts))
+    late = (_manager(),) if left < -MANAGER_PATIENCE_SECONDS else ()
+    return Cause(Verdict.STUCK, f"{what}; the manager is to give it up", facts.age, (*_find_daemon(facts), *late))
+
+
+def _find_daemon(facts: Facts) -> tuple[str, ...]:
+    """What is known about the daemon of the request's node, and where to look."""
+    node = facts.request.node_name
+    if facts.node is not None and not facts.node.exists:
+        return (f"there is no node {node} any more",)
+    found: list[str] = []
+    if facts.node is not None and not facts.node.ready:
+        since = facts.seconds_since(facts.node.since)
+        found.append(f"node {node} is not ready" + (f" for {format_duration(since)}" if since is not None else ""))
+    if facts.daemons:
+        for daemon in facts.daemons:
+            state = f"{daemon.phase}, {'ready' if daemon.ready else 'not ready'}"
+            namespace, _, name = daemon.key.partition("/")
+            found.append(f"its daemon's pod {daemon.key} is {state}: kubectl -n {namespace} logs {name}")
+        return tuple(found)
+    there = "is the DaemonSet's pod running there?" if facts.daemons is None else "no pod of the DaemonSet is there:"
+    where = f"kubectl get pods -A -l {DAEMONS} -o wide --field-selector spec.nodeName={node}"
+    return (*found, f"{there} {where}")
+
+
+def _behind(facts: Facts) -> Iterator[Cause]:
+    """Requests of one pod are served one after the other."""
+    request = facts.request
+    served = [other for other in facts.others if other.live and not other.error and other.node_name]
+    before = sorted((other for other in served if turn_order(other) < turn_order(request)), key=turn_order)
+    if not before:
+        return
+    first: Request = before[0]
+    what = f"waits behind request {first.key} of the same pod"
+    if len(before) > 1:
+        what += f" and {len(before) - 1} more"
+    advice = (
+        f"crrd explain {first.key} says what that one waits for",
+        f"without it, this one goes on at once: kubectl -n {first.namespace} delete crr {first.name}",
+    )
+    yield Cause(Verdict.MOVING, what, facts.age, advice)
+
+
+def _away(facts: Facts) -> Iterator[Cause]:
+    """The node, and with it kubelet and the daemon, does not report: what the API says is old."""
+    if facts.node is None or facts.node.ready:
+        return
+    node, since = facts.node, facts.seconds_since(facts.node.since)
+    if node.exists:
+        what = f"node {node.name} is not ready: neither kubelet nor the daemon there reports"
+        yield Cause(Verdict.STUCK, what, since, (f"kubectl describe node {node.name}",))
+    else:
+        yield Cause(Verdict.STUCK, f"there is no node {node.name} any more", advice=(_manager(),))
+
+
+def _gate(facts: Facts) -> Iterator[Cause]:
+    """The unready grace period: the manager's mark, then the time that traffic has to go elsewhere."""
+    request, pod = facts.request, facts.pod
+    grace = request.strategy.unready_grace_seconds
+    begun = any(state.phase is StatePhase.RECREATING or state.is_killed for state in request.status.states)
+    if grace is None or begun or pod is None or not pod.view.readiness_gate:
+        return
+    since = facts.seconds_since(facts.times.acquired if request.unready_acquired else facts.times.written)
+    if not request.unready_acquired:
+        late = since is not None and since > MANAGER_PATIENCE_SECONDS
+        what = "waiting for the manager to make the pod unready"
+        yield Cause(Verdict.STUCK if late else Verdict.MOVING, what, since, (_manager(),))
+    elif since is None:
+        yield Cause(Verdict.MOVING, f"unready grace: the pod is unready, stopping after {grace} s")
+    elif since < grace:
+        what = (
+            f"unready grace: mark acquired {format_duration(since)} ago, {format_duration(grace - since)} left at most"
+        )
+        yield Cause(Verdict.MOVING, what, since)
+    elif since > grace + MANAGER_PATIENCE_SECONDS:
+        what = f"unready grace over for {format_duration(since - grace)}, but nothing was stopped yet"
+        yield Cause(Verdict.STUCK, what, since, _find_daemon(facts))
+
+
+def _current(reports: tuple[ContainerReport, ...]) -> Cause:
+    """The container that the request is at: the first that is being recreated, else the first to come."""
+    unfinished = [each for each in reports if each.phase in (StatePhase.RECREATING, StatePhase.PENDING)]
+    working = [each for each in unfinished if each.phase == StatePhase.RECREATING]
+    current = next(iter(working or unfinished), None)
+    if current is None:
+        return Cause(Verdict.MOVING, "every container has ended; the request is about to be Completed")
+    verdict = Verdict.STUCK if current.stuck else Verdict.MOVING
+    return Cause(verdict, f"container {current.name}: {current.what}", current.since, current.advice)
+
+
+def _notes(facts: Facts) -> Iterator[str]:
+    """What else there is to say."""
+    request, view = facts.request, facts.view
+    if request.completed:
+        yield from _leftovers(facts)
+        return
+    deadline = None if view.deadline_seconds is None else after(request.created, view.deadline_seconds)
+    if deadline is not None:
+        left = (deadline - facts.now).total_seconds()
+        if left > 0:
+            yield f"deadline: {format_duration(left)} left of {view.deadline_seconds} s; what is not done by then fails"
+        else:
+            yield f"deadline: passed {format_duration(-left)} ago, the manager is to complete it; {_manager()}"
+    if any(target_of(request, container) is None for container in request.containers):
+        if request.strategy.force:
+            yield "forceRecreate: whatever runs when its turn comes is stopped, once"
+        else:
+            yield "no statusContext: no admission saw the request; the daemon takes the instances that it finds"
+    no_gate = facts.pod is not None and not facts.pod.view.readiness_gate
+    if request.strategy.unready_grace_seconds is not None and no_gate:
+        yield NO_GATE
+
+
+def _leftovers(facts: Facts) -> Iterator[str]:
+    """What still happens to a completed request."""
+    request, view = facts.request, facts.view
+    if request.active or view.has_finalizer:
+        left = [f"the label {LABEL_ACTIVE}"] * request.active + [f"the finalizer {FINALIZER}"] * view.has_finalizer
+        ended = facts.seconds_since(parse_time(request.status.completion_time)) or 0.0
+        late = f"; {_manager()}" if ended > MANAGER_PATIENCE_SECONDS else ""
+        yield f"the manager has yet to take {' and '.join(left)} away{late}"
+    expires = None if view.ttl_seconds is None else after(request.status.completion_time, view.ttl_seconds)
+    if expires is None:
+        yield "no ttlSecondsAfterFinished: it stays until somebody deletes it"
+        return
+    left_seconds = (expires - facts.now).total_seconds()
+    if left_seconds > 0:
+        yield f"TTL: deleted in {format_duration(left_seconds)}"
+    else:
+        yield f"TTL: over for {format_duration(-left_seconds)}; {_manager()}"
+
+
+def _manager() -> str:
+    return f"is the manager running? {MANAGER_PODS}"

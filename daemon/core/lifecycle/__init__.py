@@ -1,0 +1,1 @@
+"""What the manager does about requests and the readiness of their pods."""

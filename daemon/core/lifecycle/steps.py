@@ -1,0 +1,236 @@
+"""What the manager has to do next about one request, whatever its node's daemon does: that it ends, and leaves nothing.
+
+`next_steps` and `pod_steps` take what is known (the request, its pod, the API server's time) and return what to do, in
+this order, and when to look again. They keep no state: after a crash between any two actions, the same objects give
+the rest of them. What happens to containers is `decide`'s concern, on the node.
+
+The invariant, checked by the property tests at every step: a pod is unready for a request only while the request
+carries the finalizer, or has yet to be cleaned up after by `pod_steps`; and the finalizer goes only after that. A
+Completed status is never followed by another.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from daemon.core.api.pod import PodMeta
+from daemon.core.api.time import after, rfc3339
+from daemon.core.api.types import RequestPhase, StatePhase, Status
+from daemon.core.api.views import RequestView
+from daemon.core.recreate.actions import EmitEvent, EventReason
+from daemon.core.recreate.decide import POD_GONE, check_move
+
+ANSWER_SECONDS = 60
+"""How long after its creation a request may be unanswered by its node's daemon."""
+
+
+class EndCause(StrEnum):
+    """Why the manager completes a request, in one word: what such ends are counted by."""
+
+    POD_GONE = "pod_gone"
+    NO_ANSWER = "no_answer"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Write the last status of a request that its node does not bring to an end."""
+
+    status: Status
+    cause: EndCause
+
+
+@dataclass(frozen=True, slots=True)
+class AddFinalizer:
+    """From now on the request cannot vanish before the pod's readiness is released."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireUnready:
+    """Make the pod unready for this request."""
+
+    pod: PodMeta
+    key: str
+    """`namespace/name` of the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkAcquired:
+    """Tell the node that the pod is unready."""
+
+    at: str
+    """RFC 3339, the API server's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseUnready:
+    """Take this request from the reasons for which the pod is unready."""
+
+    pod: PodMeta
+    key: str
+    """`namespace/name` of the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitReadiness:
+    """Set the condition True on a pod that has the gate and no condition yet."""
+
+    pod: PodMeta
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFinalizer:
+    """The readiness is released: the request may vanish."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveActive:
+    """Take the active label: nodes need not watch the request any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a completed request whose time to live is over."""
+
+
+PodAction = AcquireUnready | ReleaseUnready | InitReadiness
+RequestAction = Complete | AddFinalizer | MarkAcquired | RemoveFinalizer | RemoveActive | Delete
+LifecycleAction = PodAction | RequestAction | EmitEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What to do now, in this order, and when to look again if nothing happens before (None for never)."""
+
+    actions: tuple[LifecycleAction, ...] = ()
+    wake_at: datetime | None = None
+
+
+def next_steps(view: RequestView, pod: PodMeta | None, now: datetime) -> Steps:
+    """Decide about one request.
+
+    Args:
+        view: the request.
+        pod: the pod of that name, None where there is none. Both are for certain: a request whose pod is said to be
+            gone is completed, and that is final.
+        now: the API server's time, aware of its zone.
+    """
+    request = view.request
+    own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
+    if request.deleting:
+        return Steps(_release(view, own))
+    if request.completed:
+        return _clean_up(view, own, now)
+    if own is None:
+        reason = POD_GONE
+        if pod is not None:
+            reason += f": the request is for UID {request.pod_uid}, {request.pod_key} now has UID {pod.uid}"
+        return _end(view, EndCause.POD_GONE, reason, now)
+    times = []
+    if view.deadline_seconds is not None:
+        deadline = after(request.created, view.deadline_seconds)
+        reason = f"activeDeadlineSeconds ({view.deadline_seconds}) has passed"
+        times.append((deadline, EndCause.DEADLINE, reason))
+    if request.status.phase is RequestPhase.EMPTY:
+        times.append((after(request.created, ANSWER_SECONDS), EndCause.NO_ANSWER, _unanswered(view)))
+    for at, cause, reason in times:
+        if at is not None and at <= now:
+            return _end(view, cause, reason, now)
+    wake_at = min((at for at, _, _ in times if at is not None), default=None)
+    if wants_unready(view, own):
+        return Steps(_acquire(view, own, now), wake_at)
+    return Steps(_release(view, own), wake_at)
+
+
+def pod_steps(pod: PodMeta, views: Iterable[RequestView]) -> Steps:
+    """Decide about the readiness of one pod beyond its requests: nobody else would repair it.
+
+    A pod with the gate and no condition yet gets it, or it would never be ready. A reason to be unready whose request
+    is not there any more (the finalizer was taken by force) is removed; one whose request carries the finalizer is
+    `next_steps`' concern.
+
+    Args:
+        pod: the pod.
+        views: all requests for this pod.
+    """
+    if not pod.gate or pod.deleting or pod.ended:
+        return Steps()
+    if not pod.readiness.status:
+        return Steps((InitReadiness(pod),))
+    kept = {view.request.key for view in views if view.has_finalizer or wants_unready(view, pod)}
+    return Steps(tuple(ReleaseUnready(pod, key) for key in pod.readiness.keys if key not in kept))
+
+
+def wants_unready(view: RequestView, pod: PodMeta) -> bool:
+    """Whether the pod has to be unready for the request now.
+
+    Only from when the node serves the request: while it waits behind another one of its pod, traffic is not taken
+    from the pod. Without the gate nothing would come of it; the node says so and does not wait.
+    """
+    request = view.request
+    return (
+        request.live
+        and request.status.phase is RequestPhase.RECREATING
+        and request.strategy.unready_grace_seconds is not None
+        and pod.gate
+        and not pod.deleting
+        and request.pod_uid in ("", pod.uid)
+    )
+
+
+def _acquire(view: RequestView, pod: PodMeta, now: datetime) -> tuple[LifecycleAction, ...]:
+    """Make the pod unready: the finalizer goes first, so that a crash afterwards cannot leave the pod so for ever."""
+    actions: list[LifecycleAction] = []
+    if not view.has_finalizer:
+        actions.append(AddFinalizer())
+    if not pod.readiness.acquired_by(view.request.key):
+        actions.append(AcquireUnready(pod, view.request.key))
+    if not view.request.unready_acquired:
+        actions.append(MarkAcquired(rfc3339(now)))
+    return tuple(actions)
+
+
+def _release(view: RequestView, own: PodMeta | None) -> tuple[LifecycleAction, ...]:
+    """Give the pod its readiness back, then let the request go; a pod that has gone took its condition along."""
+    if not view.has_finalizer:
+        return ()
+    if own is None or not own.gate:
+        return (RemoveFinalizer(),)
+    return (ReleaseUnready(own, view.request.key), RemoveFinalizer())
+
+
+def _clean_up(view: RequestView, own: PodMeta | None, now: datetime) -> Steps:
+    """What is left to do about a completed request.
+
+    One whose completionTime is missing is kept: nobody can say how long it has been completed.
+    """
+    actions = _release(view, own)
+    if view.request.active:
+        actions += (RemoveActive(),)
+    expires = None
+    if view.ttl_seconds is not None:
+        expires = after(view.request.status.completion_time, view.ttl_seconds)
+    if expires is not None and expires <= now:
+        return Steps((*actions, Delete()))
+    return Steps(actions, expires)
+
+
+def _end(view: RequestView, cause: EndCause, reason: str, now: datetime) -> Steps:
+    """Complete a request that nobody else completes. The cleaning up follows once that is written."""
+    request = view.request
+    names = dict.fromkeys(container.name for container in request.containers)
+    states = tuple(
+        state if state.phase.final else replace(state, phase=StatePhase.FAILED, message=reason)
+        for state in map(request.status.state, names)
+    )
+    status = Status(RequestPhase.COMPLETED, states, reason, rfc3339(now))
+    check_move(request.status, status)
+    event = EmitEvent(request, EventReason.FAILED, f"Request {request.name}: {reason}", warning=True)
+    return Steps((Complete(status, cause), event))
+
+
+def _unanswered(view: RequestView) -> str:
+    """Why a request without a phase is completed."""
+    node = view.request.node_name
+    return f"no daemon answered on node {node}" if node else "no daemon answered: the request has no node label"

@@ -1,0 +1,249 @@
+"""Forecasts of the node's own containers: the runtime and the API server asked, the specs remembered.
+
+`crrd forecast` asks once; the node daemon, where it is told to, asks now and then, for a metric and to keep the specs
+of what it has seen start, and whenever its page `/forecast` is opened. What follows from the answers is
+`daemon.forecast`'s matter.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import structlog
+from aiohttp import web
+
+from cri_stubs import api_pb2
+from daemon.forecast.inputs import Join, Running
+from daemon.forecast.render import shape
+from daemon.forecast.report import Forecast, ForecastInput, Report, forecast
+from daemon.forecast.spec_store import SpecStore, StoredSpec
+from daemon.forecast.started_by import differing, mark
+from daemon.kube.client import KubeClient
+from daemon.kube.resources import NODES, PODS
+from daemon.kubelet.labels import (
+    ANNOTATION_HASH,
+    LABEL_CONTAINER_NAME,
+    LABEL_POD_NAME,
+    LABEL_POD_NAMESPACE,
+    LABEL_POD_UID,
+)
+from daemon.kubelet.version import parse_minor
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.heartbeat import Heartbeat
+from daemon.lib.jsonfields import mapping, text
+from daemon.lib.memory import give_back
+
+LOOK_SECONDS = 6 * 3600.0
+"""Between two looks of the daemon that nothing has caused: an idle daemon is to be quiet."""
+LEAST_SECONDS = 600.0
+"""Between any two looks: a node on which requests come all the time is not to list its pods all the time."""
+LOOK_LIMIT_SECONDS = 300.0
+"""For how long a look may take."""
+PAGE_AGE_SECONDS = 15.0
+"""How old an answer of the page `/forecast` may be: nobody can make the daemon list more often than this."""
+_LATE_SECONDS = 60.0
+_PODS_IN_A_PAGE = 50
+"""Few enough that a page of whole pods costs a daemon little memory."""
+
+log = structlog.get_logger(__name__)
+
+
+class ContainerSource(Protocol):
+    """Lists a node's containers: `daemon.cri.runtime.NodeRuntime`."""
+
+    async def containers(self) -> list[api_pb2.Container]:
+        """All of them."""
+        ...
+
+
+async def running_containers(source: ContainerSource) -> list[Running]:
+    """The containers that run now, as kubelet left word of itself on them. Raises as the source does."""
+    return [
+        Running(
+            id=container.id,
+            namespace=container.labels.get(LABEL_POD_NAMESPACE, ""),
+            pod=container.labels.get(LABEL_POD_NAME, ""),
+            uid=container.labels.get(LABEL_POD_UID, ""),
+            name=container.labels.get(LABEL_CONTAINER_NAME, "") or container.metadata.name,
+            stored_hash=container.annotations.get(ANNOTATION_HASH),
+            created_at=container.created_at,
+        )
+        for container in await source.containers()
+        if container.state == api_pb2.CONTAINER_RUNNING
+    ]
+
+
+async def pods_of_node(client: KubeClient, node: str) -> AsyncIterator[Mapping[str, Any]]:
+    """The pods bound to a node, one by one. Raises as `KubeClient.list_pages` does."""
+    async for page in client.list_pages(PODS, field_selector=f"spec.nodeName={node}", limit=_PODS_IN_A_PAGE):
+        for pod in page.items:
+            yield pod
+
+
+async def kubelet_version(client: KubeClient, node: str) -> str:
+    """The version of the node's kubelet, as it says itself (status.nodeInfo.kubeletVersion); "" where it does not.
+
+    Raises:
+        GoneError: there is no such node.
+        ApiUnavailableError, ApiRefusedError: see there.
+    """
+    status = mapping((await client.get(NODES, "", node)).get("status"))
+    return text(mapping(status.get("nodeInfo")).get("kubeletVersion"))
+
+
+async def node_report(
+    source: ContainerSource,
+    pods: AsyncIterator[Mapping[str, Any]],
+    *,
+    from_version: str,
+    to_version: str,
+    node: str,
+    store: SpecStore | None = None,
+) -> Report:
+    """The forecast for all containers that run on this node; with a store, also what changed since their start.
+
+    Raises:
+        ValueError: one of the versions is none.
+        RuntimeUnavailableError, RuntimeCallError: from the source.
+        ApiUnavailableError, ApiRefusedError: from where the pods come from.
+    """
+    join = Join(await running_containers(source))
+    report = forecast((), from_version, to_version, node=node)
+    found: list[Forecast] = []
+    async for pod in pods:  # judged at once: whole specs of a full node would be the largest thing in memory
+        found += forecast(_recall(join.pod(pod), store), from_version, to_version).containers
+    found += forecast(join.rest(), from_version, to_version).containers
+    return replace(report, containers=tuple(sorted(found, key=lambda f: (f.namespace, f.pod, f.name, f.id))))
+
+
+def _recall(containers: list[ForecastInput], store: SpecStore | None) -> list[ForecastInput]:
+    """The same, each with the spec that it was started with where one was kept."""
+    if store is None:
+        return containers
+    kept = ((each, store.get(each.id)) for each in containers)
+    return [replace(each, started_with=stored.container) if stored else each for each, stored in kept]
+
+
+class NodeForecast:
+    """The daemon's part: `run` looks now and then, `page` answers whoever asks.
+
+    Args:
+        client: To the API server.
+        source: The node's containers.
+        node: The node's name.
+        folder: Where specs are kept; None to keep none.
+    """
+
+    def __init__(self, client: KubeClient, source: ContainerSource, node: str, folder: Path | None = None) -> None:
+        self._client = client
+        self._source = source
+        self._node = node
+        self._store = SpecStore(folder) if folder is not None else None
+        self._lock = asyncio.Lock()
+        self._answers: dict[tuple[str, str], tuple[float, Report]] = {}
+        self.differing: int | None = None
+        """Running containers whose stored hash is not the one that the running kubelet's version computes; None while
+        that is not known. For the metric."""
+        self.heartbeat = Heartbeat()
+        self._said = ""
+
+    async def run(self, active: asyncio.Event, idle: asyncio.Event) -> NoReturn:
+        """Look at the start, after each busy time, and now and then; never in a busy time.
+
+        Args:
+            active: Set while a request is live.
+            idle: Set while none is.
+        """
+        while True:
+            self.heartbeat.until(idle, "waiting for the last request to end")
+            await idle.wait()
+            self.heartbeat.within(LOOK_LIMIT_SECONDS + _LATE_SECONDS, "looking")
+            known = await self._look_safely()
+            give_back()
+            self.heartbeat.within(LEAST_SECONDS + _LATE_SECONDS, "waiting between two looks")
+            await asyncio.sleep(LEAST_SECONDS)
+            if not known:
+                continue
+            self.heartbeat.within(LOOK_SECONDS + _LATE_SECONDS, "waiting for the next look")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS - LEAST_SECONDS):
+                    await active.wait()
+
+    async def _look_safely(self) -> bool:
+        """Look once, and say whether it went well. What goes wrong is told once; nothing else depends on a look."""
+        try:
+            async with asyncio.timeout(LOOK_LIMIT_SECONDS):
+                await self.look()
+        except (CrrdError, OSError) as error:
+            self.differing = None
+            if str(error) != self._said:
+                self._said = str(error)
+                log.warning("no forecast", reason=self._said or "no answer in time")
+        except Exception:
+            self.differing = None
+            log.exception("forecast broke")
+        else:
+            self._said = ""
+            return True
+        return False
+
+    async def look(self) -> None:
+        """Count the containers that differ now, and keep the specs of those that are new. Raises as `node_report`."""
+        join = Join(await running_containers(self._source))
+        marks, ids = [], set()
+        async for pod in pods_of_node(self._client, self._node):
+            for each in join.pod(pod):
+                found = mark(each)
+                marks.append(found)
+                ids.add(each.id)
+                await self._keep(each, found.minor)
+                await asyncio.sleep(0)  # hashing takes a while: requests go first
+        if self._store is not None:
+            await asyncio.to_thread(self._store.keep_only, ids | {each.id for each in join.rest()})
+        self.differing = differing(marks)
+
+    async def _keep(self, container: ForecastInput, minor: int | None) -> None:
+        """Keep the spec of a container that still has the one it was started with: its hash says so."""
+        store = self._store
+        if store is None or container.spec is None or minor is None or container.id in store:
+            return
+        try:
+            await asyncio.to_thread(store.put, StoredSpec(container.id, container.spec, f"1.{minor}"))
+        except (OSError, ValueError) as error:
+            log.warning("spec not kept", container=container.id, reason=str(error))
+
+    async def page(self, request: web.Request) -> web.Response:
+        """`/forecast?to=1.31&from=v1.30.2` as JSON; without `from` the daemon asks for its Node."""
+        to, today = request.query.get("to", ""), request.query.get("from", "")
+        try:
+            report = await self._report(to, today)
+        except ValueError as error:
+            return web.Response(status=400, text=f"{error}\n")
+        except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
+            return web.Response(status=503, text=f"{error}\n")
+        return web.json_response(shape(report))
+
+    async def _report(self, to: str, today: str) -> Report:
+        parse_minor(to)
+        if today:
+            parse_minor(today)
+        async with self._lock:
+            now = time.monotonic()
+            self._answers = {key: kept for key, kept in self._answers.items() if now - kept[0] < PAGE_AGE_SECONDS}
+            if (to, today) in self._answers:
+                return self._answers[to, today][1]
+            if len(self._answers) >= 4:
+                raise RuntimeUnavailableError("too many different questions at once: ask again in a few seconds")
+            report = await node_report(
+                self._source,
+                pods_of_node(self._client, self._node),
+                from_version=today or await kubelet_version(self._client, self._node),
+                to_version=to,
+                node=self._node,  # and no store: what has changed can be a secret, and this page is for the network
+            )
+            self._answers[to, today] = (time.monotonic(), report)
+            return report

@@ -1,0 +1,1 @@
+"""The hash that kubelet keeps of a container, in each of its three eras."""

@@ -1,0 +1,106 @@
+"""`/healthz` and `/readyz`: a check per loop, each named, and the small HTTP server that answers them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from daemon.lib.errors import ConfigurationError
+from daemon.lib.heartbeat import Heartbeat
+
+Check = Callable[[], str]
+"""Returns "" when all is well, else what is wrong, in one line."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def task_check(task: "asyncio.Task[object]") -> Check:
+    """A check that a loop's task still runs."""
+
+    def check() -> str:
+        if not task.done():
+            return ""
+        if task.cancelled() or (error := task.exception()) is None:
+            return "the loop has ended"
+        return f"the loop broke: {error!r}"
+
+    return check
+
+
+def loop_check(task: "asyncio.Task[Any]", *heartbeats: Heartbeat) -> Check:
+    """A check that a loop's task still runs, and that none of its heartbeats is late."""
+    ended = task_check(task)
+    return lambda: ended() or next(filter(None, (heartbeat.check() for heartbeat in heartbeats)), "")
+
+
+@dataclass(slots=True)
+class Health:
+    """Named checks; `live` ones decide about /healthz, `ready` ones about /readyz."""
+
+    live: dict[str, Check] = field(default_factory=dict)
+    ready: dict[str, Check] = field(default_factory=dict)
+
+    def routes(self) -> list[web.RouteDef]:
+        """The two pages, as kube-apiserver's: `[+]name ok`, `[-]name failed: why`, 503 where one fails."""
+        return [web.get("/healthz", self._page(self.live)), web.get("/readyz", self._page(self.ready))]
+
+    @staticmethod
+    def _page(checks: Mapping[str, Check]) -> Handler:
+        async def page(_: web.Request) -> web.StreamResponse:
+            results = {name: check() for name, check in checks.items()}
+            lines = [f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in results.items()]
+            healthy = not any(results.values())
+            lines.append("check passed" if healthy else "check failed")
+            return web.Response(text="\n".join(lines) + "\n", status=200 if healthy else 503)
+
+        return page
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port`, `:port` (every interface) or `[v6]:port`.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > 65535:
+        raise ConfigurationError(f"bind address {address!r} is not host:port, for example 127.0.0.1:9420")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - as asked for by leaving the host out
+
+
+class StatusServer:
+    """Serves the pages of one daemon.
+
+    Args:
+        address: where to listen, as `split_address` takes it; port 0 picks a free one.
+        routes: the pages.
+    """
+
+    def __init__(self, address: str, routes: list[web.RouteDef]) -> None:
+        self._host, self._port = split_address(address)
+        app = web.Application()
+        app.add_routes(routes)
+        self._runner = web.AppRunner(app, access_log=None)
+
+    async def start(self) -> str:
+        """Listen; returns the address, with the port that was picked.
+
+        Raises:
+            ConfigurationError: the address cannot be bound.
+        """
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror}; choose another with --bind-address"
+            ) from error
+        host, port = self._runner.addresses[0][:2]
+        return f"{host}:{port}"
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        with suppress(Exception):
+            await self._runner.cleanup()

@@ -1,0 +1,102 @@
+"""Reads typed fields out of JSON that anybody may have written, without ever raising.
+
+A `Reader` keeps the first thing that is wrong as one sentence that names the field; the value of a wrong field is
+its default, so that the rest of the object can still be read. What the fields mean is `manifest`'s concern.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+_SHOWN = 60
+"""Characters of a wrong value that a message repeats."""
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value if it is a JSON object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def items(value: object) -> Sequence[Any]:
+    """The value if it is a JSON list, else an empty one."""
+    return value if isinstance(value, list | tuple) else ()
+
+
+def text(value: object) -> str:
+    """The value if it is a string, else ""."""
+    return value if isinstance(value, str) else ""
+
+
+def shown(value: object) -> str:
+    """A wrong value as a message may repeat it: quoted, escaped and cut; of objects and lists only what they are."""
+    if isinstance(value, str):
+        return repr(value[:_SHOWN])
+    if isinstance(value, Mapping):
+        return "an object"
+    return "a list" if isinstance(value, list | tuple) else json.dumps(value)[:_SHOWN]
+
+
+class Reader:
+    """Reads fields; `error` is the first sentence of what is wrong, "" while all is well.
+
+    As in Kubernetes, a null is the same as an absent field.
+    """
+
+    def __init__(self) -> None:
+        self.error = ""
+
+    def reject(self, path: str, rule: str) -> None:
+        """Remember that the field breaks the rule, unless something else was wrong before."""
+        self.error = self.error or f"{path} {rule}"
+
+    def mapping(self, value: object, path: str) -> Mapping[str, Any]:
+        """A JSON object."""
+        if value is not None and not isinstance(value, Mapping):
+            self.reject(path, "must be an object")
+        return mapping(value)
+
+    def items(self, value: object, path: str) -> Sequence[Any]:
+        """A JSON list."""
+        if value is not None and not isinstance(value, list | tuple):
+            self.reject(path, "must be a list")
+        return items(value)
+
+    def text(self, value: object, path: str, *, required: bool = False) -> str:
+        """A string; a required one is not empty either."""
+        if value is not None and not isinstance(value, str):
+            self.reject(path, "must be a string")
+        elif required and not value:
+            self.reject(path, "must be a string that is not empty")
+        return text(value)
+
+    def flag(self, value: object, path: str) -> bool:
+        """A boolean, false when absent."""
+        if value is not None and not isinstance(value, bool):
+            self.reject(path, "must be true or false")
+        return value is True
+
+    def integer(self, value: object, path: str, *, low: int = 0, high: int = INT64_MAX) -> int | None:
+        """A whole number from `low` to `high`, None when absent; 30.0 is one too, as in JSON Schema."""
+        if value is None:
+            return None
+        number = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(number, int) and not isinstance(number, bool) and low <= number <= high:
+            return number
+        self.reject(path, f"must be a whole number from {low} to {high}, not {shown(value)}")
+        return None
+
+    def choice(self, value: object, path: str, default: Choice) -> Choice:
+        """One of the values of the default's enumeration; absent or empty is the default."""
+        if value is None or value == "":
+            return default
+        known = {member.value: member for member in type(default)}
+        if isinstance(value, str) and value in known:
+            return known[value]
+        *most, last = filter(None, known)
+        self.reject(path, f"must be {', '.join(most)} or {last}, not {shown(value)}")
+        return default

@@ -1,0 +1,280 @@
+"""Keeps the webhook's certificate in force: from a Secret of our own, or from mounted files.
+
+Every replica does the same: read the Secret, do what `rotation` says is due, write it back only if nobody else did
+meanwhile, see to it that the webhook configurations trust it, and only then serve with it.
+"""
+
+import asyncio
+import base64
+import binascii
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
+
+import structlog
+
+from daemon.kube.resources import Resource
+from daemon.lib.backoff import Backoff
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
+from daemon.lib.heartbeat import Heartbeat
+from daemon.lib.jsonfields import items, mapping, text
+from daemon.manager.certificates.pki import CERTIFICATE, KEY, Certificates, from_data, renew, to_data
+from daemon.manager.certificates.rotation import Lifetimes, plan
+from daemon.manager.certificates.tls import ServingTls
+
+log = structlog.get_logger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SECRETS = Resource("secrets")
+_REGISTRATION = "admissionregistration.k8s.io"
+MUTATING = Resource("mutatingwebhookconfigurations", _REGISTRATION)
+VALIDATING = Resource("validatingwebhookconfigurations", _REGISTRATION)
+
+SYNC_SECONDS = 60.0
+"""Between two looks at the Secret and at the webhook configurations."""
+FILES_SECONDS = 10.0
+"""Between two looks at mounted files."""
+_RETRIES = Backoff(initial=1, factor=2, maximum=30, jitter=0.2)
+_SYNC_SECONDS_AT_MOST = 300.0
+"""The longest that one round takes: every call has its deadline."""
+_LATE_SECONDS = 30.0
+_CONFLICTS = 5
+"""Conflicts in a row after which a write is left to the next round."""
+
+
+class Api(Protocol):
+    """The calls that are made; `kube.client.KubeClient` has them. All raise the ports' errors."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
+        """One object."""
+        ...
+
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Create an object."""
+        ...
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Change an object."""
+        ...
+
+
+class CaBundlePublisher:
+    """The webhook configurations whose caBundle is ours to write.
+
+    Args:
+        api: the API server.
+        mutating: names of MutatingWebhookConfigurations.
+        validating: names of ValidatingWebhookConfigurations.
+    """
+
+    def __init__(self, api: Api, mutating: Sequence[str], validating: Sequence[str]) -> None:
+        self._api = api
+        self._names = [(MUTATING, name) for name in mutating] + [(VALIDATING, name) for name in validating]
+
+    async def publish(self, bundle: bytes) -> None:
+        """Make every webhook of the configurations trust exactly this bundle; one that is not there is left out.
+
+        Raises:
+            ApiUnavailableError, ApiRefusedError: see there.
+        """
+        encoded = base64.b64encode(bundle).decode()
+        for resource, name in self._names:
+            try:
+                await _unless_conflict(self._publish, resource, name, encoded)
+            except GoneError:
+                log.warning("no webhook configuration", resource=resource.plural, name=name)
+
+    async def _publish(self, resource: Resource, name: str, bundle: str) -> None:
+        found = await self._api.get(resource, "", name)
+        webhooks = [mapping(webhook) for webhook in items(found.get("webhooks"))]
+        trusting = [_trusting(webhook, bundle) for webhook in webhooks]
+        if trusting != webhooks:
+            version = text(mapping(found.get("metadata")).get("resourceVersion"))
+            body = {"metadata": {"resourceVersion": version}, "webhooks": trusting}
+            await self._api.merge_patch(resource, "", name, body)
+            log.info("caBundle written", resource=resource.plural, name=name)
+
+
+class SecretCertificates:
+    """Certificates of our own, in one Secret that all replicas share.
+
+    Args:
+        api: the API server.
+        tls: gets the serving certificate.
+        trust: gets the authorities.
+        namespace: the Secret's.
+        secret: the Secret's name; it is created where it is missing.
+        names: DNS names and IP addresses of the server, see `pki.service_names`.
+        lifetimes: how long certificates last.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        tls: ServingTls,
+        trust: CaBundlePublisher,
+        *,
+        namespace: str,
+        secret: str,
+        names: Sequence[str],
+        lifetimes: Lifetimes | None = None,
+    ) -> None:
+        self._api = api
+        self._tls = tls
+        self._trust = trust
+        self._namespace = namespace
+        self._secret = secret
+        self._names = names
+        self._lifetimes = lifetimes or Lifetimes()
+        self.heartbeat = Heartbeat()
+
+    async def run(self) -> NoReturn:
+        """Keep the certificate in force for ever; what fails is tried again."""
+        await _repeat(lambda: self.sync(datetime.now(UTC)), SYNC_SECONDS, self.heartbeat)
+
+    async def sync(self, now: datetime) -> None:
+        """One round.
+
+        Raises:
+            ApiUnavailableError, ApiRefusedError: see there; a certificate that was loaded stays in force.
+        """
+        certificates = await _unless_conflict(self._agreed, now)
+        data = to_data(certificates)
+        await _put_in_force(self._tls, data[CERTIFICATE], data[KEY], self._trust, certificates.bundle)
+
+    async def _agreed(self, now: datetime) -> Certificates:
+        """What the Secret holds, after what is due was done. ConflictError where another replica was faster."""
+        try:
+            secret = await self._api.get(SECRETS, self._namespace, self._secret)
+        except GoneError:
+            secret = None
+        found = from_data(_decoded(mapping((secret or {}).get("data"))), self._names)
+        due = plan(found.inventory, now, self._lifetimes)
+        if due.nothing:
+            return found
+        renewed = renew(found, due, self._names, now, self._lifetimes)
+        data = {key: base64.b64encode(value).decode() for key, value in to_data(renewed).items()}
+        if secret is None:
+            shape = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": {"name": self._secret}}
+            await self._api.create(SECRETS, self._namespace, {**shape, "data": data})
+        else:
+            version = text(mapping(secret.get("metadata")).get("resourceVersion"))
+            body = {"metadata": {"resourceVersion": version}, "data": data}
+            await self._api.merge_patch(SECRETS, self._namespace, self._secret, body)
+        log.info("certificates renewed", authority=due.new_authority, serving=due.new_serving)
+        return renewed
+
+
+class MountedCertificates:
+    """A certificate that somebody else makes (cert-manager, for example), in files that change.
+
+    Args:
+        tls: gets the certificate.
+        cert_file: PEM, the serving certificate and what stands between it and the authority.
+        key_file: PEM, its key.
+        ca_file: PEM, what the webhook configurations are to trust; None where somebody else writes their caBundle.
+        trust: gets what `ca_file` holds.
+    """
+
+    def __init__(
+        self,
+        tls: ServingTls,
+        cert_file: Path,
+        key_file: Path,
+        *,
+        ca_file: Path | None = None,
+        trust: CaBundlePublisher | None = None,
+    ) -> None:
+        self._tls = tls
+        self._files = (cert_file, key_file)
+        self._ca_file = ca_file
+        self._trust = trust
+        self._known: tuple[bytes, ...] = ()
+        self._published = float("-inf")
+        self.heartbeat = Heartbeat()
+
+    async def run(self) -> NoReturn:
+        """Keep the certificate in force for ever; what fails is tried again."""
+        await _repeat(self.sync, FILES_SECONDS, self.heartbeat)
+
+    async def sync(self) -> None:
+        """One round: what the files hold now is published and loaded.
+
+        Raises:
+            ConfigurationError: the files cannot be read or used; a certificate that was loaded stays in force.
+            ApiUnavailableError, ApiRefusedError: see there.
+        """
+        certificate, key = map(_content, self._files)
+        if self._ca_file is None or self._trust is None:
+            await _put_in_force(self._tls, certificate, key)
+            return
+        authority = _content(self._ca_file)
+        now = asyncio.get_running_loop().time()
+        if self._known != (certificate, key, authority) or now - self._published >= SYNC_SECONDS:
+            await _put_in_force(self._tls, certificate, key, self._trust, authority)
+            self._known, self._published = (certificate, key, authority), now
+
+
+async def _put_in_force(
+    tls: ServingTls, certificate: bytes, key: bytes, trust: CaBundlePublisher | None = None, bundle: bytes = b""
+) -> None:
+    """Have the certificate trusted, then serve with it. Raises what either raises."""
+    try:
+        if trust is not None:
+            await trust.publish(bundle)
+    except (ApiUnavailableError, ApiRefusedError):
+        if tls.not_after is None:
+            tls.load(certificate, key)  # better than nothing: it may well be trusted already
+        raise
+    if tls.load(certificate, key):
+        log.info("serving certificate loaded", expires=f"{tls.not_after:%Y-%m-%dT%H:%M:%SZ}")
+
+
+async def _repeat(sync: Callable[[], Awaitable[None]], seconds: float, heartbeat: Heartbeat) -> NoReturn:
+    failures = 0
+    while True:
+        heartbeat.within(_SYNC_SECONDS_AT_MOST, "looking after the certificate")
+        try:
+            await sync()
+            failures = 0
+            pause = seconds * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load, guards nothing
+        except (ApiUnavailableError, ApiRefusedError, ConfigurationError) as error:
+            failures += 1
+            pause = min(seconds, _RETRIES.delay(failures))
+            log.warning("certificates not kept", error=str(error), retry_seconds=round(pause, 1))
+        heartbeat.within(pause + _LATE_SECONDS, "waiting for the next look at the certificate")
+        await asyncio.sleep(pause)
+
+
+async def _unless_conflict(attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Try again, from reading on, when somebody else wrote in between."""
+    for _ in range(_CONFLICTS - 1):
+        with suppress(ConflictError):
+            return await attempt(*args, **kwargs)
+    return await attempt(*args, **kwargs)
+
+
+def _trusting(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:
+    return {**webhook, "clientConfig": {**mapping(webhook.get("clientConfig")), "caBundle": bundle}}
+
+
+def _decoded(data: Mapping[str, Any]) -> dict[str, bytes]:
+    """The data of a Secret; what is not base64 is left out."""
+    found = {}
+    for key, value in data.items():
+        with suppress(binascii.Error, ValueError):
+            found[key] = base64.b64decode(text(value), validate=True)
+    return found
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"the file {file} cannot be read: {error.strerror}") from error

@@ -1,0 +1,80 @@
+"""The TLS context that the webhook serves with, whose certificate changes while connections go on.
+
+Where the certificate comes from, and when it is renewed, is `certs`' work.
+"""
+
+import asyncio
+import os
+import ssl
+from contextlib import closing
+from datetime import UTC, datetime
+from io import FileIO
+
+from cryptography import x509
+
+from daemon.lib.errors import ConfigurationError
+
+
+class ServingTls:
+    """One context for the life of the process; `load` gives it another certificate.
+
+    Handshakes after `load` get the new certificate, connections that exist are not touched.
+    """
+
+    def __init__(self) -> None:
+        self.context = _context()
+        self.loaded = asyncio.Event()
+        """Set once there is a certificate to serve with."""
+        self._pair: tuple[bytes, bytes] | None = None
+        self._not_after: datetime | None = None
+
+    @property
+    def not_after(self) -> datetime | None:
+        """When the certificate expires; None before the first `load`."""
+        return self._not_after
+
+    def load(self, certificate: bytes, key: bytes) -> bool:
+        """Serve with this certificate (PEM, with its chain) and key from now on; False where that is so already.
+
+        Raises:
+            ConfigurationError: they cannot be used; what was loaded before stays.
+        """
+        if self._pair == (certificate, key):
+            return False
+        try:
+            not_after = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+            # A pair that does not match would leave the context with neither: it is tried on another one first.
+            for context in (_context(), self.context):
+                _load_chain(context, certificate, key)
+        except (ValueError, ssl.SSLError) as error:
+            raise ConfigurationError(f"the serving certificate cannot be used: {error}") from error
+        self._pair, self._not_after = (certificate, key), not_after
+        self.loaded.set()
+        return True
+
+    def check(self) -> str:
+        """For readiness: "" where handshakes can succeed, else why not."""
+        if self._not_after is None:
+            return "there is no serving certificate yet"
+        if self._not_after <= datetime.now(UTC):
+            return f"the serving certificate expired at {self._not_after:%Y-%m-%dT%H:%M:%SZ}"
+        return ""
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """`ssl` reads only files: one in memory keeps the key off the disk, and needs no folder to write to."""
+    with closing(FileIO(os.memfd_create("tls"), "w")) as file:
+        file.write(certificate + b"\n" + key)
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=_no_password)
+
+
+def _no_password() -> str:
+    """Without it OpenSSL would ask a terminal for the password of an encrypted key."""
+    return ""

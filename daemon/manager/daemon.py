@@ -1,0 +1,178 @@
+"""The composition root of `crrd manager`: admission on every replica, the lifecycle on the one that leads."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from daemon import __version__
+from daemon.kube.client import KubeClient
+from daemon.kube.clock import ServerClock
+from daemon.kube.config import find_access
+from daemon.kube.events import KubeEventSink
+from daemon.kube.leader import LeaderElection
+from daemon.lib.health import Check, Health, StatusServer, loop_check
+from daemon.lib.log import LogFormat, configure, toggle_debug_on_signal
+from daemon.lib.metrics import metrics_route
+from daemon.lib.signals import configuration_errors_alone, stop_on_signals
+from daemon.manager.certificates.keeper import CaBundlePublisher, MountedCertificates, SecretCertificates
+from daemon.manager.certificates.pki import service_names
+from daemon.manager.certificates.tls import ServingTls
+from daemon.manager.lifecycle import LifecycleController
+from daemon.manager.metrics import ManagerMetrics
+from daemon.manager.webhook.server import Limits, WebhookServer
+
+log = structlog.get_logger(__name__)
+
+EVENT_FLUSH_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerConfig:
+    """What `crrd manager` runs with."""
+
+    kubeconfig: str
+    namespace: str
+    """Where its Lease, its Secret and its Service are."""
+    identity: str
+    """Which candidate for leadership it is: the name of its pod."""
+    webhook_address: str
+    drain_seconds: float
+    """From being unready to accepting no admission call."""
+    service: str
+    names: tuple[str, ...]
+    """Further DNS names and IP addresses for the serving certificate."""
+    secret: str
+    webhook_configurations: tuple[str, ...]
+    """Names of the mutating and validating webhook configurations whose caBundle is its to write."""
+    tls_cert_file: str
+    tls_key_file: str
+    ca_file: str
+    bind_address: str
+    log_format: LogFormat
+    log_level: str
+
+
+def run_manager(config: ManagerConfig) -> int:
+    """Run the manager until SIGTERM or Ctrl-C; returns the exit code.
+
+    Raises:
+        ConfigurationError: something that waiting does not heal.
+    """
+    configure(config.log_format, config.log_level)
+    return asyncio.run(_run(config))
+
+
+async def _run(config: ManagerConfig) -> int:
+    """Build everything, run it, drain it."""
+    stop = stop_on_signals()
+    toggle_debug_on_signal()
+    log.info("starting", version=__version__, identity=config.identity)
+    health = Health()
+    access = find_access(config.kubeconfig, os.environ)
+    clock = ServerClock()
+    # Admission has a client of its own: a busy controller must not keep it waiting for a connection.
+    metrics = ManagerMetrics()
+    client = KubeClient(access, on_call=metrics.api_call, on_date=clock.observe)
+    admission_client = KubeClient(access, on_call=metrics.api_call)
+    server = StatusServer(config.bind_address, [*health.routes(), metrics_route(metrics.registry)])
+    log.info("serving health", address=await server.start())
+    try:
+        with configuration_errors_alone():
+            await _serve(config, (client, admission_client), clock, health=health, metrics=metrics, stop=stop)
+    finally:
+        await server.stop()
+        await client.close()
+        await admission_client.close()
+    log.info("stopped")
+    return 0
+
+
+async def _serve(
+    config: ManagerConfig,
+    clients: tuple[KubeClient, KubeClient],
+    clock: ServerClock,
+    *,
+    health: Health,
+    metrics: ManagerMetrics,
+    stop: asyncio.Event,
+) -> None:
+    """Run every loop until a signal comes; admission drains while the rest goes on."""
+    client, admission_client = clients
+    tls = ServingTls()
+    limits = Limits(drain_seconds=config.drain_seconds)
+    webhook = WebhookServer(
+        config.webhook_address,
+        tls,
+        admission_client,
+        health,
+        limits=limits,
+        on_review=metrics.reviewed,
+        on_admitted=metrics.admitted,
+    )
+    events = KubeEventSink(client, config.identity, "crrd-manager")
+    controller = LifecycleController(client, events, clock, on_action=metrics.acted)
+    election = LeaderElection(client, config.namespace, config.identity, now=lambda: datetime.now(UTC))
+    metrics.watch(leading=lambda: election.leading, not_after=lambda: tls.not_after)
+    health.live.update(election.checks)
+    health.live["controller"] = _controller_check(election, controller)
+    health.ready.update(controller.checks)
+    async with asyncio.TaskGroup() as group:
+        certificates = _certificates(config, admission_client, tls)
+        loops = {
+            "certificates": group.create_task(certificates.run(), name="certificates"),
+            "election": group.create_task(election.run(controller.run), name="election"),
+            "events": group.create_task(events.run(), name="events"),
+        }
+        heartbeats = {
+            "certificates": certificates.heartbeat,
+            "election": election.heartbeat,
+            "events": events.heartbeat,
+        }
+        for name, task in loops.items():
+            health.live[name] = loop_check(task, heartbeats[name])
+        await webhook.run(stop)
+        log.info("draining")
+        await _end(loops.pop("election"))
+        await events.flush(EVENT_FLUSH_SECONDS)
+        for task in loops.values():
+            task.cancel()
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for its clean-up: the lease is given back there."""
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+def _controller_check(election: LeaderElection, controller: LifecycleController) -> Check:
+    """The controller's own check, and that it works at all where this manager leads."""
+
+    def check() -> str:
+        if election.leading and not controller.running:
+            return "this manager leads, but its controller does not work"
+        return controller.check_alive()
+
+    return check
+
+
+def _certificates(
+    config: ManagerConfig, client: KubeClient, tls: ServingTls
+) -> SecretCertificates | MountedCertificates:
+    """What keeps the webhook's certificate in force."""
+    trust = CaBundlePublisher(client, config.webhook_configurations, config.webhook_configurations)
+    if config.tls_cert_file:
+        ca_file = Path(config.ca_file) if config.ca_file else None
+        return MountedCertificates(
+            tls,
+            Path(config.tls_cert_file),
+            Path(config.tls_key_file),
+            ca_file=ca_file,
+            trust=trust if ca_file else None,
+        )
+    names = (*service_names(config.service, config.namespace), *config.names)
+    return SecretCertificates(client, tls, trust, namespace=config.namespace, secret=config.secret, names=names)

@@ -1,0 +1,281 @@
+"""The lifecycle controller: watches requests and pods, and carries out what `core.lifecycle` decides, pod by pod.
+
+It runs in the manager that leads, and from nothing each time: what it knows comes from whole lists. Nothing is polled;
+between events only the timers that `lifecycle` asked for look at a pod again. A pod's absence is never taken from a
+watch, but asked for, because what follows from it is final.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import NoReturn
+
+import structlog
+
+from daemon.core.api.pod import PodMeta, parse_meta
+from daemon.core.api.views import RequestView, parse_view
+from daemon.core.lifecycle import steps as lc
+from daemon.core.lifecycle.steps import next_steps, pod_steps
+from daemon.core.recreate.actions import EmitEvent
+from daemon.kube.client import KubeClient
+from daemon.kube.clock import ServerClock
+from daemon.kube.reflector import Handler, Reflector, Selection
+from daemon.kube.resources import PODS, REQUESTS
+from daemon.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
+from daemon.lib.health import Check, loop_check
+from daemon.lib.heartbeat import Heartbeat
+from daemon.lib.workqueue import WorkQueue
+from daemon.manager.board import Board
+from daemon.manager.readiness import PodReadiness
+from daemon.manager.requests import RequestWriter
+from daemon.ports import EventSink
+
+PARALLEL = 8
+"""Pods that are worked on at once: more would only wait for a connection, and run into the calls' deadline there."""
+REFUSED_SECONDS = 30
+"""After which what the API server refused is tried again: roles and schemas get repaired."""
+LOOK_SECONDS = 300.0
+"""The longest that the work on one pod takes: every call has its deadline."""
+_LATE_SECONDS = 0.05
+"""How much later than asked for a timer rings, so that it never rings just before its time."""
+
+log = structlog.get_logger(__name__)
+
+
+ActionObserver = Callable[[lc.LifecycleAction], None]
+
+
+class LifecycleController:
+    """Runs the lifecycle of all requests of a cluster. The constructor starts nothing.
+
+    Args:
+        client: its answers have to reach `clock` (`KubeClient(on_date=clock.observe)`).
+        events: where events about requests go; somebody else runs it.
+        clock: the API server's time.
+        on_action: is told of everything that was done.
+    """
+
+    def __init__(
+        self, client: KubeClient, events: EventSink, clock: ServerClock, *, on_action: ActionObserver | None = None
+    ) -> None:
+        self._client = client
+        self._events = events
+        self._clock = clock
+        self._on_action = on_action
+        self._writer = RequestWriter(client)
+        self._readiness = PodReadiness(client, clock.now)
+        self._reset()
+
+    def _reset(self) -> None:
+        """Know nothing: what was known under an earlier leadership is out of date."""
+        self._synced = False
+        self._board = Board(self._poke)
+        self._queue = WorkQueue(self._handle)
+        self._slots = asyncio.Semaphore(PARALLEL)
+        self._began: dict[str, float] = {}
+        self._heartbeat = Heartbeat()
+        self._watching: list[Check] = []
+        self._requests: Reflector[RequestView] | None = None
+        self._pods: Reflector[PodMeta] | None = None
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """For readiness pages: "" on a manager that does not lead, and while both watches are connected."""
+        return {"lifecycle": self._check}
+
+    def check_alive(self) -> str:
+        """For liveness pages: what of it has ended or hangs; "" on a manager that does not lead."""
+        for check in (*self._watching, self._heartbeat.check):
+            if found := check():
+                return found
+        now = asyncio.get_running_loop().time()
+        key, began = min(self._began.items(), key=lambda item: item[1], default=("", now))
+        return f"pod {key} has been worked on for {now - began:.0f} s" if now - began > LOOK_SECONDS else ""
+
+    @property
+    def running(self) -> bool:
+        """Whether it works."""
+        return self._requests is not None
+
+    async def run(self) -> NoReturn:
+        """Work until cancelled; may be run again afterwards, never twice at once."""
+        self._reset()
+        board = self._board
+        listed = asyncio.Event(), asyncio.Event()
+
+        def requests_listed(views: tuple[RequestView, ...]) -> None:
+            board.requests_listed(views)
+            listed[0].set()
+
+        def pods_listed(pods: tuple[PodMeta, ...]) -> None:
+            board.pods_listed(pods)
+            listed[1].set()
+
+        # Version 0 is answered from the API server's cache: every pod of the cluster would be a lot to read from etcd.
+        self._requests = Reflector(
+            self._client,
+            Selection(REQUESTS, parse_view),
+            Handler(requests_listed, board.request_changed, board.request_deleted),
+            strict=False,
+        )
+        self._pods = Reflector(
+            self._client,
+            Selection(PODS, parse_meta, list_version="0"),
+            Handler(pods_listed, board.pod_changed, board.pod_deleted),
+            strict=False,
+        )
+        forget_steps = self._clock.on_step(self._poke_all)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reflector, event in ((self._requests, listed[0]), (self._pods, listed[1])):
+                    task = group.create_task(reflector.run(), name=f"watch {reflector.plural}")
+                    self._watching.append(loop_check(task, reflector.heartbeat))
+                    self._heartbeat.until(event, f"waiting for the list of {reflector.plural}")
+                    await event.wait()  # only from the requests it is known which pods matter
+                self._heartbeat.rest()
+                self._synced = True
+                self._poke_all()
+                log.info("lifecycle started", pods=len(board.pod_keys()))
+        finally:
+            forget_steps()
+            await self._queue.close()
+            self._reset()
+        raise AssertionError("reflectors run until they are cancelled")
+
+    def _check(self) -> str:
+        if self._requests is None:
+            return ""
+        for reflector, what in ((self._requests, "requests"), (self._pods, "pods")):
+            if reflector is None or not reflector.listed:
+                return f"{what} are not listed yet"
+            if reflector.last_error:
+                return reflector.last_error
+        return ""
+
+    def _poke(self, key: str) -> None:
+        if self._synced:
+            self._queue.poke(key)
+
+    def _poke_all(self) -> None:
+        for key in self._board.pod_keys():
+            self._poke(key)
+
+    async def _handle(self, key: str) -> float | None:
+        """One look at one pod and its requests; the loop's time at which to look again, None for no need."""
+        async with self._slots, self._looking_at(key):
+            views = self._board.views(key)
+            pod = await self._pod(key, views)
+            wakes = []
+            failure: CrrdError | None = None
+            for view in views:
+                steps = next_steps(view, pod, self._clock.now())
+                if steps.wake_at is not None:
+                    wakes.append(steps.wake_at)
+                try:
+                    await self._carry_out(view, steps.actions)
+                except CrrdError as error:  # the pod's other requests do not wait for this one
+                    failure = failure or error
+            pod = self._board.pod(key)
+            if pod is not None:
+                await self._carry_out(None, pod_steps(pod, self._board.views(key)).actions)
+            if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
+                log.warning("refused", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
+                wakes.append(self._clock.now() + timedelta(seconds=REFUSED_SECONDS))
+            elif failure is not None:
+                raise failure
+        if not wakes:
+            return None
+        seconds = (min(wakes) - self._clock.now()).total_seconds()
+        return asyncio.get_running_loop().time() + max(0.0, seconds) + _LATE_SECONDS
+
+    @asynccontextmanager
+    async def _looking_at(self, key: str) -> AsyncIterator[None]:
+        """Remember since when, for `check_alive`."""
+        began = self._began
+        began[key] = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            del began[key]
+
+    async def _pod(self, key: str, views: Sequence[RequestView]) -> PodMeta | None:
+        """The pod; one that a request has another UID for, or that was not seen, is asked for."""
+        pod = self._board.pod(key)
+        waiting = [view.request for view in views if view.has_finalizer or not view.request.completed]
+        if not waiting or (pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)):
+            return pod
+        namespace, name = waiting[0].namespace, waiting[0].pod_name
+        try:
+            found = parse_meta(await self._client.get(PODS, namespace, name))
+        except GoneError:
+            if pod is not None:
+                self._board.pod_deleted(pod)
+            return None
+        self._board.pod_changed(found)
+        return found
+
+    async def _carry_out(self, view: RequestView | None, actions: Sequence[lc.LifecycleAction]) -> None:
+        """Do what was decided, in order; what is decided on another version of an object is decided anew."""
+        for action in actions:
+            match action:
+                case EmitEvent():
+                    self._events.emit(action)
+                case lc.AcquireUnready() | lc.ReleaseUnready() | lc.InitReadiness():
+                    if not await self._change_pod(action) and isinstance(action, lc.AcquireUnready):
+                        return
+                case _ if view is not None:
+                    view = await self._write(view, action)
+                    if view is None:
+                        return
+
+    async def _write(self, view: RequestView, action: lc.RequestAction) -> RequestView | None:
+        """Write a request; None where there is nothing more to write to this version of it."""
+        request = view.request
+        try:
+            written = await self._writer.write(view, action)
+        except GoneError:
+            self._board.request_deleted(view)
+            return None
+        except ConflictError:
+            if not await self._changed_since(view):
+                raise  # the queue backs off: no event will come for an object that has not changed
+            return None
+        log.info("request written", request=request.key, step=type(action).__name__)
+        self._done(action)
+        self._board.request_changed(written)
+        return written
+
+    def _done(self, action: lc.LifecycleAction) -> None:
+        if self._on_action is not None:
+            self._on_action(action)
+
+    async def _changed_since(self, view: RequestView) -> bool:
+        """Read a request again that somebody else seems to have written, as the watch may be behind; whether it was."""
+        request = view.request
+        try:
+            newest = parse_view(await self._client.get(REQUESTS, request.namespace, request.name))
+        except GoneError:
+            self._board.request_deleted(view)
+            return True
+        if newest.request.uid != request.uid:
+            self._board.request_deleted(view)
+        self._board.request_changed(newest)
+        return newest.request.resource_version != request.resource_version
+
+    async def _change_pod(self, action: lc.PodAction) -> bool:
+        """Change a pod's readiness; whether the pod is still there."""
+        match action:
+            case lc.AcquireUnready(pod=pod, key=key):
+                after = await self._readiness.acquire(pod, key)
+            case lc.ReleaseUnready(pod=pod, key=key):
+                after = await self._readiness.release(pod, key)
+            case lc.InitReadiness(pod=pod):
+                after = await self._readiness.init(pod)
+        log.info("readiness changed", pod=pod.key, step=type(action).__name__, gone=after is None)
+        if after is None:
+            self._board.pod_deleted(pod)
+            return False
+        self._done(action)
+        self._board.pod_changed(after)
+        return True

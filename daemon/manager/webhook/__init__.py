@@ -1,0 +1,1 @@
+"""Admission: the API server's questions over HTTPS, and their answers."""

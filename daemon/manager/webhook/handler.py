@@ -1,0 +1,107 @@
+"""Answers AdmissionReviews: fetches the pod that a request is about, and asks `core.admission`, which decides.
+
+Where the pod cannot be looked up, the write is refused in a way that has clients try again by themselves.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from daemon.core.admission.patch import Operation, json_patch
+from daemon.core.admission.rules import Denied, mutate_pod, review_create, review_created, review_update, wanted_pod
+from daemon.kube.resources import PODS, Resource
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
+from daemon.manager.webhook.review import CREATE, UPDATE, Review
+
+log = structlog.get_logger(__name__)
+
+_RETRY_AFTER_SECONDS = 1
+
+
+LOOKUP_REFUSED, LOOKUP_FAILED = "pod_lookup_refused", "pod_lookup_failed"
+"""Reasons of refusals that are not the user's doing."""
+
+
+class PodReader(Protocol):
+    """The one call that admission makes; `kube.client.KubeClient` has it."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
+        """One object; GoneError where there is none of that name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The write does not happen."""
+
+    message: str
+    code: int
+    reason: str
+    """In one word, of a few."""
+    retry_after: int | None = None
+    """Seconds after which the same write may succeed; None where it will not."""
+
+
+Answer = list[Operation] | Refusal
+"""What is to be changed in the object that is let in (often nothing), or why it is not."""
+
+
+class AdmissionHandler:
+    """One answer for each of the webhook's paths. `deadline` is the monotonic time at which it must be there."""
+
+    def __init__(self, pods: PodReader) -> None:
+        self._pods = pods
+
+    async def mutate_request(self, review: Review, deadline: float) -> Answer:
+        """Complete a new request."""
+        if review.operation != CREATE:
+            return []
+        pod = await self._pod(review, deadline)
+        if isinstance(pod, Refusal):
+            return pod
+        outcome = review_create(review.object, pod, review.user)
+        return _refusal(outcome) if isinstance(outcome, Denied) else json_patch(review.object, outcome.obj)
+
+    async def validate_request(self, review: Review, deadline: float) -> Answer:
+        """Hold a request, new or changed, against the rules."""
+        if review.operation == UPDATE:
+            outcome = review_update(review.old, review.object)
+        elif review.operation == CREATE:
+            pod = await self._pod(review, deadline)
+            if isinstance(pod, Refusal):
+                return pod
+            outcome = review_created(review.object, pod, review.user)
+        else:
+            return []
+        return _refusal(outcome) if isinstance(outcome, Denied) else []
+
+    async def mutate_pod(self, review: Review, _: float) -> Answer:
+        """Give a new pod the readiness gate."""
+        return mutate_pod(review.object) if review.operation == CREATE else []
+
+    async def _pod(self, review: Review, deadline: float) -> Mapping[str, Any] | Refusal | None:
+        """The pod that the request is about, None where there is none."""
+        name = wanted_pod(review.object)
+        if isinstance(name, Denied):
+            return _refusal(name)
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                return await self._pods.get(PODS, review.namespace, name)
+        except GoneError:
+            return None
+        except ApiRefusedError as error:
+            why = "the API server refuses the manager's question for the pod; see the manager's log"
+            log.warning("pod lookup refused", namespace=review.namespace, pod=name, error=str(error))
+            return Refusal(f"spec.podName cannot be checked: {why}", 500, LOOKUP_REFUSED)
+        except (ApiUnavailableError, TimeoutError) as error:
+            why = "the API server does not answer the manager's question for the pod; try again"
+            log.warning("pod lookup failed", namespace=review.namespace, pod=name, error=str(error) or "no answer")
+            return Refusal(f"spec.podName cannot be checked now: {why}", 503, LOOKUP_FAILED, _RETRY_AFTER_SECONDS)
+
+
+def _refusal(denied: Denied) -> Refusal:
+    return Refusal(denied.message, denied.code, denied.reason)

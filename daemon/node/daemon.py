@@ -1,0 +1,221 @@
+"""The composition root: builds every part of a daemon in one place, runs it in one TaskGroup, and drains it."""
+
+import asyncio
+import gc
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import structlog
+from aiohttp import web
+
+from daemon import __version__
+from daemon.cri.runtime import NodeRuntime, connect
+from daemon.kube.client import KubeClient
+from daemon.kube.config import find_access
+from daemon.kube.events import KubeEventSink
+from daemon.kube.reflector import Reflector
+from daemon.kube.status import KubeStatusWriter
+from daemon.lib.health import Health, StatusServer, loop_check
+from daemon.lib.heartbeat import Heartbeat
+from daemon.lib.log import LogFormat, configure, toggle_debug_on_signal
+from daemon.lib.memory import give_back
+from daemon.lib.metrics import metrics_route, new_registry
+from daemon.lib.signals import configuration_errors_alone, stop_on_signals, unless_stopped
+from daemon.node.board import Board
+from daemon.node.controller import NodeController
+from daemon.node.hooks import HookRunner
+from daemon.node.metrics import NodeMetrics, NodeState, WatchState
+from daemon.node.watches import PodSource, RequestSource
+
+if TYPE_CHECKING:
+    from daemon.forecast.node import NodeForecast
+
+log = structlog.get_logger(__name__)
+
+QUEUE_LIMIT = 60.0
+"""Seconds that a pod may wait for its turn, or that a look at it may take, before the queue counts as stopped."""
+EVENT_FLUSH_SECONDS = 3.0
+TIDY_SECONDS = 3.0
+"""How long after the last request freed memory is given back: events are written and connections used until then."""
+TIDY_LATE_SECONDS = 30.0
+"""By how much that may be later before the loop counts as hanging."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What `crrd node` runs with."""
+
+    node_name: str
+    kubeconfig: str
+    """Path; "" for in-cluster credentials, or ~/.kube/config outside a cluster."""
+    cri_endpoints: tuple[str, ...]
+    """Sockets as the user gave them; none for discovery."""
+    bind_address: str
+    log_format: LogFormat
+    log_level: str
+    spec_dir: str = ""
+    """Where to keep the specs of what was seen to start; "" to keep none, and to look for nothing."""
+    serve_forecast: bool = False
+    """Whether anybody who reaches the bind address may read which containers the node has."""
+
+
+def run_node(config: NodeConfig) -> int:
+    """Run the node daemon until SIGTERM or Ctrl-C; returns the exit code.
+
+    Raises:
+        ConfigurationError: something that waiting does not heal.
+    """
+    configure(config.log_format, config.log_level, node=config.node_name)
+    return asyncio.run(_Node(config).run())
+
+
+async def _tidy(board: Board, heartbeat: Heartbeat) -> NoReturn:
+    """After every busy time, give back the memory that it took."""
+    while True:
+        heartbeat.until(board.active, "waiting for a request")
+        await board.active.wait()
+        heartbeat.until(board.idle, "waiting for the last request to end")
+        await board.idle.wait()
+        heartbeat.within(TIDY_SECONDS + TIDY_LATE_SECONDS, "waiting before it gives back memory")
+        await asyncio.sleep(TIDY_SECONDS)
+        if board.idle.is_set():
+            give_back()
+
+
+class _Node:
+    """One run of `crrd node`."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._health = Health()
+        self._registry = new_registry()
+        self._metrics = NodeMetrics(self._registry)
+        self._runtime: NodeRuntime | None = None
+        self._client: KubeClient | None = None
+        self._forecast: NodeForecast | None = None
+
+    async def run(self) -> int:
+        """Connect, serve, drain."""
+        config = self._config
+        stop = stop_on_signals()
+        toggle_debug_on_signal()
+        log.info("starting", version=__version__)
+        access = find_access(config.kubeconfig, os.environ)
+        self._health.ready["runtime"] = lambda: "" if self._runtime else "no runtime has answered yet"
+        pages = [*self._health.routes(), metrics_route(self._registry)]
+        if config.serve_forecast:
+            pages.append(web.get("/forecast", self._forecast_page))
+        server = StatusServer(config.bind_address, pages)
+        address = await server.start()
+        log.info("serving health", address=address)
+        try:
+            runtime = await unless_stopped(stop, connect(config.cri_endpoints, on_call=self._metrics.cri_call))
+            if runtime is not None:
+                self._runtime = runtime
+                with configuration_errors_alone():
+                    await self._serve(runtime, KubeClient(access, on_call=self._metrics.api_call), stop)
+        finally:
+            await server.stop()
+        log.info("stopped")
+        return 0
+
+    async def _serve(self, runtime: NodeRuntime, client: KubeClient, stop: asyncio.Event) -> None:
+        """Run every loop until a signal comes, then drain."""
+        node_name = self._config.node_name
+        self._client = client
+        events = KubeEventSink(client, node_name)
+        controller = NodeController(
+            node_name=node_name,
+            runtime=runtime,
+            hooks=HookRunner(runtime),
+            writer=KubeStatusWriter(client),
+            events=events,
+            recorder=self._metrics,
+            clock=asyncio.get_running_loop().time,
+        )
+        requests = RequestSource(client, node_name, controller.board, self._metrics.watch_restarted)
+        pods = PodSource(client, node_name, controller.board, self._metrics.watch_restarted)
+        self._show(runtime, controller, requests, pods)
+        memory = Heartbeat()
+        try:
+            async with asyncio.TaskGroup() as group:
+                loops: dict[str, asyncio.Task[NoReturn] | asyncio.Task[None]] = {
+                    "requests": group.create_task(requests.run(), name="requests"),
+                    "pods": group.create_task(controller.watch_pods(pods.run), name="pods"),
+                    "runtime": group.create_task(controller.watch_runtime(), name="runtime"),
+                    "events": group.create_task(events.run(), name="events"),
+                    "memory": group.create_task(_tidy(controller.board, memory), name="memory"),
+                }
+                heartbeats = {
+                    "requests": (requests.heartbeat,),
+                    "pods": (controller.pods_heartbeat, pods.heartbeat),
+                    "runtime": (controller.runtime_heartbeat, controller.poll_heartbeat),
+                    "events": (events.heartbeat,),
+                    "memory": (memory,),
+                }
+                if self._config.spec_dir:
+                    forecast = self._forecaster(runtime, client)
+                    self._metrics.show_differing(lambda: forecast.differing)
+                    looks = forecast.run(controller.board.active, controller.board.idle)
+                    loops["forecast"] = group.create_task(looks, name="forecast")
+                    heartbeats["forecast"] = (forecast.heartbeat,)
+                for name, task in loops.items():
+                    self._health.live[name] = loop_check(task, *heartbeats[name])
+                self._check(requests, controller)
+                gc.collect()
+                gc.freeze()  # what start-up made stays: later collections need not look at it
+                await stop.wait()
+                log.info("draining", stops=controller.executor.working)
+                await controller.drain()
+                await events.flush(EVENT_FLUSH_SECONDS)
+                for task in loops.values():
+                    task.cancel()
+        finally:
+            await controller.close()
+            await client.close()
+            await runtime.close()
+
+    def _show(self, runtime: NodeRuntime, controller: NodeController, *watches: Reflector[Any]) -> None:
+        """Let the metrics tell where the daemon stands."""
+        for name, version in runtime.versions:
+            self._metrics.runtime_found(name, version)
+        board, queue = controller.board, controller.queue
+        self._metrics.show(
+            NodeState(
+                live=board.live_requests,
+                first_seen=board.first_seen,
+                queue_depth=lambda: queue.depth,
+                queue_oldest=lambda: queue.oldest,
+                watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],
+            )
+        )
+
+    async def _forecast_page(self, request: web.Request) -> web.StreamResponse:
+        """Asked by `crrd forecast --all-nodes`."""
+        if self._runtime is None or self._client is None:
+            return web.Response(status=503, text="no runtime has answered yet\n")
+        return await self._forecaster(self._runtime, self._client).page(request)
+
+    def _forecaster(self, runtime: NodeRuntime, client: KubeClient) -> "NodeForecast":
+        """The one forecaster, made when it is first wanted."""
+        if self._forecast is None:
+            from daemon.forecast.node import NodeForecast  # noqa: PLC0415 - memory for what many nodes never ask
+
+            folder = Path(self._config.spec_dir) if self._config.spec_dir else None
+            self._forecast = NodeForecast(client, runtime, self._config.node_name, folder)
+        return self._forecast
+
+    def _check(self, requests: RequestSource, controller: NodeController) -> None:
+        """Register the checks beyond those of the loops."""
+
+        def stuck() -> str:
+            now = asyncio.get_running_loop().time()
+            for what, since in (("waited", controller.queue.oldest), ("been looked at", controller.queue.longest)):
+                if since is not None and now - since > QUEUE_LIMIT:
+                    return f"a pod has {what} for {now - since:.0f} s"
+            return ""
+
+        self._health.live["queue"] = stuck
+        self._health.ready["requests"] = lambda: "" if requests.listed else requests.last_error or "not listed yet"

@@ -1,1 +1,0 @@
-"""What crrd tells about itself: logs, health, metrics."""

@@ -1,0 +1,262 @@
+"""`crrd explain` as its user meets it, on the local node: where requests really stand, and input that cannot work."""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.core.api import types as model
+from daemon.core.api.time import rfc3339
+from daemon.kube.clock import ServerClock
+from daemon.kube.resources import REQUESTS
+from daemon.localnode.api.faults import Match
+from daemon.localnode.node import LocalNode
+from tests.support.cluster import (
+    PATIENCE,
+    Cluster,
+    Json,
+    container,
+    container_status,
+    crr_for,
+    on_local_node,
+)
+from tests.support.node_daemon import NodeDaemon
+
+GATE: dict[str, Any] = {"readinessGates": [{"conditionType": model.READINESS_GATE}]}
+
+DAEMONS = "kubectl get pods -A -l app.kubernetes.io/name=crrd,app.kubernetes.io/component=node -o wide --field-selector"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Its kubelet's back-off outlasts any test."""
+    async with (
+        LocalNode(backoff_seconds=300) as node,
+        on_local_node(node, tmp_path, image="local/shell:1", second_image="local/shell:2") as found,
+    ):
+        yield found
+
+
+async def crrd(*flags: str, **environment: str) -> tuple[int, str, str]:
+    """Run `crrd explain` to its end: exit code, output and errors."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "daemon", "explain", *flags),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=clean | {"HOME": "/nonexistent"} | environment,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    assert b"Traceback" not in err, err.decode()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def explained(cluster: Cluster, name: str, *flags: str) -> str:
+    code, out, err = await crrd(name, "-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig), *flags)
+    assert (code, err) == (0, "")
+    return out
+
+
+async def told(cluster: Cluster, name: str) -> Json:
+    answer: Json = json.loads(await explained(cluster, name, "-o", "json"))
+    return answer
+
+
+async def once_told(cluster: Cluster, name: str, condition: Callable[[Json], bool]) -> Json:
+    """The explanation once it is the one that is waited for."""
+    last: Json = {}
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not condition(last):
+                last = await told(cluster, name)
+    except TimeoutError:
+        pytest.fail(f"last: {last}")
+    return last
+
+
+def on(part: str) -> Match:
+    """Reads with this in their path: the kubelet only writes once it runs."""
+    return lambda call: call.verb in ("get", "list") and part in call.path
+
+
+def says(words: str) -> Callable[[Json], bool]:
+    return lambda answer: words in answer.get("what", "")
+
+
+async def test_no_daemon_is_there(cluster: Cluster) -> None:
+    pod = await cluster.run_pod("web", [container("app")])
+    await cluster.recreate(pod, ["app"], name="one")
+    answer = await once_told(cluster, "one", says("no daemon has answered"))
+    assert re.fullmatch(
+        rf"no daemon has answered on node {cluster.node_name} for \d+ s; the manager gives it up in \d+ s",
+        answer["what"],
+    )
+    assert (answer["verdict"], answer["phase"]) == ("stuck", "")
+    assert answer["advice"] == [f"no pod of the DaemonSet is there: {DAEMONS} spec.nodeName={cluster.node_name}"]
+    out = await explained(cluster, "one")
+    assert out.splitlines()[0].startswith(f"{cluster.namespace}/one: no phase yet, created ")
+    assert "\n  > no pod of the DaemonSet is there" in out
+
+
+async def test_a_request_without_admission_is_nobodys(cluster: Cluster) -> None:
+    pod = await cluster.run_pod("web", [container("app")])
+    body = crr_for(pod, ["app"], name="one")
+    del body["metadata"]["labels"]
+    del body["spec"]["containers"][0]["statusContext"]
+    await cluster.create_request(body)
+    answer = await told(cluster, "one")
+    assert answer["what"] == f"no daemon serves it: the label {model.LABEL_NODE_NAME} is missing"
+    assert answer["notes"] == [
+        "no statusContext: no admission saw the request; the daemon takes the instances that it finds"
+    ]
+
+
+async def test_what_became_of_it(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    assert node_daemon.pid
+    pod = await cluster.run_pod("web", [container("app"), container("log")])
+    await cluster.create_request(crr_for(pod, ["app", "log"], name="one"))
+    await cluster.wait_completed("one")
+    answer = await told(cluster, "one")
+    assert (answer["verdict"], answer["what"]) == ("succeeded", "Completed: 2 of 2 containers recreated")
+    assert [(each["name"], each["phase"]) for each in answer["containers"]] == [
+        ("app", "Succeeded"),
+        ("log", "Succeeded"),
+    ]
+    for each in answer["containers"]:
+        assert re.fullmatch(r"recreated: [\w-]+://\w{12} -> [\w-]+://\w{12}, restart count 0 -> 1", each["what"])
+    assert "no ttlSecondsAfterFinished: it stays until somebody deletes it" in answer["notes"]
+    out = await explained(cluster, "one")
+    assert "\n  app  Succeeded  recreated: " in out
+    assert re.search(r"^Completed: 2 of 2 containers recreated \(\d+ s ago\)$", out, re.MULTILINE)
+
+    body = crr_for(pod, ["app"], name="two")
+    body["spec"]["containers"][0] = {"name": "nope"}
+    await cluster.create_request(body)
+    await cluster.wait_completed("two")
+    answer = await told(cluster, "two")
+    assert answer["verdict"] == "failed"
+    assert answer["what"].endswith(f'nope: pod {cluster.namespace}/web has no container "nope"')
+    assert answer["advice"] == [f"name a container of the pod: kubectl -n {cluster.namespace} get pod web"]
+
+
+async def test_kubelet_holds_the_container_back(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    assert node_daemon.pid
+    pod = await cluster.run_pod("web", [container("app")])
+    await cluster.recreate(pod, ["app"], name="one")
+    await cluster.wait_completed("one")
+    await cluster.recreate(await cluster.pod("web"), ["app"], name="two", terminationGracePeriodSeconds=5)
+
+    def held(found: Json) -> bool:
+        waiting = container_status(found, "app").get("state", {}).get("waiting") or {}
+        return bool(waiting.get("reason") == "CrashLoopBackOff")
+
+    await cluster.wait_pod("web", held, "held back")
+    answer = await told(cluster, "two")
+    assert re.fullmatch(
+        r"container app: waiting for kubelet: CrashLoopBackOff, back-off 5m0s restarting failed container; "
+        r"next try in about [45] min( \d+ s)?",
+        answer["what"],
+    )
+    assert answer["verdict"] == "moving"
+    assert answer["sinceSeconds"] is not None
+    assert answer["advice"][1].endswith(f"kubectl logs -n {cluster.namespace} web -c app --previous")
+
+
+async def test_unready_grace_and_the_one_behind(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    """The test is the manager: it marks the request once it waits for that."""
+    assert node_daemon.pid
+    await cluster.create_pod("web", [container("app")], **GATE)
+    pod = await cluster.wait_pod("web", lambda found: bool(container_status(found, "app").get("ready")), "runs")
+    await cluster.recreate(pod, ["app"], name="one", unreadyGracePeriodSeconds=600)
+    await cluster.wait_request("one", lambda found: bool(found.get("status")), "answered")
+    answer = await told(cluster, "one")
+    assert (answer["what"], answer["verdict"]) == ("waiting for the manager to make the pod unready", "moving")
+
+    clock = ServerClock()
+    mark = {"metadata": {"annotations": {model.ANNOTATION_UNREADY_ACQUIRED: rfc3339(clock.now())}}}
+    await cluster.client.merge_patch(REQUESTS, cluster.namespace, "one", mark)
+    answer = await told(cluster, "one")
+    assert re.fullmatch(r"unready grace: mark acquired \d+ s ago, (10 min|9 min \d+ s) left at most", answer["what"])
+
+    await cluster.recreate(pod, ["app"], name="two")
+    await cluster.wait_request("two", lambda found: bool(found.get("status")), "answered")
+    answer = await told(cluster, "two")
+    first = f"{cluster.namespace}/one"
+    assert answer["what"] == f"waits behind request {first} of the same pod"
+    assert answer["advice"][0] == f"crrd explain {first} says what that one waits for"
+
+
+async def test_the_pod_is_gone(cluster: Cluster) -> None:
+    pod = await cluster.run_pod("web", [container("app")])
+    await cluster.recreate(pod, ["app"], name="one")
+    await cluster.delete_pod("web", grace=0)
+    assert (await told(cluster, "one"))["what"] == f"pod deleted: there is no pod {cluster.namespace}/web"
+
+
+async def test_what_may_not_be_read_is_left_out(cluster: Cluster) -> None:
+    pod = await cluster.run_pod("web", [container("app")])
+    await cluster.recreate(pod, ["app"], name="one")
+    for what in ("/api/v1/nodes/", "/pods/web", "/events", "/api/v1/pods"):
+        cluster.local.api.fail_next(status=403, match=on(what))
+    answer = await told(cluster, "one")
+    assert sorted(note for note in answer["notes"] if "could not be read" in note) == [
+        "events could not be read: not allowed",
+        "the node could not be read: not allowed",
+        "the node daemon's pod could not be read: not allowed",
+        "the pod could not be read: not allowed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("one",), "'one' does not name a request: give NAMESPACE/NAME, or NAME -n NAMESPACE (kubectl get crr -A)"),
+        (("shop/",), "'shop/' does not name a request"),
+        (("a/b/c",), "'a/b/c' does not name a request"),
+        (("shop/one", "-n", "other"), "shop/one and --namespace other name two namespaces: give one"),
+        (("shop/one",), "not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig"),
+        (("shop/one", "--kubeconfig", "/nonexistent"), "/nonexistent"),
+    ],
+)
+async def test_bad_input_is_one_line(flags: tuple[str, ...], said: str) -> None:
+    code, out, err = await crrd(*flags)
+    assert (code, out) == (2, "")
+    assert err.startswith("crrd explain: ")
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
+    api, name = cluster.local.api, f"{cluster.namespace}/one"
+    where = ("--kubeconfig", str(cluster.kubeconfig))
+
+    async def refused() -> str:
+        code, out, err = await crrd(name, *where)
+        assert (code, out, len(err.splitlines())) == (1, "", 1)
+        return err
+
+    assert await refused() == (
+        f"crrd explain: there is no request 'one' in namespace '{cluster.namespace}'; "
+        "see which there are: kubectl get crr -A\n"
+    )
+
+    api.fail_next(status=403, match=on(model.PLURAL))
+    assert f"may not read requests in namespace '{cluster.namespace}'" in await refused()
+    api.fail_next(status=401, match=on(model.PLURAL))
+    assert "the API server does not accept the kubeconfig" in await refused()
+    api.fail_next(status=503, match=on(model.PLURAL))
+    assert "the API server does not answer" in await refused()
+    name = "shop/one"
+    nobody = cluster.kubeconfig.read_text().replace(f":{api.port}", ":1")
+    elsewhere = cluster.folder / "elsewhere"
+    elsewhere.write_text(nobody)
+    where = ("--kubeconfig", str(elsewhere))
+    assert "the API server does not answer" in await refused()

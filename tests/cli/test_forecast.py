@@ -1,0 +1,253 @@
+"""`crrd forecast` as its user meets it, on the local node: each outcome, every node, and input that cannot work."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from daemon.cri.runtime import connect
+from daemon.forecast.node import NodeForecast
+from daemon.forecast.spec_store import SpecStore
+from daemon.kube.resources import PODS
+from daemon.localnode.node import LocalNode
+from tests.support.cluster import Cluster, container, on_local_node
+from tests.support.node_daemon import NodeDaemon
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with (
+        LocalNode() as node,
+        on_local_node(node, tmp_path, image="local/shell:1", second_image="local/shell:2") as found,
+    ):
+        yield found
+
+
+async def crrd(*flags: str, stdin: str = "", **environment: str) -> tuple[int, str, str]:
+    """Run `crrd forecast` to its end: exit code, output and errors."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "daemon", "forecast", *flags),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=clean | {"HOME": "/nonexistent"} | environment,
+    )
+    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+    assert process.returncode is not None
+    assert b"Traceback" not in err, err.decode()
+    return process.returncode, out.decode(), err.decode()
+
+
+def on_node(cluster: Cluster) -> tuple[str, ...]:
+    kubeconfig = ("--kubeconfig", str(cluster.kubeconfig))
+    return ("--node-name", cluster.node_name, "--cri-endpoint", cluster.cri_endpoint, *kubeconfig)
+
+
+async def run_pod(cluster: Cluster, name: str, *containers: Json) -> Json:
+    return await cluster.run_pod(name, containers or [container("app")])
+
+
+async def test_a_node_whose_containers_are_kept(cluster: Cluster) -> None:
+    await run_pod(cluster, "web", container("app"), container("log"))
+    code, out, err = await crrd("--to", "1.35", *on_node(cluster))
+    assert (code, err) == (0, "")
+    rows = [line.split() for line in out.splitlines()]
+    assert [(row[1], row[2], row[5]) for row in rows[1:-1]] == [("web", "app", "keep"), ("web", "log", "keep")]
+    assert out.splitlines()[-1] == f"node {cluster.node_name}: 2 keep, 0 rebuild, 0 unknown (kubelet v1.36.0 to 1.35)"
+
+
+async def test_a_version_that_hashes_otherwise_rebuilds(cluster: Cluster) -> None:
+    await run_pod(cluster, "web")
+    code, out, _ = await crrd("--to", "1.30", "-o", "json", *on_node(cluster))
+    assert code == 3
+    report = json.loads(out)
+    assert (report["totals"], report["from"]) == ({"keep": 0, "rebuild": 1, "unknown": 0}, "v1.36.0")
+    assert report["containers"][0]["reason"] == (
+        "kubelet 1.36 hashes name and image alone, 1.30 the whole container's JSON"
+    )
+
+
+async def test_pods_from_a_file_leave_the_api_alone(cluster: Cluster, tmp_path: Path) -> None:
+    pod = await run_pod(cluster, "web")
+    await run_pod(cluster, "other")
+    file = tmp_path / "pods.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [{**pod, "kind": "Pod"}]}))
+    flags = ("--to", "1.32", "--from", "1.31", "--cri-endpoint", cluster.cri_endpoint, "-o", "json")
+    code, out, _ = await crrd(*flags, "--pods", str(file))
+    assert code == 4
+    outcomes = {each["pod"]: (each["outcome"], each["reason"]) for each in json.loads(out)["containers"]}
+    assert outcomes == {
+        "web": ("keep", "the hash stays the same"),
+        "other": ("unknown", "the pod, or this container in it, is not among the pods that were given"),
+    }
+    code, out, _ = await crrd(*flags, "--pods", "-", stdin="kind: PodList\nitems:\n- " + json.dumps(pod))
+    assert {each["pod"]: each["outcome"] for each in json.loads(out)["containers"]}["web"] == "keep"
+
+
+async def test_every_node_is_asked_and_a_picture_is_drawn(cluster: Cluster, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    await run_pod(cluster, "web")
+    picture = tmp_path / "nodes.svg"
+    kubeconfig = ("--kubeconfig", str(cluster.kubeconfig))
+    code, out, err = await crrd("--to", "1.30", "--all-nodes", "--plot", str(picture), *kubeconfig)
+    assert code == 4
+    assert out == f"node {cluster.node_name}: no report\nno node daemon of crrd runs there\n"
+    assert err == f"drew {picture}\n"
+    assert f"<!-- {cluster.node_name} (no report) -->" in picture.read_text()
+
+
+async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
+    await run_pod(cluster, "web")
+    daemon = NodeDaemon(
+        tmp_path / "daemon.log",
+        node_name=cluster.node_name,
+        kubeconfig=cluster.kubeconfig,
+        cri_endpoint=cluster.cri_endpoint,
+        flags=("--serve-forecast",),
+    )
+    await daemon.start()
+    try:
+        url = f"http://{await daemon.address()}/forecast"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url, params={"to": "1.30"}) as answer:
+                report = await answer.json()
+            async with session.get(url, params={"to": "1.30", "from": "soon"}) as answer:
+                refused = (answer.status, await answer.text())
+            async with session.get(url) as answer:
+                assert answer.status == 400
+    finally:
+        await daemon.kill()
+    assert (report["node"], report["from"]) == (cluster.node_name, "v1.36.0")
+    assert report["totals"] == {"keep": 0, "rebuild": 1, "unknown": 0}
+    assert refused[0] == 400
+    assert "'soon' is no version of Kubernetes" in refused[1]
+
+
+async def test_nobody_is_served_a_forecast_unasked(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    await run_pod(cluster, "web")
+    url = f"http://{await node_daemon.address()}/forecast"
+    async with aiohttp.ClientSession() as session, session.get(url, params={"to": "1.30"}) as answer:
+        assert answer.status == 404
+
+
+async def test_the_daemon_keeps_specs_and_counts_what_differs(cluster: Cluster, tmp_path: Path) -> None:
+    pod = await run_pod(cluster, "web", container("app"), container("log"))
+    folder = tmp_path / "specs"
+    daemon = NodeDaemon(
+        tmp_path / "daemon.log",
+        node_name=cluster.node_name,
+        kubeconfig=cluster.kubeconfig,
+        cri_endpoint=cluster.cri_endpoint,
+        env={"CRRD_SPEC_DIR": str(folder)},
+    )
+
+    async def differing() -> float:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(30):
+            while True:
+                async with session.get(f"http://{await daemon.address()}/metrics") as answer:
+                    lines = (await answer.text()).splitlines()
+                found = [line for line in lines if line.startswith("crrd_kubelet_hash_mismatch_containers ")]
+                if found:
+                    return float(found[0].split()[1])
+                await asyncio.sleep(0.05)
+
+    await daemon.start()
+    try:
+        assert await differing() == 0
+    finally:
+        await daemon.terminate()
+    assert {spec.container["name"] for spec in SpecStore(folder)} == {"app", "log"}
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+    names = {each["name"]: each["containerID"].partition("://")[2] for each in pod["status"]["containerStatuses"]}
+    kept = SpecStore(folder).get(names["app"])
+    assert kept is not None
+    SpecStore(folder).put(replace(kept, container={**kept.container, "workingDir": "/elsewhere"}))
+    code, out, _ = await crrd("--to", "1.36", "--spec-dir", str(folder), "-o", "json", *on_node(cluster))
+    assert code == 0
+    changed = {each["container"]: each["changedSinceStart"] for each in json.loads(out)["containers"]}
+    assert changed == {
+        "app": [{"what": 'workingDir: "/elsewhere" → absent (needs a restart)', "restart": True}],
+        "log": [],
+    }
+
+
+async def test_what_the_daemon_sees_start_is_kept(cluster: Cluster, tmp_path: Path) -> None:
+    pod = await run_pod(cluster, "web")
+    runtime = await connect([cluster.cri_endpoint])
+    try:
+        looking = NodeForecast(cluster.client, runtime, cluster.node_name, tmp_path / "specs")
+        await looking.look()
+        (kept,) = SpecStore(tmp_path / "specs")
+        assert kept.container["name"] == "app"
+        assert kept.id in pod["status"]["containerStatuses"][0]["containerID"]
+        assert looking.differing == 0
+        await cluster.stop(kept.id)
+        await cluster.delete_pod("web", grace=0)
+        await cluster.wait_gone(PODS, "web")
+        await looking.look()
+        assert list(SpecStore(tmp_path / "specs")) == []
+    finally:
+        await runtime.close()
+
+
+BAD: list[tuple[tuple[str, ...], str]] = [
+    (("--to", "soon"), "--to: 'soon' is no version of Kubernetes: give one such as 1.31 or v1.30.2"),
+    (("--to", "1.6"), "--to: 1.6 is too old: forecasts begin with 1.7"),
+    (("--to", "1.31", "--from", "2.0"), "--from: '2.0' is no version of Kubernetes: there has only been major"),
+    (("--to", "1.31", "--pods", "x"), "--pods leaves the API server alone, so it needs --from: see kubelet --version"),
+    (("--to", "1.31", "--pods", "x", "--all-nodes"), "--pods and --all-nodes do not go together"),
+    (("--to", "1.31", "--from", "1.30", "--pods", "/proc/none"), "--pods /proc/none: No such file or directory"),
+    (("--to", "1.31", "--from", "1.30", "--pods", "/bin/sh"), "--pods /bin/sh: this is no text"),
+    (("--to", "1.31", "--spec-dir", "/proc/none"), "--spec-dir /proc/none: there is no such folder"),
+    (("--to", "1.31", "--plot", "x.gif"), "--plot x.gif: the file's name has to end with .png, .svg or .pdf"),
+    (("--to", "1.31", "--kubeconfig", "/nonexistent"), "/nonexistent"),
+    (("--to", "1.31"), "not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "said"), BAD)
+async def test_bad_input_is_one_line(flags: tuple[str, ...], said: str) -> None:
+    code, out, err = await crrd(*flags)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "no pods in it"),
+        ("{", "neither JSON nor YAML"),
+        ("a: [", "neither JSON nor YAML"),
+        ('{"kind": "List", "items": []}', "no pods in it: give the output of kubectl get pods -A -o json"),
+        ('{"kind": "List", "items": [{"kind": "Node"}]}', "no pods in it"),
+        ("[1, 2]", "no pods in it"),
+    ],
+)
+async def test_a_file_without_pods_is_one_line(content: str, said: str) -> None:
+    code, _, err = await crrd("--to", "1.31", "--from", "1.30", "--pods", "-", stdin=content)
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+async def test_a_node_and_a_runtime_that_are_not_there(cluster: Cluster, tmp_path: Path) -> None:
+    kubeconfig = ("--kubeconfig", str(cluster.kubeconfig))
+    code, _, err = await crrd("--to", "1.31", "--node-name", "nobody", *kubeconfig)
+    assert (code, err) == (2, "crrd forecast: there is no node 'nobody': give --node-name\n")
+    flags = ("--node-name", cluster.node_name, "--cri-endpoint", f"unix://{tmp_path}/none.sock")
+    code, _, err = await crrd("--to", "1.31", *flags, *kubeconfig)
+    assert code == 2
+    assert "no usable container runtime" in err
+    assert len(err.splitlines()) == 1

@@ -1,0 +1,121 @@
+"""`crrd forecast --all-nodes`: the API server, a stand-in here, passes the questions on to the nodes' daemons."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from daemon.cli.forecast import EXIT_REBUILD, EXIT_UNKNOWN, ForecastConfig, run_forecast
+from daemon.core.explain.request import DAEMONS
+from daemon.forecast.render import shape
+from daemon.forecast.report import ForecastInput, forecast
+from daemon.kubelet.hash.container_hash import container_hash
+
+Json = dict[str, Any]
+SPEC: Json = {"name": "app", "image": "i"}
+
+
+def daemon_pod(node: str, phase: str = "Running") -> Json:
+    metadata = {"namespace": "crrd-node", "name": f"crrd-{node}"}
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}
+
+
+class Cluster:
+    """Nodes: kept, rebuilt, a daemon that answers nonsense, one that is ill, none, and one that serves no forecast."""
+
+    def __init__(self) -> None:
+        self.asked: list[Json] = []
+        self.nodes = ["n1", "n2", "n3", "n4", "n5", "n6"]
+        self.kubeconfig = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        meta = {"resourceVersion": "1"}
+        if request.path == "/api/v1/nodes":
+            info = {"nodeInfo": {"kubeletVersion": "v1.30.2"}}
+            found = [{"metadata": {"name": name}, "status": info} for name in self.nodes]
+            return web.json_response({"metadata": meta, "items": found})
+        if request.path == "/api/v1/pods":
+            assert request.query["labelSelector"] == DAEMONS
+            pods = [daemon_pod(node) for node in ("n1", "n2", "n3", "n4", "n6")] + [daemon_pod("n5", "Pending")]
+            return web.json_response({"metadata": meta, "items": pods})
+        node = request.path.removeprefix("/api/v1/namespaces/crrd-node/pods/crrd-").removesuffix(":9420/proxy/forecast")
+        self.asked.append({"node": node, **request.query})
+        if node == "n3":
+            return web.json_response({"hello": 1})
+        if node == "n4":
+            return web.json_response({"kind": "Status", "message": "no runtime", "code": 503}, status=503)
+        if node == "n6":
+            return web.Response(status=404, text="404: Not Found")
+        stored = container_hash(SPEC, "1.31" if node == "n1" else "1.30")
+        container = ForecastInput("shop", f"pod-{node}", "app", "c1", f"{stored:x}", SPEC)
+        return web.json_response(shape(forecast([container], "v1.30.2", "1.31", node=node)))
+
+    def config(self) -> ForecastConfig:
+        return ForecastConfig(
+            to_version="1.31",
+            from_version="",
+            output="json",
+            cri_endpoints=(),
+            kubeconfig=self.kubeconfig,
+            node_name="n1",
+            pods_file="",
+            all_nodes=True,
+            daemon_port=9420,
+            plot_file="",
+            spec_dir="",
+        )
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    found = Cluster()
+    app = web.Application()
+    app.router.add_get("/{path:.*}", found.answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    file = tmp_path / "kubeconfig"
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    cluster = {"name": "c", "cluster": {"server": server}}
+    user = {"name": "u", "user": {}}
+    file.write_text(
+        yaml.safe_dump({"clusters": [cluster], "users": [user], "contexts": [context], "current-context": "c"})
+    )
+    found.kubeconfig = str(file)
+    yield found
+    await runner.cleanup()
+
+
+async def test_every_daemon_is_asked(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    code = await asyncio.to_thread(run_forecast, cluster.config())
+    assert code == EXIT_REBUILD
+    reports = json.loads(capsys.readouterr().out)
+    assert {each["node"]: each["totals"] for each in reports[:2]} == {
+        "n1": {"keep": 1, "rebuild": 0, "unknown": 0},
+        "n2": {"keep": 0, "rebuild": 1, "unknown": 0},
+    }
+    assert {each["node"]: each["failed"] for each in reports} == {
+        "n1": False, "n2": False, "n3": True, "n4": True, "n5": True, "n6": True,
+    }  # fmt: skip
+    assert reports[2]["notes"] == ["its daemon's answer cannot be read"]
+    assert "no runtime" in reports[3]["notes"][0]
+    assert reports[4]["notes"] == ["no node daemon of crrd runs there"]
+    assert reports[5]["notes"] == ["its daemon serves no forecast: start it with --serve-forecast"]
+    assert {each["node"] for each in cluster.asked} == {"n1", "n2", "n3", "n4", "n6"}
+    assert all((each["to"], each["from"]) == ("1.31", "v1.30.2") for each in cluster.asked)
+
+
+async def test_a_node_without_an_answer_is_not_taken_for_safe(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.nodes = ["n1", "n4"]
+    assert await asyncio.to_thread(run_forecast, cluster.config()) == EXIT_UNKNOWN
+    cluster.nodes = ["n1"]
+    assert await asyncio.to_thread(run_forecast, cluster.config()) == 0
+    capsys.readouterr()

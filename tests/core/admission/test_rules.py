@@ -1,0 +1,447 @@
+"""Admission: what is let in, what is filled in, and the exact sentence of every refusal."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.core.admission.patch import json_patch
+from daemon.core.admission.rules import (
+    Admitted,
+    DenialReason,
+    Denied,
+    mutate_pod,
+    review_create,
+    review_created,
+    review_update,
+    wanted_pod,
+)
+from daemon.core.api.v1alpha1 import parse_request
+from daemon.localnode.api.json_patch import apply_json_patch
+from tests.support.admission import (
+    ACTIVE,
+    CREATE_REFUSALS,
+    NODE_NAME,
+    PINNED,
+    POD_UID,
+    REQUESTED_BY,
+    UNREADY,
+    USER,
+    Change,
+    JsonObject,
+    Refusal,
+    meta,
+    new_pod,
+    new_request,
+    spec,
+    strategy,
+)
+
+
+def denial(outcome: Admitted | Denied) -> tuple[str, int]:
+    assert isinstance(outcome, Denied)
+    return outcome.message, outcome.code
+
+
+def admitted(request: JsonObject, pod: JsonObject | None = None) -> JsonObject:
+    outcome = review_create(request, pod or new_pod(), USER)
+    assert isinstance(outcome, Admitted), outcome
+    return dict(outcome.obj)
+
+
+REASONS = {
+    "preStop given": DenialReason.SET_BY_ADMISSION,
+    "ports given": DenialReason.SET_BY_ADMISSION,
+    "statusContext given": DenialReason.SET_BY_ADMISSION,
+    "pod not found": DenialReason.POD_NOT_FOUND,
+    "pod succeeded": DenialReason.POD_NOT_ACTIVE,
+    "pod failed": DenialReason.POD_NOT_ACTIVE,
+    "pod being deleted": DenialReason.POD_NOT_ACTIVE,
+    "pod not scheduled": DenialReason.POD_NOT_SCHEDULED,
+    "node name that fits no label": DenialReason.NODE_NAME_TOO_LONG,
+    "unknown container": DenialReason.CONTAINER_NOT_FOUND,
+    "init container": DenialReason.CONTAINER_KIND,
+    "ephemeral container": DenialReason.CONTAINER_KIND,
+    "container that stays down": DenialReason.CONTAINER_NEVER_RESTARTED,
+    "pod that stays down": DenialReason.CONTAINER_NEVER_RESTARTED,
+    "container without an ID": DenialReason.CONTAINER_NOT_STARTED,
+    "pod without any status": DenialReason.CONTAINER_NOT_STARTED,
+}
+"""By name of the refusal; all others are about the spec by itself."""
+
+
+@pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)
+def test_the_reason_in_one_word(refusal: Refusal) -> None:
+    outcome = review_create(*refusal.objects(), USER)
+    assert isinstance(outcome, Denied)
+    assert outcome.reason is REASONS.get(refusal.name, DenialReason.INVALID_SPEC)
+
+
+def test_the_reason_for_what_was_changed() -> None:
+    finished = admitted(new_request())
+    other = review_created({**finished, "metadata": {**finished["metadata"], "labels": {}}}, new_pod(), USER)
+    assert isinstance(other, Denied)
+    assert other.reason is DenialReason.NOT_AS_SET
+    changed = review_update(finished, {**finished, "spec": {}})
+    assert isinstance(changed, Denied)
+    assert changed.reason is DenialReason.IMMUTABLE
+
+
+def test_fills_in_all_that_is_admissions() -> None:
+    request = new_request()
+    before = copy.deepcopy(request)
+    assert admitted(request) == {
+        "apiVersion": "apps.kruise.io/v1alpha1",
+        "kind": "ContainerRecreateRequest",
+        "metadata": {
+            "namespace": "shop",
+            "name": "restart-app",
+            "labels": {"team": "a", POD_UID: "pod-uid-1", NODE_NAME: "node-1", ACTIVE: "true"},
+            "annotations": {REQUESTED_BY: USER},
+        },
+        "spec": {
+            "podName": "web-0",
+            "containers": [
+                {
+                    "name": "app",
+                    "statusContext": {"containerID": "containerd://a1", "restartCount": 2},
+                    "preStop": {"httpGet": {"path": "/bye", "port": "web", "scheme": "HTTP"}},
+                    "ports": [{"name": "web", "containerPort": 8080, "protocol": "TCP"}],
+                },
+                {"name": "proxy", "statusContext": {"containerID": "containerd://p1", "restartCount": 1}},
+            ],
+            "strategy": {"failurePolicy": "Fail", "terminationGracePeriodSeconds": 45},
+            "somethingNew": [1],
+        },
+    }
+    assert request == before, "the user's object was changed"
+
+
+def test_what_the_user_chose_stays() -> None:
+    chosen = {
+        "failurePolicy": "Ignore",
+        "terminationGracePeriodSeconds": 0,
+        "unreadyGracePeriodSeconds": 3,
+        "minStartedSeconds": 4,
+        "orderedRecreate": True,
+    }
+    assert admitted(new_request(strategy=chosen))["spec"]["strategy"] == chosen
+
+
+@pytest.mark.parametrize("grace", [None, -1, "30", True])
+def test_a_pod_without_a_sound_grace_period_gives_none(grace: object) -> None:
+    pod = new_pod(spec(terminationGracePeriodSeconds=grace))
+    assert admitted(new_request(), pod)["spec"]["strategy"] == {"failurePolicy": "Fail"}
+
+
+def test_labels_and_annotations_of_the_user_give_way() -> None:
+    request = new_request()
+    request["metadata"]["labels"] = {POD_UID: "other", NODE_NAME: "other", ACTIVE: "false", "team": "b"}
+    request["metadata"]["annotations"] = {REQUESTED_BY: "root", UNREADY: "x", PINNED: "{}", "note": "kept"}
+    found = admitted(request)["metadata"]
+    assert found["labels"] == {POD_UID: "pod-uid-1", NODE_NAME: "node-1", ACTIVE: "true", "team": "b"}
+    assert found["annotations"] == {REQUESTED_BY: USER, "note": "kept"}
+
+
+@pytest.mark.parametrize(
+    ("hook", "copied"),
+    [
+        ({"exec": {"command": ["a", "b"], "odd": 1}}, {"exec": {"command": ["a", "b"]}}),
+        ({"tcpSocket": {"port": 1}}, {"tcpSocket": {"port": 1}}),
+        ({"sleep": {"seconds": 5}}, None),
+        ("odd", None),
+        (None, None),
+    ],
+)
+def test_hooks_are_copied_as_far_as_the_schema_goes(hook: object, copied: object) -> None:
+    pod = new_pod(lambda o: o["spec"]["containers"][0].update(lifecycle={"preStop": hook}))
+    entry = admitted(new_request(), pod)["spec"]["containers"][0]
+    assert entry.get("preStop") == copied
+    assert "ports" not in entry, "ports matter to httpGet alone"
+
+
+def test_a_hook_without_ports() -> None:
+    pod = new_pod(lambda o: o["spec"]["containers"][0].pop("ports"))
+    entry = admitted(new_request(), pod)["spec"]["containers"][0]
+    assert "ports" not in entry
+    assert "httpGet" in entry["preStop"]
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", None])
+def test_containers_that_kubelet_restarts(policy: str | None) -> None:
+    admitted(new_request(), new_pod(spec(restartPolicy=policy)))
+
+
+def test_a_container_of_its_own_policy_in_a_pod_that_stays_down() -> None:
+    pod = new_pod(spec(restartPolicy="Never"), lambda o: o["spec"]["containers"][0].update(restartPolicy="Always"))
+    admitted(new_request(), pod)
+
+
+@pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)
+def test_every_refusal_of_a_new_request(refusal: Refusal) -> None:
+    request, pod = refusal.objects()
+    assert denial(review_create(request, pod, USER)) == (refusal.sentence, 422)
+
+
+def given_fields(refusal: Refusal) -> bool:
+    return refusal.name.endswith(" given") or refusal.name == "container ID without a runtime"
+
+
+@pytest.mark.parametrize(
+    "refusal", [one for one in CREATE_REFUSALS if not given_fields(one)], ids=lambda refusal: refusal.name
+)
+def test_the_finished_object_is_held_against_the_same_rules(refusal: Refusal) -> None:
+    request, pod = refusal.objects()
+    assert denial(review_created(request, pod, USER)) == (refusal.sentence, 422)
+
+
+@pytest.mark.parametrize("request_", [new_request(), {}, {"spec": None}])
+def test_the_pod_is_known_before_it_is_fetched(request_: JsonObject) -> None:
+    wanted = wanted_pod(request_)
+    assert wanted == "web-0" if "metadata" in request_ else isinstance(wanted, Denied)
+
+
+def entry(**fields: Any) -> Change:
+    return lambda o: o["spec"]["containers"][0].update(fields)
+
+
+def context(container_id: str | None, count: int | None) -> Change:
+    return entry(statusContext={"containerID": container_id, "restartCount": count})
+
+
+def labelled(key: str, value: object) -> Change:
+    return lambda o: o["metadata"]["labels"].update({key: value})
+
+
+def annotated(key: str, value: object) -> Change:
+    return lambda o: o["metadata"]["annotations"].update({key: value})
+
+
+def unlabelled(key: str) -> Change:
+    return lambda o: o["metadata"]["labels"].pop(key)
+
+
+def unannotated(key: str) -> Change:
+    return lambda o: o["metadata"]["annotations"].pop(key)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: None,
+        context("containerd://a0", 1),
+        context("containerd://a0", None),
+        entry(preStop=None, ports=None),
+        lambda o: o["spec"]["containers"][0].pop("ports"),
+        entry(statusContext={"containerID": "containerd://a1", "restartCount": 2, "somethingNew": 1}),
+        annotated("crr.apps.kruise.io/sync-container-statuses", "[]"),
+        meta(finalizers=["crr.apps.kruise.io/unready-acquired"]),
+    ],
+)
+def test_what_admission_finished_is_let_in(change: Change) -> None:
+    finished = admitted(new_request())
+    change(finished)
+    assert review_created(finished, new_pod(), USER) == Admitted(finished)
+
+
+CONTEXT = "spec.containers[0].statusContext must be that of the container's current instance, as admission sets it"
+SMUGGLED: list[tuple[Change, str]] = [
+    (
+        labelled(NODE_NAME, "node-2"),
+        f"metadata.labels[{NODE_NAME}] must be 'node-1', as admission sets it, not 'node-2'",
+    ),
+    (unlabelled(POD_UID), f"metadata.labels[{POD_UID}] must be 'pod-uid-1', as admission sets it, not null"),
+    (labelled(ACTIVE, True), f"metadata.labels[{ACTIVE}] must be 'true', as admission sets it, not true"),
+    (
+        annotated(REQUESTED_BY, "root"),
+        f"metadata.annotations[{REQUESTED_BY}] must be '{USER}', as admission sets it, not 'root'",
+    ),
+    (annotated(UNREADY, ""), f"metadata.annotations[{UNREADY}] must be left out of a new request"),
+    (annotated(PINNED, "{}"), f"metadata.annotations[{PINNED}] must be left out of a new request"),
+    (context("containerd://other", 2), CONTEXT),
+    (context("containerd://a1", 3), CONTEXT),
+    (entry(statusContext=None), "spec.containers[0].statusContext must be set, as admission does"),
+    (context(None, 2), "spec.containers[0].statusContext.containerID must look like containerd://ID, not null"),
+    (
+        entry(preStop={"exec": {"command": ["reboot"]}}),
+        "spec.containers[0].preStop must be the pod's own, as admission copies it",
+    ),
+    (entry(ports=[]), "spec.containers[0].ports must be the pod's own, as admission copies it"),
+    (
+        lambda o: o["spec"]["containers"].append({"name": "once"}),
+        (
+            "spec.containers[2].name must name a container that kubelet starts again after a stop, "
+            "and the restartPolicy of 'once' is Never"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), SMUGGLED)
+def test_nothing_is_slipped_in_after_mutation(change: Change, sentence: str) -> None:
+    finished = admitted(new_request())
+    change(finished)
+    assert denial(review_created(finished, new_pod(), USER)) == (sentence, 422)
+
+
+UPDATES: list[tuple[Change, str]] = [
+    (spec(podName="web-1"), "spec.podName must stay as it was created: create another request instead"),
+    (
+        lambda o: o["spec"]["containers"].reverse(),
+        "spec.containers must stay as it was created: create another request instead",
+    ),
+    (strategy(), "spec.strategy must stay as it was created: create another request instead"),
+    (
+        spec(activeDeadlineSeconds=9),
+        "spec.activeDeadlineSeconds must stay as it was created: create another request instead",
+    ),
+    (lambda o: o.pop("spec"), "spec.podName must stay as it was created: create another request instead"),
+    (labelled(POD_UID, "x"), f"metadata.labels[{POD_UID}] must stay 'pod-uid-1'"),
+    (unlabelled(POD_UID), f"metadata.labels[{POD_UID}] must stay 'pod-uid-1'"),
+    (unlabelled(NODE_NAME), f"metadata.labels[{NODE_NAME}] must stay 'node-1'"),
+    (meta(labels=None), f"metadata.labels[{POD_UID}] must stay 'pod-uid-1'"),
+    (annotated(REQUESTED_BY, "bob"), f"metadata.annotations[{REQUESTED_BY}] must stay '{USER}'"),
+    (unannotated(REQUESTED_BY), f"metadata.annotations[{REQUESTED_BY}] must stay '{USER}'"),
+    (annotated(UNREADY, "2026-02-02T02:02:02Z"), f"metadata.annotations[{UNREADY}] must stay '2026-01-02T03:04:05Z'"),
+    (unannotated(UNREADY), f"metadata.annotations[{UNREADY}] must stay '2026-01-02T03:04:05Z'"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), UPDATES)
+def test_what_an_update_may_not_change(change: Change, sentence: str) -> None:
+    old = admitted(new_request())
+    old["metadata"]["annotations"][UNREADY] = "2026-01-02T03:04:05Z"
+    new = copy.deepcopy(old)
+    change(new)
+    assert denial(review_update(old, new)) == (sentence, 422)
+
+
+@pytest.mark.parametrize(("key", "field"), [(POD_UID, "labels"), (NODE_NAME, "labels"), (REQUESTED_BY, "annotations")])
+def test_what_admission_did_not_set_is_not_added_later(key: str, field: str) -> None:
+    old = new_request()
+    new = copy.deepcopy(old)
+    new["metadata"].setdefault(field, {})[key] = "x"
+    sentence = f"metadata.{field}[{key}] must not be added to a request that exists"
+    assert denial(review_update(old, new)) == (sentence, 422)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: None,
+        unlabelled(ACTIVE),
+        labelled("team", "c"),
+        annotated(UNREADY, "2026-01-02T03:04:05Z"),
+        annotated(PINNED, "{}"),
+        annotated("crr.apps.kruise.io/sync-container-statuses", "[]"),
+        meta(finalizers=["f"], deletionTimestamp="2026-01-02T03:04:05Z"),
+        lambda o: o.update(status={"phase": "Completed"}),
+        spec(activeDeadlineSeconds=None),
+    ],
+)
+def test_what_an_update_may_change(change: Change) -> None:
+    old = admitted(new_request())
+    new = copy.deepcopy(old)
+    change(new)
+    assert review_update(old, new) == Admitted(new)
+
+
+GATE = {"conditionType": "KruisePodReady"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "patch"),
+    [
+        ({"spec": {}}, [{"op": "add", "path": "/spec/readinessGates", "value": [GATE]}]),
+        ({"spec": {"readinessGates": None}}, [{"op": "replace", "path": "/spec/readinessGates", "value": [GATE]}]),
+        (
+            {"spec": {"readinessGates": [{"conditionType": "other"}]}},
+            [{"op": "replace", "path": "/spec/readinessGates", "value": [{"conditionType": "other"}, GATE]}],
+        ),
+        ({"spec": {"readinessGates": [GATE]}}, []),
+        ({"metadata": {"annotations": {"kubernetes.io/config.mirror": "h"}}, "spec": {}}, []),
+        ({"spec": {"readinessGates": "odd"}}, []),
+        ({"spec": "odd"}, []),
+        ({}, []),
+    ],
+)
+def test_pods_get_the_readiness_gate_once(pod: JsonObject, patch: list[JsonObject]) -> None:
+    assert mutate_pod(pod) == patch
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=12,
+)
+json_objects = st.dictionaries(st.text(max_size=8), json_values, max_size=4)
+
+
+@st.composite
+def disturbed(draw: st.DrawFn, sound: JsonObject) -> JsonObject:
+    """A sound object in which a few fields, found by a random walk, are anything or gone."""
+    for _ in range(draw(st.integers(0, 3))):
+        place: Any = sound
+        while True:
+            keys = sorted(place) if isinstance(place, dict) else list(range(len(place)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if isinstance(place[key], dict | list) and draw(st.booleans()):
+                place = place[key]
+                continue
+            if draw(st.booleans()):
+                place[key] = draw(json_values)
+            else:
+                del place[key]
+            break
+    return sound
+
+
+requests = json_objects | st.builds(new_request).flatmap(disturbed)
+pods = st.none() | json_objects | st.builds(new_pod).flatmap(disturbed)
+
+
+@given(requests, pods, st.text())
+def test_any_request_and_pod_are_judged(request: JsonObject, pod: JsonObject | None, user: str) -> None:
+    outcome = review_create(request, pod, user)
+    if isinstance(outcome, Denied):
+        assert outcome.message
+        assert outcome.code == 422
+    else:
+        assert review_created(outcome.obj, pod, user) == outcome, "what one webhook made, the other refused"
+        assert review_update(outcome.obj, outcome.obj) == outcome
+        identity = {"namespace": "n", "name": "r", "uid": "u"}
+        found = parse_request({**outcome.obj, "metadata": {**outcome.obj["metadata"], **identity}, "status": {}})
+        assert not found.error, "the node cannot read what admission let in"
+        assert found.active
+        assert all(container.context for container in found.containers)
+    assert isinstance(review_created(request, pod, user), Admitted | Denied)
+
+
+@given(requests, requests)
+def test_any_update_is_judged(old: JsonObject, new: JsonObject) -> None:
+    outcome = review_update(old, new)
+    assert isinstance(outcome, Denied) or outcome.obj == new
+
+
+@given(json_objects | st.builds(new_pod).flatmap(disturbed))
+def test_any_pod_is_mutated(pod: JsonObject) -> None:
+    patched = apply_json_patch(pod, mutate_pod(pod))
+    assert mutate_pod(patched) == []
+
+
+@given(json_objects, json_objects)
+def test_a_patch_turns_one_object_into_the_other(before: JsonObject, after: JsonObject) -> None:
+    assert apply_json_patch(before, json_patch(before, after)) == after
+
+
+def test_paths_of_a_patch_are_escaped() -> None:
+    assert json_patch({"a": {}}, {"a": {"b/c~d": 1}}) == [{"op": "add", "path": "/a/b~1c~0d", "value": 1}]
+
+
+def test_entries_that_the_pod_lists_oddly_are_passed_over() -> None:
+    pod = new_pod(lambda o: o["spec"]["containers"].insert(0, "odd"))
+    assert admitted(new_request(), pod)["spec"]["containers"][1]["name"] == "proxy"

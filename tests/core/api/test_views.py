@@ -1,0 +1,91 @@
+"""What the manager keeps of requests and pods, read from their Kubernetes shape."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.core.api.pod import NO_CONDITION, PodMeta, Readiness, parse_meta
+from daemon.core.api.time import after, parse_time, rfc3339
+from daemon.core.api.types import FINALIZER, RequestPhase, Status
+from daemon.core.api.views import parse_view, slim
+from daemon.core.lifecycle.steps import next_steps
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+def test_a_request_is_read() -> None:
+    view = parse_view(
+        {
+            "metadata": {"namespace": "ns", "name": "r", "uid": "u", "finalizers": ["a", FINALIZER]},
+            "spec": {
+                "podName": "p",
+                "containers": [{"name": "app"}],
+                "activeDeadlineSeconds": 30,
+                "ttlSecondsAfterFinished": 0,
+            },
+        }
+    )
+    assert (view.deadline_seconds, view.ttl_seconds, view.finalizers) == (30, 0, ("a", FINALIZER))
+    assert view.has_finalizer
+    assert view.request.key == "ns/r"
+    assert view.request.error == ""
+
+
+def test_numbers_that_cannot_be_read_count_as_none() -> None:
+    view = parse_view({"spec": {"activeDeadlineSeconds": "soon", "ttlSecondsAfterFinished": -1}})
+    assert (view.deadline_seconds, view.ttl_seconds, view.has_finalizer) == (None, None, False)
+
+
+def test_a_pod_is_read() -> None:
+    pod = {
+        "metadata": {"namespace": "ns", "name": "p", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"readinessGates": [{"conditionType": "KruisePodReady"}]},
+        "status": {"phase": "Failed", "conditions": [{"type": "KruisePodReady", "status": "True"}]},
+    }
+    assert parse_meta(pod) == PodMeta("ns", "p", "u", True, True, True, Readiness("True"))
+    assert parse_meta(pod).key == "ns/p"
+    assert parse_meta({**pod, "spec": {}}).readiness == NO_CONDITION
+
+
+def test_of_a_completed_request_only_little_is_kept() -> None:
+    obj = {
+        "metadata": {"namespace": "ns", "name": "r", "uid": "u", "labels": {"crr.apps.kruise.io/active": "true"}},
+        "spec": {"podName": "p", "containers": [{"name": "app"}], "ttlSecondsAfterFinished": 3},
+        "status": {"phase": "Recreating", "containerRecreateStates": [{"name": "app", "phase": "Recreating"}]},
+    }
+    served = parse_view(obj)
+    assert slim(served) is served
+    ended = parse_view(
+        {**obj, "status": {"phase": "Completed", "message": "m", "completionTime": "2026-01-01T00:00:00Z"}}
+    )
+    kept = slim(ended)
+    assert kept.request.containers == ()
+    assert kept.request.status == Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:00Z")
+    now = datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC)
+    assert next_steps(kept, None, now) == next_steps(ended, None, now)
+
+
+@given(JSON, JSON, JSON)
+def test_any_json_is_read(metadata: object, spec: object, status: object) -> None:
+    shape = {"metadata": metadata, "spec": spec, "status": status}
+    parse_view(shape)
+    parse_meta(shape)
+
+
+@pytest.mark.parametrize("text", ["", "noon", "2026-01-01", "2026-01-01T00:00:00"])
+def test_what_is_no_instant_is_none(text: str) -> None:
+    assert parse_time(text) is None
+    assert after(text, 1) is None
+
+
+def test_instants_are_written_as_kubernetes_does() -> None:
+    moment = after("2026-01-01T01:00:00.5+01:00", 59)
+    assert moment == datetime(2026, 1, 1, 0, 0, 59, 500_000, tzinfo=UTC)
+    assert rfc3339(moment) == "2026-01-01T00:00:59Z"
+    assert after("9999-12-31T23:59:59Z", 1) is None

@@ -1,0 +1,782 @@
+"""What `crrd explain` says, from the API's objects to the sentence: a row for each place where a request can stand."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from daemon.core.api.time import rfc3339
+from daemon.core.api.types import FINALIZER
+from daemon.core.api.views import parse_view
+from daemon.core.explain.container import format_duration
+from daemon.core.explain.facts import (
+    DaemonFacts,
+    Facts,
+    NodeFacts,
+    read_daemon,
+    read_event,
+    read_node,
+    read_others,
+    read_pod,
+    read_times,
+)
+from daemon.core.explain.request import Explanation, Verdict, explain
+
+Json = dict[str, Any]
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+MANAGER = (
+    "is the manager running? kubectl get pods -A -l app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
+)
+OLD, NEW = "containerd://old0123456789abcdef", "containerd://new0123456789abcdef"
+
+
+def ago(seconds: float) -> str:
+    return rfc3339(NOW - timedelta(seconds=seconds))
+
+
+def condition(kind: str, status: str, seconds: float = 0.0) -> Json:
+    return {"type": kind, "status": status, "lastTransitionTime": ago(seconds)}
+
+
+def request(
+    name: str = "restart",
+    *names: str,
+    age: float = 60.0,
+    phase: str = "",
+    message: str = "",
+    states: Any = (),
+    completed: float | None = None,
+    context: bool = True,
+    spec: Mapping[str, Any] | None = None,
+    strategy: Mapping[str, Any] | None = None,
+    **metadata: Any,
+) -> Json:
+    wanted = names or ("app",)
+    status: Json = {"containerRecreateStates": list(states)}
+    status |= {"phase": phase} if phase else {}
+    status |= {"message": message} if message else {}
+    status |= {"completionTime": ago(completed)} if completed is not None else {}
+    given = {"statusContext": {"containerID": OLD, "restartCount": 2}} if context else {}
+    return {
+        "metadata": {
+            "namespace": "shop",
+            "name": name,
+            "uid": f"uid-{name}",
+            "resourceVersion": "1",
+            "creationTimestamp": ago(age),
+            "labels": {
+                "crr.apps.kruise.io/pod-uid": "pod-1",
+                "crr.apps.kruise.io/node-name": "n1",
+                "crr.apps.kruise.io/active": "true",
+            },
+            **metadata,
+        },
+        "spec": {
+            "podName": "web",
+            "containers": [{"name": each, **given} for each in wanted],
+            "strategy": dict(strategy or {}),
+            **(spec or {}),
+        },
+        "status": status,
+    }
+
+
+def state(name: str = "app", phase: str = "Recreating", message: str = "", *, killed: bool = False) -> Json:
+    return {"name": name, "phase": phase, "message": message, "isKilled": killed}
+
+
+def status(container_id: str = OLD, count: int = 2, **changes: Any) -> Json:
+    base = {"name": "app", "containerID": container_id, "restartCount": count, "ready": True, "started": True}
+    return {**base, "state": {"running": {"startedAt": ago(20)}}, **changes}
+
+
+def waiting(reason: str, message: str = "", finished: float | None = 9.0) -> Json:
+    last = {} if finished is None else {"terminated": {"finishedAt": ago(finished), "exitCode": 143}}
+    return status(state={"waiting": {"reason": reason, "message": message}}, lastState=last, ready=False)
+
+
+def pod(*statuses: Json, gate: bool = False, phase: str = "Running", node: str = "n1", **metadata: Any) -> Json:
+    gates = [{"conditionType": "KruisePodReady"}] if gate else []
+    return {
+        "metadata": {"namespace": "shop", "name": "web", "uid": "pod-1", **metadata},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 45,
+            "containers": [{"name": "app"}, {"name": "log"}],
+            "readinessGates": gates,
+        },
+        "status": {"phase": phase, "containerStatuses": list(statuses or [status()])},
+    }
+
+
+READY = NodeFacts("n1", since=NOW - timedelta(days=3))
+AWAY = NodeFacts("n1", ready=False, since=NOW - timedelta(seconds=200))
+NO_NODE = read_node("n1", None)
+DAEMON = DaemonFacts("crrd-node/crrd-node-x", "Running", ready=True)
+
+
+def stop_event(seconds: float) -> Json:
+    message = "Stopping container app to recreate it"
+    return {"metadata": {"creationTimestamp": ago(seconds)}, "reason": "ContainerRecreating", "message": message}
+
+
+def facts(obj: Json, pod_obj: Json | None, others: tuple[Json, ...] = (), events: tuple[Json, ...] = ()) -> Facts:
+    view = parse_view(obj)
+    return Facts(
+        view=view,
+        now=NOW,
+        pod=None if pod_obj is None else read_pod(pod_obj),
+        others=read_others((obj, *others), view.request),
+        node=READY,
+        daemons=(DAEMON,),
+        events=tuple(map(read_event, events)),
+        times=read_times(obj),
+    )
+
+
+def told(
+    obj: Json, pod_obj: Json | None = None, *, changes: Mapping[str, Any] | None = None, **kinds: Any
+) -> Explanation:
+    given = pod() if pod_obj is None else pod_obj
+    return explain(replace(facts(obj, given, **kinds), **(changes or {})))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A request and its world, and what is said of it; `advice` is what the advice begins with."""
+
+    name: str
+    obj: Json
+    verdict: Verdict
+    what: str
+    advice: str = ""
+    pod: Json | None = None
+    others: tuple[Json, ...] = ()
+    events: tuple[Json, ...] = ()
+    changes: Mapping[str, Any] | None = None
+    since: float | None = None
+
+
+STUCK, MOVING, FAILED, SUCCEEDED = Verdict.STUCK, Verdict.MOVING, Verdict.FAILED, Verdict.SUCCEEDED
+RECREATING: Json = {"phase": "Recreating"}
+KILLED: Json = RECREATING | {"states": [state(killed=True)]}
+NO_DAEMON = "no daemon has answered on node n1 for"
+PODS_THERE = (
+    "kubectl get pods -A -l app.kubernetes.io/name=crrd,app.kubernetes.io/component=node -o wide "
+    "--field-selector spec.nodeName=n1"
+)
+BACK_OFF = "back-off 40s restarting failed container=app pod=web_shop(pod-1)"
+
+
+def failed(message: str, summary: str = "0 of 1 containers recreated; failed: app") -> Json:
+    states = [state(phase="Failed", message=message)]
+    return request(phase="Completed", message=summary, states=states, completed=5, spec={"activeDeadlineSeconds": 90})
+
+
+def did_fail(message: str) -> str:
+    return f"Completed, but not every container was recreated: app: {message}"
+
+
+GRACE = {"unreadyGracePeriodSeconds": 30}
+MARK = "crr.apps.kruise.io/unready-acquired"
+
+
+def graceful(acquired: float | None, written: float | None = None, **changes: Any) -> Json:
+    annotations = {} if acquired is None else {MARK: ago(acquired)}
+    fields = [] if written is None else [{"subresource": "status", "time": ago(written)}, {"time": ago(0)}]
+    meta: Json = {"annotations": annotations, "managedFields": fields}
+    return request(phase="Recreating", states=[state(phase="Pending")], strategy=GRACE, **meta, **changes)
+
+
+def conditioned(seconds: float) -> Json:
+    obj = graceful(None)
+    obj["status"]["conditions"] = [condition("Other", "True"), condition("PreRecreateGrace", "True", seconds)]
+    return obj
+
+
+ROWS = [
+    # nobody has answered
+    Row("just created", request(age=2), MOVING, "just created; the daemon on node n1 has not answered yet"),
+    Row(
+        "no daemon",
+        request(age=45),
+        STUCK,
+        f"{NO_DAEMON} 45 s; the manager gives it up in 15 s",
+        f"no pod of the DaemonSet is there: {PODS_THERE}",
+        changes={"daemons": ()},
+        since=45,
+    ),
+    Row(
+        "nobody knows whether there is a daemon",
+        request(age=45),
+        STUCK,
+        f"{NO_DAEMON} 45 s; the manager gives it up in 15 s",
+        f"is the DaemonSet's pod running there? {PODS_THERE}",
+        changes={"daemons": None, "node": None},
+        since=45,
+    ),
+    Row(
+        "a daemon that does not answer",
+        request(age=70),
+        STUCK,
+        f"{NO_DAEMON} 1 min 10 s; the manager is to give it up",
+        "its daemon's pod crrd-node/crrd-node-x is Pending, not ready: kubectl -n crrd-node logs crrd-node-x",
+        changes={"daemons": (read_daemon({"metadata": {"namespace": "crrd-node", "name": "crrd-node-x"}}),)},
+        since=70,
+    ),
+    Row(
+        "neither a daemon nor a manager",
+        request(age=200),
+        STUCK,
+        f"{NO_DAEMON} 3 min 20 s; the manager is to give it up",
+        "node n1 is not ready for 3 min 20 s | its daemon's pod crrd-node/crrd-node-x is Running, ready: "
+        f"kubectl -n crrd-node logs crrd-node-x | {MANAGER}",
+        changes={"node": AWAY},
+        since=200,
+    ),
+    Row(
+        "no node",
+        request(age=45),
+        STUCK,
+        f"{NO_DAEMON} 45 s; the manager gives it up in 15 s",
+        "there is no node n1 any more",
+        changes={"node": NO_NODE},
+        since=45,
+    ),
+    # nobody ever will
+    Row(
+        "no node label",
+        request(labels={}),
+        STUCK,
+        "no daemon serves it: the label crr.apps.kruise.io/node-name is missing",
+        "admission sets that label",
+    ),
+    Row(
+        "no active label",
+        request(labels={"crr.apps.kruise.io/node-name": "n1"}),
+        STUCK,
+        'no daemon serves it: the label crr.apps.kruise.io/active: "true" is missing',
+        "admission sets that label",
+    ),
+    Row(
+        "another node",
+        request(),
+        STUCK,
+        "no daemon serves it: it is for node n1, and the pod is on n2",
+        "then create the request anew",
+        pod=pod(node="n2"),
+    ),
+    Row(
+        "a request that cannot be served",
+        request(phase="Pending", strategy={"failurePolicy": "Perhaps"}),
+        STUCK,
+        "it cannot be served: spec.strategy.failurePolicy must be Fail or Ignore, not 'Perhaps'",
+        "create another request without that | kubectl -n shop delete crr restart",
+    ),
+    # the pod
+    Row(
+        "another pod of the name",
+        request(**RECREATING),
+        STUCK,
+        "pod deleted: the pod that is now called shop/web is another one (UID pod-2)",
+        "the manager completes it as failed",
+        pod=pod(uid="pod-2"),
+    ),
+    Row(
+        "the pod is being deleted",
+        request(**RECREATING),
+        STUCK,
+        "the pod is being deleted: nothing is stopped in it any more",
+        pod=pod(deletionTimestamp=ago(1)),
+    ),
+    Row(
+        "the pod has ended",
+        request(**RECREATING),
+        STUCK,
+        "the pod has ended (phase Failed): kubelet starts nothing in it any more",
+        pod=pod(phase="Failed"),
+    ),
+    Row(
+        "a pod that the daemon does not see",
+        request(phase="Pending", message="waiting to see pod shop/web on node n1"),
+        STUCK,
+        "the node daemon does not see the pod: waiting to see pod shop/web on node n1",
+        "is the pod on that node? kubectl get pod -n shop web -o wide | "
+        "may the daemon list pods? kubectl -n crrd-node logs crrd-node-x",
+    ),
+    # others
+    Row(
+        "behind another",
+        request(phase="Pending", age=10),
+        MOVING,
+        "waits behind request shop/first of the same pod",
+        "crrd explain shop/first says what that one waits for | "
+        "without it, this one goes on at once: kubectl -n shop delete crr first",
+        others=(request("first", **RECREATING),),
+        since=10,
+    ),
+    Row(
+        "behind two",
+        request(phase="Pending", age=10),
+        MOVING,
+        "waits behind request shop/first of the same pod and 1 more",
+        others=(
+            request("second", age=12, phase="Pending"),
+            request("first", age=5, **RECREATING),
+            request("ended", phase="Completed", completed=1),
+            request("elsewhere", spec={"podName": "db"}),
+            request("later", age=3, phase="Pending"),
+        ),
+        since=10,
+    ),
+    Row(
+        "the node is away",
+        request(**KILLED),
+        STUCK,
+        "node n1 is not ready: neither kubelet nor the daemon there reports",
+        "kubectl describe node n1",
+        changes={"node": AWAY},
+        since=200,
+    ),
+    Row("the node is gone", request(**KILLED), STUCK, "there is no node n1 any more", changes={"node": NO_NODE}),
+    # unready grace
+    Row(
+        "waiting for the manager",
+        graceful(None),
+        MOVING,
+        "waiting for the manager to make the pod unready",
+        MANAGER,
+        pod=pod(gate=True),
+    ),
+    Row(
+        "waiting for the manager for long",
+        graceful(None, written=31),
+        STUCK,
+        "waiting for the manager to make the pod unready",
+        MANAGER,
+        pod=pod(gate=True),
+        since=31,
+    ),
+    Row(
+        "in the grace period",
+        graceful(12),
+        MOVING,
+        "unready grace: mark acquired 12 s ago, 18 s left at most",
+        pod=pod(gate=True),
+        since=12,
+    ),
+    Row(
+        "in the grace period of a newer manager",
+        conditioned(10),
+        MOVING,
+        "unready grace: mark acquired 10 s ago, 20 s left at most",
+        pod=pod(gate=True),
+        since=10,
+    ),
+    Row(
+        "the grace period is just over",
+        graceful(31),
+        MOVING,
+        "container app: its turn has not come yet",
+        pod=pod(gate=True),
+    ),
+    Row(
+        "nothing follows the grace period",
+        graceful(90),
+        STUCK,
+        "unready grace over for 1 min, but nothing was stopped yet",
+        "its daemon's pod crrd-node/crrd-node-x is Running, ready",
+        pod=pod(gate=True),
+        since=90,
+    ),
+    Row(
+        "in a grace period of unknown age",
+        graceful(12),
+        MOVING,
+        "unready grace: the pod is unready, stopping after 30 s",
+        pod=pod(gate=True),
+        changes={"times": read_times({})},
+    ),
+    # stopping
+    Row(
+        "the hook runs",
+        request(phase="Recreating", states=[state()]),
+        MOVING,
+        "container app: its preStop hook runs, or its stop is just being sent; grace 45 s",
+        events=(stop_event(90), stop_event(4), {"reason": "Other"}),
+        since=4,
+    ),
+    Row(
+        "the hook has just begun",
+        request(phase="Recreating", states=[state(phase="Pending")], strategy={"terminationGracePeriodSeconds": 7}),
+        MOVING,
+        "container app: its preStop hook runs, or its stop is just being sent; grace 7 s",
+        events=(stop_event(1),),
+        since=1,
+    ),
+    Row(
+        "the stop was sent",
+        request(**KILLED),
+        MOVING,
+        "container app: stop sent, the container still runs; grace 30 s",
+        pod=pod() | {"spec": {"nodeName": "n1", "containers": [{"name": "app"}]}},
+    ),
+    Row(
+        "the stop does not end",
+        request(**KILLED),
+        STUCK,
+        "container app: stop sent, the container still runs; grace 45 s, 1 min 15 s over",
+        "the runtime does not end the container: see the log of crrd on node n1",
+        events=(stop_event(120),),
+        changes={"daemons": None},
+        since=120,
+    ),
+    Row(
+        "the stop fails",
+        request(phase="Recreating", states=[state(message="stopping failed: no such socket", killed=True)]),
+        MOVING,
+        "container app: stopping failed: no such socket; it is tried again",
+        "the daemon tries again; look at the container runtime on the node | kubectl -n crrd-node logs crrd-node-x",
+    ),
+    Row(
+        "its turn comes later, and says why",
+        request(phase="Recreating", states=[state(phase="Pending", message="the container is created")]),
+        MOVING,
+        "container app: the container is created",
+    ),
+    # kubelet
+    Row(
+        "CrashLoopBackOff",
+        request(**KILLED),
+        MOVING,
+        "container app: waiting for kubelet: CrashLoopBackOff, back-off 40s restarting failed container; "
+        "next try in about 31 s",
+        "kubelet starts it by itself when its back-off is over | if the container ends by itself, see why: "
+        "kubectl logs -n shop web -c app --previous",
+        pod=pod(waiting("CrashLoopBackOff", BACK_OFF)),
+        since=9,
+    ),
+    Row(
+        "CrashLoopBackOff that is over",
+        request(**KILLED),
+        MOVING,
+        "container app: waiting for kubelet: CrashLoopBackOff, back-off 40s restarting failed container; "
+        "next try any moment",
+        pod=pod(waiting("CrashLoopBackOff", BACK_OFF, 41)),
+        since=41,
+    ),
+    Row(
+        "CrashLoopBackOff from nobody knows when",
+        request(**KILLED),
+        MOVING,
+        "container app: waiting for kubelet: CrashLoopBackOff, back-off 1m20s restarting failed container",
+        pod=pod(waiting("CrashLoopBackOff", BACK_OFF.replace("40s", "1m20s"), None)),
+    ),
+    Row(
+        "no image",
+        request(**KILLED),
+        STUCK,
+        "container app: waiting for kubelet: the image cannot be pulled (ErrImagePull: not found)",
+        "check the image's name, the registry and the pod's imagePullSecrets: kubectl describe pod -n shop web",
+        pod=pod(waiting("ErrImagePull", "not found")),
+        since=9,
+    ),
+    Row(
+        "no configuration",
+        request(**KILLED),
+        STUCK,
+        "container app: waiting for kubelet: the container cannot be made "
+        '(CreateContainerConfigError: configmap "x" not found)',
+        "see what is missing (a ConfigMap, a Secret, a volume): kubectl describe pod -n shop web",
+        pod=pod(waiting("CreateContainerConfigError", 'configmap "x" not found')),
+        since=9,
+    ),
+    Row(
+        "something else",
+        request(**KILLED),
+        MOVING,
+        "container app: waiting for kubelet: Odd",
+        "see kubectl describe pod -n shop web",
+        pod=pod(waiting("Odd")),
+        since=9,
+    ),
+    Row(
+        "just stopped",
+        request(**KILLED),
+        MOVING,
+        "container app: the container has stopped with exit code 143; waiting for kubelet to start the next one",
+        pod=pod(status(state={"terminated": {"finishedAt": ago(3), "exitCode": 143}}, ready=False)),
+        since=3,
+    ),
+    Row(
+        "being created",
+        request(**KILLED),
+        MOVING,
+        "container app: the container has stopped; waiting for kubelet to start the next one",
+        pod=pod(waiting("ContainerCreating", finished=None)),
+    ),
+    Row(
+        "not ready",
+        request(**KILLED),
+        MOVING,
+        "container app: the new container containerd://new012345678 runs for 20 s, but is not ready: "
+        "its readiness probe has not succeeded yet",
+        "see what its readiness probe says: kubectl describe pod -n shop web | "
+        "and what the container says: kubectl logs -n shop web -c app",
+        pod=pod(status(NEW, 3, ready=False)),
+        since=20,
+    ),
+    Row(
+        "not started for long",
+        request(**KILLED),
+        STUCK,
+        "container app: the new container containerd://new012345678 runs for 6 min 40 s, but is not ready: "
+        "its startup probe has not succeeded yet",
+        pod=pod(status(NEW, 3, ready=False, started=False, state={"running": {"startedAt": ago(400)}})),
+        since=400,
+    ),
+    Row(
+        "minStartedSeconds",
+        request(**KILLED, strategy={"minStartedSeconds": 60}),
+        MOVING,
+        "container app: the new container containerd://new012345678 runs for 20 s, is ready; "
+        "minStartedSeconds 60: counts in 40 s",
+        pod=pod(status(NEW, 3)),
+        since=20,
+    ),
+    Row(
+        "about to succeed",
+        request(**KILLED),
+        MOVING,
+        "container app: the new container new012345678 runs, is ready; the node daemon has yet to say so",
+        pod=pod(status(NEW.partition("//")[2], 3, state={"running": {}})),
+    ),
+    Row(
+        "the same instance with a higher count",
+        request(**KILLED),
+        MOVING,
+        "container app: the new container containerd://old012345678 runs for 20 s, is ready; "
+        "the node daemon has yet to say so",
+        pod=pod(status(OLD, 3)),
+        since=20,
+    ),
+    Row(
+        "nothing known of the container",
+        request("restart", "nope", phase="Recreating"),
+        MOVING,
+        "container nope: nothing is known about it in the pod's status",
+    ),
+    Row(
+        "all have ended",
+        request(phase="Recreating", states=[state(phase="Succeeded")]),
+        MOVING,
+        "every container has ended; the request is about to be Completed",
+    ),
+    # going
+    Row(
+        "being deleted",
+        request(deletionTimestamp=ago(5), **KILLED),
+        MOVING,
+        "it is being deleted: nothing more is begun for it",
+        since=5,
+    ),
+    Row(
+        "a finalizer of somebody else's",
+        request(deletionTimestamp=ago(5), finalizers=["example.org/keep"], **KILLED),
+        MOVING,
+        "it is being deleted: nothing more is begun for it",
+        "whoever set the finalizer has to take it away: example.org/keep",
+        since=5,
+    ),
+    Row(
+        "the pod has to be released",
+        request(deletionTimestamp=ago(5), finalizers=[FINALIZER], **KILLED),
+        MOVING,
+        "it is being deleted; the manager has to make the pod ready again first",
+        since=5,
+    ),
+    Row(
+        "nobody releases the pod",
+        request(deletionTimestamp=ago(50), finalizers=[FINALIZER], **KILLED),
+        STUCK,
+        "it is being deleted; the manager has to make the pod ready again first",
+        MANAGER,
+        since=50,
+    ),
+    # ended
+    Row(
+        "succeeded",
+        request(phase="Completed", message="1 of 1 recreated", states=[state(phase="Succeeded")], completed=5),
+        SUCCEEDED,
+        "Completed: 1 of 1 recreated",
+        since=5,
+    ),
+    Row(
+        "succeeded without a word",
+        request(phase="Completed", states=[state(phase="Succeeded")], completed=5),
+        SUCCEEDED,
+        "Completed: every container was recreated",
+        since=5,
+    ),
+    Row("failed without a word", failed(""), FAILED, did_fail("no reason was given"), "a request can be made", since=5),
+    Row(
+        "the runtime would not",
+        failed("stopping failed 5 times, last with: no"),
+        FAILED,
+        did_fail("stopping failed 5 times, last with: no"),
+        "look at the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+        since=5,
+    ),
+    Row(
+        "too late",
+        failed("activeDeadlineSeconds (90) has passed"),
+        FAILED,
+        did_fail("activeDeadlineSeconds (90) has passed"),
+        "give it more time than 90 s, or none",
+        since=5,
+    ),
+    Row(
+        "given up",
+        failed("no daemon answered on node n1"),
+        FAILED,
+        did_fail("no daemon answered on node n1"),
+        "its daemon's pod crrd-node/crrd-node-x is Running, ready: kubectl -n crrd-node logs crrd-node-x | "
+        "a request can be made anew",
+        since=5,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_where_a_request_stands(row: Row) -> None:
+    found = told(row.obj, row.pod, others=row.others, events=row.events, changes=row.changes).cause
+    assert (found.verdict, found.what, found.since) == (row.verdict, row.what, row.since)
+    assert " | ".join(found.advice).startswith(row.advice)
+
+
+def test_there_is_no_pod() -> None:
+    gone = explain(facts(request(**RECREATING), None))
+    assert gone.cause.what == "pod deleted: there is no pod shop/web"
+    assert gone.containers[0].what == "nothing is known about it in the pod's status"
+
+
+def test_a_pod_that_may_not_be_read_is_not_gone() -> None:
+    said = ("the pod could not be read: not allowed",)
+    obj = request(phase="Recreating", states=[state(message="CrashLoopBackOff: back-off")], labels={"a": "b"})
+    obj["metadata"]["labels"] = request()["metadata"]["labels"]
+    found = explain(replace(facts(obj, None), pod_read=False, unread=said, node=None))
+    assert found.cause.what == "container app: CrashLoopBackOff: back-off"
+    assert found.notes == said
+    killed = explain(replace(facts(request(**KILLED), None), pod_read=False))
+    assert killed.cause.verdict is Verdict.MOVING
+
+
+def test_the_pods_node_stands_in_for_a_missing_label() -> None:
+    assert told(request(labels={})).node == "n1"
+    assert explain(facts(request(labels={}), None)).node == ""
+
+
+def test_what_became_of_each_container() -> None:
+    states = [state(phase="Succeeded"), state("log", "Failed", "preStop hook failed: exit code 1")]
+    obj = request("restart", "app", "log", phase="Completed", states=states, completed=5)
+    found = told(obj, pod(status(NEW, 3)))
+    assert [(each.name, each.phase, each.what) for each in found.containers] == [
+        (
+            "app",
+            "Succeeded",
+            "recreated: containerd://old012345678 -> containerd://new012345678, restart count 2 -> 3",
+        ),
+        ("log", "Failed", "preStop hook failed: exit code 1"),
+    ]
+    assert found.cause.what.endswith("not every container was recreated: log: preStop hook failed: exit code 1")
+
+
+def test_a_container_that_was_recreated_tells_what_it_can() -> None:
+    obj = request(phase="Completed", states=[state(phase="Succeeded", message="preStop hook failed: x")], completed=5)
+    assert told(obj).containers[0].what == "recreated; preStop hook failed: x"
+    assert explain(facts(obj, None)).containers[0].what == "recreated; preStop hook failed: x"
+    forced = request(
+        phase="Completed", states=[state(phase="Succeeded")], completed=5, strategy={"forceRecreate": True}
+    )
+    assert told(forced, pod(status(NEW, 3))).containers[0].what == "recreated"
+    assert told(forced, pod(status(""))).containers[0].what == "recreated"
+
+
+def test_what_a_later_pod_or_restart_has_to_do_with_it() -> None:
+    obj = request(phase="Completed", states=[state(phase="Succeeded")], completed=5)
+    assert told(obj, pod(status(NEW, 3), uid="pod-2")).containers[0].what == "recreated"
+    assert told(obj, pod(status(NEW, 5))).containers[0].what.endswith("restart count 2 -> 5; restarted more than once")
+
+
+def test_the_container_that_is_being_recreated_comes_first() -> None:
+    states = [state(phase="Pending"), state("log", killed=True)]
+    found = told(request("restart", "app", "log", phase="Recreating", states=states))
+    assert found.cause.what.startswith("container log: ")
+
+
+STAYS = "no ttlSecondsAfterFinished: it stays until somebody deletes it"
+NOTES = [
+    ("deadline", request(age=60, spec={"activeDeadlineSeconds": 300}, **KILLED),
+     "deadline: 4 min left of 300 s; what is not done by then fails"),
+    ("late", request(age=60, spec={"activeDeadlineSeconds": 40}, **KILLED),
+     f"deadline: passed 20 s ago, the manager is to complete it; {MANAGER}"),
+    ("no admission", request(context=False, **KILLED),
+     "no statusContext: no admission saw the request; the daemon takes the instances that it finds"),
+    ("forced", request(strategy={"forceRecreate": True}, **KILLED),
+     "forceRecreate: whatever runs when its turn comes is stopped, once"),
+    ("no gate", request(strategy=GRACE, **KILLED),
+     "the pod has no readiness gate KruisePodReady: unreadyGracePeriodSeconds is not waited for"),
+    ("kept", request(phase="Completed", states=[state(phase="Succeeded")], completed=5, labels={}),
+     STAYS),
+    ("ttl", request(phase="Completed", completed=5, labels={}, spec={"ttlSecondsAfterFinished": 3605}),
+     "TTL: deleted in 1 h"),
+    ("ttl over", request(phase="Completed", completed=50, labels={}, spec={"ttlSecondsAfterFinished": 40}),
+     f"TTL: over for 10 s; {MANAGER}"),
+    ("still active", request(phase="Completed", completed=5, spec={"ttlSecondsAfterFinished": 6}),
+     "the manager has yet to take the label crr.apps.kruise.io/active away | TTL: deleted in 1 s"),
+    ("still guarded", request(phase="Completed", completed=50, finalizers=[FINALIZER], labels={}),
+     f"the manager has yet to take the finalizer {FINALIZER} away; {MANAGER} | {STAYS}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "obj", "notes"), NOTES, ids=[name for name, _, _ in NOTES])
+def test_what_else_there_is_to_say(name: str, obj: Json, notes: str) -> None:
+    assert " | ".join(told(obj).notes) == notes, name
+
+
+def test_nothing_else_to_say() -> None:
+    assert told(request(**KILLED)).notes == ()
+    assert told(request(strategy=GRACE, **KILLED), pod(gate=True)).notes == ()
+
+
+def test_a_node_by_its_conditions() -> None:
+    ready = read_node(
+        "n1", {"status": {"conditions": [condition("DiskPressure", "False"), condition("Ready", "True")]}}
+    )
+    assert ready == NodeFacts("n1", since=NOW)
+    assert not read_node("n1", {"status": {"conditions": [condition("Ready", "Unknown")]}}).ready
+    assert read_node("n1", {}) == NodeFacts("n1", ready=False)
+    late = told(request(age=45), changes={"node": read_node("n1", {})})
+    assert late.cause.advice[0] == "node n1 is not ready"
+
+
+def test_a_daemon_by_its_pod() -> None:
+    obj = {
+        "metadata": {"namespace": "crrd-node", "name": "crrd-node-x"},
+        "status": {"phase": "Running", "conditions": [condition("Ready", "True")]},
+    }
+    assert read_daemon(obj) == DAEMON
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (-3.0, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (60.0, "1 min"), (200.0, "3 min 20 s"), (3600.0, "1 h"),
+        (7500.0, "2 h 5 min"), (86400.0, "1 d"), (273600.0, "3 d 4 h"),
+    ],
+)  # fmt: skip
+def test_times_in_words(seconds: float, said: str) -> None:
+    assert format_duration(seconds) == said

@@ -1,0 +1,459 @@
+"""The manager's rules one by one, and small worlds in which anything happens between any two of its writes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from daemon.core.api.pod import NO_CONDITION, PodMeta, Readiness
+from daemon.core.api.time import rfc3339
+from daemon.core.api.types import (
+    FINALIZER,
+    RecreateState,
+    Request,
+    RequestedContainer,
+    RequestPhase,
+    StatePhase,
+    Status,
+    Strategy,
+)
+from daemon.core.api.views import RequestView
+from daemon.core.lifecycle import steps as lc
+from daemon.core.lifecycle.readiness import acquired, released
+from daemon.core.lifecycle.steps import Steps, next_steps, pod_steps
+from daemon.core.recreate.actions import EmitEvent, EventReason
+
+CREATED = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+READY = Readiness("True")
+
+
+def at(seconds: float) -> datetime:
+    return CREATED + timedelta(seconds=seconds)
+
+
+def request(name: str = "r", **changes: Any) -> Request:
+    base = Request(
+        namespace="ns",
+        name=name,
+        uid=f"uid-{name}",
+        resource_version="1",
+        created=rfc3339(CREATED),
+        pod_name="web-0",
+        pod_uid="pod-1",
+        node_name="node-a",
+        containers=(RequestedContainer("app"), RequestedContainer("side")),
+    )
+    return replace(base, **changes)
+
+
+RECREATING = Status(RequestPhase.RECREATING, (RecreateState("app", StatePhase.RECREATING), RecreateState("side")))
+PENDING = Status(RequestPhase.PENDING, (RecreateState("app"), RecreateState("side")))
+COMPLETED = Status(
+    RequestPhase.COMPLETED,
+    (RecreateState("app", StatePhase.SUCCEEDED), RecreateState("side", StatePhase.SUCCEEDED)),
+    "2 of 2 containers recreated",
+    rfc3339(at(10)),
+)
+GRACE = Strategy(unready_grace_seconds=5)
+POD = PodMeta("ns", "web-0", "pod-1", gate=True, readiness=READY)
+UNREADY = replace(POD, readiness=acquired(READY, "ns/r"))
+NO_GATE = PodMeta("ns", "web-0", "pod-1")
+
+
+def serving(**changes: Any) -> RequestView:
+    return RequestView(request(status=RECREATING, strategy=GRACE, **changes))
+
+
+class TestEnds:
+    def test_a_served_request_is_left_alone(self) -> None:
+        assert next_steps(RequestView(request(status=RECREATING)), POD, at(10_000)) == Steps()
+
+    def test_a_pod_that_has_gone_completes_the_request(self) -> None:
+        steps = next_steps(RequestView(request(status=RECREATING)), None, at(7))
+        status = Status(
+            RequestPhase.COMPLETED,
+            (
+                RecreateState("app", StatePhase.FAILED, "pod has gone"),
+                RecreateState("side", StatePhase.FAILED, "pod has gone"),
+            ),
+            "pod has gone",
+            "2026-03-01T12:00:07Z",
+        )
+        event = EmitEvent(
+            request(status=RECREATING), EventReason.FAILED, "Request r: pod has gone", container="", warning=True
+        )
+        assert steps == Steps((lc.Complete(status, lc.EndCause.POD_GONE), event))
+
+    def test_a_pod_that_was_replaced_is_gone(self) -> None:
+        steps = next_steps(RequestView(request()), replace(POD, uid="pod-2"), at(7))
+        complete = steps.actions[0]
+        assert isinstance(complete, lc.Complete)
+        assert complete.status.message == ("pod has gone: the request is for UID pod-1, ns/web-0 now has UID pod-2")
+
+    def test_a_request_without_the_uid_label_takes_the_pod_of_its_name(self) -> None:
+        assert next_steps(RequestView(request(pod_uid="", status=PENDING)), POD, at(7)) == Steps()
+
+    @pytest.mark.parametrize(
+        ("node", "message"),
+        [
+            ("node-a", "no daemon answered on node node-a"),
+            ("", "no daemon answered: the request has no node label"),
+        ],
+    )
+    def test_an_unanswered_request_ends_after_a_minute(self, node: str, message: str) -> None:
+        view = RequestView(request(node_name=node))
+        assert next_steps(view, POD, at(59.9)) == Steps((), at(60))
+        complete = next_steps(view, POD, at(60)).actions[0]
+        assert isinstance(complete, lc.Complete)
+        assert complete.status.message == message
+        assert {state.phase for state in complete.status.states} == {StatePhase.FAILED}
+
+    def test_the_deadline_ends_a_request_and_keeps_what_is_final(self) -> None:
+        states = (
+            RecreateState("app", StatePhase.SUCCEEDED, "kept"),
+            RecreateState("side", StatePhase.RECREATING, "", True),
+        )
+        view = RequestView(request(status=Status(RequestPhase.RECREATING, states)), deadline_seconds=30)
+        assert next_steps(view, POD, at(29)) == Steps((), at(30))
+        complete = next_steps(view, POD, at(30)).actions[0]
+        assert isinstance(complete, lc.Complete)
+        reason = "activeDeadlineSeconds (30) has passed"
+        assert complete.status.states == (states[0], replace(states[1], phase=StatePhase.FAILED, message=reason))
+        assert complete.status.message == reason
+        assert complete.status.completion_time == "2026-03-01T12:00:30Z"
+
+    def test_the_earlier_of_two_times_wakes(self) -> None:
+        assert next_steps(RequestView(request(), deadline_seconds=300), POD, at(1)).wake_at == at(60)
+        assert next_steps(RequestView(request(), deadline_seconds=3), POD, at(1)).wake_at == at(3)
+
+    def test_a_request_that_lost_its_active_label_ends_too(self) -> None:
+        view = RequestView(request(active=False, status=RECREATING), deadline_seconds=30)
+        assert isinstance(next_steps(view, POD, at(31)).actions[0], lc.Complete)
+
+    @pytest.mark.parametrize("created", ["", "yesterday", "2026-03-01T12:00:00", "9999-12-31T23:59:59Z"])
+    def test_an_impossible_creation_time_sets_no_timer(self, created: str) -> None:
+        view = RequestView(request(created=created), deadline_seconds=2**62)
+        assert next_steps(view, POD, at(10_000)) == Steps()
+
+    def test_a_deadline_in_ages_to_come_sets_no_timer(self) -> None:
+        view = RequestView(request(status=PENDING), deadline_seconds=2**62)
+        assert next_steps(view, POD, at(10_000)) == Steps()
+
+
+class TestUnready:
+    def test_acquiring_takes_three_steps_in_this_order(self) -> None:
+        mark = lc.MarkAcquired("2026-03-01T12:00:02Z")
+        acquire = lc.AcquireUnready(POD, "ns/r")
+        assert next_steps(serving(), POD, at(2)).actions == (lc.AddFinalizer(), acquire, mark)
+        guarded = replace(serving(), finalizers=("other", FINALIZER))
+        assert next_steps(guarded, POD, at(2)).actions == (acquire, mark)
+        assert next_steps(guarded, UNREADY, at(2)).actions == (mark,)
+        done = replace(guarded, request=replace(guarded.request, unready_acquired=True))
+        assert next_steps(done, UNREADY, at(2)).actions == ()
+
+    def test_an_entry_that_somebody_took_away_is_put_back(self) -> None:
+        view = replace(serving(unready_acquired=True), finalizers=(FINALIZER,))
+        assert next_steps(view, POD, at(2)).actions == (lc.AcquireUnready(POD, "ns/r"),)
+
+    def test_the_deadline_is_watched_meanwhile(self) -> None:
+        assert next_steps(replace(serving(), deadline_seconds=30), POD, at(2)).wake_at == at(30)
+
+    @pytest.mark.parametrize(
+        ("view", "pod"),
+        [
+            (serving(), NO_GATE),
+            (serving(), replace(POD, deleting=True)),
+            (serving(active=False), POD),
+            (RequestView(request(status=RECREATING)), POD),
+            (RequestView(request(status=PENDING, strategy=GRACE)), POD),
+        ],
+        ids=["no gate", "pod is being deleted", "not active", "no grace period", "not its turn yet"],
+    )
+    def test_the_pod_is_not_made_unready(self, view: RequestView, pod: PodMeta) -> None:
+        assert next_steps(view, pod, at(2)).actions == ()
+
+    def test_what_was_acquired_is_released_when_it_is_wanted_no_more(self) -> None:
+        view = RequestView(request(status=PENDING, strategy=GRACE), finalizers=(FINALIZER,))
+        assert next_steps(view, UNREADY, at(2)).actions == (lc.ReleaseUnready(UNREADY, "ns/r"), lc.RemoveFinalizer())
+
+
+class TestCleansUp:
+    def test_a_completed_request_releases_the_pod_then_its_label(self) -> None:
+        view = RequestView(request(status=COMPLETED, strategy=GRACE), finalizers=(FINALIZER,))
+        assert next_steps(view, UNREADY, at(11)) == Steps(
+            (lc.ReleaseUnready(UNREADY, "ns/r"), lc.RemoveFinalizer(), lc.RemoveActive())
+        )
+
+    @pytest.mark.parametrize("pod", [None, NO_GATE, replace(POD, uid="pod-2")], ids=["gone", "no gate", "replaced"])
+    def test_without_its_pod_there_is_nothing_to_release(self, pod: PodMeta | None) -> None:
+        view = RequestView(request(status=COMPLETED, active=False), finalizers=(FINALIZER,))
+        assert next_steps(view, pod, at(11)) == Steps((lc.RemoveFinalizer(),))
+
+    def test_a_completed_request_is_kept_without_a_time_to_live(self) -> None:
+        assert next_steps(RequestView(request(status=COMPLETED, active=False)), None, at(10**8)) == Steps()
+
+    def test_the_time_to_live_counts_from_completion(self) -> None:
+        view = RequestView(request(status=COMPLETED), ttl_seconds=20)
+        assert next_steps(view, POD, at(29)) == Steps((lc.RemoveActive(),), at(30))
+        assert next_steps(view, POD, at(30)) == Steps((lc.RemoveActive(), lc.Delete()))
+
+    def test_nobody_knows_how_old_a_completion_without_a_time_is(self) -> None:
+        view = RequestView(request(status=replace(COMPLETED, completion_time=""), active=False), ttl_seconds=0)
+        assert next_steps(view, POD, at(10**6)) == Steps()
+
+    def test_a_deleted_request_releases_the_pod_and_nothing_else(self) -> None:
+        view = replace(serving(deleting=True), finalizers=(FINALIZER,), deadline_seconds=3)
+        steps = Steps((lc.ReleaseUnready(UNREADY, "ns/r"), lc.RemoveFinalizer()))
+        assert next_steps(view, UNREADY, at(100)) == steps
+        assert next_steps(replace(view, finalizers=("other",)), UNREADY, at(100)) == Steps()
+
+
+class TestPod:
+    def test_a_gate_without_a_condition_gets_one(self) -> None:
+        pod = replace(POD, readiness=NO_CONDITION)
+        assert pod_steps(pod, ()) == Steps((lc.InitReadiness(pod),))
+
+    @pytest.mark.parametrize("change", [{"gate": False}, {"deleting": True}, {"ended": True}])
+    def test_other_pods_are_left_alone(self, change: dict[str, bool]) -> None:
+        assert pod_steps(replace(POD, readiness=NO_CONDITION, **change), ()) == Steps()  # type: ignore[arg-type]  # flags
+
+    def test_an_entry_without_its_request_is_taken_back(self) -> None:
+        both = replace(POD, readiness=acquired(UNREADY.readiness, "ns/s"))
+        held = RequestView(request(), finalizers=(FINALIZER,))
+        assert pod_steps(both, (held,)) == Steps((lc.ReleaseUnready(both, "ns/s"),))
+        assert pod_steps(UNREADY, (serving(),)) == Steps()
+        assert pod_steps(UNREADY, (RequestView(request(status=COMPLETED)),)).actions == (
+            lc.ReleaseUnready(UNREADY, "ns/r"),
+        )
+
+
+@dataclass
+class World:
+    """A pod, its requests and a clock; the manager's actions happen to it one by one, and a crash may cut them off."""
+
+    views: dict[str, RequestView] = field(default_factory=dict)
+    pod: PodMeta | None = field(default_factory=lambda: replace(POD, readiness=NO_CONDITION))
+    seconds: float = 0.0
+    completed: dict[str, Status] = field(default_factory=dict)
+    forced: bool = False
+    """Somebody took a finalizer by force."""
+
+    def put(self, view: RequestView) -> None:
+        name = view.request.name
+        if view.request.completed:
+            assert self.completed.setdefault(name, view.request.status) == view.request.status, "Completed is final"
+        self.views[name] = view
+
+    def change(self, name: str, **changes: Any) -> None:
+        view = self.views[name]
+        self.put(replace(view, request=replace(view.request, **changes)))
+
+    def remove(self, name: str) -> None:
+        del self.views[name]
+        self.completed.pop(name, None)
+
+    def apply(self, name: str, action: lc.LifecycleAction) -> None:
+        match action:
+            case lc.InitReadiness(pod=pod):
+                assert self.pod == pod
+                self.pod = replace(pod, readiness=READY)
+            case lc.AcquireUnready(key=key):
+                assert self.pod is not None
+                assert self.views[name].has_finalizer
+                self.pod = replace(self.pod, readiness=acquired(self.pod.readiness, key))
+            case lc.ReleaseUnready(key=key):
+                if self.pod is not None:
+                    self.pod = replace(self.pod, readiness=released(self.pod.readiness, key))
+            case EmitEvent():
+                pass
+            case _:
+                self.apply_to_request(name, action)
+        self.check()
+
+    def apply_to_request(self, name: str, action: lc.RequestAction) -> None:
+        view = self.views[name]
+        match action:
+            case lc.AddFinalizer():
+                assert not view.request.deleting
+                self.put(replace(view, finalizers=(*view.finalizers, FINALIZER)))
+            case lc.RemoveFinalizer():
+                if view.request.deleting:
+                    self.remove(name)
+                else:
+                    self.put(replace(view, finalizers=()))
+            case lc.MarkAcquired():
+                self.change(name, unready_acquired=True)
+            case lc.RemoveActive():
+                self.change(name, active=False)
+            case lc.Complete(status=status):
+                self.change(name, status=status)
+            case lc.Delete():
+                self.remove(name)
+
+    def check(self) -> None:
+        """The module's invariant."""
+        if self.pod is None or self.forced:
+            return
+        for key in self.pod.readiness.keys:
+            holder = next((view for view in self.views.values() if view.request.key == key), None)
+            assert holder is not None, f"{key} keeps the pod unready and is not there"
+            assert holder.has_finalizer
+
+    def run(self, crash_after: int | None = None) -> bool:
+        """The manager's turn: once over everything, or until it crashes; whether there was anything to do."""
+        busy = False
+        left = 10**9 if crash_after is None else crash_after
+        for name in list(self.views):
+            for action in next_steps(self.views[name], self.pod, at(self.seconds)).actions:
+                if not left:
+                    return True
+                left -= 1
+                busy = True
+                self.apply(name, action)
+        for action in pod_steps(self.pod, self.views.values()).actions if self.pod else ():
+            busy = True
+            self.apply("", action)
+        return busy
+
+    def settle(self) -> None:
+        for _ in range(10):
+            if not self.run():
+                return
+        raise AssertionError("the manager never comes to rest")
+
+    def node(self, name: str, phase: RequestPhase) -> None:
+        """The node's daemon writes a phase, as far as it may."""
+        view = self.views.get(name)
+        if view is None or not view.request.live:
+            return
+        moves = {RequestPhase.PENDING: PENDING, RequestPhase.RECREATING: RECREATING}
+        order = list(RequestPhase)
+        if phase is RequestPhase.COMPLETED:
+            self.change(name, status=replace(COMPLETED, completion_time=rfc3339(at(self.seconds))))
+        elif order.index(phase) > order.index(view.request.status.phase):
+            self.change(name, status=moves[phase])
+
+    def user(self, what: str, name: str) -> None:
+        view = self.views.get(name)
+        if what == "replace pod":
+            self.pod = None if self.pod else replace(POD, uid="pod-2", readiness=NO_CONDITION)
+        if view is None:
+            return
+        if what == "delete" and view.has_finalizer:
+            self.change(name, deleting=True)
+        elif what == "delete":
+            self.remove(name)
+        elif what == "take finalizer":
+            self.forced = True
+            self.put(replace(view, finalizers=()))
+            if view.request.deleting:
+                self.remove(name)
+        elif what == "take mark":
+            self.change(name, unready_acquired=False)
+        elif what == "clear condition" and self.pod is not None:
+            self.pod = replace(self.pod, readiness=READY)
+
+
+NAMES = st.sampled_from(["r", "s"])
+USER_DOES = st.sampled_from(["delete", "delete", "take finalizer", "take mark", "clear condition", "replace pod"])
+Moment = Callable[[World], object]
+
+
+def wait(world: World, seconds: float) -> None:
+    world.seconds += seconds
+
+
+MOMENTS: st.SearchStrategy[Moment] = st.one_of(
+    st.builds(lambda crash: lambda world: world.run(crash), st.none() | st.integers(0, 4)),
+    st.builds(lambda name, phase: lambda world: world.node(name, phase), NAMES, st.sampled_from(list(RequestPhase))),
+    st.builds(lambda what, name: lambda world: world.user(what, name), USER_DOES, NAMES),
+    st.builds(lambda seconds: lambda world: wait(world, seconds), st.sampled_from([1.0, 20.0, 70.0])),
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    deadlines=st.tuples(st.none() | st.just(30), st.none() | st.just(100)),
+    ttl=st.none() | st.just(25),
+    moments=st.lists(MOMENTS, max_size=25),
+)
+def test_whatever_happens_readiness_is_released_and_requests_end(
+    deadlines: tuple[int | None, int | None], ttl: int | None, moments: list[Moment]
+) -> None:
+    world = World()
+    for name, deadline in zip("rs", deadlines, strict=True):
+        world.put(RequestView(request(name, strategy=GRACE), deadline, ttl))
+    for moment in moments:
+        moment(world)
+        world.check()
+    world.settle()
+    wait(world, 101)
+    world.settle()
+    wait(world, 26)
+    world.settle()
+    for view in world.views.values():
+        bounded = view.deadline_seconds is not None or view.request.status.phase is RequestPhase.EMPTY
+        assert view.request.completed or view.request.deleting or not bounded, "a request ends within its deadline"
+        assert not (view.request.completed and view.request.active)
+        assert not (view.request.completed and ttl is not None), "a completed request lives no longer than its TTL"
+    for name in list(world.views):
+        world.user("delete", name)
+    world.settle()
+    assert not world.views
+    assert world.pod is None or world.pod.readiness == READY
+
+
+def acquired_world() -> World:
+    """Two requests of one pod, both with a grace period, the first served, the other behind it."""
+    world = World()
+    for name in "rs":
+        world.put(RequestView(request(name, strategy=GRACE)))
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("steps_before", range(8))
+@pytest.mark.parametrize("crash_after", [0, 1, 2])
+def test_the_second_request_of_a_pod_runs_wherever_the_first_is_deleted(steps_before: int, crash_after: int) -> None:
+    """The first request is deleted after any number of the manager's actions, which crashes soon after that, too."""
+    world = acquired_world()
+    world.node("r", RequestPhase.RECREATING)
+    world.node("s", RequestPhase.PENDING)
+    world.run(steps_before)
+    world.user("delete", "r")
+    world.run(crash_after)
+    world.settle()
+    assert "r" not in world.views
+    assert world.pod is not None
+    assert world.pod.readiness == READY
+    world.node("s", RequestPhase.RECREATING)
+    world.settle()
+    assert world.views["s"].request.unready_acquired
+    assert world.pod.readiness.acquired_by("ns/s")
+    world.node("s", RequestPhase.COMPLETED)
+    world.settle()
+    assert world.pod.readiness == READY
+    assert not world.views["s"].has_finalizer
+
+
+def test_of_two_unready_requests_the_last_one_makes_the_pod_ready() -> None:
+    both = replace(POD, readiness=acquired(UNREADY.readiness, "ns/s"))
+    world = World(pod=both)
+    for name in "rs":
+        world.put(
+            replace(
+                RequestView(request(name, status=RECREATING, strategy=GRACE, unready_acquired=True)),
+                finalizers=(FINALIZER,),
+            )
+        )
+    world.node("r", RequestPhase.COMPLETED)
+    world.settle()
+    assert world.pod is not None
+    assert world.pod.readiness == acquired(READY, "ns/s")
+    world.node("s", RequestPhase.COMPLETED)
+    world.settle()
+    assert world.pod.readiness == READY

@@ -1,0 +1,556 @@
+"""The state machine, rule by rule; numbers are the contract's steps."""
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from daemon.core.api.pod import ContainerKind, PodContainer
+from daemon.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
+from daemon.core.recreate.actions import (
+    Action,
+    Decision,
+    EmitEvent,
+    EventReason,
+    PinContainers,
+    RunHook,
+    StopContainer,
+    WriteStatus,
+)
+from daemon.core.recreate.decide import IllegalMoveError, check_move, decide, retry_delay
+from daemon.core.recreate.observation import Hook, HookResult, Instance, StopAttempt
+from daemon.kubelet.restart_rules import RestartPolicy
+from daemon.kubelet.runtime_status import ContainerState
+from tests.support.worlds import exited, instance, killed, pin, pod, recreating, request, seen
+
+Wanted = TypeVar("Wanted", bound=Action)
+HOOK = Hook("exec", command=("true",))
+NOW = 100.0
+
+
+def actions(decision: Decision, kind: type[Wanted]) -> list[Wanted]:
+    return [action for action in decision.actions if isinstance(action, kind)]
+
+
+def only(decision: Decision, kind: type[Wanted]) -> Wanted:
+    found = actions(decision, kind)
+    assert len(found) == 1, decision
+    return found[0]
+
+
+def stops(decision: Decision) -> list[str]:
+    return [action.instance.id for action in actions(decision, StopContainer)]
+
+
+def reasons(decision: Decision) -> list[EventReason]:
+    return [action.reason for action in actions(decision, EmitEvent)]
+
+
+def one(req: Request, *instances: Instance, now: float = NOW, **changes: Any) -> Decision:
+    return decide([req], seen(*instances, **changes), now)
+
+
+def written(decision: Decision) -> Status:
+    return only(decision, WriteStatus).status
+
+
+class TestPlainRequest:
+    def test_stop_and_status_go_out_together(self) -> None:
+        decision = one(request(), instance("old"))
+        assert only(decision, StopContainer).seconds == 30
+        assert written(decision) == recreating(killed())
+        assert reasons(decision) == [EventReason.RECREATING]
+
+    def test_nothing_to_say_while_the_stop_is_under_way(self) -> None:
+        req = request(status=recreating(killed()))
+        decision = one(req, instance("old"), busy={"old": "r1"}, sent={"old": "r1"})
+        assert decision.actions == ()
+
+    def test_a_stop_that_was_sent_is_reported_even_when_its_first_write_was_lost(self) -> None:
+        decision = one(request(), instance("old"), busy={"old": "r1"}, sent={"old": "r1"})
+        assert written(decision) == recreating(killed())
+        assert not stops(decision)
+
+    def test_an_exited_container_is_awaited(self) -> None:
+        decision = one(request(), exited("old"))
+        assert written(decision) == recreating(RecreateState("app", StatePhase.RECREATING))
+        assert decision.watch_runtime
+
+    def test_succeeds_when_the_new_container_is_running_and_ready_in_the_api(self) -> None:
+        req = request(status=recreating(killed()))
+        view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
+        decision = one(req, exited("old"), instance("new", created_at=2, restart_count=1), pod=view)
+        status = written(decision)
+        assert status.phase is RequestPhase.COMPLETED
+        assert status.completion_time == "2026-01-01T00:01:00Z"
+        assert status.states == (RecreateState("app", StatePhase.SUCCEEDED, is_killed=True),)
+        assert status.message == "1 of 1 containers recreated"
+        assert reasons(decision) == [EventReason.RECREATED]
+
+    @pytest.mark.parametrize(
+        "status",
+        [
+            PodContainer("app", container_id="containerd://old", running=True, ready=True),
+            PodContainer("app", container_id="containerd://new", running=True, ready=False),
+            PodContainer("app", container_id="containerd://new", running=False, ready=True),
+        ],
+    )
+    def test_does_not_succeed_before_the_api_shows_it(self, status: PodContainer) -> None:
+        req = request(status=recreating(killed()))
+        decision = one(req, instance("new", created_at=2, restart_count=1), pod=pod(status))
+        assert decision.actions == ()
+
+    def test_does_not_succeed_while_the_runtime_has_it_created_only(self) -> None:
+        req = request(status=recreating(killed()))
+        view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
+        decision = one(req, instance("new", created_at=2, state=ContainerState.CREATED), pod=view)
+        assert decision.actions == ()
+        assert decision.watch_runtime
+
+    def test_min_started_seconds(self) -> None:
+        req = request(status=recreating(killed()), strategy=Strategy(min_started_seconds=10))
+        view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
+        early = one(req, instance("new", created_at=2, running_seconds=4.0), pod=view)
+        assert early.actions == ()
+        assert early.wake_at == NOW + 6.0
+        late = one(req, instance("new", created_at=2, running_seconds=10.0), pod=view)
+        assert written(late).phase is RequestPhase.COMPLETED
+        unknown = one(req, instance("new", created_at=2), pod=view)
+        assert unknown.wake_at == NOW + 10.0
+
+    def test_kubelets_words_while_it_holds_the_container_back(self) -> None:
+        waiting = PodContainer("app", waiting_reason="CrashLoopBackOff", waiting_message="back-off 10s restarting")
+        req = request(status=recreating(killed()))
+        decision = one(req, exited("old"), pod=pod(waiting))
+        assert written(decision) == recreating(killed(message="CrashLoopBackOff: back-off 10s restarting"))
+        ordinary = replace(waiting, waiting_reason="ContainerCreating", waiting_message="")
+        assert one(req, exited("old"), pod=pod(ordinary)).actions == ()
+
+    def test_kubelets_words_are_taken_back_when_it_runs(self) -> None:
+        req = request(status=recreating(killed(message="CrashLoopBackOff: back-off 10s restarting")))
+        view = pod(PodContainer("app", container_id="containerd://new", running=True))
+        decision = one(req, instance("new", created_at=2), pod=view)
+        assert written(decision) == recreating(killed())
+
+    def test_deleted_completed_or_inactive_requests_start_nothing(self) -> None:
+        done = Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:30Z")
+        for dead in (request(deleting=True), request(active=False), request(status=done)):
+            assert one(dead, instance("old")) == Decision()
+
+
+class TestOneAtATime:
+    """Step 2."""
+
+    def test_the_oldest_runs_and_the_others_are_pending(self) -> None:
+        old, young = request(), request(uid="r0", created="2026-01-01T00:00:01Z")
+        decision = decide([young, old], seen(instance("old")), NOW)
+        assert only(decision, StopContainer).request is old
+        pending = [action for action in actions(decision, WriteStatus) if action.request is young]
+        assert pending[0].status == Status(RequestPhase.PENDING, (RecreateState("app"),))
+
+    def test_by_name_when_created_in_the_same_second(self) -> None:
+        decision = decide([request(uid="b"), request(uid="a")], seen(instance("old")), NOW)
+        assert only(decision, StopContainer).request.uid == "a"
+
+    def test_a_recreating_one_goes_first(self) -> None:
+        old, young = request(), request(uid="r2", created="2026-01-02T00:00:00Z", status=recreating())
+        assert only(decide([old, young], seen(instance("old")), NOW), StopContainer).request is young
+
+    def test_the_next_one_starts_when_the_first_is_deleted(self) -> None:
+        first, second = request(deleting=True), request(uid="r2", status=Status(RequestPhase.PENDING))
+        assert only(decide([first, second], seen(instance("old")), NOW), StopContainer).request is second
+
+    def test_a_stop_of_a_deleted_request_is_not_repeated_by_the_next(self) -> None:
+        second = request(uid="r2")
+        decision = decide(
+            [second], seen(instance("old"), busy={"old": "r1"}, sent={"old": "r1"}, first_seen={"r2": 0.0}), NOW
+        )
+        assert not stops(decision)
+        assert written(decision) == recreating(
+            RecreateState("app", message="a stop of this container by another request is under way")
+        )
+
+    def test_pending_ones_are_written_once(self) -> None:
+        second = request(uid="r2", status=Status(RequestPhase.PENDING))
+        decision = decide([request(), second], seen(instance("old")), NOW)
+        assert only(decision, WriteStatus).request.uid == "r1"
+
+
+class TestTrust:
+    """Step 3, and bad input."""
+
+    def failed(self, decision: Decision) -> str:
+        assert not actions(decision, StopContainer)
+        assert not actions(decision, RunHook)
+        assert not actions(decision, PinContainers)
+        status = written(decision)
+        assert status.phase is RequestPhase.COMPLETED
+        assert status.states[0].phase is StatePhase.FAILED
+        return status.states[0].message
+
+    def test_unknown_container(self) -> None:
+        message = self.failed(one(request("nope"), instance("old")))
+        assert message == 'pod default/web has no container "nope"'
+
+    @pytest.mark.parametrize("kind", [ContainerKind.INIT, ContainerKind.EPHEMERAL])
+    def test_not_restartable_kinds(self, kind: ContainerKind) -> None:
+        message = self.failed(one(request(), instance("old"), pod=pod(PodContainer("app", kind=kind))))
+        assert message == f"is an {kind}: only containers and native sidecars can be recreated"
+
+    def test_native_sidecars_are_recreated(self) -> None:
+        view = pod(PodContainer("app", kind=ContainerKind.SIDECAR))
+        assert stops(one(request(), instance("old"), pod=view)) == ["old"]
+
+    def test_container_of_another_pod(self) -> None:
+        other = instance("old", pod_name="db", pod_uid="uid-of-db")
+        message = self.failed(one(request(), instance("own"), foreign={"old": other}))
+        assert message == "container ID containerd://old belongs to pod default/db with UID uid-of-db"
+
+    def test_another_container_of_the_pod(self) -> None:
+        message = self.failed(one(request(), instance("own"), instance("old", "side")))
+        assert message == 'container ID containerd://old is container "side", not "app"'
+
+    def test_labels_in_the_runtime_that_are_not_the_requests(self) -> None:
+        odd = instance("old", pod_namespace="kube-system")
+        assert "belongs to pod kube-system/web" in self.failed(one(request(), odd))
+
+    def test_odd_labels_on_an_instance_that_nobody_named(self) -> None:
+        odd = instance("new", created_at=2, pod_namespace="kube-system")
+        assert "containerd://new belongs to pod kube-system/web" in self.failed(one(request(), odd))
+
+    def test_another_runtime(self) -> None:
+        req = request(pinned={"app": replace(pin("old"), container_id="docker://old")})
+        message = self.failed(one(req, instance("old")))
+        assert message == "container ID docker://old is of runtime 'docker', this node has containerd"
+
+    def test_pod_of_another_uid(self) -> None:
+        message = self.failed(one(request(pod_uid="other"), instance("old")))
+        assert message == "pod has gone: the request is for UID other, default/web now has UID uid-of-web"
+
+    def test_without_the_label_the_pods_own_uid_counts(self) -> None:
+        req = request(pod_uid="")
+        assert stops(one(req, instance("old"))) == ["old"]
+        assert "belongs to pod" in self.failed(one(req, instance("old", pod_uid="earlier web")))
+
+    def test_a_static_pod_goes_by_its_uid_on_the_node(self) -> None:
+        mirror = pod(static_uid="0f1e")
+        assert stops(one(request(), instance("old", pod_uid="0f1e"), pod=mirror)) == ["old"]
+        assert "belongs to pod" in self.failed(one(request(), instance("old"), pod=mirror))
+
+    def test_a_malformed_request_fails_whoevers_turn_it_is(self) -> None:
+        bad = request(uid="bad", created="2026-01-02T00:00:00Z", error="spec.podName must be a string")
+        decision = decide([request(), bad], seen(instance("old")), NOW)
+        status = next(action.status for action in actions(decision, WriteStatus) if action.request is bad)
+        assert status.phase is RequestPhase.COMPLETED
+        assert status.message == "spec.podName must be a string"
+        assert status.states == (RecreateState("app", StatePhase.FAILED, "spec.podName must be a string"),)
+        assert only(decision, StopContainer).request.uid == "r1"
+
+
+class TestAlreadyRecreated:
+    """Steps 4 and 5."""
+
+    def test_another_id_is_awaited(self) -> None:
+        decision = one(request(), instance("new", created_at=2))
+        assert not stops(decision)
+        assert written(decision).states == (RecreateState("app", StatePhase.RECREATING),)
+
+    def test_a_higher_restart_count_is_awaited(self) -> None:
+        assert not stops(one(request(), instance("old", restart_count=1)))
+
+    def test_a_collected_id_is_no_mistake(self) -> None:
+        decision = one(request(), instance("new", created_at=2), foreign={"old": None})
+        assert written(decision).states[0].phase is StatePhase.RECREATING
+
+    def test_an_id_that_nobody_has_looked_up_decides_nothing(self) -> None:
+        decision = one(request(), instance("new", created_at=2), foreign={})
+        assert written(decision).states == (RecreateState("app"),)
+        assert decision.wake_at == NOW
+
+    def test_force_pins_what_runs_now_before_it_stops(self) -> None:
+        req = request(strategy=Strategy(force=True))
+        first = one(req, instance("new", created_at=2, restart_count=3))
+        assert only(first, PinContainers).pins == {"app": pin("new", 3)}
+        assert not stops(first)
+        assert not actions(first, WriteStatus)
+        second = one(replace(req, pinned={"app": pin("new", 3)}), instance("new", created_at=2, restart_count=3))
+        assert stops(second) == ["new"]
+
+    def test_force_does_not_stop_the_successor(self) -> None:
+        req = request(strategy=Strategy(force=True), pinned={"app": pin("new", 3)})
+        decision = one(req, instance("newer", created_at=3, restart_count=4), foreign={"new": None, "old": None})
+        assert written(decision).states[0].phase is StatePhase.RECREATING
+        assert not stops(decision)
+
+    def test_without_status_context_all_are_pinned_at_once(self) -> None:
+        req = request("app", "side", pinned={})
+        req = replace(req, containers=tuple(replace(container, context=None) for container in req.containers))
+        view = pod(PodContainer("app"), PodContainer("side"))
+        decision = one(req, instance("a"), instance("s", "side"), pod=view)
+        assert only(decision, PinContainers).pins == {"app": pin("a"), "side": pin("s")}
+
+    def test_what_would_fail_anyway_is_not_pinned(self) -> None:
+        req = replace(request(), containers=tuple(replace(c, context=None) for c in request().containers))
+        view = pod(PodContainer("app", restart_policy=RestartPolicy.NEVER))
+        decision = one(req, instance("a"), pod=view)
+        assert not actions(decision, PinContainers)
+        assert written(decision).states[0].phase is StatePhase.FAILED
+
+    def test_a_container_that_was_never_created_is_waited_for(self) -> None:
+        req = replace(request(), containers=tuple(replace(c, context=None) for c in request().containers))
+        quiet = one(req, first_seen={"r1": NOW})
+        assert quiet.wake_at == NOW + 1
+        assert written(quiet).states[0].message == ""
+        told = one(req, first_seen={"r1": NOW - 5})
+        assert written(told).states == (RecreateState("app", message="the container has not been created yet"),)
+        assert told.watch_runtime
+
+    def test_everything_collected_is_awaited(self) -> None:
+        decision = one(request(), foreign={"old": None})
+        assert written(decision).states[0].phase is StatePhase.RECREATING
+
+
+class TestRestartPolicy:
+    """Step 6."""
+
+    def test_never_is_not_stopped(self) -> None:
+        view = pod(PodContainer("app", restart_policy=RestartPolicy.NEVER))
+        decision = one(request(), instance("old"), pod=view)
+        assert not stops(decision)
+        message = written(decision).states[0].message
+        assert message == "restartPolicy is Never: kubelet would not start the container again"
+
+    def test_on_failure_is_stopped_and_fails_when_it_exits_0(self) -> None:
+        view = pod(PodContainer("app", restart_policy=RestartPolicy.ON_FAILURE))
+        assert stops(one(request(), instance("old"), pod=view)) == ["old"]
+        req = request(status=recreating(killed()))
+        failed = written(one(req, exited("old", exit_code=0), pod=view))
+        assert failed.states[0].message.startswith("the container exited with code 0 and restartPolicy is OnFailure")
+        assert one(req, exited("old", exit_code=143), pod=view).actions == ()
+
+    def test_a_pod_that_has_ended(self) -> None:
+        for known in (instance("old"), exited("old")):
+            decision = one(request(), known, pod=pod(phase="Failed"))
+            assert not stops(decision)
+            assert "the pod has ended (phase Failed)" in written(decision).states[0].message
+
+    def test_a_pod_that_is_being_deleted(self) -> None:
+        decision = one(request(), instance("old"), pod=pod(deleting=True))
+        assert not stops(decision)
+        assert written(decision).message == "pod is being deleted"
+
+    def test_a_pod_not_seen_yet_is_waited_for(self) -> None:
+        quiet = one(request(), instance("old"), pod=None, first_seen={"r1": NOW})
+        assert quiet.actions == ()
+        assert quiet.wake_at == NOW + 1
+        told = one(request(), instance("old"), pod=None, first_seen={"r1": NOW - 2}, pods_since=NOW - 1)
+        assert written(told).message == "waiting to see pod default/web on node node-a"
+        assert written(told).phase is RequestPhase.PENDING
+        assert told.wake_at == NOW + 59
+        unlisted = one(request(), pod=None, first_seen={"r1": NOW - 999}, pods_since=None)
+        assert written(unlisted).phase is RequestPhase.PENDING
+        resumed = one(request(status=recreating()), pod=None, first_seen={"r1": NOW - 2})
+        assert written(resumed).phase is RequestPhase.RECREATING
+
+    def test_a_pod_that_has_gone(self) -> None:
+        for decision in (
+            one(request(), pod=None, pod_gone=True),
+            one(request(), pod=None, first_seen={"r1": NOW - 61}, pods_since=0.0),
+        ):
+            assert written(decision).message == "pod has gone"
+            assert written(decision).states[0].phase is StatePhase.FAILED
+            assert reasons(decision) == [EventReason.FAILED]
+
+
+class TestUnreadyGrace:
+    """Step 7."""
+
+    STRATEGY = Strategy(unready_grace_seconds=20)
+
+    def test_waits_for_the_mark(self) -> None:
+        decision = one(request(strategy=self.STRATEGY), instance("old"), pod=pod(readiness_gate=True))
+        assert not stops(decision)
+        assert written(decision).phase is RequestPhase.RECREATING
+        assert written(decision).message == "waiting for the manager to make the pod unready"
+
+    def test_waits_for_the_grace_period_since_the_mark_was_seen(self) -> None:
+        req = request(strategy=self.STRATEGY, unready_acquired=True)
+        early = one(req, instance("old"), pod=pod(readiness_gate=True), unready_seen={"r1": 95.0})
+        assert not stops(early)
+        assert early.wake_at == 115.0
+        late = one(req, instance("old"), pod=pod(readiness_gate=True), unready_seen={"r1": 95.0}, now=115.0)
+        assert stops(late) == ["old"]
+
+    def test_a_pod_without_the_gate_is_not_waited_for(self) -> None:
+        decision = one(request(strategy=self.STRATEGY), instance("old"))
+        assert stops(decision) == ["old"]
+        assert "no readiness gate KruisePodReady" in written(decision).message
+        assert reasons(decision) == [EventReason.RECREATING, EventReason.NO_READINESS_GATE]
+
+    def test_is_behind_a_request_that_has_stopped_something(self) -> None:
+        req = request("app", "side", strategy=self.STRATEGY, status=recreating(killed()))
+        view = pod(PodContainer("app"), PodContainer("side"), readiness_gate=True)
+        assert stops(one(req, exited("old-app"), instance("old-side", "side"), pod=view)) == ["old-side"]
+
+    def test_the_missing_gate_is_told_at_the_end_too(self) -> None:
+        view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
+        req = request(strategy=self.STRATEGY, status=recreating(killed()))
+        decision = one(req, instance("new", created_at=2), pod=view)
+        assert written(decision).message.startswith("1 of 1 containers recreated; the pod has no readiness gate")
+
+
+class TestOrder:
+    """Step 8."""
+
+    VIEW = pod(PodContainer("a"), PodContainer("b"))
+
+    def two(self, **strategy: Any) -> Request:
+        return request("a", "b", strategy=Strategy(**strategy))
+
+    def test_the_second_waits_for_the_first_stop_to_end(self) -> None:
+        both = (instance("old-a", "a"), instance("old-b", "b"))
+        assert stops(one(self.two(), *both, pod=self.VIEW)) == ["old-a"]
+        going = one(self.two(), *both, pod=self.VIEW, busy={"old-a": "r1"}, sent={"old-a": "r1"})
+        assert stops(going) == []
+        ended = one(self.two(), exited("old-a", "a"), both[1], pod=self.VIEW)
+        assert stops(ended) == ["old-b"]
+
+    def test_ordered_waits_for_the_first_to_succeed(self) -> None:
+        req = self.two(ordered=True)
+        ended = one(req, exited("old-a", "a"), instance("old-b", "b"), pod=self.VIEW)
+        assert stops(ended) == []
+        done = replace(req, status=recreating(RecreateState("a", StatePhase.SUCCEEDED, is_killed=True)))
+        assert stops(one(done, instance("new-a", "a"), instance("old-b", "b"), pod=self.VIEW)) == ["old-b"]
+
+    def test_ordered_goes_on_after_a_failure_under_ignore(self) -> None:
+        req = self.two(ordered=True, failure_policy=FailurePolicy.IGNORE)
+        view = pod(PodContainer("a", restart_policy=RestartPolicy.NEVER), PodContainer("b"))
+        assert stops(one(req, instance("old-a", "a"), instance("old-b", "b"), pod=view)) == ["old-b"]
+
+    def test_a_failure_ends_the_request_under_fail(self) -> None:
+        view = pod(PodContainer("a"), PodContainer("b", restart_policy=RestartPolicy.NEVER), PodContainer("c"))
+        req = request("a", "b", "c")
+        decision = one(req, exited("old-a", "a"), instance("old-b", "b"), instance("old-c", "c"), pod=view)
+        assert not stops(decision)
+        status = written(decision)
+        assert status.phase is RequestPhase.COMPLETED
+        assert [state.phase for state in status.states] == [StatePhase.FAILED] * 3
+        assert status.states[0].message == 'not awaited: container "b" failed'
+        assert status.states[2].message == 'not started: container "b" failed'
+        assert status.message == "0 of 3 containers recreated; failed: a, b, c"
+
+
+class TestStop:
+    """Step 9."""
+
+    def test_the_requests_grace_wins_then_the_pods_then_30(self) -> None:
+        strategy = Strategy(grace_seconds=5)
+        assert only(one(request(strategy=strategy), instance("old")), StopContainer).seconds == 5
+        assert only(one(request(), instance("old", grace_seconds=7)), StopContainer).seconds == 7
+        assert only(one(request(), instance("old", grace_seconds=None)), StopContainer).seconds == 30
+        assert only(one(request(), instance("old", grace_seconds=0)), StopContainer).seconds == 2
+
+    def test_the_hook_comes_first(self) -> None:
+        decision = one(request(), instance("old", hook=HOOK, grace_seconds=12), first_seen={"r1": NOW})
+        assert only(decision, RunHook).seconds == 12
+        assert not stops(decision)
+        assert not actions(decision, WriteStatus)
+        assert decision.wake_at == NOW + 1
+
+    def test_a_hook_that_takes_a_while_is_told(self) -> None:
+        decision = one(request(), instance("old", hook=HOOK), first_seen={"r1": NOW - 2}, busy={"old": "r1"})
+        assert written(decision) == recreating(RecreateState("app", StatePhase.RECREATING))
+
+    def test_what_else_has_happened_is_told_at_once(self) -> None:
+        view = pod(
+            PodContainer("a", container_id="containerd://new", running=True, ready=True),
+            PodContainer("b"),
+        )
+        instances = (instance("new", "a", created_at=2), instance("old-b", "b", hook=HOOK))
+        decision = one(request("a", "b"), *instances, pod=view, first_seen={"r1": NOW})
+        assert actions(decision, RunHook)
+        assert written(decision).states[0].phase is StatePhase.SUCCEEDED
+
+    def test_no_hook_without_grace(self) -> None:
+        decision = one(request(strategy=Strategy(grace_seconds=0)), instance("old", hook=HOOK))
+        assert not actions(decision, RunHook)
+        assert only(decision, StopContainer).seconds == 2
+
+    def test_the_end_of_the_hook_is_written_before_the_stop(self) -> None:
+        req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
+        ended = {"old": HookResult(3.0)}
+        first = one(req, instance("old", hook=HOOK), hooks=ended)
+        assert written(first) == recreating(killed())
+        assert not stops(first)
+        second = one(request(status=recreating(killed())), instance("old", hook=HOOK), hooks=ended)
+        assert only(second, StopContainer).seconds == 27
+        assert not actions(second, WriteStatus)
+
+    def test_a_failed_hook_is_an_event_and_a_message(self) -> None:
+        req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
+        decision = one(req, instance("old", hook=HOOK), hooks={"old": HookResult(40.0, "exit code 1: no")})
+        assert written(decision) == recreating(killed(message="preStop hook failed: exit code 1: no"))
+        assert reasons(decision) == [EventReason.HOOK_FAILED]
+        later = request(status=recreating(killed(message="preStop hook failed: exit code 1: no")))
+        stop = one(later, instance("old", hook=HOOK), hooks={"old": HookResult(40.0, "exit code 1: no")})
+        assert only(stop, StopContainer).seconds == 2
+        view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
+        done = one(later, instance("new", created_at=2), pod=view)
+        assert written(done).states[0].message == "preStop hook failed: exit code 1: no"
+
+    def test_is_killed_means_no_second_hook(self) -> None:
+        decision = one(request(status=recreating(killed())), instance("old", hook=HOOK))
+        assert not actions(decision, RunHook)
+        assert stops(decision) == ["old"]
+
+    def test_a_created_container_is_waited_for(self) -> None:
+        decision = one(request(), instance("old", state=ContainerState.CREATED), first_seen={"r1": 0.0})
+        assert not stops(decision)
+        assert written(decision).states[0].message == "the container is created but not started yet"
+        assert decision.watch_runtime
+
+    def test_an_unknown_state_is_stopped(self) -> None:
+        assert stops(one(request(), instance("old", state=ContainerState.UNKNOWN))) == ["old"]
+
+    def test_errors_are_retried_with_back_off_and_the_grace_that_is_left(self) -> None:
+        req = request(status=recreating(killed()))
+        failed = StopAttempt(2, first_sent=90.0, ended=99.5, error="broken")
+        wait = one(req, instance("old"), stops={"old": failed}, sent={"old": "r1"})
+        assert not stops(wait)
+        assert wait.wake_at == 100.5
+        assert written(wait).states[0].message == "stopping failed: broken"
+        again = one(req, instance("old"), stops={"old": failed}, sent={"old": "r1"}, now=100.5)
+        assert only(again, StopContainer).seconds == 19.5
+        assert [retry_delay(attempts) for attempts in (1, 2, 3, 4, 9)] == [0.5, 1, 2, 4, 50]
+
+    def test_five_errors_are_enough(self) -> None:
+        failed = StopAttempt(5, first_sent=0.0, ended=99.0, error="broken")
+        decision = one(request(status=recreating(killed())), instance("old"), stops={"old": failed})
+        assert written(decision).states[0].message == "stopping failed 5 times, last with: broken"
+
+    def test_a_container_that_runs_on_after_its_stop(self) -> None:
+        req = request(status=recreating(killed()))
+        done = {"old": StopAttempt(1, first_sent=95.0, ended=99.0)}
+        settling = one(req, instance("old"), stops=done)
+        assert settling.actions == ()
+        assert settling.wake_at == 100.5
+        decision = one(req, instance("old"), stops=done, now=109.0)
+        assert "but it still runs" in written(decision).states[0].message
+
+    def test_draining_starts_nothing_but_finishes_a_hook(self) -> None:
+        assert not stops(one(request(), instance("old"), draining=True))
+        assert not actions(one(request(), instance("old", hook=HOOK), draining=True), RunHook)
+        begun = request(status=recreating(killed()))
+        assert stops(one(begun, instance("old", hook=HOOK), hooks={"old": HookResult(1.0)}, draining=True)) == ["old"]
+
+
+class TestMoves:
+    def test_completed_is_final(self) -> None:
+        done = Status(RequestPhase.COMPLETED)
+        with pytest.raises(IllegalMoveError, match="Completed -> Recreating"):
+            check_move(done, Status(RequestPhase.RECREATING))
+
+    def test_final_states_do_not_move(self) -> None:
+        old = recreating(RecreateState("app", StatePhase.SUCCEEDED))
+        with pytest.raises(IllegalMoveError, match="container app: Succeeded -> Failed"):
+            check_move(old, recreating(RecreateState("app", StatePhase.FAILED)))

@@ -1,0 +1,107 @@
+"""The CRI edge against the local runtime: real processes, real signals, a real stream of events."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from daemon.core.api.types import Request
+from daemon.core.recreate.actions import RunHook
+from daemon.core.recreate.observation import Hook
+from daemon.cri.runtime import connect
+from daemon.kubelet.runtime_status import ContainerState
+from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from daemon.localnode.runtime import ProcessRuntime
+from daemon.node.hooks import HookRunner
+from tests.support.local_runtime import PATIENCE, connected, content, eventually, gone, until
+from tests.support.scripted_cri import labels
+
+POD_UID = "uid-of-web"
+
+
+async def started(runtime: ProcessRuntime, script: str) -> str:
+    """A container of kubelet's kind; its ID."""
+    async with connected(runtime.socket) as client:
+        sandbox = await client.sandbox("web")
+        container = await client.create(sandbox, script, attempt=2, labels=labels(POD_UID, "app", "web"))
+        await client.start(container)
+        return container
+
+
+async def test_a_container_is_found_run_in_and_stopped(tmp_path: Path) -> None:
+    runtime = ProcessRuntime(tmp_path / "root", tmp_path / "s")
+    await runtime.start()
+    try:
+        container = await started(
+            runtime,
+            f"trap 'echo term >> {tmp_path}/said; exit 7' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done",
+        )
+        node = await connect([str(runtime.socket)])
+        (instance,) = await node.instances(POD_UID)
+        assert (instance.id, instance.name, instance.restart_count) == (container, "app", 2)
+        assert (await node.find(instance.pin)) == instance
+        stream = node.events()
+        step = asyncio.create_task(anext(stream))
+        request = Request("shop", "crr", "u", "1", "2026-01-01T00:00:00Z", "web", POD_UID, "node", ())
+        hook = Hook(kind="exec", command=("sh", "-c", f"echo hook >> {tmp_path}/said"))
+        hooks = HookRunner(node)
+        await until((tmp_path / "up").exists)
+
+        assert (await hooks.run(RunHook(request, instance, hook, 10), "")).error == ""
+        running = await node.detail(instance)
+        await node.stop(instance, 10)
+        exited = await node.detail(instance)
+
+        assert running.running_seconds is not None
+        assert (exited.state, exited.exit_code) == (ContainerState.EXITED, 7)
+        assert (tmp_path / "said").read_text() == "hook\nterm\n"
+        assert await asyncio.wait_for(step, PATIENCE) == POD_UID
+        await stream.aclose()
+        await node.close()
+    finally:
+        await runtime.stop()
+
+
+async def test_a_hook_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    runtime = ProcessRuntime(tmp_path / "root", tmp_path / "s")
+    await runtime.start()
+    try:
+        await started(runtime, "exec sleep 1000")
+        node = await connect([str(runtime.socket)])
+        (instance,) = await node.instances(POD_UID)
+        script = f"echo $$ > {tmp_path}/pid; exec sleep 1000"
+
+        with pytest.raises(RuntimeCallError) as caught:
+            await node.execute(instance, ("sh", "-c", script), 1)
+
+        assert caught.value.code == "DEADLINE_EXCEEDED"
+        await gone(int(await content(tmp_path / "pid")))
+        await node.close()
+    finally:
+        await runtime.stop()
+
+
+async def test_containers_are_known_again_after_the_runtime_restarted(tmp_path: Path) -> None:
+    runtime = ProcessRuntime(tmp_path / "root", tmp_path / "s")
+    await runtime.start()
+    container = await started(runtime, "exec sleep 1000")
+    node = await connect([str(runtime.socket)])
+    assert [found.id for found in await node.instances(POD_UID)] == [container]
+
+    await runtime.stop(keep_containers=True)
+    with pytest.raises(RuntimeUnavailableError):
+        await node.instances(POD_UID)
+    runtime = ProcessRuntime(tmp_path / "root", tmp_path / "s")
+    await runtime.start()
+    try:
+
+        async def known() -> bool:
+            try:
+                return [found.id for found in await node.instances(POD_UID)] == [container]
+            except RuntimeUnavailableError:
+                return False
+
+        await eventually(known)
+        await node.close()
+    finally:
+        await runtime.stop()

@@ -1,0 +1,315 @@
+"""One or several runtimes behind the port: whose is a pod, which ID is meant, and whose events are heard."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from cri_stubs import api_pb2
+from daemon.core.api.types import Pin
+from daemon.cri import runtime as module
+from daemon.cri.client import CriClient
+from daemon.cri.runtime import Connection, NodeRuntime, connect
+from daemon.kubelet.runtime_status import ContainerState
+from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from daemon.ports import Runtime
+from tests.support.scripted_cri import ScriptedRuntime, serving
+
+PATIENCE = 20.0
+
+Start = Callable[..., Coroutine[Any, Any, NodeRuntime]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Serve scripted runtimes and connect to them."""
+    async with AsyncExitStack() as stack:
+
+        async def run(*servers: ScriptedRuntime) -> NodeRuntime:
+            connections = []
+            for number, server in enumerate(servers):
+                endpoint = await stack.enter_async_context(serving(server, tmp_path / f"{number}.sock"))
+                connections.append(Connection(CriClient(endpoint), server.name, server.version))
+            node = NodeRuntime(connections)
+            stack.push_async_callback(node.close)
+            return node
+
+        yield run
+
+
+def event(pod_uid: str) -> api_pb2.ContainerEventResponse:
+    return api_pb2.ContainerEventResponse(
+        pod_sandbox_status=api_pb2.PodSandboxStatus(metadata=api_pb2.PodSandboxMetadata(uid=pod_uid))
+    )
+
+
+async def test_connect_asks_each_socket_what_it_is(tmp_path: Path) -> None:
+    calls: list[str] = []
+    server = ScriptedRuntime(name="containerd", version="2.1.0")
+    server.add("a1")
+    async with serving(server, tmp_path / "s") as endpoint:
+        node: Runtime = await connect([endpoint], on_call=lambda method, _code, _seconds: calls.append(method))
+
+        assert node.names == {"containerd"}
+        (found,) = await node.instances("uid-1")
+        assert (found.id, found.runtime) == ("a1", "containerd")
+        assert calls == ["ListContainers"]
+        await node.close()  # type: ignore[attr-defined]  # the port has no close
+
+
+async def test_the_instances_of_one_pod_only(start: Start) -> None:
+    server = ScriptedRuntime(ignore_filters=True)
+    server.add("a1", "uid-1")
+    server.add("b1", "uid-2")
+    node = await start(server)
+
+    assert [found.id for found in await node.instances("uid-1")] == ["a1"]
+    assert await node.instances("uid-3") == ()
+
+
+@pytest.mark.parametrize("uid", ["", " ", "\ud800", "x" * 10_000, "a\nb", "a=b"])
+async def test_what_cannot_be_a_uid_is_not_asked_for(start: Start, uid: str) -> None:
+    server = ScriptedRuntime()
+    server.add("a1", "")
+    node = await start(server)
+
+    assert await node.instances(uid) == ()
+    assert server.asked == []
+
+
+async def test_find_takes_the_exact_id_only(start: Start) -> None:
+    server = ScriptedRuntime(name="containerd")
+    server.add("abcdef", "uid-9")
+    node = await start(server)
+
+    found = await node.find(Pin("containerd://abcdef"))
+
+    assert found is not None
+    assert (found.id, found.pod_uid) == ("abcdef", "uid-9")
+    assert await node.find(Pin("containerd://abc")) is None
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "container_id", ["", "abcdef", "docker://abcdef", "containerd://", "containerd://\ud800", "x://"]
+)
+async def test_find_of_what_cannot_be_here_asks_nobody(start: Start, container_id: str) -> None:
+    server = ScriptedRuntime(name="containerd")
+    server.add("abcdef")
+    node = await start(server)
+
+    assert await node.find(Pin(container_id)) is None
+    assert server.asked == []
+
+
+async def test_detail_is_of_now(start: Start) -> None:
+    server = ScriptedRuntime()
+    status = server.add("a1", started_at=1)
+    node = await start(server)
+    (listed,) = await node.instances("uid-1")
+
+    running = await node.detail(listed)
+    status.state = api_pb2.CONTAINER_EXITED
+    status.exit_code = 3
+    exited = await node.detail(listed)
+
+    assert running.state is ContainerState.RUNNING
+    assert running.running_seconds is not None
+    assert running.running_seconds > 0
+    assert (exited.state, exited.exit_code) == (ContainerState.EXITED, 3)
+
+
+async def test_detail_of_a_removed_or_truncated_id_is_not_found(start: Start) -> None:
+    server = ScriptedRuntime()
+    server.add("abcdef")
+    node = await start(server)
+    (listed,) = await node.instances("uid-1")
+
+    for other in ("zzz", "abc"):
+        with pytest.raises(RuntimeCallError) as caught:
+            await node.detail(replace(listed, id=other))
+        assert caught.value.not_found
+
+
+async def test_stop_and_a_stop_of_what_is_gone(start: Start) -> None:
+    server = ScriptedRuntime()
+    status = server.add("a1")
+    node = await start(server)
+    (listed,) = await node.instances("uid-1")
+
+    await node.stop(listed, 7)
+    assert status.state == api_pb2.CONTAINER_EXITED
+    server.containers.clear()
+    await node.stop(listed, 7)
+
+    assert [request.timeout for request in server.requests("StopContainer")] == [7, 7]
+
+
+async def test_other_errors_of_a_stop_are_raised(start: Start) -> None:
+    server = ScriptedRuntime(fail={"StopContainer": (grpc.StatusCode.INTERNAL, "wedged")})
+    server.add("a1")
+    node = await start(server)
+    (listed,) = await node.instances("uid-1")
+
+    with pytest.raises(RuntimeCallError, match="wedged"):
+        await node.stop(listed, 7)
+    with pytest.raises(RuntimeCallError, match="no runtime 'docker'"):
+        await node.stop(replace(listed, runtime="docker"), 7)
+
+
+async def test_execute_gives_the_result(start: Start) -> None:
+    server = ScriptedRuntime(executed=api_pb2.ExecSyncResponse(exit_code=1, stderr=b"no"))
+    server.add("a1")
+    node = await start(server)
+    (listed,) = await node.instances("uid-1")
+
+    result = await node.execute(listed, ("false",), 5)
+
+    assert (result.exit_code, result.stderr) == (1, b"no")
+
+
+async def test_a_pods_runtime_is_searched_once(start: Start) -> None:
+    one, other = ScriptedRuntime(name="containerd"), ScriptedRuntime(name="cri-o")
+    other.add("b1", "uid-2")
+    node = await start(one, other)
+
+    for _ in range(3):
+        (found,) = await node.instances("uid-2")
+        assert found.runtime == "cri-o"
+
+    assert node.names == {"containerd", "cri-o"}
+    assert (len(one.asked), len(other.asked)) == (1, 3)
+
+
+async def test_a_pod_that_its_runtime_forgot_is_searched_again(start: Start) -> None:
+    one, other = ScriptedRuntime(), ScriptedRuntime()
+    one.add("a1", "uid-1")
+    node = await start(one, other)
+    assert len(await node.instances("uid-1")) == 1
+
+    other.containers, one.containers = one.containers, []
+
+    assert [found.id for found in await node.instances("uid-1")] == ["a1"]
+    assert await node.instances("uid-7") == ()
+
+
+async def test_what_is_remembered_is_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_PODS", 2)
+    one, other = ScriptedRuntime(), ScriptedRuntime()
+    for uid in ("uid-1", "uid-2", "uid-3"):
+        one.add(f"of-{uid}", uid)
+    node = await start(one, other)
+    for uid in ("uid-1", "uid-2", "uid-3"):
+        assert len(await node.instances(uid)) == 1
+    other.asked.clear()
+
+    assert len(await node.instances("uid-3")) == 1
+    assert other.asked == []
+    assert len(await node.instances("uid-1")) == 1
+    assert len(other.asked) == 1
+
+
+async def test_one_silent_runtime_hides_no_pod_of_the_other(start: Start) -> None:
+    silent = ScriptedRuntime(fail={"ListContainers": (grpc.StatusCode.UNAVAILABLE, "starting")})
+    sound = ScriptedRuntime()
+    sound.add("b1", "uid-2")
+    node = await start(silent, sound)
+
+    assert [found.id for found in await node.instances("uid-2")] == ["b1"]
+    with pytest.raises(RuntimeUnavailableError):
+        await node.instances("uid-1")
+
+
+async def test_two_runtimes_of_one_name_are_told_apart_by_their_containers(start: Start) -> None:
+    one, other = ScriptedRuntime(name="containerd"), ScriptedRuntime(name="containerd")
+    other.add("b1", "uid-2")
+    node = await start(one, other)
+    found = await node.find(Pin("containerd://b1"))
+    assert found is not None
+
+    assert (await node.detail(found)).state is ContainerState.RUNNING
+    await node.stop(found, 2)
+    assert len(one.requests("StopContainer")) == 1
+    (again,) = await node.instances("uid-2")
+    await node.stop(again, 2)
+
+    assert again.state is ContainerState.EXITED
+    assert len(one.requests("StopContainer")) == 1  # by then the pod's runtime was known
+    one.fail["StopContainer"] = (grpc.StatusCode.UNAVAILABLE, "down")
+    with pytest.raises(RuntimeUnavailableError):  # it may be the one that is down which has it
+        await node.stop(replace(found, id="zzz", pod_uid="uid-3"), 2)
+
+
+async def test_events_of_one_runtime(start: Start) -> None:
+    server = ScriptedRuntime()
+    node = await start(server)
+    stream = node.events()
+    step = asyncio.create_task(anext(stream))
+    await asyncio.wait_for(server.listening.wait(), PATIENCE)
+    server.emit(event("uid-1"))
+
+    assert await asyncio.wait_for(step, PATIENCE) == "uid-1"
+
+    await stream.aclose()
+    await asyncio.wait_for(server.cancelled.wait(), PATIENCE)
+
+
+async def test_events_of_several_runtimes_are_merged(start: Start) -> None:
+    one, other = ScriptedRuntime(name="containerd", version="2.0.0"), ScriptedRuntime(name="cri-o", version="1.28.3")
+    node = await start(one, other)
+    stream = node.events()
+    step = asyncio.create_task(anext(stream))
+    for server in (one, other):
+        await asyncio.wait_for(server.listening.wait(), PATIENCE)
+
+    one.emit(event("uid-1"))
+    assert await asyncio.wait_for(step, PATIENCE) == "uid-1"
+    other.emit(event("uid-2"))
+    assert await asyncio.wait_for(anext(stream), PATIENCE) == "uid-2"
+    one.emit(None)
+    with pytest.raises(RuntimeUnavailableError):
+        await asyncio.wait_for(anext(stream), PATIENCE)
+
+    await asyncio.wait_for(other.cancelled.wait(), PATIENCE)
+
+
+async def test_one_runtime_without_events_means_polling(start: Start) -> None:
+    one, other = ScriptedRuntime(), ScriptedRuntime()
+    other.fail["GetContainerEvents"] = (grpc.StatusCode.UNIMPLEMENTED, "unknown method")
+    node = await start(one, other)
+
+    with pytest.raises(NotImplementedError):
+        await asyncio.wait_for(anext(node.events()), PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "streams"),
+    [
+        ("containerd", "1.6.20~ds1", False),
+        ("containerd", "v1.7.22", False),
+        ("containerd", "2.0.0-rc.1", True),
+        ("containerd", "v2.1.4", True),
+        ("containerd", "", False),
+        ("cri-o", "1.27.9", False),
+        ("cri-o", "1.30.0", True),
+        ("docker", "24.0", True),
+    ],
+)
+async def test_kubelets_events_are_never_taken_away(start: Start, name: str, version: str, streams: bool) -> None:
+    server = ScriptedRuntime(name=name, version=version)
+    node = await start(server)
+    step = asyncio.create_task(anext(node.events()))
+
+    if streams:
+        await asyncio.wait_for(server.listening.wait(), PATIENCE)
+        server.emit(event("uid-1"))
+        assert await asyncio.wait_for(step, PATIENCE) == "uid-1"
+    else:
+        with pytest.raises(NotImplementedError, match="beside kubelet"):
+            await asyncio.wait_for(step, PATIENCE)
+        assert server.listeners == []

@@ -1,0 +1,227 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from daemon.core.api.pod import ContainerKind
+from daemon.forecast.inputs import Join, Running
+from daemon.forecast.render import draw, render, report_from, shape
+from daemon.forecast.report import Change, ForecastInput, Outcome, Report, forecast, parse_stored
+from daemon.kubelet.hash.container_hash import container_hash
+from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH
+
+Json = dict[str, Any]
+SPEC: Json = {"name": "app", "image": "nginx:1.25", "resources": {}, "terminationMessagePath": "/dev/termination-log"}
+
+
+def stored(version: str, spec: Json = SPEC) -> str:
+    value = container_hash(spec, version)
+    assert value is not None
+    return f"{value:x}"
+
+
+def one(
+    stored_hash: str | None, spec: Json | None = SPEC, kind: ContainerKind = ContainerKind.REGULAR, pod: str = "web"
+) -> ForecastInput:
+    return ForecastInput("shop", pod, "app", "c1", stored_hash, spec, kind)
+
+
+def judged(container: ForecastInput, from_version: str, to_version: str) -> tuple[str, str]:
+    (found,) = forecast([container], from_version, to_version).containers
+    return found.outcome.value, found.reason
+
+
+ERAS = "kubelet 1.30 hashes the whole container's JSON, 1.31 name and image alone"
+DUMPS = "kubelet 1.15 hashes a dump of the whole container, 1.16 the whole container's JSON"
+BETWEEN = "fields that came between 1.7 and 1.9 count: VolumeDevices, MountPropagation, AllowPrivilegeEscalation"
+CHANGED = "the spec is not the one it was started with: kubelet 1.31 would rebuild it, too"
+NO_POD = "the pod, or this container in it, is not among the pods that were given"
+INIT, SIDECAR, EPHEMERAL = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.EPHEMERAL
+SINCE_1_32 = "kubelet 1.32 compares the hash of a sidecar, 1.31 did not"
+NOT = ", and this is not what is stored"
+CASES: list[tuple[ForecastInput, str, str, str, str]] = [
+    (one(stored("1.30")), "1.30", "1.31", "rebuild", ERAS),
+    (one(stored("1.15")), "1.15", "1.16", "rebuild", DUMPS),
+    (one(stored("1.7")), "v1.7.16", "v1.9.11", "rebuild", BETWEEN),
+    (one(stored("1.9")), "1.9", "1.8", "rebuild", "fields that came between 1.8 and 1.9 count: VolumeDevices"),
+    (one(stored("1.31")), "1.31", "1.36", "keep", "the hash stays the same"),
+    (one(stored("1.20")), "1.20", "1.30", "keep", "the hash stays the same"),
+    (one(stored("1.31")), "1.30", "1.31", "keep", "the hash stays the same"),
+    (one("abc"), "1.31", "1.32", "rebuild", CHANGED),
+    (one("abc"), "1.6", "1.7", "rebuild", "kubelet 1.7 hashes a dump of the whole container" + NOT),
+    (one(None), "1.30", "1.31", "unknown", "the container has no hash of kubelet's on it"),
+    (one("x" * 50), "1.30", "1.31", "unknown", f"the hash on the container is none: {'x' * 40!r}"),
+    (one("abc", None), "1.30", "1.31", "unknown", NO_POD),
+    (one("abc", SPEC | {"newer": 1}), "1.29", "1.30", "unknown", "container.newer is not known to kubelet 1.30"),
+    (one("abc", kind=INIT), "1.30", "1.31", "keep", "kubelet does not compare the hash of an init container"),
+    (one(None, kind=EPHEMERAL), "1.30", "1.31", "keep", "kubelet does not compare the hash of an ephemeral container"),
+    (one("abc", kind=SIDECAR), "1.30", "1.27", "unknown", "kubelet 1.27 knows no sidecars"),
+    (one("abc", kind=SIDECAR), "1.29", "1.28", "unknown", "kubelet 1.28 knows no sidecars"),
+    (
+        one(stored("1.30"), kind=SIDECAR),
+        "1.30",
+        "1.31",
+        "keep",
+        "kubelet compares the hash of a sidecar since 1.32 only",
+    ),
+    (one(stored("1.30"), kind=SIDECAR), "1.30", "1.32", "rebuild", ERAS.replace("1.31", "1.32")),
+    (one(stored("1.30"), kind=SIDECAR), "1.31", "1.32", "rebuild", SINCE_1_32),
+    (one(stored("1.30"), kind=SIDECAR), "1.32", "1.33", "rebuild", CHANGED.replace("1.31", "1.32")),
+    (one(stored("1.32"), kind=SIDECAR), "1.32", "1.33", "keep", "the hash stays the same"),
+]
+
+
+@pytest.mark.parametrize(("container", "from_version", "to_version", "outcome", "reason"), CASES)
+def test_outcomes(container: ForecastInput, from_version: str, to_version: str, outcome: str, reason: str) -> None:
+    assert judged(container, from_version, to_version) == (outcome, reason)
+
+
+def test_what_changed_since_the_start_is_told_by_meaning() -> None:
+    limits = {"resources": {"limits": {"cpu": "0.5"}}}
+    same = replace(one(stored("1.31"), SPEC | {"resources": {"limits": {"cpu": "500m"}}}), started_with=SPEC | limits)
+    other = replace(one("abc"), pod="x", started_with=SPEC | {"image": "nginx:1.24", "workingDir": "/"})
+    report = forecast([same, other, replace(one("abc"), pod="y")], "1.31", "1.32")
+    changed = (
+        Change('image: "nginx:1.24" → "nginx:1.25" (needs a restart)', restart=True),
+        Change('workingDir: "/" → absent (needs a restart)', restart=True),
+    )
+    assert [each.changes for each in report.containers] == [(), changed, None]
+    assert report_from(shape(report)) == report
+    table = render([report], "table")
+    assert "the hash stays the same; the spec means what it was started with" in table
+    assert f"{CHANGED}; changed since its start: image: " in table
+    assert table.count(CHANGED) == 2
+
+
+def mixed() -> Report:
+    return forecast(
+        [one(stored("1.31"), pod="b"), one(stored("1.30"), pod="a"), one(None, pod="c")], "v1.31.4", "1.32", node="n1"
+    )
+
+
+def test_totals_and_order() -> None:
+    report = mixed()
+    assert report.totals == {Outcome.KEEP: 1, Outcome.REBUILD: 1, Outcome.UNKNOWN: 1}
+    assert [each.pod for each in report.containers] == ["a", "b", "c"]
+
+
+def test_what_differs_now_is_counted_whatever_comes() -> None:
+    containers = [one(stored("1.30")), one(stored("1.31")), one("abc", kind=ContainerKind.INIT), one(None)]
+    assert forecast(containers, "1.31", "1.30").differing_now == 1
+    assert forecast(containers, "1.30", "1.30").differing_now == 1
+    sidecars = [one("abc", kind=ContainerKind.SIDECAR)]
+    assert [forecast(sidecars, version, "1.36").differing_now for version in ("1.31", "1.32")] == [0, 1]
+    assert forecast([], "1.30", "1.30").totals == dict.fromkeys(Outcome, 0)
+
+
+@pytest.mark.parametrize(("from_version", "to_version"), [("1.30", "soon"), ("soon", "1.30")])
+def test_what_is_no_version(from_version: str, to_version: str) -> None:
+    with pytest.raises(ValueError, match="'soon' is no version"):
+        forecast([], from_version, to_version)
+
+
+def test_a_version_that_is_newer_than_what_is_known_is_said_to_be() -> None:
+    assert forecast([], "1.36", "1.36").notes == ()
+    assert forecast([], "1.36", "1.40").notes == (
+        "1.40 is newer than 1.36, the newest that is known: taken to hash as that does",
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"), [("5cede6d7", 0x5CEDE6D7), ("0", 0), ("", None), (None, None), ("-1", None), ("0x1", None)]
+)
+def test_the_annotation(annotation: str | None, value: int | None) -> None:
+    assert parse_stored(annotation) == value
+
+
+def running(container_id: str, uid: str, name: str) -> Running:
+    return Running(container_id, "shop", "web", uid, name, "abc")
+
+
+POD: Json = {
+    "metadata": {"uid": "u1"},
+    "spec": {
+        "containers": [{"name": "app"}],
+        "initContainers": [{"name": "setup"}, {"name": "proxy", "restartPolicy": "Always"}],
+        "ephemeralContainers": [{"name": "debug"}],
+    },
+}
+
+
+def test_specs_are_found_by_pod_and_name() -> None:
+    names = ("app", "setup", "proxy", "debug", "gone")
+    join = Join([running(name, "u1", name) for name in names] + [running("other", "u2", "app")])
+    found = {each.id: each for each in join.pod(POD)}
+    assert {name: found[name].kind for name in names} == {
+        "app": ContainerKind.REGULAR,
+        "setup": ContainerKind.INIT,
+        "proxy": ContainerKind.SIDECAR,
+        "debug": ContainerKind.EPHEMERAL,
+        "gone": ContainerKind.REGULAR,
+    }
+    assert (found["app"].spec, found["gone"].spec) == ({"name": "app"}, None)
+    assert [each.id for each in join.rest()] == ["other"]
+    assert join.rest() == []
+
+
+def test_a_static_pod_is_found_by_its_mirror() -> None:
+    join = Join([running("c1", "hash", "app")])
+    mirror = {**POD, "metadata": {"uid": "mirror", "annotations": {ANNOTATION_CONFIG_HASH: "hash"}}}
+    assert [each.spec for each in join.pod(mirror)] == [{"name": "app"}]
+
+
+@pytest.mark.parametrize(
+    "pod", [{}, {"metadata": 1, "spec": []}, {"metadata": {"uid": ""}}, {"metadata": {"uid": "u2"}}]
+)
+def test_pods_that_run_nothing_here(pod: Json) -> None:
+    join = Join([running("c1", "u1", "app"), running("c2", "", "by hand")])
+    assert join.pod(pod) == []
+    assert {each.id for each in join.rest()} == {"c1", "c2"}
+
+
+def test_table() -> None:
+    first, *_, last = render([mixed()], "table").splitlines()
+    assert first.split() == ["NAMESPACE", "POD", "CONTAINER", "STORED", "EXPECTED", "OUTCOME", "REASON"]
+    assert last == "node n1: 1 keep, 1 rebuild, 1 unknown (kubelet v1.31.4 to 1.32)"
+    assert f"shop       b    app        {int(stored('1.31'), 16)}" in render([mixed()], "table")
+
+
+def test_a_table_without_containers_and_without_a_report() -> None:
+    failed = forecast([], "1.30", "1.31", node="n2").failing("no daemon")
+    assert render([forecast([], "1.30", "1.40"), failed], "table") == (
+        "0 keep, 0 rebuild, 0 unknown (kubelet 1.30 to 1.40)\n"
+        "1.40 is newer than 1.36, the newest that is known: taken to hash as that does\n\n"
+        "node n2: no report\nno daemon"
+    )
+
+
+def test_json_and_yaml_say_the_same() -> None:
+    as_json = json.loads(render([mixed()], "json"))
+    assert as_json == yaml.safe_load(render([mixed()], "yaml")) == shape(mixed())
+    assert as_json["totals"] == {"keep": 1, "rebuild": 1, "unknown": 1}
+    assert as_json["containers"][0]["targetHash"] == container_hash(SPEC, "1.32")
+    assert json.loads(render([mixed(), mixed()], "json")) == [as_json, as_json]
+
+
+def test_a_report_survives_the_way_through_json() -> None:
+    report = mixed().failing("only for the test")
+    assert report_from(json.loads(json.dumps(shape(report)))) == report
+
+
+@pytest.mark.parametrize("body", [{}, {"containers": 1}, {"containers": [{}]}, shape(mixed()) | {"containers": [1]}])
+def test_an_answer_that_is_no_report(body: Json) -> None:
+    found = report_from(body)
+    assert found.failed
+    assert found.notes == ("its daemon's answer cannot be read",)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_the_picture(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"nodes.{ending}"
+    draw([mixed(), forecast([], "1.30", "1.31", node="n2")], str(path))
+    assert path.stat().st_size > 1000
+    if ending == "svg":
+        assert "<svg" in path.read_text()

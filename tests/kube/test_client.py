@@ -1,0 +1,357 @@
+"""Calls to an API server that is sound, slow, broken, or says no."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from daemon import __version__
+from daemon.kube.client import Deadlines, KubeClient
+from daemon.kube.config import Access
+from daemon.kube.errors import MalformedAnswerError, ResourceMissingError, decode, from_answer
+from daemon.kube.resources import EVENTS, PODS, REQUESTS, WatchEvent
+from daemon.kube.stream import LONGEST_LINE, lines
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
+from tests.support.scripted_api import (
+    FixedAccess,
+    Reply,
+    ScriptedApi,
+    bookmark,
+    event,
+    failure,
+    hang,
+    listing,
+    refuse,
+    reply,
+    scripted_api,
+    stream,
+    vanish,
+)
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ScriptedApi]:
+    async with scripted_api() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(api: ScriptedApi) -> AsyncIterator[KubeClient]:
+    async with KubeClient(FixedAccess(api.url, "Bearer t")) as made:
+        yield made
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}}
+
+
+def name_of(obj: Mapping[str, Any]) -> str:
+    name: str = obj["metadata"]["name"]
+    return name
+
+
+async def follow(client: KubeClient, opened: asyncio.Event | None = None) -> None:
+    async with client.watch(PODS, "5") as events:
+        if opened is not None:
+            opened.set()
+        async for _ in events:
+            pass
+
+
+def test_paths_of_objects() -> None:
+    assert PODS.path() == "/api/v1/pods"
+    assert PODS.path("a", "b") == "/api/v1/namespaces/a/pods/b"
+    base = "/apis/apps.kruise.io/v1alpha1/namespaces/a/containerrecreaterequests"
+    assert REQUESTS.path("a", "b", "status") == f"{base}/b/status"
+    assert REQUESTS.path("a", "../x?y\ud800") == f"{base}/..%2Fx%3Fy%3F"
+
+
+async def test_get_says_who_asks(api: ScriptedApi, client: KubeClient) -> None:
+    api.then(reply(named("b")))
+    assert await client.get(PODS, "a", "b") == named("b")
+    (seen,) = api.seen
+    assert seen.path == "/api/v1/namespaces/a/pods/b"
+    assert seen.headers["User-Agent"] == f"crrd/{__version__}"
+    assert seen.headers["Authorization"] == "Bearer t"
+    assert seen.headers["Accept"] == "application/json"
+
+
+async def test_writes(api: ScriptedApi, client: KubeClient) -> None:
+    api.then(reply(named("e"), 201), reply(named("r")), reply(named("r")), reply({}), reply({}))
+    assert await client.create(EVENTS, "a", named("e")) == named("e")
+    await client.merge_patch(REQUESTS, "a", "r", {"status": {}}, subresource="status")
+    await client.merge_patch(REQUESTS, "a", "r", {"metadata": {}})
+    await client.delete(PODS, "a", "p", uid="u")
+    await client.delete(PODS, "a", "p")
+    base = "/apis/apps.kruise.io/v1alpha1/namespaces/a/containerrecreaterequests/r"
+    assert api.calls() == [
+        "POST /api/v1/namespaces/a/events",
+        f"PATCH {base}/status",
+        f"PATCH {base}",
+        "DELETE /api/v1/namespaces/a/pods/p",
+        "DELETE /api/v1/namespaces/a/pods/p",
+    ]
+    assert [request.headers["Content-Type"] for request in api.seen[:2]] == [
+        "application/json",
+        "application/merge-patch+json",
+    ]
+    assert [json.loads(body) for body in api.bodies[1:]] == [
+        {"status": {}},
+        {"metadata": {}},
+        {"preconditions": {"uid": "u"}},
+        {},
+    ]
+
+
+async def test_calls_are_counted(api: ScriptedApi) -> None:
+    calls: list[tuple[str, str, int]] = []
+
+    def count(verb: str, resource: str, code: int, seconds: float) -> None:
+        assert seconds >= 0
+        calls.append((verb, resource, code))
+
+    api.then(reply({}), refuse(409), vanish(), vanish(), stream())
+    async with KubeClient(FixedAccess(api.url), on_call=count) as client:
+        await client.get(PODS, "a", "b")
+        with pytest.raises(ConflictError):
+            await client.merge_patch(REQUESTS, "a", "b", {})
+        with pytest.raises(ApiUnavailableError):
+            await client.create(EVENTS, "a", {})
+        async with client.watch(PODS, "1"):
+            pass
+    assert calls == [
+        ("get", "pods", 200),
+        ("patch", "containerrecreaterequests", 409),
+        ("create", "events", 0),
+        ("create", "events", 0),
+        ("watch", "pods", 200),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "kind"),
+    [
+        (400, {}, ApiRefusedError),
+        (401, {}, ApiRefusedError),
+        (403, {}, ApiRefusedError),
+        (404, {"name": "b", "kind": "pods"}, GoneError),
+        (404, {}, ResourceMissingError),
+        (409, {}, ConflictError),
+        (410, {}, ExpiredError),
+        (422, {}, ApiRefusedError),
+        (429, {}, ApiUnavailableError),
+        (500, {}, ApiUnavailableError),
+        (503, {}, ApiUnavailableError),
+        (302, {}, ApiRefusedError),
+    ],
+)
+async def test_refusals_keep_the_servers_sentence(
+    api: ScriptedApi, client: KubeClient, status: int, details: dict[str, str], kind: type[Exception]
+) -> None:
+    api.then(reply(failure(status, "because it is so", **details), status))
+    with pytest.raises((ApiRefusedError, ApiUnavailableError)) as caught:
+        await client.get(PODS, "a", "b")
+    assert type(caught.value) is kind
+    assert str(caught.value) == f"get /api/v1/namespaces/a/pods/b: because it is so ({status})"
+    if isinstance(caught.value, ApiRefusedError):
+        assert caught.value.status == status
+
+
+def retry_after(error: Exception) -> float | None:
+    assert isinstance(error, ApiUnavailableError)
+    return error.retry_after
+
+
+def test_what_proxies_and_old_servers_say() -> None:
+    missing = from_answer(404, b"404 page not found\n", "", "list /x")
+    assert isinstance(missing, ResourceMissingError)
+    assert str(missing) == "list /x: 404 page not found (404)"
+    assert str(from_answer(502, b"\xff<html>", "", "x")) == "x: \ufffd<html> (502)"
+    assert str(from_answer(500, b"[1]", "", "x")) == "x: no reason given (500)"
+    assert len(str(from_answer(500, b"y" * 5000, "", "x"))) < 600
+    assert retry_after(from_answer(503, b"", "7", "x")) == 7.0
+    assert retry_after(from_answer(503, b"", "Wed, 21 Oct 2026 07:28:00 GMT", "x")) is None
+    assert retry_after(from_answer(429, json.dumps({"details": {"retryAfterSeconds": 3}}).encode(), "", "x")) == 3.0
+    assert isinstance(from_answer(500, b"[" * 100_000, "", "x"), ApiUnavailableError)
+
+
+def test_only_objects_are_answers() -> None:
+    assert decode(b'{"a": 1}', "x") == {"a": 1}
+    for raw in (b"", b"[]", b"{", b"\xff", b"[" * 100_000):
+        with pytest.raises(MalformedAnswerError):
+            decode(raw, "x")
+
+
+@pytest.mark.parametrize(
+    "broken", [[vanish(), vanish()], [hang()], [reply(b"<html>")], [stream(b'{"a":', end="breaks")]]
+)
+async def test_a_server_that_gives_no_sound_answer(api: ScriptedApi, broken: list[Reply]) -> None:
+    api.then(*broken)
+    async with KubeClient(FixedAccess(api.url), deadlines=Deadlines(call=0.5)) as client:
+        with pytest.raises(ApiUnavailableError, match=r"^patch /api/v1/namespaces/a/pods/b: ."):
+            await client.merge_patch(PODS, "a", "b", {})
+        api.then(reply({}))
+        await client.get(PODS, "a", "b")
+
+
+async def test_a_write_whose_old_connection_was_cut_is_sent_again(api: ScriptedApi, client: KubeClient) -> None:
+    api.then(reply({}), vanish(), reply({"a": 1}))
+    await client.get(PODS, "a", "b")
+    assert await client.merge_patch(PODS, "a", "b", {}) == {"a": 1}
+    assert api.calls()[1:] == ["PATCH /api/v1/namespaces/a/pods/b"] * 2
+
+
+async def test_nobody_listens() -> None:
+    async with scripted_api() as api:
+        url = api.url
+    async with KubeClient(FixedAccess(url)) as client:
+        with pytest.raises(ApiUnavailableError):
+            await client.get(PODS, "a", "b")
+
+
+async def test_lists_page_by_page(api: ScriptedApi, client: KubeClient) -> None:
+    api.then(listing("5", named("a"), named("b"), token="t1"), listing("5", token="t2"), listing("5", named("c")))
+    found = await client.list_all(PODS, name_of, label_selector="a=b", field_selector="c=d", resource_version="0")
+    assert found.items == ("a", "b", "c")
+    assert found.resource_version == "5"
+    selectors = {"labelSelector": "a=b", "fieldSelector": "c=d", "limit": "500"}
+    assert [dict(request.query) for request in api.seen] == [
+        {**selectors, "resourceVersion": "0"},
+        {**selectors, "continue": "t1"},
+        {**selectors, "continue": "t2"},
+    ]
+
+
+async def test_a_list_that_expires_between_pages_is_begun_anew(api: ScriptedApi, client: KubeClient) -> None:
+    api.then(listing("5", named("a"), token="t1"), refuse(410), listing("9", named("b")))
+    found = await client.list_all(PODS, name_of, namespace="n", resource_version="0")
+    assert found.items == ("b",)
+    assert found.resource_version == "9"
+    assert dict(api.seen[2].query) == {}
+    assert api.seen[2].path == "/api/v1/namespaces/n/pods"
+
+
+async def test_a_list_without_version_is_no_list(api: ScriptedApi, client: KubeClient) -> None:
+    api.then(reply({"items": [named("a")]}))
+    with pytest.raises(MalformedAnswerError):
+        await client.list_all(PODS, name_of)
+
+
+async def test_watch_gives_events_until_the_server_ends_it(api: ScriptedApi, client: KubeClient) -> None:
+    raw = event("ADDED", named("a")) + event("DELETED", named("b"))
+    api.then(stream(raw[:10], raw[10:60], raw[60:], b"\n", bookmark("8").strip()))
+    async with client.watch(PODS, "5", field_selector="x=y") as events:
+        found = [found async for found in events]
+    assert found == [
+        WatchEvent("ADDED", named("a")),
+        WatchEvent("DELETED", named("b")),
+        WatchEvent("BOOKMARK", {"metadata": {"resourceVersion": "8"}}),
+    ]
+    query = dict(api.seen[0].query)
+    assert 240 <= int(query.pop("timeoutSeconds")) <= 360
+    assert query == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "5",
+        "fieldSelector": "x=y",
+    }
+
+
+async def test_an_event_of_eight_megabytes(api: ScriptedApi, client: KubeClient) -> None:
+    big = {"metadata": {"name": "a"}, "data": "x" * 2**23}
+    api.then(stream(event("ADDED", big)))
+    async with client.watch(PODS, "5") as events:
+        assert [found.object async for found in events] == [big]
+
+
+async def test_a_line_without_end_is_given_up() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 2**20
+
+    with pytest.raises(MalformedAnswerError, match=str(LONGEST_LINE)):
+        async for _ in lines(chunks()):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (refuse(410), ExpiredError),
+        (stream(event("ERROR", failure(410))), ExpiredError),
+        (stream(event("ERROR", failure(429, retryAfterSeconds=2))), ApiUnavailableError),
+        (stream(event("ERROR", {})), ApiUnavailableError),
+        (stream(event("ERROR", failure(403))), ApiRefusedError),
+        (stream(b"garbage\n"), MalformedAnswerError),
+        (stream(bookmark("6")[:20]), MalformedAnswerError),
+        (stream(bookmark("6"), end="breaks"), ApiUnavailableError),
+        (stream(bookmark("6"), end="silent"), ApiUnavailableError),
+        (hang(), ApiUnavailableError),
+        (refuse(404), ResourceMissingError),
+    ],
+)
+async def test_watches_that_end_badly(api: ScriptedApi, answer: Any, kind: type[Exception]) -> None:
+    api.then(answer)
+    async with KubeClient(FixedAccess(api.url), deadlines=Deadlines(stall=0.5)) as client:
+        with pytest.raises((ApiRefusedError, ApiUnavailableError)) as caught:
+            await follow(client)
+    assert type(caught.value) is kind
+
+
+async def test_a_watch_that_the_server_never_ends_is_ended_here(api: ScriptedApi) -> None:
+    async def chatty(request: Any) -> Any:
+        return await stream(*[bookmark("6")] * 3, end="silent")(request)
+
+    api.then(chatty)
+    deadlines = Deadlines(watch=(0, 0), watch_margin=0.5, stall=60)
+    async with KubeClient(FixedAccess(api.url), deadlines=deadlines) as client:
+        with pytest.raises(ApiUnavailableError):
+            await follow(client)
+
+
+async def test_a_cancelled_watch_gives_its_connection_back(api: ScriptedApi, client: KubeClient) -> None:
+    opened = asyncio.Event()
+    for _ in range(20):  # more than there are connections
+        opened.clear()
+        task = asyncio.create_task(follow(client, opened))
+        await opened.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    api.then(reply({}))
+    await client.get(PODS, "a", "b")
+
+
+class Rotating:
+    """Credentials of which the server accepts only the renewed ones."""
+
+    description = "a rotating token"
+
+    def __init__(self, server: str, *tokens: str) -> None:
+        self._server = server
+        self._tokens = list(tokens)
+
+    async def current(self) -> Access:
+        return Access(self._server, self._tokens[0])
+
+    async def renew(self, refused: Access) -> Access:
+        if len(self._tokens) > 1:
+            self._tokens.pop(0)
+        return await self.current()
+
+
+async def test_refused_credentials_are_renewed_once(api: ScriptedApi) -> None:
+    async with KubeClient(Rotating(api.url, "one", "two", "three")) as client:
+        api.then(refuse(401), reply({"a": 1}))
+        assert await client.get(PODS, "a", "b") == {"a": 1}
+        api.then(refuse(401), refuse(401))
+        with pytest.raises(ApiRefusedError) as caught:
+            await client.get(PODS, "a", "b")
+        assert caught.value.status == 401
+        api.then(refuse(401))
+        with pytest.raises(ApiRefusedError):  # there are no others: it is not asked twice
+            await client.get(PODS, "a", "b")
+    tokens = [request.headers["Authorization"] for request in api.seen]
+    assert tokens == ["one", "two", "two", "three", "three"]

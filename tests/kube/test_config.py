@@ -1,0 +1,410 @@
+"""Where the API server is and who we are: service accounts, kubeconfigs, and what can be wrong with them."""
+
+import base64
+import json
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from daemon.kube.client import KubeClient
+from daemon.kube.config import (
+    SERVICE_ACCOUNT,
+    AccessSource,
+    KubeconfigAccess,
+    ServiceAccountAccess,
+    find_access,
+    tls_context,
+)
+from daemon.kube.kubeconfig import CredentialsError, KubeconfigError, main, resolve
+from daemon.kube.resources import PODS
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
+from tests.support.certificates import Authority
+from tests.support.scripted_api import ScriptedApi, refuse, reply, scripted_api
+
+AUTHORITY = Authority()
+
+
+@asynccontextmanager
+async def https(folder: Path, **names: str) -> AsyncIterator[ScriptedApi]:
+    async with scripted_api(AUTHORITY.server_context(folder, **names)) as api:
+        yield api
+
+
+async def get(access: AccessSource) -> None:
+    async with KubeClient(access) as client:
+        await client.get(PODS, "a", "b")
+
+
+def tokens(api: ScriptedApi) -> list[str]:
+    return [request.headers.get("Authorization", "") for request in api.seen]
+
+
+class Mount:
+    """A service account as kubelet mounts it: files behind a link that is swapped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._count = 0
+        self.swap("one", AUTHORITY.pem)
+        for name in ("token", "ca.crt"):
+            (folder / name).symlink_to(Path("..data") / name)
+
+    def swap(self, token: str, ca: str) -> None:
+        self._count += 1
+        version = self.folder / f"..{self._count}"
+        version.mkdir()
+        (version / "token").write_text(f"{token}\n")
+        (version / "ca.crt").write_text(ca)
+        link = self.folder / "..next"
+        link.symlink_to(version.name)
+        link.rename(self.folder / "..data")
+
+    def remove(self) -> None:
+        (self.folder / "..data").unlink()
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Mount:
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    return Mount(folder)
+
+
+async def test_a_service_account_is_followed_as_kubelet_swaps_it(mount: Mount, tmp_path: Path) -> None:
+    async with https(tmp_path) as api:
+        access = ServiceAccountAccess(api.url, mount.folder)
+        assert access.description == f"the service account's token in {mount.folder}/token"
+        api.then(*[reply({})] * 4)
+        async with KubeClient(access) as client:
+            await client.get(PODS, "a", "b")
+            mount.swap("two", AUTHORITY.pem)
+            await client.get(PODS, "a", "b")
+            mount.remove()
+            await client.get(PODS, "a", "b")
+            mount.swap("three", Authority("another").pem)
+            with pytest.raises(ApiUnavailableError):  # the server's certificate is the old authority's
+                await client.get(PODS, "a", "b")
+            mount.swap("four", AUTHORITY.pem)
+            await client.get(PODS, "a", "b")
+        assert tokens(api) == ["Bearer one", "Bearer two", "Bearer two", "Bearer four"]
+
+
+async def test_a_refused_service_account_token_is_read_again(mount: Mount, tmp_path: Path) -> None:
+    async with https(tmp_path) as api:
+
+        async def refuse_and_swap(request: web.Request) -> web.StreamResponse:
+            mount.swap("two", AUTHORITY.pem)
+            return await refuse(401)(request)
+
+        api.then(refuse_and_swap, reply({}), refuse(401))
+        async with KubeClient(ServiceAccountAccess(api.url, mount.folder)) as client:
+            await client.get(PODS, "a", "b")
+            with pytest.raises(ApiRefusedError):
+                await client.get(PODS, "a", "b")
+        assert tokens(api) == ["Bearer one", "Bearer two", "Bearer two"]
+
+
+async def test_a_service_account_keeps_its_tls_context_while_the_ca_is_the_same(mount: Mount) -> None:
+    access = ServiceAccountAccess("https://127.0.0.1", mount.folder)
+    first = await access.current()
+    assert await access.current() is first
+    mount.swap("two", AUTHORITY.pem)
+    second = await access.current()
+    assert second.authorization == "Bearer two"
+    assert second.tls is first.tls
+    assert "two" not in repr(second)
+
+
+async def test_service_accounts_that_cannot_be_used(mount: Mount, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"the service account of this pod cannot be read: .*nowhere/token"):
+        await ServiceAccountAccess("https://x", tmp_path / "nowhere").current()
+    mount.swap("two", "no certificate")
+    with pytest.raises(ConfigurationError, match=r"ca.crt: the TLS certificates cannot be used: "):
+        await ServiceAccountAccess("https://x", mount.folder).current()
+
+
+def b64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def kubeconfig(server: str, user: dict[str, Any] | None, **cluster: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [
+            {"name": "here", "context": {"cluster": "c", "user": "u"}},
+            {"name": "elsewhere", "context": {"cluster": "d", "user": "u"}},
+        ],
+        "clusters": [
+            {"name": "c", "cluster": {"server": server, **cluster}},
+            {"name": "d", "cluster": {"server": "http://elsewhere.example/prefix/"}},
+        ],
+        "users": [{"name": "u", "user": user or {}}],
+    }
+
+
+Write = Callable[[Any], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def to_file(content: Any) -> str:
+        file = tmp_path / "kubeconfig"
+        file.write_text(content if isinstance(content, str) else json.dumps(content))
+        return str(file)
+
+    return to_file
+
+
+def plugin(folder: Path, *answers: dict[str, Any]) -> dict[str, Any]:
+    """An exec plugin that gives each of these answers once, and then fails."""
+    for index, answer in enumerate(answers, start=1):
+        (folder / f"answer-{index}").write_text(
+            json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": answer})
+        )
+    script = folder / "plugin"
+    script.write_text(
+        "#!/bin/sh\n"
+        f"cd {folder}; echo . >> count; n=$(wc -l < count)\n"
+        'test -e "answer-$n" && cat "answer-$n" && exit 0\n'
+        'echo "log in first" >&2; exit 1\n'
+    )
+    script.chmod(0o700)
+    return {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": str(script),
+            "interactiveMode": "Never",
+        }
+    }
+
+
+async def test_a_client_certificate_of_a_kubeconfig(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    pair = AUTHORITY.sign("crrd")
+    user = {"client-certificate-data": b64(pair.certificate), "client-key-data": b64(pair.key)}
+    async with https(tmp_path, host="api.example", address="") as api:
+        seen: list[Any] = []
+
+        async def who(request: web.Request) -> web.StreamResponse:
+            assert request.transport is not None
+            seen.append(request.transport.get_extra_info("peercert")["subject"])
+            return web.json_response({})
+
+        api.then(who)
+        ca = {"certificate-authority-data": b64(AUTHORITY.pem), "tls-server-name": "api.example"}
+        access = KubeconfigAccess(write(kubeconfig(api.url, user, **ca)))
+        await get(access)
+        assert seen == [((("commonName", "crrd"),),)]
+        assert access.description == f"the kubeconfig {tmp_path}/kubeconfig"
+    assert list(temporary.iterdir()) == []
+
+
+async def test_a_server_of_another_authority_is_not_trusted(write: Write, tmp_path: Path) -> None:
+    async with https(tmp_path) as api:
+        ca = b64(Authority().pem)
+        content = kubeconfig(api.url, {"token": "t"}, **{"certificate-authority-data": ca})
+        with pytest.raises(ApiUnavailableError, match=r"(?i)certificate"):
+            await get(KubeconfigAccess(write(content)))
+        assert api.seen == []
+
+
+async def test_an_exec_plugin_is_run_again_when_its_token_is_refused_or_old(write: Write, tmp_path: Path) -> None:
+    async with scripted_api() as api:
+        answers = (
+            {"token": "one"},
+            {"token": "two", "expirationTimestamp": "2020-01-02T03:04:05Z"},
+            {"token": "three", "expirationTimestamp": "2099-01-02T03:04:05Z"},
+        )
+        access = KubeconfigAccess(write(kubeconfig(api.url, plugin(tmp_path, *answers))))
+        api.then(reply({}), refuse(401), *[reply({})] * 4)
+        await get(access)
+        await get(access)
+        assert tokens(api) == ["Bearer one", "Bearer one", "Bearer two"]
+        await get(access)  # the token is old, but it was renewed only just now
+        access._renewed = float("-inf")
+        await get(access)
+        await get(access)
+        assert tokens(api)[3:] == ["Bearer two", "Bearer three", "Bearer three"]
+        used = await access.current()
+        access._renewed = float("-inf")
+        with pytest.raises(ApiUnavailableError, match=r"^the kubeconfig .*: exec: process returned 1. log in first$"):
+            await access.renew(used)
+        assert await access.current() is used
+        assert await access.renew(await KubeconfigAccess(write(kubeconfig(api.url, {}))).current()) is used
+
+
+async def test_a_kubeconfig_that_breaks_later_may_be_whole_again(write: Write) -> None:
+    access = KubeconfigAccess(write(kubeconfig("http://x", {"token": "one"})))
+    first = await access.renew(await KubeconfigAccess(write(kubeconfig("http://x", {"token": "zero"}))).current())
+    assert first.authorization == "Bearer zero"
+    write("{broken")
+    with pytest.raises(ApiUnavailableError):
+        await access.renew(first)
+    write(kubeconfig("http://x", {"token": "two"}))
+    access._renewed = float("-inf")
+    assert (await access.renew(first)).authorization == "Bearer two"
+
+
+def wait_until_dead(pid: str) -> None:
+    """Gone, or a zombie: those have no command line."""
+    deadline = time.monotonic() + 30
+    cmdline = Path(f"/proc/{pid}/cmdline")
+    while cmdline.exists() and cmdline.read_bytes():
+        assert time.monotonic() < deadline, "the plugin still runs"
+        time.sleep(0.01)
+
+
+async def test_a_plugin_that_never_answers_is_ended(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = plugin(tmp_path)
+    (tmp_path / "plugin").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
+    monkeypatch.setattr("daemon.kube.config._KUBECONFIG_DEADLINE_SECONDS", 4.0)
+    with pytest.raises(ApiUnavailableError, match="no credentials after 4 s"):
+        await KubeconfigAccess(write(kubeconfig("http://x", user))).current()
+    wait_until_dead((tmp_path / "pid").read_text().strip())
+
+
+async def test_a_missing_kubeconfig(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        await KubeconfigAccess(str(tmp_path / "none"), "x").current()
+    assert str(caught.value) == f"the kubeconfig {tmp_path}/none: there is no such file: check --kubeconfig"
+
+
+async def test_a_kubeconfig_with_broken_certificates(write: Write) -> None:
+    content = kubeconfig("https://x", {"token": "t"}, **{"certificate-authority-data": b64("none")})
+    with pytest.raises(ConfigurationError, match="the TLS certificates cannot be used"):
+        await KubeconfigAccess(write(content)).current()
+
+
+def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://everybodys.example")
+    plain = resolve(write(kubeconfig("http://127.0.0.1:8080/", {"token": "t"})), None)
+    assert plain == {
+        "server": "http://127.0.0.1:8080",
+        "authorization": "Bearer t",
+        "ca": "",
+        "certificate": "",
+        "key": "",
+        "insecure": False,
+        "tls_server_name": "",
+        "proxy": "",
+        "expiry": 0.0,
+    }
+    elsewhere = resolve(write(kubeconfig("http://x", {"username": "u", "password": "p"})), "elsewhere")
+    assert elsewhere["server"] == "http://elsewhere.example/prefix"
+    assert elsewhere["authorization"] == f"Basic {b64('u:p')}"
+    (tmp_path / "token").write_text("from a file")
+    (tmp_path / "ca.pem").write_text(AUTHORITY.pem)
+    content = kubeconfig(
+        "https://x",
+        {"tokenFile": "token"},
+        **{"certificate-authority": "ca.pem", "proxy-url": "http://proxy.example:3128"},
+    )
+    files = resolve(write(content), None)
+    assert files["authorization"] == "Bearer from a file"
+    assert files["ca"] == AUTHORITY.pem
+    assert files["proxy"] == "http://proxy.example:3128"
+    assert resolve(write(kubeconfig("https://x", {}, **{"insecure-skip-tls-verify": True})), None)["insecure"]
+    exec_user = plugin(tmp_path, {"token": "t", "expirationTimestamp": "1970-01-02T00:00:00Z"})
+    assert resolve(write(kubeconfig("http://x", exec_user)), None)["expiry"] == 86400.0
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "it cannot be used: Invalid kube-config"),
+        ("{", "it cannot be used: "),
+        ("[1]", "it cannot be used: "),
+        ({"current-context": "x"}, "it cannot be used: Invalid kube-config file. Expected object with name x"),
+        (kubeconfig("ftp://x", {}), "the cluster's server must be a URL that begins with https:// or http://"),
+        (kubeconfig("https://x", {"client-certificate": "/nowhere"}), "it cannot be used: File does not exist"),
+        (
+            kubeconfig("https://x", {}, **{"certificate-authority-data": base64.b64encode(b"\xff").decode()}),
+            " cannot be read: ",
+        ),
+    ],
+)
+def test_kubeconfigs_that_cannot_be_used(write: Write, content: Any, sentence: str) -> None:
+    with pytest.raises(KubeconfigError) as caught:
+        resolve(write(content), None)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_contexts_that_are_not_there(write: Write) -> None:
+    with pytest.raises(KubeconfigError, match="name nowhere"):
+        resolve(write(kubeconfig("http://x", {})), "nowhere")
+
+
+@pytest.mark.parametrize("status", [{}, {"clientCertificateData": "x"}])
+def test_plugins_that_give_nothing(write: Write, tmp_path: Path, status: dict[str, str]) -> None:
+    with pytest.raises(CredentialsError):
+        resolve(write(kubeconfig("http://x", plugin(tmp_path, status))), None)
+
+
+def test_the_command_prints_json_or_says_why_not(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(kubeconfig("http://x", {"token": "t"}))
+    monkeypatch.setattr(sys, "argv", ["kubeconfig", path, "--context", "here"])
+    assert main() == 0
+    assert json.loads(capsys.readouterr().out)["authorization"] == "Bearer t"
+    write(kubeconfig("http://x", plugin(tmp_path)))
+    assert main() == 3
+    assert capsys.readouterr().err == "exec: process returned 1. log in first\n"
+    Path(path).unlink()
+    assert main() == 2
+    assert capsys.readouterr().err == "there is no such file: check --kubeconfig\n"
+
+
+def test_without_verification_anything_is_trusted() -> None:
+    context = tls_context("", insecure=True, where="here")
+    assert context.verify_mode is ssl.CERT_NONE
+    assert not context.check_hostname
+    assert tls_context("", where="here").verify_mode is ssl.CERT_REQUIRED
+    with pytest.raises(ConfigurationError, match=r"^here: "):
+        tls_context("", certificate="no", key="no", where="here")
+
+
+async def test_a_proxy_is_gone_through(write: Write) -> None:
+    async with scripted_api() as proxy:
+        proxy.then(reply({"by": "proxy"}))
+        access = KubeconfigAccess(write(kubeconfig("http://api.invalid", {}, **{"proxy-url": proxy.url})))
+        await get(access)
+        assert proxy.seen[0].headers["Host"] == "api.invalid"
+
+
+def test_the_nearest_credentials_are_taken(tmp_path: Path) -> None:
+    inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "HOME": str(tmp_path)}
+    named = find_access("/some/file", inside)
+    assert isinstance(named, KubeconfigAccess)
+    assert named.description == "the kubeconfig /some/file"
+    cluster = find_access("", inside)
+    assert isinstance(cluster, ServiceAccountAccess)
+    assert cluster.description == f"the service account's token in {SERVICE_ACCOUNT}/token"
+    assert cluster._server == "https://10.0.0.1:443"
+    six = find_access("", {**inside, "KUBERNETES_SERVICE_HOST": "fd00::1"})
+    assert isinstance(six, ServiceAccountAccess)
+    assert six._server == "https://[fd00::1]:443"
+    with pytest.raises(ConfigurationError, match=r"not in a cluster .* and no --kubeconfig: name the one to use"):
+        find_access("", {"HOME": str(tmp_path)})
+    own = tmp_path / ".kube" / "config"
+    own.parent.mkdir()
+    own.write_text("{}")
+    assert find_access("", {"HOME": str(tmp_path)}).description == f"the kubeconfig {own}"

@@ -1,0 +1,299 @@
+"""Status, pins and events, as they arrive at an API server."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from daemon.core.api.types import Pin, RecreateState, Request, RequestPhase, StatePhase, Status
+from daemon.core.api.v1alpha1 import parse_request
+from daemon.core.recreate.actions import EmitEvent, EventReason
+from daemon.kube import events as events_module
+from daemon.kube.client import KubeClient
+from daemon.kube.events import CAPACITY, KubeEventSink
+from daemon.kube.resources import EVENTS, PODS, REQUESTS
+from daemon.kube.status import KubeStatusWriter
+from daemon.lib.errors import ConflictError, GoneError
+from daemon.localnode.apiserver import ApiServer
+from daemon.node.watches import PodSource, RequestSource
+from tests.support.observers import Notes
+from tests.support.scripted_api import FixedAccess, ScriptedApi, refuse, reply, scripted_api
+
+REQUEST = {
+    "apiVersion": "apps.kruise.io/v1alpha1",
+    "kind": "ContainerRecreateRequest",
+    "metadata": {
+        "name": "r",
+        "namespace": "default",
+        "labels": {
+            "crr.apps.kruise.io/pod-uid": "p-1",
+            "crr.apps.kruise.io/node-name": "node-1",
+            "crr.apps.kruise.io/active": "true",
+        },
+    },
+    "spec": {"podName": "web-0", "containers": [{"name": "app"}]},
+}
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "web-0", "namespace": "default"},
+    "spec": {"nodeName": "node-1", "containers": [{"name": "app", "image": "x"}]},
+}
+
+
+@asynccontextmanager
+async def local() -> AsyncIterator[tuple[ApiServer, KubeClient]]:
+    async with ApiServer() as server, KubeClient(FixedAccess(server.url)) as client:
+        yield server, client
+
+
+async def created(client: KubeClient) -> Request:
+    return parse_request(await client.create(REQUESTS, "default", REQUEST))
+
+
+async def test_a_status_is_written_and_comes_back() -> None:
+    async with local() as (_, client):
+        request = await created(client)
+        writer = KubeStatusWriter(client)
+        first = Status(RequestPhase.RECREATING, (RecreateState("app", is_killed=True),), message="stopping")
+        written = await writer.write_status(request, first)
+        assert written.status == first
+        assert written.resource_version != request.resource_version
+        assert replace(written, status=Status(), resource_version="") == replace(request, resource_version="")
+        last = Status(
+            RequestPhase.COMPLETED,
+            (RecreateState("app", StatePhase.SUCCEEDED, is_killed=True),),
+            completion_time="2026-01-02T03:04:05Z",
+        )
+        written = await writer.write_status(written, last)
+        assert written.status == last  # the message of before is gone too
+        assert parse_request(await client.get(REQUESTS, "default", "r")) == written
+
+
+async def test_pins_are_written_and_come_back() -> None:
+    async with local() as (_, client):
+        request = await created(client)
+        pins = {"app": Pin("containerd://c1", 3)}
+        written = await KubeStatusWriter(client).pin(request, pins)
+        assert written.pinned == pins
+        assert written.containers == request.containers
+        more = {**pins, "log": Pin("containerd://c2")}
+        assert (await KubeStatusWriter(client).pin(written, more)).pinned == more
+
+
+async def test_nothing_is_written_on_another_version_or_another_request() -> None:
+    async with local() as (_, client):
+        writer = KubeStatusWriter(client)
+        request = await created(client)
+        newer = await writer.write_status(request, Status(RequestPhase.PENDING, message="first"))
+        with pytest.raises(ConflictError):
+            await writer.write_status(request, Status(RequestPhase.COMPLETED))
+        with pytest.raises(ConflictError):
+            await writer.pin(request, {})
+        assert parse_request(await client.get(REQUESTS, "default", "r")) == newer
+        await client.delete(REQUESTS, "default", "r")
+        with pytest.raises(GoneError):
+            await writer.write_status(newer, Status(RequestPhase.COMPLETED))
+        successor = await created(client)
+        with pytest.raises((ConflictError, GoneError)):
+            await writer.write_status(newer, Status(RequestPhase.COMPLETED))
+        with pytest.raises(GoneError):  # even where the version is the same by chance
+            await writer.write_status(replace(successor, uid=newer.uid), Status(RequestPhase.COMPLETED))
+        assert parse_request(await client.get(REQUESTS, "default", "r")) == successor
+
+
+def event(**fields: Any) -> EmitEvent:
+    request = parse_request({**REQUEST, "metadata": {**REQUEST["metadata"], "uid": "u-1", "resourceVersion": "7"}})  # type: ignore[dict-item]  # a literal of mixed values
+    return replace(EmitEvent(request, EventReason.RECREATING, "stopping container app", container="app"), **fields)
+
+
+@asynccontextmanager
+async def scripted_sink() -> AsyncIterator[tuple[ScriptedApi, KubeEventSink]]:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        sink = KubeEventSink(client, "node-1")
+        task = asyncio.create_task(run(sink))
+        try:
+            yield api, sink
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def run(sink: KubeEventSink) -> None:
+    await sink.run()
+
+
+async def test_events_reach_the_request_and_its_pod() -> None:
+    async with local() as (_, client):
+        sink = KubeEventSink(client, "node-1")
+        task = asyncio.create_task(run(sink))
+        sink.emit(event())
+        sink.emit(event(reason=EventReason.FAILED, message="x" * 2000, container="", warning=True))
+        assert await sink.flush(30)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        found = await client.list_all(EVENTS, dict, namespace="default")
+    assert sink.dropped == 0
+    by_kind = sorted(found.items, key=lambda item: (item["involvedObject"]["kind"], item["metadata"]["name"]))
+    request, failed, pod, pod_failed = by_kind
+    assert request["involvedObject"] == {
+        "apiVersion": "apps.kruise.io/v1alpha1",
+        "kind": "ContainerRecreateRequest",
+        "namespace": "default",
+        "name": "r",
+        "uid": "u-1",
+        "resourceVersion": "7",
+    }
+    assert pod["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "default",
+        "name": "web-0",
+        "uid": "p-1",
+        "fieldPath": "spec.containers{app}",
+    }
+    assert "fieldPath" not in pod_failed["involvedObject"]
+    assert (request["type"], request["reason"], request["message"], request["count"]) == (
+        "Normal",
+        "ContainerRecreating",
+        "stopping container app",
+        1,
+    )
+    assert (failed["type"], failed["reason"], failed["message"]) == ("Warning", "ContainerRecreateFailed", "x" * 1024)
+    assert request["source"] == {"component": "crrd", "host": "node-1"}
+    assert request["reportingComponent"] == "crrd"
+    assert request["firstTimestamp"] == request["lastTimestamp"]
+    prefix, _, stamp = request["metadata"]["name"].rpartition(".")
+    assert prefix == "r"
+    assert int(stamp, 16) > 0
+
+
+async def test_events_say_only_what_the_request_says() -> None:
+    async with scripted_sink() as (api, sink):
+        api.then(*[reply({}, 201)] * 3)
+        nameless = replace(event().request, name="", pod_name="")
+        sink.emit(event(request=nameless))
+        sink.emit(event(request=replace(event().request, namespace="")))
+        sink.emit(event(request=replace(event().request, name="n" * 250 + "-.x", pod_uid="")))
+        assert await sink.flush(30)
+        bodies = [json.loads(body) for body in api.bodies]
+        assert [body["involvedObject"]["kind"] for body in bodies] == ["ContainerRecreateRequest", "Pod"]
+        assert len(bodies[0]["metadata"]["name"]) <= 253
+        assert bodies[0]["metadata"]["name"].startswith("n" * 200)
+        assert "uid" not in bodies[1]["involvedObject"]
+
+
+async def test_names_are_unique_and_rise() -> None:
+    async with scripted_sink() as (api, sink):
+        api.then(*[reply({}, 201)] * 40)
+        for _ in range(20):
+            sink.emit(event())
+        assert await sink.flush(30)
+        names = [json.loads(body)["metadata"]["name"] for body in api.bodies]
+        assert len(set(names)) == 40
+
+
+async def test_an_event_that_cannot_be_written_is_tried_again_and_then_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "_RETRY", replace(events_module._RETRY, initial=0.01))
+    async with scripted_sink() as (api, sink):
+        with capture_logs() as logs:
+            api.then(refuse(500), reply({}, 201), *[refuse(503)] * 3)
+            sink.emit(event())
+            assert await sink.flush(30)
+            assert len(api.bodies) == 5
+            assert api.bodies[0] == api.bodies[1]
+            assert sink.dropped == 1
+            api.then(refuse(403), refuse(409))
+            sink.emit(event())
+            assert await sink.flush(30)
+            assert len(api.bodies) == 7
+            assert sink.dropped == 3
+            api.then(reply({}, 201), refuse(403))
+            sink.emit(event())
+            assert await sink.flush(30)
+        assert [(entry["event"], entry["log_level"]) for entry in logs] == [("events dropped", "warning")] * 2
+
+
+async def test_the_oldest_are_dropped_when_too_many_wait() -> None:
+    with capture_logs() as logs:
+        async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+            sink = KubeEventSink(client, "node-1")
+            for number in range(CAPACITY // 2 + 2):
+                sink.emit(event(message=f"number {number}"))
+            assert sink.dropped == 4
+            assert not await sink.flush(0)
+            api.then(reply({}, 201))
+            task = asyncio.create_task(run(sink))
+            await api.silent.wait()
+            for number in range(2):
+                sink.emit(event(message=f"late {number}"))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert json.loads(api.bodies[0])["message"] == "number 2"
+    assert sink.dropped == 6
+    assert [entry["event"] for entry in logs] == ["events dropped"]  # a flood is told of once
+
+
+async def test_a_flush_with_nothing_to_write_is_over_at_once() -> None:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        assert await KubeEventSink(client, "node-1").flush(30)
+
+
+async def test_requests_are_followed_through_the_faults_of_a_server() -> None:
+    async with local() as (server, client):
+        notes = Notes()
+        source = RequestSource(client, "node-1", notes)
+        task = asyncio.create_task(follow(source))
+        await notes.until("listed")
+        request = await created(client)
+        await client.create(REQUESTS, "default", {**REQUEST, "metadata": {"name": "elsewhere"}})
+        await notes.until("listed", "changed r")
+        server.drop_connections()
+        await KubeStatusWriter(client).write_status(request, Status(RequestPhase.PENDING))
+        await notes.until("listed", "changed r", "changed r")
+        server.end_watches()
+        await client.merge_patch(
+            REQUESTS, "default", "r", {"metadata": {"labels": {"crr.apps.kruise.io/active": None}}}
+        )
+        await notes.until("listed", "changed r", "changed r", "deleted r")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def follow(source: RequestSource | PodSource) -> None:
+    await source.run()
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+async def test_a_compacted_history_is_listed_again(as_event: bool) -> None:
+    async with ApiServer(expired_as_event=as_event) as server, KubeClient(FixedAccess(server.url)) as client:
+        notes = Notes()
+        task = asyncio.create_task(follow(RequestSource(client, "node-1", notes)))
+        await notes.until("listed")
+        server.fail_next(2, 503, match=lambda call: call.verb == "watch")
+        server.end_watches()
+        await created(client)
+        server.compact()
+        await notes.until("listed", "listed r")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_pods_of_the_node_are_followed() -> None:
+    async with local() as (_, client):
+        await client.create(PODS, "default", POD)
+        other = {**POD, "metadata": {"name": "other"}, "spec": {"containers": [{"name": "a", "image": "x"}]}}
+        await client.create(PODS, "default", other)
+        notes = Notes()
+        task = asyncio.create_task(follow(PodSource(client, "node-1", notes)))
+        await notes.until("listed default/web-0")
+        status = {"status": {"podIP": "10.0.0.7"}}
+        await client.merge_patch(PODS, "default", "web-0", status, subresource="status")
+        await notes.until("listed default/web-0", "changed web-0")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,58 @@
+"""What the log does where nobody can read it, and what it leaves out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+from daemon.lib.log import configure
+import structlog
+
+configure({log_format!r}, "info", node="worker-1")
+log = structlog.get_logger("test")
+for number in range(3):
+    log.info("a line", number=number, text="x" * 5000, nothing=None)
+    log.debug("not asked for")
+try:
+    raise KeyError("bug")
+except KeyError as error:
+    log.error("broke", exc_info=error)
+print("went on")
+"""
+
+
+def run(log_format: str, stderr: int) -> subprocess.CompletedProcess[str]:
+    """Log a few lines in a process of its own."""
+    program = PROGRAM.format(log_format=log_format)
+    return subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=stderr, text=True, check=False, timeout=60
+    )
+
+
+def test_a_log_that_nobody_reads_stops_nothing() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = run("json", writer)
+    finally:
+        os.close(writer)
+    assert (done.stdout, done.returncode) == ("went on\n", 0)
+
+
+def test_a_full_disk_stops_nothing() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = run("console", full.fileno())
+    assert "went on" in done.stdout
+
+
+def test_lines_are_short_and_say_only_what_there_is() -> None:
+    done = run("json", subprocess.PIPE)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 4
+    assert '"number": 2' in lines[2]
+    assert all('"node": "worker-1"' in line for line in lines)
+    assert "(5000 characters)" in lines[0]
+    assert "nothing" not in done.stderr
+    assert "not asked for" not in done.stderr
+    assert "KeyError: 'bug'" in lines[3]

@@ -1,0 +1,107 @@
+"""One key at a time, all keys at once, timers and failures; in virtual time."""
+
+import asyncio
+
+import pytest
+
+from daemon.lib.errors import RuntimeUnavailableError
+from daemon.lib.workqueue import WorkQueue
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_serial_within_a_key_parallel_across_keys() -> None:
+    running: set[str] = set()
+    most = 0
+
+    async def handle(key: str) -> None:
+        nonlocal most
+        assert key not in running
+        running.add(key)
+        most = max(most, len(running))
+        await asyncio.sleep(1)
+        running.discard(key)
+
+    queue = WorkQueue(handle)
+    for _ in range(3):
+        for key in ("a", "b", "c"):
+            queue.poke(key)
+        await asyncio.sleep(0.3)
+    assert queue.depth == 3
+    assert queue.oldest is not None
+    await asyncio.sleep(5)
+    assert most == 3
+    assert queue.depth == 0
+    assert queue.oldest is None
+
+
+async def test_pokes_during_the_handler_are_one_more_round() -> None:
+    rounds = 0
+
+    async def handle(key: str) -> None:
+        nonlocal rounds
+        rounds += 1
+        await asyncio.sleep(1)
+
+    queue = WorkQueue(handle)
+    queue.poke("a")
+    await asyncio.sleep(0.5)
+    for _ in range(10):
+        queue.poke("a")
+    await queue.settled()
+    assert rounds == 2
+
+
+async def test_the_earlier_timer_wins_and_a_round_clears_it() -> None:
+    times: list[float] = []
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+
+    async def handle(key: str) -> float | None:
+        times.append(round(loop.time() - start, 3))
+        return start + 10 if len(times) == 1 else None
+
+    queue = WorkQueue(handle)
+    queue.poke_at("a", start + 5)
+    queue.poke_at("a", start + 7)
+    queue.poke_at("a", start + 3)
+    await asyncio.sleep(60)
+    assert times == [3, 10]
+
+
+async def test_a_failure_is_tried_again_with_back_off() -> None:
+    times: list[float] = []
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+
+    async def handle(key: str) -> None:
+        times.append(loop.time() - start)
+        if len(times) == 1:
+            raise RuntimeUnavailableError("the runtime is away")
+        if len(times) == 2:
+            raise ValueError("a bug")
+
+    queue = WorkQueue(handle)
+    queue.poke("a")
+    await asyncio.sleep(30)
+    assert len(times) == 3
+    assert 0.5 <= times[1] <= 0.56
+    assert 1.0 <= times[2] - times[1] <= 1.11
+
+
+async def test_close_ends_handlers_and_timers() -> None:
+    rounds = 0
+
+    async def handle(key: str) -> None:
+        nonlocal rounds
+        rounds += 1
+        await asyncio.sleep(100)
+
+    queue = WorkQueue(handle)
+    queue.poke("a")
+    queue.poke_at("b", asyncio.get_running_loop().time() + 1)
+    await asyncio.sleep(0.1)
+    await queue.close()
+    await asyncio.sleep(10)
+    assert rounds == 1
+    assert queue.depth == 0

@@ -1,0 +1,434 @@
+"""Certificates of our own and mounted ones: when they are renewed, and that nobody is cut off meanwhile."""
+
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from daemon.kube.client import KubeClient
+from daemon.kube.resources import Resource
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError
+from daemon.localnode.api.routing import Call
+from daemon.localnode.apiserver import ApiServer
+from daemon.manager.certificates import keeper as certs
+from daemon.manager.certificates.keeper import (
+    MUTATING,
+    SECRETS,
+    VALIDATING,
+    CaBundlePublisher,
+    MountedCertificates,
+    SecretCertificates,
+)
+from daemon.manager.certificates.pki import (
+    CA_CERTIFICATES,
+    CA_KEY,
+    CERTIFICATE,
+    KEY,
+    Certificates,
+    from_data,
+    key_pem,
+    renew,
+    service_names,
+    to_data,
+)
+from daemon.manager.certificates.rotation import Inventory, Lifetimes, Plan, Validity, plan
+from daemon.manager.certificates.tls import ServingTls
+from tests.support.scripted_api import FixedAccess
+
+LIFETIMES = Lifetimes(
+    authority=timedelta(days=30), serving=timedelta(days=9), settle=timedelta(hours=1), backdate=timedelta(0)
+)
+NOW = datetime.now(UTC).replace(microsecond=0)
+NAMES = service_names("crrd-manager", "crrd-system")
+HOST = NAMES[0]
+FIRST = Plan(new_authority=True, new_serving=True)
+
+
+def days(begins: float, ends: float) -> Validity:
+    return Validity(NOW + timedelta(days=begins), NOW + timedelta(days=ends))
+
+
+SETTLED, FRESH = days(-1, 29), days(-0.01, 29.99)
+GOOD, DUE, LAST = days(-1, 8), days(-6, 3), days(-8.99, 0.01)
+OLD, GONE = days(-25, 5), days(-31, -1)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        pytest.param(Inventory(), FIRST, id="nothing"),
+        pytest.param(Inventory(SETTLED, (), GOOD), Plan(), id="all well"),
+        pytest.param(Inventory(SETTLED, (OLD,), GOOD), Plan(), id="all well with an older authority"),
+        pytest.param(Inventory(SETTLED), Plan(new_serving=True), id="no serving certificate"),
+        pytest.param(Inventory(SETTLED, (), DUE), Plan(new_serving=True), id="serving certificate due"),
+        pytest.param(Inventory(FRESH, (), DUE), Plan(new_serving=True), id="the only authority need not settle"),
+        pytest.param(Inventory(FRESH, (OLD,), DUE), Plan(), id="a new authority settles before it signs"),
+        pytest.param(Inventory(FRESH, (OLD,), LAST), Plan(new_serving=True), id="unless there is no time left"),
+        pytest.param(Inventory(FRESH, (OLD,)), Plan(new_serving=True), id="or nothing to serve with"),
+        pytest.param(Inventory(days(-20, 10), (), GOOD), Plan(new_authority=True), id="authority due"),
+        pytest.param(Inventory(days(-20, 10), (), DUE), Plan(new_authority=True), id="both due: the authority first"),
+        pytest.param(Inventory(GONE, (), days(-9, 0)), FIRST, id="all expired"),
+        pytest.param(Inventory(None, (OLD,), GOOD), Plan(new_authority=True), id="the authority's key is lost"),
+        pytest.param(Inventory(SETTLED, (GONE,), GOOD), Plan(drop_expired=True), id="an older authority expired"),
+        pytest.param(Inventory(days(1, 31), (), GOOD), Plan(), id="a clock that is behind changes nothing"),
+    ],
+)
+def test_what_is_due(found: Inventory, wanted: Plan) -> None:
+    assert plan(found, NOW, LIFETIMES) == wanted
+    assert wanted.nothing is (wanted == Plan())
+
+
+def test_many_renewals_without_a_gap() -> None:
+    """Hour by hour: what is served is trusted by whoever read the bundle an hour ago, and never runs out."""
+    kept, bundles, served = Certificates(), [], set()
+    lifetimes = replace(LIFETIMES, authority=timedelta(days=10), serving=timedelta(days=3))
+    for hour in range(24 * 40):
+        now = NOW + timedelta(hours=hour)
+        due = plan(kept.inventory, now, lifetimes)
+        if not due.nothing:
+            kept = renew(kept, due, NAMES, now, lifetimes)
+        bundles.append(kept.trusted)
+        assert kept.serving is not None
+        assert kept.authority is not None
+        served.add(kept.serving.certificate.serial_number)
+        read_by_now = bundles[max(0, hour - 1)]
+        signer = [one for one in read_by_now if one.subject == kept.serving.certificate.issuer]
+        assert len(signer) == 1, "served with a certificate that is not trusted everywhere yet"
+        assert now < kept.serving.certificate.not_valid_after_utc <= signer[0].not_valid_after_utc
+        assert kept.serving.certificate.not_valid_after_utc - now >= lifetimes.serving / 3 - timedelta(hours=2)
+        assert 1 <= len(kept.trusted) <= 2
+        assert all(one.not_valid_after_utc > now for one in kept.trusted)
+    assert len(served) > 15
+    assert len({one.serial_number for bundle in bundles for one in bundle}) > 4
+
+
+def new(found: Certificates | None = None, what: Plan = FIRST) -> Certificates:
+    return renew(found or Certificates(), what, NAMES, NOW, LIFETIMES)
+
+
+def test_data_of_a_secret_there_and_back() -> None:
+    made = new(new(), Plan(new_authority=True))
+    found = from_data(to_data(made), NAMES)
+    assert found.trusted == made.trusted
+    assert len(found.older) == 1
+    assert to_data(found) == to_data(made)
+    assert to_data(Certificates()) == {CA_CERTIFICATES: b""}
+
+
+def rsa_key() -> bytes:
+    return rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def encrypted(data: Mapping[str, bytes]) -> bytes:
+    return serialization.load_pem_private_key(data[KEY], None).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+    )
+
+
+def test_damaged_data_is_as_if_it_were_absent() -> None:
+    sound, other = to_data(new()), to_data(new())
+
+    def found(**changes: bytes) -> tuple[bool, int, bool]:
+        names = {"ca": CA_CERTIFICATES, "ca_key": CA_KEY, "cert": CERTIFICATE, "key": KEY}
+        data = sound | {names[name]: value for name, value in changes.items()}
+        read = from_data(data, NAMES)
+        return read.authority is not None, len(read.trusted), read.serving is not None
+
+    assert found() == (True, 1, True)
+    assert found(ca=b"odd") == (False, 0, False)
+    assert found(ca_key=b"odd") == (False, 1, True)
+    assert found(ca_key=other[CA_KEY]) == (False, 1, True)
+    assert found(ca_key=rsa_key()) == (False, 1, True)
+    assert found(cert=b"odd") == (True, 1, False)
+    assert found(key=b"odd") == (True, 1, False)
+    assert found(key=other[KEY]) == (True, 1, False)
+    assert found(key=encrypted(sound)) == (True, 1, False)
+    assert found(cert=other[CERTIFICATE], key=other[KEY]) == (True, 1, False), "signed by somebody else"
+    assert found(cert=sound[CA_CERTIFICATES], key=sound[CA_KEY]) == (True, 1, False), "no server's certificate"
+    assert from_data({}, NAMES) == Certificates()
+    assert from_data(sound, [*NAMES, "127.0.0.1"]).serving is None, "for fewer names than are needed"
+
+
+def test_names_of_a_service() -> None:
+    assert HOST == "crrd-manager.crrd-system.svc"
+    made = new().serving
+    assert made is not None
+    found = made.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert tuple(found.get_values_for_type(x509.DNSName)) == NAMES
+
+
+def handshake(tls: ServingTls, bundle: bytes, host: str = HOST) -> int:
+    """A TLS handshake in memory, verified as a strict client does; returns the certificate's serial number."""
+    trusting = ssl.create_default_context(cadata=bundle.decode())
+    trusting.verify_flags |= ssl.VERIFY_X509_STRICT
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(to_client, to_server, server_hostname=host)
+    server = tls.context.wrap_bio(to_server, to_client, server_side=True)
+    for side in (client, server, client, server):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    raw = client.getpeercert(binary_form=True)
+    assert raw is not None
+    return x509.load_der_x509_certificate(raw).serial_number
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    async with ApiServer(log=calls.append) as server:
+        calls.clear()
+        yield server
+
+
+calls: list[Call] = []
+
+
+@pytest.fixture
+async def client(api: ApiServer) -> AsyncIterator[KubeClient]:
+    async with KubeClient(FixedAccess(api.url)) as made:
+        yield made
+
+
+def webhook_of(name: str) -> dict[str, Any]:
+    return {
+        "name": f"{name}.crr.apps.kruise.io",
+        "clientConfig": {"service": {"name": "crrd-manager", "namespace": "crrd-system", "path": f"/{name}"}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+
+
+async def install(client: KubeClient) -> None:
+    meta = {"metadata": {"name": "crrd"}}
+    await client.create(MUTATING, "", meta | {"webhooks": [webhook_of("mutate-crr"), webhook_of("mutate-pod")]})
+    await client.create(VALIDATING, "", meta | {"webhooks": [webhook_of("validate-crr")]})
+
+
+async def bundles(client: KubeClient) -> list[bytes]:
+    """The caBundle of each installed webhook."""
+    found = []
+    for resource in (MUTATING, VALIDATING):
+        for webhook in (await client.get(resource, "", "crrd"))["webhooks"]:
+            found.append(base64.b64decode(webhook["clientConfig"]["caBundle"]))
+            rest = {key: value for key, value in webhook["clientConfig"].items() if key != "caBundle"}
+            assert webhook | {"clientConfig": rest} == webhook_of(rest["service"]["path"].strip("/"))
+    return found
+
+
+class Replica:
+    """One manager's certificates."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.tls = ServingTls()
+        self.keeper = SecretCertificates(
+            client,
+            self.tls,
+            CaBundlePublisher(client, ["crrd"], ["crrd"]),
+            namespace="default",
+            secret="crrd-webhook",
+            names=NAMES,
+            lifetimes=LIFETIMES,
+        )
+
+
+async def secret_of(client: KubeClient) -> Mapping[str, Any]:
+    return await client.get(SECRETS, "default", "crrd-webhook")
+
+
+async def held(client: KubeClient) -> Certificates:
+    data = (await secret_of(client))["data"]
+    return from_data({key: base64.b64decode(value) for key, value in data.items()}, NAMES)
+
+
+def serial(certificates: Certificates) -> int:
+    assert certificates.serving is not None
+    return certificates.serving.certificate.serial_number
+
+
+async def test_a_first_start_and_a_second_one(client: KubeClient) -> None:
+    await install(client)
+    first, second = Replica(client), Replica(client)
+    await first.keeper.sync(NOW)
+    made = await held(client)
+    assert await bundles(client) == [made.bundle] * 3
+    assert handshake(first.tls, made.bundle) == serial(made)
+    assert (await secret_of(client))["type"] == "Opaque"
+
+    calls.clear()
+    await second.keeper.sync(NOW)
+    await first.keeper.sync(NOW)
+    assert {call.verb for call in calls} == {"get"}, "nothing is due, and nothing is written"
+    assert handshake(second.tls, made.bundle) == serial(made)
+
+
+async def test_replicas_that_start_together_agree(client: KubeClient) -> None:
+    await install(client)
+    replicas = [Replica(client) for _ in range(4)]
+    await asyncio.gather(*(replica.keeper.sync(NOW) for replica in replicas))
+    made = await held(client)
+    assert await bundles(client) == [made.bundle] * 3
+    assert {handshake(replica.tls, made.bundle) for replica in replicas} == {serial(made)}
+
+
+async def test_a_secret_that_an_install_left_empty(client: KubeClient) -> None:
+    await install(client)
+    await client.create(SECRETS, "default", {"metadata": {"name": "crrd-webhook", "labels": {"kept": "yes"}}})
+    await asyncio.gather(*(Replica(client).keeper.sync(NOW) for _ in range(2)))
+    assert (await secret_of(client))["metadata"]["labels"] == {"kept": "yes"}
+    assert await bundles(client) == [(await held(client)).bundle] * 3
+
+
+async def test_damage_is_repaired(client: KubeClient) -> None:
+    await install(client)
+    replica = Replica(client)
+    await replica.keeper.sync(NOW)
+    await client.merge_patch(SECRETS, "default", "crrd-webhook", {"data": {"tls.key": "b2Rk", "odd": "="}})
+    await client.merge_patch(VALIDATING, "", "crrd", {"webhooks": [webhook_of("validate-crr")]})
+    await replica.keeper.sync(NOW)
+    repaired = await held(client)
+    assert await bundles(client) == [repaired.bundle] * 3
+    assert handshake(replica.tls, repaired.bundle) == serial(repaired)
+
+
+async def test_two_months_of_two_replicas_without_a_gap(client: KubeClient) -> None:
+    """Every handshake with either replica succeeds for an API server that knows the bundle of any recent round."""
+    await install(client)
+    replicas, known, serials = [Replica(client), Replica(client)], [], set()
+    for round_ in range(130):
+        now = NOW + timedelta(hours=12 * round_)
+        for replica in replicas:
+            await replica.keeper.sync(now)
+            known.append((await bundles(client))[0])
+            made = await held(client)
+            served = made.serving
+            assert served is not None
+            serials.add(served.certificate.serial_number)
+            assert served.certificate.issuer in [one.subject for one in made.trusted]
+            assert served.certificate.not_valid_after_utc > now + timedelta(days=2)
+            if round_:  # what an API server knew a round ago is enough
+                before = x509.load_pem_x509_certificates(known[-3])
+                assert served.certificate.issuer in [one.subject for one in before]
+    assert len(serials) >= 4
+    assert len(set(known)) >= 5, "the authority was not renewed, or the old one not dropped"
+
+
+async def test_a_certificate_is_not_served_before_it_is_trusted(api: ApiServer, client: KubeClient) -> None:
+    await install(client)
+    replica = Replica(client)
+    await replica.keeper.sync(NOW - timedelta(days=7))
+    before = await held(client)
+    api.fail_next(1, 500, match=lambda call: call.resource == "validatingwebhookconfigurations")
+    with pytest.raises(ApiUnavailableError):
+        await replica.keeper.sync(NOW)
+    assert handshake(replica.tls, before.bundle) == serial(before)
+    await replica.keeper.sync(NOW)
+    assert handshake(replica.tls, before.bundle) == serial(await held(client)) != serial(before)
+
+
+async def test_something_is_served_from_the_start(api: ApiServer, client: KubeClient) -> None:
+    """Without the right to write the configurations: somebody else may have done it."""
+    replica = Replica(client)
+    api.fail_next(1, 403, match=lambda call: call.resource == "mutatingwebhookconfigurations")
+    with pytest.raises(ApiRefusedError):
+        await replica.keeper.sync(NOW)
+    made = await held(client)
+    assert handshake(replica.tls, made.bundle) == serial(made)
+    await replica.keeper.sync(NOW)  # no such configurations: nothing to write
+
+
+async def test_an_endless_quarrel_is_given_up(api: ApiServer, client: KubeClient) -> None:
+    await install(client)
+    api.fail_next(5, 409, match=lambda call: call.verb == "create")
+    with pytest.raises(ConflictError):
+        await Replica(client).keeper.sync(NOW)
+    await Replica(client).keeper.sync(NOW)
+
+
+async def test_run_tries_again(api: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certs, "_RETRIES", replace(certs._RETRIES, initial=0.01))
+    monkeypatch.setattr(certs, "SYNC_SECONDS", 0.01)
+    await install(client)
+    replica = Replica(client)
+    api.fail_next(2, 503)
+    running = asyncio.create_task(replica.keeper.run())
+    async with asyncio.timeout(10):
+        await replica.tls.loaded.wait()
+        first = (await secret_of(client))["metadata"]["uid"]
+        await client.delete(SECRETS, "default", "crrd-webhook")
+        while True:  # until it is made anew
+            found = await client.list_all(Resource("secrets"), lambda one: one["metadata"]["uid"], namespace="default")
+            if found.items and found.items[0] != first:
+                break
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def write(folder: Path, certificates: Certificates) -> None:
+    assert certificates.serving is not None
+    (folder / "tls.crt").write_bytes(to_data(certificates)[CERTIFICATE])
+    (folder / "tls.key").write_bytes(key_pem(certificates.serving))
+    (folder / "ca.crt").write_bytes(certificates.bundle)
+
+
+async def test_mounted_files_are_followed(tmp_path: Path, client: KubeClient) -> None:
+    tls = ServingTls()
+    keeper = MountedCertificates(tls, tmp_path / "tls.crt", tmp_path / "tls.key")
+    with pytest.raises(ConfigurationError, match=r"the file .*tls\.crt cannot be read: No such file or directory"):
+        await keeper.sync()
+    first, second = new(), new()
+    write(tmp_path, first)
+    await keeper.sync()
+    assert handshake(tls, first.bundle) == serial(first)
+    (tmp_path / "tls.crt").write_bytes(to_data(second)[CERTIFICATE])
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        await keeper.sync()  # caught between two writes
+    assert handshake(tls, first.bundle) == serial(first)
+    write(tmp_path, second)
+    await keeper.sync()
+    assert handshake(tls, second.bundle) == serial(second)
+    assert not calls, "without a CA file, the API server is somebody else's business"
+    assert client.description
+
+
+async def test_a_mounted_authority_is_published(tmp_path: Path, client: KubeClient) -> None:
+    await install(client)
+    tls, first = ServingTls(), new()
+    write(tmp_path, first)
+    trust = CaBundlePublisher(client, ["crrd"], ["crrd"])
+    keeper = MountedCertificates(
+        tls, tmp_path / "tls.crt", tmp_path / "tls.key", ca_file=tmp_path / "ca.crt", trust=trust
+    )
+    await keeper.sync()
+    assert await bundles(client) == [first.bundle] * 3
+    calls.clear()
+    await keeper.sync()
+    assert not calls, "nothing has changed, and a look was taken just now"
+    second = new(first, FIRST)
+    write(tmp_path, second)
+    await keeper.sync()
+    assert await bundles(client) == [second.bundle] * 3
+    assert handshake(tls, second.bundle) == serial(second)
+
+
+async def test_mounted_files_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certs, "_RETRIES", replace(certs._RETRIES, initial=0.01, maximum=0.01))
+    tls = ServingTls()
+    running = asyncio.create_task(MountedCertificates(tls, tmp_path / "tls.crt", tmp_path / "tls.key").run())
+    await asyncio.sleep(0)
+    write(tmp_path, new())
+    async with asyncio.timeout(10):
+        await tls.loaded.wait()
+    running.cancel()
+    await asyncio.wait([running])

@@ -1,0 +1,129 @@
+"""The whole admission path: the local API server calls a real `crrd manager` over TLS, with the caBundle it wrote."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from daemon.core.api import types as model
+from daemon.kube.resources import PODS, REQUESTS, Resource
+from daemon.lib.errors import ApiRefusedError
+from daemon.localnode.demo import Daemon, running_manager
+from tests.support.cluster import Cluster, Json, container, container_id, states
+from tests.support.node_daemon import NodeDaemon
+
+WEBHOOKS = Resource("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
+
+
+@pytest.fixture
+async def manager(cluster: Cluster) -> AsyncIterator[Daemon]:
+    async with running_manager(cluster.local) as found:
+        yield found
+
+
+def plain(cluster: Cluster, name: str, pod: str, *containers: str, **spec: object) -> Json:
+    return {
+        "apiVersion": model.API_VERSION,
+        "kind": model.KIND,
+        "metadata": {"name": name, "namespace": cluster.namespace},
+        "spec": {"podName": pod, "containers": [{"name": each} for each in containers], **spec},
+    }
+
+
+@pytest.mark.usefixtures("manager")
+async def test_what_a_user_writes_is_completed_and_served(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    pod = await cluster.run_pod("web", [container("app"), container("side")])
+    created = await cluster.create_request(plain(cluster, "one", "web", "app"))
+    assert created["spec"]["containers"][0]["statusContext"]["containerID"] == container_id(pod, "app")
+    assert created["spec"]["strategy"]["failurePolicy"] == "Fail"
+    assert created["metadata"]["labels"] == {
+        model.LABEL_POD_UID: pod["metadata"]["uid"],
+        model.LABEL_NODE_NAME: cluster.node_name,
+        model.LABEL_ACTIVE: "true",
+    }
+    assert states(await cluster.wait_completed("one")) == {"app": "Succeeded"}
+    assert node_daemon.pid
+
+    def inactive(request: Json) -> bool:
+        return model.LABEL_ACTIVE not in request["metadata"]["labels"]
+
+    await cluster.wait_request("one", inactive, "the manager takes the label active away")
+
+
+@pytest.mark.usefixtures("manager")
+async def test_what_cannot_be_served_is_denied_in_one_sentence(cluster: Cluster) -> None:
+    await cluster.run_pod("web", [container("app")])
+    for body, words in (
+        (plain(cluster, "bad", "nowhere", "app"), "nowhere"),
+        (plain(cluster, "bad", "web", "nope"), "nope"),
+        (plain(cluster, "bad", "web", "app", activeDeadlineSeconds=1), "activeDeadlineSeconds"),
+    ):
+        with pytest.raises(ApiRefusedError, match=words):
+            await cluster.create_request(body)
+
+
+@pytest.mark.usefixtures("manager")
+async def test_the_spec_stays_as_it_is(cluster: Cluster) -> None:
+    await cluster.run_pod("web", [container("app"), container("side")])
+    await cluster.create_request(plain(cluster, "one", "web", "app"))
+    for change in (
+        {"spec": {"podName": "other"}},
+        {"metadata": {"labels": {model.LABEL_NODE_NAME: "other"}}},
+    ):
+        with pytest.raises(ApiRefusedError):
+            await cluster.client.merge_patch(REQUESTS, cluster.namespace, "one", change)
+
+
+async def test_a_webhook_that_is_away_refuses_or_is_left_out(cluster: Cluster) -> None:
+    await cluster.run_pod("web", [container("app")])
+    shape: Json = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "away"},
+        "webhooks": [
+            {
+                "name": "away.example",
+                "clientConfig": {"url": "https://127.0.0.1:1/x"},
+                "rules": [
+                    {
+                        "apiGroups": [model.GROUP],
+                        "apiVersions": ["*"],
+                        "resources": [model.PLURAL],
+                        "operations": ["CREATE"],
+                    }
+                ],
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            }
+        ],
+    }
+    await cluster.client.create(WEBHOOKS, "", shape)
+    with pytest.raises(Exception, match="failed calling webhook"):
+        await cluster.create_request(plain(cluster, "one", "web", "app"))
+    shape["webhooks"][0]["failurePolicy"] = "Ignore"
+    await cluster.client.merge_patch(WEBHOOKS, "", "away", {"webhooks": shape["webhooks"]})
+    await cluster.create_request(plain(cluster, "one", "web", "app"))
+    for selector, asked in (
+        ({"matchLabels": {"no": "such"}}, False),
+        ({"matchExpressions": [{"key": "no", "operator": "DoesNotExist"}]}, True),
+    ):
+        shape["webhooks"][0] |= {"failurePolicy": "Fail", "namespaceSelector": selector}
+        await cluster.client.merge_patch(WEBHOOKS, "", "away", {"webhooks": shape["webhooks"]})
+        if asked:
+            with pytest.raises(Exception, match="failed calling webhook"):
+                await cluster.create_request(plain(cluster, "two", "web", "app"))
+        else:
+            await cluster.create_request(plain(cluster, f"free-{asked}".lower(), "web", "app"))
+    assert await cluster.client.get(PODS, cluster.namespace, "web")
+
+
+def test_the_demo_shows_a_recreated_container() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "daemon", "demo"], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    for words in ("container app        changed", "container side       same", "pod UID              same"):
+        assert words in result.stdout
+    assert "preStop hook ran" in result.stdout
+    assert "Completed: 1 of 1 containers recreated" in result.stdout

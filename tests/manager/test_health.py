@@ -1,0 +1,248 @@
+"""Each loop of the manager, ended or silently hanging, turns /healthz red by its name: the whole in memory."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+from aiohttp import StreamReader
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.test_utils import make_mocked_request
+
+from daemon.core.api.types import API_VERSION, KIND
+from daemon.kube.client import KubeClient
+from daemon.kube.clock import ServerClock
+from daemon.kube.resources import PODS, REQUESTS
+from daemon.lib.health import Health
+from daemon.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
+from daemon.manager.certificates.tls import ServingTls
+from daemon.manager.daemon import ManagerConfig, _serve
+from daemon.manager.lifecycle import LOOK_SECONDS
+from daemon.manager.metrics import ManagerMetrics
+from daemon.manager.webhook.handler import Answer
+from daemon.manager.webhook.review import Review
+from daemon.manager.webhook.server import REQUEST_KIND, WebhookServer
+from tests.support.admission import new_request, new_review
+from tests.support.health_pages import Watched, end, page
+from tests.support.silent_api import SilentApi
+from tests.support.webhook import QUICK, Pods, load, new_certificates
+
+pytestmark = pytest.mark.virtual_time
+
+CONFIG = ManagerConfig(
+    kubeconfig="",
+    namespace="crrd-system",
+    identity="one",
+    webhook_address="127.0.0.1:0",
+    drain_seconds=0.0,
+    service="crrd-manager",
+    names=("127.0.0.1",),
+    secret="tls",
+    webhook_configurations=(),
+    tls_cert_file="",
+    tls_key_file="",
+    ca_file="",
+    bind_address="127.0.0.1:0",
+    log_format="console",
+    log_level="error",
+)
+
+
+@dataclass
+class Managing(Watched):
+    """A manager and its world."""
+
+    api: SilentApi
+
+    def request(self) -> None:
+        """Somebody created a request long ago, and no daemon has answered."""
+        labels = {"crr.apps.kruise.io/node-name": "n1", "crr.apps.kruise.io/active": "true"}
+        meta = {
+            "namespace": "default",
+            "name": "r1",
+            "uid": "r1",
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": labels,
+        }
+        spec = {"podName": "web", "containers": [{"name": "app"}]}
+        self.api.put(REQUESTS, {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec})
+
+    def pod(self) -> None:
+        """The request's pod."""
+        meta = {"namespace": "default", "name": "web", "uid": "pod-1", "resourceVersion": "1"}
+        self.api.put(PODS, {"metadata": meta, "spec": {"containers": [{"name": "app"}]}, "status": {}})
+
+
+@asynccontextmanager
+async def managing(*mute: str) -> AsyncIterator[Managing]:
+    """The whole composition; `mute` are calls that are never answered, from the beginning."""
+    api, health, stop = SilentApi(), Health(), asyncio.Event()
+    api.mute |= set(mute)
+    client = cast("KubeClient", api)
+    task = asyncio.create_task(
+        _serve(CONFIG, (client, client), ServerClock(), health=health, metrics=ManagerMetrics(), stop=stop)
+    )
+    await asyncio.sleep(0)
+    try:
+        yield Managing(health, api)
+        api.mute.clear()
+        stop.set()
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_manager_that_works_stays_green() -> None:
+    async with managing() as world:
+        world.pod()
+        world.request()
+        assert await world.pass_by(3600) == (200, {})
+        assert world.api.objects["containerrecreaterequests"]["r1"]["status"]["phase"] == "Completed"
+        assert (await page(world.health, "/readyz"))[0] == 200
+
+
+@pytest.mark.parametrize("name", ["certificates", "election", "events"])
+async def test_a_loop_that_has_ended(name: str) -> None:
+    async with managing() as world:
+        await world.pass_by(20)
+        end(name)
+        assert await world.red(name, 30) == "the loop has ended"
+
+
+@pytest.mark.parametrize("name", ["pods", "containerrecreaterequests"])
+async def test_a_watch_of_the_controller_that_has_ended(name: str) -> None:
+    async with managing() as world:
+        await world.pass_by(20)
+        end(f"watch {name}")
+        assert await world.red("controller", 30) == "the loop has ended"
+
+
+@pytest.mark.parametrize("name", ["pods", "containerrecreaterequests"])
+@pytest.mark.parametrize(
+    ("verb", "said"), [("list", "hangs: listing"), ("open", "hangs: opening"), ("watch", "hangs: ")]
+)
+async def test_a_watch_of_the_controller_that_hangs(name: str, verb: str, said: str) -> None:
+    async with managing(f"{verb} {name}") as world:
+        assert (await world.red("controller", 330)).startswith(said)
+
+
+async def test_work_on_a_pod_that_hangs() -> None:
+    async with managing("get pods") as world:
+        await world.pass_by(20)
+        world.request()
+        assert (await world.red("controller", LOOK_SECONDS + 40)).startswith("pod default/web has been worked on for")
+
+
+async def test_a_controller_that_does_not_work_where_the_manager_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def idle(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("daemon.manager.daemon.LifecycleController.run", idle)
+    async with managing() as world:
+        assert await world.red("controller", 30) == "this manager leads, but its controller does not work"
+
+
+async def test_certificates_that_hang() -> None:
+    async with managing("get secrets") as world:
+        assert (await world.red("certificates", 340)).startswith("hangs: looking after the certificate")
+
+
+async def test_an_election_that_hangs_before_it_leads() -> None:
+    async with managing("get leases") as world:
+        assert (await world.red("election", 160)).startswith("hangs: looking at the lease")
+
+
+async def test_an_election_that_hangs_while_it_leads() -> None:
+    async with managing() as world:
+        await world.pass_by(20)
+        world.api.mute.add("patch leases")
+        assert (await world.red("election", 180)).startswith("hangs: looking at the lease")
+
+
+async def test_events_that_hang() -> None:
+    async with managing("create events") as world:
+        world.pod()
+        assert await world.pass_by(600) == (200, {})
+        world.request()
+        assert (await world.red("events", 160)).startswith("hangs: writing an event")
+
+
+def reader(raw: bytes) -> StreamReader:
+    """The body of a call."""
+    loop = asyncio.get_running_loop()
+    stream = StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+    stream.feed_data(raw)
+    stream.feed_eof()
+    return stream
+
+
+async def test_admission_that_hangs() -> None:
+    """The answer is not there long after its deadline."""
+    health, forever = Health(), asyncio.Event()
+    server = WebhookServer("127.0.0.1:0", ServingTls(), Pods(), health, limits=QUICK)
+
+    async def hang(_: Review, __: float) -> Answer:
+        await forever.wait()
+        return []
+
+    raw = json.dumps(new_review(new_request())).encode()
+    headers = {"Content-Type": "application/json"}
+    call = make_mocked_request("POST", "/mutate-crr", headers=headers, payload=reader(raw))
+    answering = asyncio.create_task(cast("Any", server._endpoint(REQUEST_KIND, hang)(call)))
+    assert (await Watched(health).red("webhook", 45)).startswith("hangs: a call has been under way for")
+    forever.set()
+    await answering
+    assert await page(health) == (200, {})
+
+
+async def test_a_listener_that_has_ended() -> None:
+    health, tls = Health(), ServingTls()
+    load(tls, new_certificates())
+    server = WebhookServer("127.0.0.1:0", tls, Pods(), health, limits=QUICK)
+    await server.start()
+    assert await page(health) == (200, {})
+    assert server._listener is not None
+    server._listener.close()
+    assert await page(health) == (503, {"webhook": "the listener has ended"})
+    await server.drain()
+
+
+async def test_a_webhook_that_does_not_hear_of_its_certificate() -> None:
+    health, tls, stop = Health(), ServingTls(), asyncio.Event()
+    server = WebhookServer("127.0.0.1:0", tls, Pods(), health, limits=QUICK)
+    serving = asyncio.create_task(server.run(stop))
+    assert await Watched(health).pass_by(600) == (200, {})
+    waiters = cast("Any", tls.loaded)._waiters
+    waiter = waiters.popleft()
+    load(tls, new_certificates())
+    assert (await Watched(health).red("webhook", PATIENCE_SECONDS + 45)).startswith("hangs: waiting for a certificate")
+    waiters.append(waiter)
+    stop.set()
+    await serving
+
+
+async def test_an_event_that_comes_and_goes_is_not_held_against_a_loop() -> None:
+    heartbeat, event = Heartbeat(), asyncio.Event()
+    assert heartbeat.check() == ""
+    heartbeat.until(event, "waiting")
+    for _ in range(3):
+        event.set()
+        assert heartbeat.check() == ""
+        event.clear()
+        await asyncio.sleep(PATIENCE_SECONDS + 1)
+        assert heartbeat.check() == ""
+    event.set()
+    assert heartbeat.check() == ""
+    await asyncio.sleep(PATIENCE_SECONDS + 1)
+    assert heartbeat.check() == "hangs: waiting, for 16 s in vain"
+    heartbeat.within(5, "working")
+    assert heartbeat.check() == ""
+    await asyncio.sleep(7)
+    assert heartbeat.check() == "hangs: working, 2 s too long"
+    heartbeat.rest()
+    assert heartbeat.check() == ""

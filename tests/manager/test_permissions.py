@@ -1,0 +1,111 @@
+"""What the daemons ask of the API is what the roles grant: each call is allowed, and no rule is unused."""
+
+import asyncio
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from daemon.core.api import types as model
+from daemon.kube.resources import REQUESTS, Resource
+from daemon.localnode.api.admission import User
+from daemon.localnode.api.routing import Call
+from daemon.localnode.apiserver import ApiServer
+from daemon.localnode.demo import Daemon, running_manager
+from daemon.localnode.node import LocalNode
+from tests.support.cluster import container, on_local_node
+from tests.support.node_daemon import NodeDaemon
+
+SECRETS = Resource("secrets")
+DEFAULT = Path(__file__).parents[2] / "manifests" / "default"
+Json = dict[str, Any]
+
+
+def granted(name: str) -> set[tuple[str, str, str]]:
+    """(verb, group, resource or resource/subresource) of every rule of a ServiceAccount's roles."""
+    text = subprocess.run(["kubectl", "kustomize", str(DEFAULT)], capture_output=True, text=True, check=True).stdout
+    roles = [each for each in yaml.safe_load_all(text) if each["kind"] in ("Role", "ClusterRole")]
+    return {
+        (verb, group, resource)
+        for role in roles
+        if role["metadata"]["name"] == name
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def asked(calls: list[Call], user: str) -> set[tuple[str, str, str]]:
+    return {
+        (call.verb, call.group, f"{call.resource}/{call.subresource}" if call.subresource else call.resource)
+        for call in calls
+        if call.user == user
+    }
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to render manifests")
+async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> None:
+    calls: list[Call] = []
+    users = {"n": User("crrd-node"), "m": User("crrd-manager")}
+    api = ApiServer(tokens=users, log=calls.append)
+    async with (
+        LocalNode(tmp_path / "node", api=api) as local,
+        on_local_node(local, tmp_path, image="local/shell:1", second_image="") as cluster,
+    ):
+        manager_config = api.kubeconfig(tmp_path / "manager.kubeconfig", token="m")
+        daemon = NodeDaemon(
+            tmp_path / "node.log",
+            node_name=cluster.node_name,
+            kubeconfig=api.kubeconfig(tmp_path / "node.kubeconfig", token="n"),
+            cri_endpoint=cluster.cri_endpoint,
+        )
+        async with running_manager(local, manager_config) as manager:
+            assert isinstance(manager, Daemon)
+            await daemon.start()
+            try:
+                gates = [{"conditionType": model.READINESS_GATE}]
+                await cluster.create_pod("web", [container("app")], readinessGates=gates)
+                await cluster.wait_pod("web", lambda pod: bool(pod["status"].get("containerStatuses")), "has statuses")
+                await cluster.wait_pod(
+                    "web",
+                    lambda pod: bool((pod["status"]["containerStatuses"][0]).get("ready")),
+                    "app is ready",
+                )
+                body: Json = {
+                    "apiVersion": model.API_VERSION,
+                    "kind": model.KIND,
+                    "metadata": {"name": "one", "namespace": cluster.namespace},
+                    "spec": {
+                        "podName": "web",
+                        "containers": [{"name": "app"}],
+                        "strategy": {"unreadyGracePeriodSeconds": 1, "forceRecreate": True},
+                        "ttlSecondsAfterFinished": 1,
+                    },
+                }
+                await cluster.create_request(body)
+                await cluster.wait_gone(REQUESTS, "one")
+                late: Json = {**body, "metadata": {**body["metadata"], "name": "two"}}
+                late["spec"] = {"podName": "web", "containers": [{"name": "app"}], "activeDeadlineSeconds": 3}
+                late["spec"]["strategy"] = {"minStartedSeconds": 600}
+                await cluster.create_request(late)
+                await cluster.wait_completed("two")
+                await cluster.delete_pod("web", grace=1)
+                async with asyncio.timeout(20):
+                    while not any(call.user == "crrd-node" and call.resource == "events" for call in calls):
+                        await asyncio.sleep(0.05)
+            finally:
+                await daemon.terminate()
+        # A Secret that lost its content is written anew: what a renewal does after some months.
+        await cluster.client.merge_patch(SECRETS, "crrd-system", "crrd-manager-tls", {"data": None})
+        async with Daemon(
+            "manager", tmp_path / "again.log", manager_config, "--webhook-address", "127.0.0.1:0", "--identity", "again"
+        ):
+            pass
+    for user in ("crrd-node", "crrd-manager"):
+        allowed, used = granted(user), asked(calls, user)
+        assert used - allowed == set(), "calls that no rule allows"
+        assert allowed - used == set(), "rules that nothing needs"

@@ -1,0 +1,209 @@
+"""Admission through real TLS: every refusal of the contract, in its own words, and what is let in."""
+
+import base64
+import copy
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from daemon.core.admission.rules import Admitted, review_create
+from daemon.kube.client import KubeClient
+from daemon.kube.resources import PODS
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError
+from daemon.localnode.api.json_patch import apply_json_patch
+from daemon.localnode.apiserver import ApiServer
+from tests.support.admission import (
+    CREATE_REFUSALS,
+    NODE_NAME,
+    POD_UID,
+    REQUESTED_BY,
+    USER,
+    JsonObject,
+    Refusal,
+    new_pod,
+    new_request,
+    new_review,
+)
+from tests.support.scripted_api import FixedAccess
+from tests.support.webhook import Pods, Served, webhook
+
+POD_KIND = {"group": "", "version": "v1", "kind": "Pod"}
+
+
+@pytest.fixture
+def pods() -> Pods:
+    return Pods({("shop", "web-0"): new_pod()})
+
+
+@pytest.fixture
+async def served(pods: Pods) -> AsyncIterator[Served]:
+    async with webhook(pods) as running:
+        yield running
+
+
+def refusal_of(response: JsonObject) -> tuple[str, int]:
+    assert response["allowed"] is False
+    assert "patch" not in response
+    status = response["status"]
+    assert status["status"] == "Failure"
+    return status["message"], status["code"]
+
+
+def patched(obj: JsonObject, response: JsonObject) -> JsonObject:
+    assert response["allowed"] is True
+    if "patch" not in response:
+        return obj
+    assert response["patchType"] == "JSONPatch"
+    changed: JsonObject = apply_json_patch(obj, json.loads(base64.b64decode(response["patch"])))
+    return changed
+
+
+def finished() -> JsonObject:
+    outcome = review_create(new_request(), new_pod(), USER)
+    assert isinstance(outcome, Admitted)
+    return dict(outcome.obj)
+
+
+@pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)
+async def test_every_refusal_of_a_new_request(served: Served, pods: Pods, refusal: Refusal) -> None:
+    request, pod = refusal.objects()
+    pods.pods.clear()
+    if pod is not None:
+        pods.put(pod)
+    response = await served.ask("/mutate-crr", new_review(request))
+    assert refusal_of(response) == (refusal.sentence, 422)
+    assert response["status"]["reason"] == "Invalid"
+    assert "details" not in response["status"], "clients would try again for nothing"
+
+
+async def test_a_sound_request_is_completed_and_then_valid(served: Served, pods: Pods) -> None:
+    request = new_request()
+    completed = patched(request, await served.ask("/mutate-crr", new_review(request)))
+    assert completed == finished()
+    response = await served.ask("/validate-crr", new_review(completed))
+    assert response == {"uid": "review-1", "allowed": True}
+    assert pods.asked == [("shop", "web-0")] * 2
+
+
+async def test_what_was_changed_after_mutation_is_refused(served: Served) -> None:
+    request = finished()
+    request["metadata"]["annotations"][REQUESTED_BY] = "root"
+    message, code = refusal_of(await served.ask("/validate-crr", new_review(request)))
+    assert message == f"metadata.annotations[{REQUESTED_BY}] must be '{USER}', as admission sets it, not 'root'"
+    assert code == 422
+
+
+async def test_a_request_that_never_saw_mutation_is_refused(served: Served) -> None:
+    message, _ = refusal_of(await served.ask("/validate-crr", new_review(new_request())))
+    assert message == f"metadata.labels[{POD_UID}] must be 'pod-uid-1', as admission sets it, not null"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("spec", {"podName": "x"}, "spec.podName must stay as it was created: create another request instead"),
+        ("metadata", {}, f"metadata.labels[{POD_UID}] must stay 'pod-uid-1'"),
+        ("metadata", {"labels": {POD_UID: "pod-uid-1"}}, f"metadata.labels[{NODE_NAME}] must stay 'node-1'"),
+    ],
+)
+async def test_every_refusal_of_a_change(served: Served, key: str, value: JsonObject, sentence: str) -> None:
+    review = new_review(finished() | {key: value}, "UPDATE", old=finished())
+    assert refusal_of(await served.ask("/validate-crr", review)) == (sentence, 422)
+
+
+async def test_changes_need_no_pod(served: Served, pods: Pods) -> None:
+    old = finished()
+    new = copy.deepcopy(old)
+    del new["metadata"]["labels"]["crr.apps.kruise.io/active"]
+    for path in ("/validate-crr", "/mutate-crr"):
+        assert await served.ask(path, new_review(new, "UPDATE", old=old)) == {"uid": "review-1", "allowed": True}
+    assert not pods.asked
+
+
+@pytest.mark.parametrize("path", ["/mutate-crr", "/validate-crr"])
+async def test_what_admission_has_no_say_in_is_let_in(served: Served, path: str) -> None:
+    for review in (
+        new_review(None, "DELETE", old=finished()),
+        new_review(None, "CONNECT"),
+        new_review({"status": {}}, "UPDATE", old={"status": {"phase": "Pending"}}, subResource="status"),
+    ):
+        assert await served.ask(path, review) == {"uid": "review-1", "allowed": True}
+
+
+async def test_new_pods_get_the_readiness_gate(served: Served) -> None:
+    pod = new_pod()
+    gated = patched(pod, await served.ask("/mutate-pod", new_review(pod, kind=POD_KIND)))
+    assert gated["spec"]["readinessGates"] == [{"conditionType": "KruisePodReady"}]
+    assert patched(gated, await served.ask("/mutate-pod", new_review(gated, kind=POD_KIND))) == gated
+    assert patched(pod, await served.ask("/mutate-pod", new_review(pod, "UPDATE", old=pod, kind=POD_KIND))) == pod
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence", "retried"),
+    [
+        (
+            ApiUnavailableError("get pods: connection refused"),
+            503,
+            (
+                "spec.podName cannot be checked now: "
+                "the API server does not answer the manager's question for the pod; try again"
+            ),
+            True,
+        ),
+        (
+            ApiRefusedError("get pods: forbidden", status=403),
+            500,
+            (
+                "spec.podName cannot be checked: the API server refuses the manager's question for the pod; "
+                "see the manager's log"
+            ),
+            False,
+        ),
+    ],
+)
+async def test_an_api_server_in_trouble(
+    served: Served, pods: Pods, error: Exception, code: int, sentence: str, *, retried: bool
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    pods.before = fail
+    for path in ("/mutate-crr", "/validate-crr"):
+        response = await served.ask(path, new_review(finished() if path == "/validate-crr" else new_request()))
+        assert refusal_of(response) == (sentence, code)
+        assert response["status"].get("details") == ({"retryAfterSeconds": 1} if retried else None)
+
+
+async def test_each_answer_is_reported(pods: Pods) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def observe(*told: Any) -> None:
+        assert told[3] >= 0
+        seen.append(told[:3])
+
+    async with webhook(pods, on_review=observe) as on:
+        await on.ask("/mutate-crr", new_review(new_request()))
+        await on.ask("/mutate-crr", new_review(new_request(podName="\ud800"), userInfo={"username": "\ud800"}))
+    assert seen == [("mutate", "allowed", ""), ("mutate", "denied", "invalid_spec")]
+
+
+async def test_pods_of_a_real_api_server() -> None:
+    """The whole way: the pod comes over HTTP, there is none, and the API server stalls."""
+    async with ApiServer() as api, KubeClient(FixedAccess(api.url)) as client, webhook(client) as served:
+        await client.create(PODS, "default", {"metadata": {"name": "web-0"}, "spec": new_pod()["spec"]})
+        await client.merge_patch(PODS, "default", "web-0", {"status": new_pod()["status"]}, subresource="status")
+        review = new_review(new_request(), namespace="default")
+        completed = patched(new_request(), await served.ask("/mutate-crr", review))
+        assert completed["metadata"]["labels"][NODE_NAME] == "node-1"
+        elsewhere = new_review(new_request(podName="web-1"), namespace="default")
+        message, _ = refusal_of(await served.ask("/mutate-crr", elsewhere))
+        assert message.endswith("there is no pod 'web-1' in it")
+        api.fail_next(status=500)
+        assert refusal_of(await served.ask("/mutate-crr", review))[1] == 503
+        api.pause()
+        message, code = refusal_of(await served.ask("/mutate-crr", review, "?timeout=1s"))
+        assert (message.endswith("try again"), code) == (True, 503)
+        api.resume()
+        assert (await served.ask("/mutate-crr", review))["allowed"] is True

@@ -1,0 +1,137 @@
+"""What the watches saw last, and what a late or old message must not do to it."""
+
+from dataclasses import replace
+
+import pytest
+
+from daemon.core.api.types import RequestPhase, Status
+from daemon.node.board import Board
+from tests.support.worlds import pod, recreating, request
+
+pytestmark = pytest.mark.virtual_time
+
+DONE = Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:30Z")
+
+
+def board() -> tuple[Board, list[str]]:
+    pokes: list[str] = []
+    return Board(pokes.append, lambda: 7.0), pokes
+
+
+async def test_a_new_request_wakes_its_pod() -> None:
+    made, pokes = board()
+    made.request_changed(request())
+    assert pokes == ["default/web"]
+    assert made.requests("default/web") == [request()]
+    assert made.active.is_set()
+    assert not made.idle.is_set()
+    assert made.first_seen == {"r1": 7.0}
+    assert made.live_pods() == {"default/web"}
+    assert made.pending == 1
+
+
+async def test_the_same_version_wakes_nobody() -> None:
+    made, pokes = board()
+    made.request_changed(request())
+    made.request_changed(request())
+    assert pokes == ["default/web"]
+
+
+async def test_an_older_version_is_dropped() -> None:
+    made, _ = board()
+    newer = request(resource_version="11", status=recreating())
+    made.request_changed(newer)
+    made.request_changed(request(resource_version="9"))
+    assert made.request("r1") == newer
+
+
+async def test_versions_that_are_no_numbers_all_count() -> None:
+    made, _ = board()
+    made.request_changed(request(resource_version="b"))
+    made.request_changed(request(resource_version="a", status=recreating()))
+    assert made.request("r1") == request(resource_version="a", status=recreating())
+
+
+async def test_a_late_answer_does_not_revive_a_deleted_request() -> None:
+    made, pokes = board()
+    made.request_changed(request())
+    made.request_deleted(request())
+    made.request_changed(request(resource_version="99"))
+    assert made.requests("default/web") == []
+    assert made.idle.is_set()
+    assert pokes == ["default/web"] * 2
+
+
+async def test_deleting_what_was_never_seen_wakes_nobody() -> None:
+    made, pokes = board()
+    made.request_deleted(request())
+    assert pokes == []
+
+
+async def test_losing_the_active_label_takes_a_request_down() -> None:
+    made, _ = board()
+    made.request_changed(request())
+    made.request_changed(request(resource_version="11", active=False))
+    assert made.requests("default/web") == []
+
+
+async def test_a_list_replaces_everything() -> None:
+    made, pokes = board()
+    made.request_changed(request())
+    made.requests_listed({"r2": request(uid="r2")})
+    assert [known.uid for known in made.requests("default/web")] == ["r2"]
+    assert pokes == ["default/web"] * 3
+
+
+async def test_completed_requests_do_not_keep_the_node_awake() -> None:
+    made, _ = board()
+    made.request_changed(request())
+    made.request_changed(request(resource_version="11", status=DONE))
+    assert made.idle.is_set()
+    assert made.requests("default/web")
+
+
+async def test_the_mark_is_dated_when_it_is_first_seen() -> None:
+    made, _ = board()
+    made.request_changed(request(unready_acquired=True))
+    assert made.unready_seen == {"r1": 7.0}
+    made.request_deleted(request())
+    assert made.unready_seen == {}
+    assert made.first_seen == {}
+
+
+async def test_pods_wake_only_whoever_has_a_request() -> None:
+    made, pokes = board()
+    made.pod_changed(pod())
+    assert pokes == []
+    made.request_changed(request())
+    made.pod_changed(pod())
+    made.pod_changed(pod(deleting=True))
+    assert pokes == ["default/web"] * 2
+
+
+async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> None:
+    made, _ = board()
+    made.pods_listed({"default/web": pod()})
+    assert made.pods_since == 7.0
+    assert made.pods_known.is_set()
+    made.pods_listed({})
+    assert made.pod_gone("default/web")
+    assert made.pod("default/web") is None
+    made.pod_changed(pod())
+    assert not made.pod_gone("default/web")
+    made.pod_deleted(pod())
+    made.pod_deleted(pod())
+    assert made.pod_gone("default/web")
+    made.forget_pods()
+    assert not made.pod_gone("default/web")
+    assert made.pods_since is None
+
+
+async def test_two_requests_of_one_pod_leave_one_by_one() -> None:
+    made, _ = board()
+    made.request_changed(request())
+    made.request_changed(replace(request(), uid="r2"))
+    made.request_deleted(request())
+    assert len(made.requests("default/web")) == 1
+    assert made.active.is_set()

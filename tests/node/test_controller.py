@@ -1,0 +1,340 @@
+"""Board, queue, reconciler and executor together, on a node in memory and in virtual time."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from daemon.core.api.types import RequestPhase, StatePhase, Strategy
+from daemon.core.recreate.actions import EventReason
+from daemon.core.recreate.observation import Hook
+from daemon.kubelet.restart_rules import RestartPolicy
+from daemon.kubelet.runtime_status import ContainerState
+from daemon.lib.errors import (
+    ApiRefusedError,
+    ApiUnavailableError,
+    ConflictError,
+    RuntimeCallError,
+    RuntimeUnavailableError,
+)
+from tests.support.standins import MemoryNode
+from tests.support.worlds import pin, pod, request
+
+pytestmark = pytest.mark.virtual_time
+
+HOOK = Hook("exec", command=("true",))
+
+
+async def test_a_plain_request_costs_two_writes() -> None:
+    async with MemoryNode() as node:
+        node.post(request())
+        status = await node.completed()
+        assert [state.phase for state in status.states] == [StatePhase.SUCCEEDED]
+        assert node.stops == [("old", 30)]
+        assert node.writes == 2
+        reasons = [event.reason for event in node.emitted]
+        assert reasons == [EventReason.RECREATING, EventReason.RECREATED]
+
+
+async def test_a_static_pod_has_another_uid_on_its_node() -> None:
+    async with MemoryNode() as node:
+        node.static_uid = "0f1e2d"
+        node.known["old"] = replace(node.known["old"], pod_uid=node.static_uid)
+        node.post(request())
+        status = await node.completed()
+        assert [state.phase for state in status.states] == [StatePhase.SUCCEEDED]
+        assert node.stops == [("old", 30)]
+        assert len(node.known) == 2
+
+
+async def test_containers_may_be_named_as_log_lines_are() -> None:
+    names = ["event", "request", "pod", "message", "level", "exc-info"]
+    async with MemoryNode(*names) as node:
+        with capture_logs() as logs:
+            node.post(request(*names))
+            await node.completed()
+        moves = [line for line in logs if line["event"] == "container state" and line["phase"] == "Succeeded"]
+        assert [line["container"] for line in moves] == names
+        assert {(line["request"], line["request_uid"], line["pod"]) for line in moves} == {
+            (node.requests["r1"].key, "r1", "default/web")
+        }
+        assert [line["event"] for line in logs][-1] == "request completed"
+
+
+async def test_a_hook_costs_one_more_and_its_time_is_taken_off() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.post(request())
+        await node.completed()
+        assert node.hooks_run == ["old"]
+        assert node.stops == [("old", 28)]
+        assert node.writes == 3
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_pinning_keeps_within_three_writes(force: bool) -> None:
+    async with MemoryNode() as node:
+        plain = request(strategy=Strategy(force=force))
+        contextless = tuple(replace(container, context=None) for container in plain.containers)
+        node.post(plain if force else replace(plain, containers=contextless))
+        status = await node.completed()
+        assert status.states[0].phase is StatePhase.SUCCEEDED
+        assert node.requests["r1"].pinned == {"app": pin("old")}
+        assert node.writes == 3
+
+
+async def test_each_further_container_costs_two_more_at_most() -> None:
+    async with MemoryNode("a", "b", "c") as node:
+        node.post(request("a", "b", "c"))
+        status = await node.completed()
+        assert {state.phase for state in status.states} == {StatePhase.SUCCEEDED}
+        assert [container for container, _ in node.stops] == ["old-a", "old-b", "old-c"]
+        assert node.writes <= 7
+
+
+async def test_two_requests_in_turn_and_one_recreation() -> None:
+    async with MemoryNode() as node:
+        node.post(request())
+        node.post(request(uid="r2", created="2026-01-01T00:00:01Z"))
+        await node.until(lambda: node.status("r2").phase is RequestPhase.PENDING)
+        assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
+        assert len(node.stops) == 1
+
+
+async def test_deleted_during_its_stop_the_next_one_runs() -> None:
+    async with MemoryNode() as node:
+        node.post(request())
+        node.post(request(uid="r2", created="2026-01-01T00:00:01Z"))
+        await node.until(lambda: bool(node.stops))
+        node.delete("r1")
+        assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
+        assert len(node.stops) == 1
+
+
+async def test_deleted_during_its_hook_nothing_is_stopped_and_the_hook_is_not_run_again() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.post(request())
+        await node.until(lambda: bool(node.hooks_run))
+        node.delete("r1")
+        await asyncio.sleep(10)
+        assert node.stops == []
+        node.post(request(uid="r2"))
+        assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
+        assert node.hooks_run == ["old"]
+
+
+async def test_without_event_stream_the_runtime_is_polled_only_while_it_is_awaited() -> None:
+    async with MemoryNode(streams=False) as node:
+        node.kubelet_seconds = 3.0
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert node.controller.board.idle.is_set()
+
+
+async def test_the_pods_are_listed_once_per_active_time() -> None:
+    async with MemoryNode() as node:
+        node.post(request())
+        await node.completed()
+        await asyncio.sleep(1)
+        assert node.controller.board.pods_since is None
+        node.post(request(uid="r2", resource_version="50"))
+        await node.completed("r2")
+        assert node.lists == 2
+
+
+async def test_conflicts_are_decided_anew() -> None:
+    async with MemoryNode() as node:
+        node.write_errors = [ConflictError("modified"), ConflictError("modified")]
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert len(node.stops) == 1
+
+
+async def test_the_api_server_is_away_during_the_stop() -> None:
+    async with MemoryNode() as node:
+        node.write_errors = [ApiUnavailableError("away", retry_after=3.0), *[ApiUnavailableError("away")] * 6]
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert len(node.stops) == 1
+
+
+async def test_a_stop_after_a_hook_waits_for_the_api_server() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.post(request())
+        await node.until(lambda: node.status().phase is RequestPhase.RECREATING)
+        node.write_errors = [ApiUnavailableError("away")] * 4
+        await node.until(lambda: not node.write_errors)
+        assert node.stops == []
+        await node.completed()
+        assert node.hooks_run == ["old"]
+
+
+async def test_a_refused_write_is_tried_again() -> None:
+    async with MemoryNode() as node:
+        node.write_errors = [ApiRefusedError("forbidden", status=403)]
+        node.post(request())
+        await node.completed()
+
+
+async def test_failed_stops_are_retried_five_times() -> None:
+    async with MemoryNode() as node:
+        node.stop_errors = [RuntimeCallError("shim is stuck")] * 5
+        node.post(request())
+        status = await node.completed()
+        assert status.states[0].message == "stopping failed 5 times, last with: shim is stuck"
+        assert len(node.stops) == 5
+
+
+async def test_the_runtime_restarts_during_the_stop() -> None:
+    async with MemoryNode() as node:
+        node.stop_errors = [RuntimeUnavailableError("connection lost")]
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        node.runtime_down = True
+        await asyncio.sleep(60)
+        node.runtime_down = False
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_a_bug_in_an_edge_becomes_the_attempts_error() -> None:
+    async with MemoryNode() as node:
+        node.stop_errors = [ValueError("bug")]
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert len(node.stops) == 2
+
+
+async def test_on_failure_that_exits_0_fails_as_soon_as_it_is_seen() -> None:
+    async with MemoryNode(policy=RestartPolicy.ON_FAILURE, exit_code=0) as node:
+        node.post(request())
+        assert "exited with code 0" in (await node.completed()).states[0].message
+
+
+async def test_a_write_that_fails_after_its_request_has_gone_is_not_tried_again() -> None:
+    async with MemoryNode() as node:
+        node.write_seconds = 1.0
+        node.write_errors = [ApiUnavailableError("away")]
+        node.post(request())
+        await node.until(lambda: node.controller.executor.writing == 1)
+        node.delete("r1")
+        await node.until(lambda: not node.write_errors)
+        await node.until(lambda: not node.controller.queue.depth)
+        assert node.controller.executor.writing == 0
+        assert node.controller.executor._write_failures == {}
+        await node.controller.drain()
+
+
+async def test_a_write_that_was_carried_out_though_its_answer_was_lost_holds_no_drain_up() -> None:
+    async with MemoryNode() as node:
+        node.lost_answers = 1
+        node.post(request())
+        await node.until(lambda: bool(node.stops) and not node.lost_answers)
+        await node.until(lambda: node.controller.executor.writing == 0)
+        assert node.status().phase is RequestPhase.RECREATING
+        await node.controller.drain()
+        assert len(node.stops) == 1
+
+
+async def test_min_started_seconds_asks_the_runtime() -> None:
+    async with MemoryNode() as node:
+        node.post(request(strategy=Strategy(min_started_seconds=30)))
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_a_container_id_of_another_pod() -> None:
+    async with MemoryNode() as node:
+        node.known["foreign"] = replace(node.known["old"], id="foreign", pod_name="db", pod_uid="uid-of-db")
+        plain = request()
+        foreign = tuple(replace(container, context=pin("foreign")) for container in plain.containers)
+        node.post(replace(plain, containers=foreign))
+        assert "belongs to pod default/db" in (await node.completed()).states[0].message
+        assert node.stops == []
+
+
+async def test_a_thousand_malformed_requests_do_no_harm() -> None:
+    async with MemoryNode() as node:
+        for number in range(1000):
+            node.post(request(uid=f"bad{number}", pod_name=f"p{number % 7}", error="spec.podName must be a string"))
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        await node.until(lambda: all(known.completed for known in node.requests.values()))
+        assert len(node.stops) == 1
+
+
+async def test_a_pod_that_is_not_here() -> None:
+    async with MemoryNode() as node:
+        node.post(request(pod_name="nowhere", pod_uid=""))
+        await node.until(lambda: "waiting to see pod default/nowhere" in node.status().message)
+        assert (await node.completed()).message == "pod has gone"
+
+
+async def test_a_pod_that_was_replaced_before_the_daemon_looked() -> None:
+    async with MemoryNode() as node:
+        node.post(request(pod_uid=""))
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_drain_starts_nothing_more_and_writes_what_became_of_the_rest() -> None:
+    async with MemoryNode("a", "b") as node:
+        node.stop_seconds = 5.0
+        node.post(request("a", "b"))
+        await node.until(lambda: bool(node.stops))
+        await node.controller.drain()
+        assert [container for container, _ in node.stops] == ["old-a"]
+        assert node.known["old-a"].state is ContainerState.EXITED
+        assert node.status().state("a").is_killed
+        assert node.status().phase is RequestPhase.RECREATING
+
+
+async def test_drain_does_not_wait_for_an_api_server_that_is_away() -> None:
+    async with MemoryNode() as node:
+        node.write_errors = [ApiUnavailableError("away")] * 99
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        started = asyncio.get_running_loop().time()
+        await node.controller.drain()
+        assert asyncio.get_running_loop().time() - started < 30
+
+
+async def test_memory_of_pods_long_done_is_dropped() -> None:
+    async with MemoryNode() as node:
+        executor = node.controller.executor
+        first = executor.work("default/gone")
+        await asyncio.sleep(700)
+        assert executor.work("default/other") is not first
+        assert executor.work("default/gone") is not first
+
+
+async def test_the_unready_grace_counts_from_when_the_mark_is_seen() -> None:
+    async with MemoryNode() as node:
+        node.gate = True
+        node.post(request(strategy=Strategy(unready_grace_seconds=5)))
+        await node.until(lambda: node.status().message == "waiting for the manager to make the pod unready")
+        await asyncio.sleep(100)
+        marked = replace(node.requests["r1"], unready_acquired=True, resource_version="50")
+        node.post(marked)
+        seen = asyncio.get_running_loop().time()
+        await node.until(lambda: bool(node.stops))
+        assert 5 <= asyncio.get_running_loop().time() - seen < 6
+        await node.completed()
+
+
+async def test_a_pod_deleted_under_a_waiting_request_ends_it() -> None:
+    async with MemoryNode() as node:
+        node.gate = True
+        node.post(request(strategy=Strategy(unready_grace_seconds=5)))
+        await asyncio.sleep(20)
+        node.controller.board.pod_changed(pod(readiness_gate=True, deleting=True))
+        assert (await node.completed()).message == "pod is being deleted"
+        assert node.stops == []
+
+
+async def test_a_request_that_comes_first_while_another_is_looked_at_is_checked_as_well() -> None:
+    async with MemoryNode() as node:
+        node.known["foreign"] = replace(node.known["old"], id="foreign", pod_name="db", pod_uid="uid-of-db")
+        plain = request()
+        foreign = tuple(replace(container, context=pin("foreign")) for container in plain.containers)
+        node.post(request(uid="later", created="2026-01-01T00:00:01Z"))
+        await asyncio.sleep(0.001)  # the pods are known, the runtime is being asked
+        node.post(replace(plain, containers=foreign))
+        assert "belongs to pod default/db" in (await node.completed()).states[0].message

@@ -1,0 +1,184 @@
+"""Each loop of the node daemon, ended or silently hanging, turns /healthz red by its name: the whole in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from daemon.core.api.types import API_VERSION, KIND
+from daemon.cri.runtime import NodeRuntime
+from daemon.kube.client import KubeClient
+from daemon.kube.resources import EVENTS, PODS, REQUESTS
+from daemon.lib.heartbeat import PATIENCE_SECONDS
+from daemon.node.board import Board
+from daemon.node.daemon import QUEUE_LIMIT, NodeConfig, _Node
+from tests.support.health_pages import Watched, end
+from tests.support.silent_api import SilentApi
+from tests.support.standins import MemoryNode
+from tests.support.worlds import NODE, POD_UID, RUNTIME
+
+pytestmark = pytest.mark.virtual_time
+
+LOOPS = ("requests", "pods", "runtime", "events", "memory")
+
+
+@dataclass
+class Running(Watched):
+    """The node daemon, its world, and what it says of itself."""
+
+    api: SilentApi
+    node: "Runtime"
+
+    def request(self, name: str = "r1") -> None:
+        """Somebody creates a request for the pod that there is."""
+        labels = {"node-name": NODE, "active": "true", "pod-uid": POD_UID}
+        meta = {
+            "namespace": "default",
+            "name": name,
+            "uid": name,
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {f"crr.apps.kruise.io/{key}": value for key, value in labels.items()},
+        }
+        context = {"containerID": f"{RUNTIME}://old", "restartCount": 0}
+        spec = {"podName": "web", "containers": [{"name": "app", "statusContext": context}]}
+        self.api.put(REQUESTS, {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec})
+
+
+class Runtime(MemoryNode):
+    """A runtime whose calls may hang, and that is closed with the daemon."""
+
+    hanging = False
+    versions = (("containerd", "1.7"),)
+
+    async def instances(self, pod_uid: str) -> Any:
+        if self.hanging:
+            await asyncio.Event().wait()
+        return await super().instances(pod_uid)
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+
+@pytest.fixture
+def boards(monkeypatch: pytest.MonkeyPatch) -> list[Board]:
+    """Every board that is made."""
+    made: list[Board] = []
+    original = Board.__init__
+
+    def init(self: Board, *args: Any) -> None:
+        original(self, *args)
+        made.append(self)
+
+    monkeypatch.setattr(Board, "__init__", init)
+    return made
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Running]:
+    """The whole composition, connected to a world in memory."""
+    api, runtime = SilentApi(), Runtime()
+    status: Any = {"containerID": f"{RUNTIME}://old", "ready": True, "state": {"running": {}}, "name": "app"}
+    meta = {"namespace": "default", "name": "web", "uid": POD_UID, "resourceVersion": "1"}
+    spec = {"containers": [{"name": "app"}], "nodeName": NODE}
+    api.put(PODS, {"metadata": meta, "spec": spec, "status": {"phase": "Running", "containerStatuses": [status]}})
+    daemon = _Node(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
+    stop = asyncio.Event()
+    served = daemon._serve(cast("NodeRuntime", runtime), cast("KubeClient", api), stop)
+    task = asyncio.create_task(served)
+    try:
+        yield Running(daemon._health, api, runtime)
+        stop.set()
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_idle_daemon_stays_green_without_a_word() -> None:
+    async with running() as world:
+        assert await world.pass_by(3600) == (200, {})
+
+
+async def test_a_busy_daemon_stays_green() -> None:
+    """The container never comes back: everything is watched for an hour."""
+    async with running() as world:
+        world.node.kubelet_seconds = 1e6
+        world.request()
+        assert await world.pass_by(3600) == (200, {})
+        assert world.node.stops
+
+
+@pytest.mark.parametrize("name", LOOPS)
+async def test_a_loop_that_has_ended(name: str) -> None:
+    async with running() as world:
+        await world.pass_by(20)
+        end(name)
+        assert await world.red(name, 30) == "the loop has ended"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("list containerrecreaterequests", "hangs: listing"),
+        ("open containerrecreaterequests", "hangs: opening a watch"),
+        ("watch containerrecreaterequests", "hangs: watching"),
+    ],
+)
+async def test_requests_that_hang(call: str, said: str) -> None:
+    async with running() as world:
+        world.api.mute.add(call)
+        assert (await world.red("requests", 300)).startswith(said)
+
+
+@pytest.mark.parametrize("call", ["list pods", "open pods", "watch pods"])
+async def test_pods_that_hang_while_a_request_is_active(call: str) -> None:
+    async with running() as world:
+        world.node.kubelet_seconds = 1e6
+        world.api.mute.add(call)
+        assert await world.pass_by(600) == (200, {})
+        world.request()
+        assert (await world.red("pods", 300)).startswith("hangs: ")
+
+
+async def test_looks_at_the_runtime_that_stop() -> None:
+    async with running() as world:
+        world.node.kubelet_seconds = 1e6
+        world.request()
+        assert await world.pass_by(60) == (200, {})
+        end("runtime poll")
+        assert (await world.red("runtime", 80)).startswith("hangs: looking at the runtime")
+
+
+async def test_events_that_hang() -> None:
+    async with running() as world:
+        world.api.mute.add(f"create {EVENTS.plural}")
+        assert await world.pass_by(600) == (200, {})
+        world.request()
+        assert (await world.red("events", 180)).startswith("hangs: writing an event")
+
+
+async def test_a_look_at_a_pod_that_hangs() -> None:
+    async with running() as world:
+        await world.pass_by(20)
+        world.node.hanging = True
+        world.request()
+        assert (await world.red("queue", QUEUE_LIMIT + 30)).startswith("a pod has ")
+
+
+@pytest.mark.parametrize("name", ["pods", "runtime", "memory"])
+async def test_a_loop_that_does_not_hear_of_a_request(name: str, boards: list[Board]) -> None:
+    """What should wake it is lost; the others hear."""
+    async with running() as world:
+        await world.pass_by(20)
+        (_, board) = boards  # the stand-in's own, and the daemon's
+        (task,) = (task for task in asyncio.all_tasks() if task.get_name() == name)
+        waiters, waiter = cast("Any", board.active)._waiters, cast("Any", task)._fut_waiter
+        waiters.remove(waiter)
+        world.node.kubelet_seconds = 1e6
+        world.request()
+        assert (await world.red(name, PATIENCE_SECONDS + 60)).startswith("hangs: waiting for a request")
+        waiters.append(waiter)  # it is to end in good order

@@ -1,0 +1,285 @@
+"""What the node daemon's metrics say of requests that it served, in virtual time."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from daemon.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
+from daemon.core.recreate.observation import Hook, HookResult
+from daemon.kubelet.restart_rules import RestartPolicy
+from daemon.lib.errors import RuntimeCallError
+from daemon.lib.metrics import new_registry
+from daemon.node.metrics import NAMESPACES, NodeMetrics, NodeState, WatchState
+from tests.support.standins import MemoryNode
+from tests.support.worlds import request
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return new_registry()
+
+
+@pytest.fixture
+async def metrics(registry: CollectorRegistry) -> NodeMetrics:
+    return NodeMetrics(registry, asyncio.get_running_loop().time)
+
+
+class Book:
+    """The metrics of one registry, to be asked by name."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def __call__(self, name: str, **labels: str) -> float:
+        value = self._registry.get_sample_value(name, labels)
+        assert value is not None, f"no series {name}{labels}"
+        return value
+
+    def stages(self) -> dict[str, tuple[float, float]]:
+        """Stage -> how often it was timed, and the sum of its seconds; those that were timed at all."""
+        found = {}
+        for family in self._registry.collect():
+            for sample in family.samples:
+                if sample.name == "crrd_stage_duration_seconds_count" and sample.value:
+                    stage = sample.labels["stage"]
+                    seconds = self("crrd_stage_duration_seconds_sum", stage=stage)
+                    found[stage] = (sample.value, round(seconds, 1))
+        return found
+
+    def nonzero(self, name: str) -> dict[tuple[str, ...], float]:
+        """The series of a counter that counted something, by their labels' values."""
+        samples = (sample for family in self._registry.collect() for sample in family.samples)
+        return {tuple(one.labels.values()): one.value for one in samples if one.name == name and one.value}
+
+
+@pytest.fixture
+def book(registry: CollectorRegistry) -> Book:
+    return Book(registry)
+
+
+async def forgotten(node: MemoryNode, uid: str = "r1") -> None:
+    """Let the manager take the active label, as it does with what has ended."""
+    node.controller.board.request_changed(replace(node.requests[uid], active=False, resource_version="999999"))
+    await node.until(lambda: not node.controller.queue.depth)
+
+
+async def test_every_stage_of_a_recreate_is_timed(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode(hook=Hook("exec", command=("true",)), recorder=metrics) as node:
+        node.gate = True
+        node.post(request(strategy=Strategy(unready_grace_seconds=5), unready_acquired=True))
+        await node.completed()
+        await forgotten(node)
+    stages = book.stages()
+    assert {stage: count for stage, (count, _) in stages.items()} == {
+        "queued": 1,
+        "unready_grace": 1,
+        "pre_stop": 1,
+        "stop": 1,
+        "new_container_seen": 1,
+        "ready": 1,
+        "total": 1,
+    }
+    assert stages["queued"][1] == 0
+    assert stages["unready_grace"][1] == 5
+    assert stages["pre_stop"][1] == 2
+    assert stages["stop"][1] == 1
+    assert stages["new_container_seen"][1] == 1.5  # the stop's second, and half a second of the kubelet's
+    assert stages["total"][1] >= 8.5
+    assert book.nonzero("crrd_requests_total") == {("succeeded",): 1}
+    assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 1}
+    assert book.nonzero("crrd_requested_restarts_total") == {("default",): 1}
+    assert book.nonzero("crrd_pre_stop_hooks_total") == {("exec",): 1}
+    assert book.nonzero("crrd_pre_stop_hook_failures_total") == {}
+
+
+async def test_one_that_waits_for_another_queues(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode(recorder=metrics) as node:
+        node.post(request())
+        node.post(request(uid="r2", name="second", resource_version="2"))
+        await node.completed()
+        await node.completed("r2")
+    assert book.stages()["queued"] == (2, 1.5)
+    assert book.nonzero("crrd_requests_total") == {("succeeded",): 2}
+    assert book.nonzero("crrd_container_recreations_total") == {
+        ("succeeded", "stopped"): 1,
+        ("succeeded", "already_recreated"): 1,
+    }
+
+
+async def test_failures_have_reasons(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode("a", "b", recorder=metrics) as node:
+        node.stop_errors = [RuntimeCallError("no", code="INTERNAL") for _ in range(5)]
+        node.post(request("a", "b"))
+        await node.completed()
+    async with MemoryNode(policy=RestartPolicy.NEVER, recorder=metrics) as node:
+        node.post(request(uid="r2"))
+        await node.completed("r2")
+        node.post(replace(request("zz", uid="r3"), created="2026-01-02T00:00:00Z"))
+        await node.completed("r3")
+    assert book.nonzero("crrd_requests_total") == {("failed",): 3}
+    assert book.nonzero("crrd_container_recreations_total") == {
+        ("failed", "stop_failed"): 1,
+        ("failed", "earlier_failure"): 1,
+        ("failed", "not_restartable"): 1,
+        ("failed", "invalid_request"): 1,
+    }
+    assert book.nonzero("crrd_requested_restarts_total") == {}
+
+
+async def test_some_of_several_is_partial(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode("a", "b", recorder=metrics) as node:
+        node.post(request("a", "zz", strategy=Strategy(failure_policy=FailurePolicy.IGNORE)))
+        await node.completed()
+    assert book.nonzero("crrd_requests_total") == {("partial",): 1}
+
+
+async def test_a_hook_that_fails_is_counted_by_kind(metrics: NodeMetrics, book: Book) -> None:
+    for kind, label in (("httpGet", "httpGet"), ("tcpSocket", "other")):
+        async with MemoryNode(hook=Hook(kind), recorder=metrics) as node:
+            node.hook_error = "no"
+            node.post(request(uid=kind))
+            await node.completed(kind)
+        assert book("crrd_pre_stop_hook_failures_total", kind=label) == 1
+
+
+async def test_what_ends_elsewhere_is_told_apart(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode(recorder=metrics) as node:
+        node.stop_seconds = 1000.0
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        served = node.requests["r1"]
+        states = tuple(replace(state, phase=StatePhase.FAILED) for state in served.status.states)
+        ended = replace(served.status, phase=RequestPhase.COMPLETED, states=states, completion_time="now")
+        node.controller.board.request_changed(replace(served, status=ended, resource_version="999998"))
+        await node.until(lambda: bool(book.nonzero("crrd_requests_total")))
+        node.post(request(uid="r2", resource_version="999999"))
+        await node.until(lambda: node.status("r2").phase is not RequestPhase.EMPTY)
+        node.delete("r2")
+        await node.until(lambda: len(book.nonzero("crrd_requests_total")) == 2)
+    assert book.nonzero("crrd_requests_total") == {("failed",): 1, ("gone",): 1}
+    assert book.nonzero("crrd_container_recreations_total") == {("failed", "completed_elsewhere"): 1}
+
+
+async def test_a_watch_that_overtakes_the_answer_to_a_write_changes_nothing(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode(recorder=metrics) as node:
+        node.answer_seconds = 0.1
+        node.post(request())
+        await node.completed()
+        await forgotten(node)
+        await node.until(lambda: not node.controller.executor.writing and not node.controller.queue.depth)
+    assert book.nonzero("crrd_requests_total") == {("succeeded",): 1}
+    assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 1}
+    assert {stage: count for stage, (count, _) in book.stages().items()} == dict.fromkeys(
+        ("queued", "stop", "new_container_seen", "ready", "total"), 1
+    )
+
+
+async def test_writes_whose_answers_are_lost_are_counted_all_the_same(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode("a", "b", recorder=metrics) as node:
+        node.lost_answers = 99
+        node.post(request("a", "b", strategy=Strategy(ordered=True)))
+        await node.completed()
+        await node.until(lambda: bool(book.nonzero("crrd_requests_total")))
+    assert book.nonzero("crrd_requests_total") == {("succeeded",): 1}
+    assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 2}
+
+
+async def test_what_an_earlier_process_counted_is_not_counted_again(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode("a", "b", recorder=metrics) as node:
+        begun = request("a", "b")
+        done = RecreateState("a", StatePhase.SUCCEEDED, is_killed=True)
+        node.post(replace(begun, status=Status(RequestPhase.RECREATING, (done, RecreateState("b")))))
+        await node.completed()
+    assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 1}
+
+
+async def test_nothing_is_kept_of_requests_that_ended(metrics: NodeMetrics) -> None:
+    async with MemoryNode(recorder=metrics) as node:
+        node.write_seconds = 0.2
+        for number in range(20):
+            uid = f"r{number}"
+            node.post(request("zz" if number % 2 else "app", uid=uid, name=uid))
+            if number % 3:
+                await node.completed(uid)
+                await forgotten(node, uid)
+            else:
+                await node.until(lambda: node.controller.executor.writing > 0)
+                node.delete(uid)
+        await node.until(lambda: not node.controller.executor.writing and not node.controller.queue.depth)
+        assert metrics._tracks == {}
+        assert node.controller.reconciler._seen == {}
+
+
+def state(live: Iterable[Request], metrics_since: float) -> NodeState:
+    return NodeState(
+        live=lambda: live,
+        first_seen={"r1": metrics_since - 100.0, "r2": metrics_since - 7.0},
+        queue_depth=lambda: 3,
+        queue_oldest=lambda: metrics_since - 2.0,
+        watches=lambda: [WatchState("pods", None, None), WatchState("requests", metrics_since, metrics_since)],
+    )
+
+
+async def test_where_the_daemon_stands(metrics: NodeMetrics, book: Book, registry: CollectorRegistry) -> None:
+    live = [
+        request(),
+        replace(request(uid="r2"), status=replace(request().status, phase=RequestPhase.RECREATING)),
+        request(uid="r3", namespace="shop"),
+    ]
+    metrics.show(state(live, asyncio.get_running_loop().time()))
+    assert book("crrd_active_requests", phase="pending", pod_namespace="default") == 1
+    assert book("crrd_active_requests", phase="recreating", pod_namespace="default") == 1
+    assert book("crrd_active_requests", phase="pending", pod_namespace="shop") == 1
+    assert book("crrd_oldest_request_age_seconds") == 100
+    assert book("crrd_queue_depth") == 3
+    assert book("crrd_queue_oldest_age_seconds") == 2
+    assert book("crrd_last_list_timestamp_seconds", resource="requests") > 1.7e9
+    assert registry.get_sample_value("crrd_last_list_timestamp_seconds", {"resource": "pods"}) is None
+
+
+async def test_an_idle_daemon_still_has_series_to_sum(metrics: NodeMetrics, book: Book) -> None:
+    metrics.show(replace(state([], 0.0), queue_oldest=lambda: None))
+    assert book("crrd_active_requests", phase="pending", pod_namespace="") == 0
+    assert book("crrd_oldest_request_age_seconds") == 0
+    assert book("crrd_queue_oldest_age_seconds") == 0
+
+
+async def test_ten_thousand_requests_leave_the_series_where_they_were(
+    metrics: NodeMetrics, registry: CollectorRegistry
+) -> None:
+    """As the controller tells of them; the bench sends as many through a whole daemon."""
+
+    def series() -> int:
+        return sum(len(family.samples) for family in registry.collect())
+
+    counts = []
+    hook = Hook("exec")
+    for number in range(10_000):
+        before = request(uid=f"r{number}", name=f"request-{number}", strategy=Strategy(unready_grace_seconds=1))
+        done = tuple(RecreateState("app", StatePhase.SUCCEEDED, is_killed=True) for _ in before.containers)
+        after = replace(before, status=Status(RequestPhase.COMPLETED, done, completion_time="now"))
+        metrics.seen(before)
+        metrics.turn(before)
+        metrics.hook_started(before)
+        metrics.hook_ended(before, hook, HookResult(0.5, "no"))
+        metrics.stop_sent(before, "app")
+        metrics.stop_ended(before, "app", 0.1, "")
+        metrics.successor_seen(before, "app")
+        metrics.written(before, after, {})
+        metrics.forgotten(after)
+        counts.append(series() if number in (0, 9_999) else 0)
+    assert counts[0] == counts[-1]
+    assert registry.get_sample_value("crrd_requests_total", {"outcome": "succeeded"}) == 10_000
+
+
+async def test_namespaces_without_end_are_capped(metrics: NodeMetrics, book: Book) -> None:
+    for number in range(NAMESPACES + 50):
+        metrics.stop_ended(request(namespace=f"team-{number}"), "app", 0.1, "")
+    found = book.nonzero("crrd_requested_restarts_total")
+    assert len(found) == NAMESPACES + 1
+    assert found["other",] == 50

@@ -1,0 +1,274 @@
+"""Watching requests and pods through everything that an API server and a network do."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from daemon.kube.client import Deadlines, KubeClient
+from daemon.lib.errors import ConfigurationError
+from daemon.node.metrics import WATCH_REASONS
+from daemon.node.watches import PodSource, RequestSource
+from tests.support.observers import Notes
+from tests.support.scripted_api import (
+    FixedAccess,
+    Reply,
+    ScriptedApi,
+    bookmark,
+    event,
+    failure,
+    listing,
+    refuse,
+    reply,
+    scripted_api,
+    stream,
+    vanish,
+)
+
+
+def obj(name: str, version: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": "n", "name": name, "uid": f"u-{name}", "resourceVersion": version}}
+
+
+class Story:
+    """A source that runs against a scripted API server."""
+
+    def __init__(self, api: ScriptedApi, source: RequestSource | PodSource, notes: Notes, task: asyncio.Task[None]):
+        self.api = api
+        self.source = source
+        self.notes = notes
+        self.task = task
+
+
+@asynccontextmanager
+async def story(
+    *script: Reply, make: Callable[..., RequestSource | PodSource] = RequestSource, stall: float = 60
+) -> AsyncIterator[Story]:
+    async with scripted_api() as api:
+        api.then(*script)
+        notes = Notes()
+        async with KubeClient(FixedAccess(api.url), deadlines=Deadlines(stall=stall)) as client:
+            source = make(client, "node-1", notes)
+            task = asyncio.create_task(run(source))
+            try:
+                yield Story(api, source, notes, task)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+async def run(source: RequestSource | PodSource) -> None:
+    await source.run()
+
+
+async def test_requests_are_listed_and_watched() -> None:
+    script = (
+        listing("5", obj("a", "3"), obj("b", "4")),
+        stream(
+            event("ADDED", obj("c", "6")),
+            event("MODIFIED", obj("a", "7")),
+            event("DELETED", obj("b", "8")),
+            event("SOMETHING", {"odd": 1}),
+            end="silent",
+        ),
+    )
+    async with story(*script) as here:
+        before = here.source.last_activity
+        assert before is None
+        await here.notes.until("listed a b", "changed c", "changed a", "deleted b")
+        assert here.source.listed
+        assert here.source.last_error == ""
+        assert here.source.last_list_time is not None
+        assert here.source.last_activity is not None
+        assert here.source.last_activity >= here.source.last_list_time
+        assert here.api.calls() == ["list", "watch 5"]
+        path = "/apis/apps.kruise.io/v1alpha1/containerrecreaterequests"
+        selector = "crr.apps.kruise.io/node-name=node-1,crr.apps.kruise.io/active=true"
+        assert {(request.path, request.query["labelSelector"]) for request in here.api.seen} == {(path, selector)}
+    assert not here.source.listed
+
+
+async def test_pods_are_listed_from_the_cache_and_watched() -> None:
+    script = (
+        listing("5", obj("a", "3")),
+        stream(event("MODIFIED", obj("a", "6")), event("DELETED", obj("a", "7")), end="silent"),
+    )
+    async with story(*script, make=PodSource) as here:
+        await here.notes.until("listed n/a", "changed a", "deleted a")
+        assert here.api.seen[0].query["resourceVersion"] == "0"
+        assert {(request.path, request.query["fieldSelector"]) for request in here.api.seen} == {
+            ("/api/v1/pods", "spec.nodeName=node-1")
+        }
+
+
+async def test_a_source_may_be_run_again() -> None:
+    async with story(listing("5")) as here:
+        await here.api.silent.wait()
+        here.task.cancel()
+        await asyncio.gather(here.task, return_exceptions=True)
+        here.api.then(listing("9", obj("a", "8")))
+        here.api.silent.clear()
+        here.task = asyncio.create_task(run(here.source))
+        await here.api.silent.wait()
+        assert here.notes.told == ["listed", "listed a"]
+        assert here.source.listed
+
+
+async def test_a_watch_that_ends_goes_on_from_where_it_was() -> None:
+    script = (
+        listing("5"),
+        stream(event("ADDED", obj("a", "6"))),
+        stream(bookmark("9")),
+        stream(),
+        stream(event("ADDED", obj("b", "10")), end="breaks"),
+        vanish(),
+    )
+    async with story(*script) as here:
+        await here.api.silent.wait()
+        assert here.notes.told == ["listed", "changed a", "changed b"]
+        assert here.api.calls() == ["list", "watch 5", "watch 6", "watch 9", "watch 9", "watch 10", "watch 10"]
+
+
+@pytest.mark.parametrize(
+    "expired",
+    [refuse(410), stream(event("ERROR", failure(410))), stream(bookmark("6"), event("ERROR", failure(410)))],
+)
+async def test_an_expired_version_is_listed_again(expired: Reply) -> None:
+    async with story(listing("5", obj("a", "3")), stream(), expired, listing("9", obj("b", "8"))) as here:
+        await here.api.silent.wait()
+        assert here.notes.told == ["listed a", "listed b"]
+        assert here.api.calls() == ["list", "watch 5", "watch 5", "list", "watch 9"]
+
+
+@pytest.mark.parametrize("odd", [stream(b"garbage\n"), stream(b'{"type": "ADD'), refuse(400), refuse(403)])
+async def test_what_cannot_be_gone_on_from_is_listed_again(odd: Reply) -> None:
+    async with story(listing("5"), stream(), odd, listing("9")) as here:
+        await here.api.silent.wait()
+        assert here.api.calls() == ["list", "watch 5", "watch 5", "list", "watch 9"]
+
+
+async def test_a_silent_connection_is_noticed() -> None:
+    async with story(listing("5"), stream(bookmark("6"), end="silent"), stall=0.5) as here:
+        await here.api.silent.wait()
+        assert here.api.calls()[:3] == ["list", "watch 5", "watch 6"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "ends"),
+    [
+        ("ended", stream()),
+        ("expired", refuse(410)),
+        ("expired", stream(event("ERROR", failure(410)))),
+        ("silent", stream(bookmark("6"), end="silent")),
+        ("refused", refuse(403)),
+        ("error", stream(bookmark("6"), end="breaks")),
+        ("error", refuse(503)),
+    ],
+)
+async def test_it_is_told_why_a_watch_ended(reason: str, ends: Reply) -> None:
+    told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    def make(client: KubeClient, node_name: str, notes: Notes) -> PodSource:
+        return PodSource(client, node_name, notes, lambda *what: told.put_nowait(what))
+
+    async with story(listing("5"), ends, make=make, stall=0.5):
+        assert await told.get() == ("pods", reason)
+        assert reason in WATCH_REASONS
+
+
+async def test_an_api_server_that_comes_late() -> None:
+    sound = (listing("5", obj("a", "3")), stream(event("ADDED", obj("b", "6")), end="silent"))
+    with capture_logs() as logs:
+        async with story(refuse(502), refuse(500), refuse(429), reply(b"hello"), *sound) as here:
+            await here.notes.until("listed a", "changed b")
+            assert here.api.calls() == ["list"] * 5 + ["watch 5"]
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [
+        ("api unavailable", "warning"),
+        ("api unavailable", "debug"),
+        ("api unavailable", "debug"),
+        ("api unavailable", "debug"),
+        ("api available", "info"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "sentence"),
+    [
+        (refuse(401), "the API server does not accept a fixed token: give crrd valid credentials"),
+        (
+            refuse(403, "User x cannot list"),
+            "crrd lacks the right to read containerrecreaterequests: apply its RBAC role with `kubectl apply -k ",
+        ),
+        (
+            reply(b"404 page not found\n", 404),
+            (
+                "the API server has no containerrecreaterequests: "
+                "install the CRD with `kubectl apply -k manifests/default`"
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("before", [(), (listing("5"),)])
+async def test_what_only_an_administrator_can_heal_ends_a_start(
+    before: tuple[Reply, ...], refusal: Reply, sentence: str
+) -> None:
+    async with story(*before, refusal) as here:
+        with pytest.raises(ConfigurationError) as caught:
+            await here.task
+        assert str(caught.value).startswith(sentence)
+        assert here.api.calls() == ["list", "watch 5"][: len(before) + 1]
+
+
+async def test_the_same_is_retried_once_all_was_well() -> None:
+    script = (listing("5"), stream(), refuse(403), reply(b"404 page not found", 404), refuse(401), listing("7"))
+    async with story(*script) as here:
+        await here.api.silent.wait()
+        assert here.api.calls() == ["list", "watch 5", "watch 5", "list", "list", "list", "watch 7"]
+
+
+async def test_pods_are_retried_always() -> None:
+    async with story(refuse(403), refuse(404), listing("5"), make=PodSource) as here:
+        await here.api.silent.wait()
+        assert here.notes.told == ["listed"]
+
+
+async def test_the_server_is_given_the_time_that_it_asks_for() -> None:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        source = RequestSource(client, "node-1", Notes())
+        api.then(refuse(429, headers={"Retry-After": "7"}))
+        assert await source._connect_once() >= 7
+        api.then(refuse(503, headers={"Retry-After": "999999"}))
+        assert await source._connect_once() == 300
+        api.then(refuse(500))
+        assert await source._connect_once() < 7
+
+
+async def test_delays_grow_while_nobody_answers_and_shrink_once_somebody_does() -> None:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        source = RequestSource(client, "node-1", Notes())
+        api.then(*[refuse(500)] * 12)
+        delays = [await source._connect_once() for _ in range(12)]
+        assert 0.25 <= delays[0] < 0.5
+        assert all(8 <= delay < 12 for delay in delays[-3:])
+        api.then(listing("5"), stream(), refuse(410), listing("6"), refuse(410))
+        assert await source._connect_once() < 2
+        assert await source._connect_once() == 0  # an expired version costs no time ...
+        assert await source._connect_once() > 0  # ... but a list that expires at once does
+
+
+async def test_a_connection_that_lived_long_is_followed_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        source = RequestSource(client, "node-1", Notes())
+        api.then(refuse(500), refuse(500), listing("5"), stream(bookmark("6")))
+        monkeypatch.setattr("daemon.kube.reflector._STEADY_SECONDS", 3600.0)
+        await source._connect_once()
+        await source._connect_once()
+        assert await source._connect_once() > 0  # it ended well, but soon: not a loop without pause
+        monkeypatch.setattr("daemon.kube.reflector._STEADY_SECONDS", 0.0)
+        api.then(stream(bookmark("7")), stream(bookmark("8"), end="breaks"))
+        assert await source._connect_once() == 0
+        assert 0.25 <= await source._connect_once() < 0.5  # the first failure in a row, whatever was before
+        assert api.calls()[-2:] == ["watch 6", "watch 7"]
