@@ -3,10 +3,10 @@
 `cri`, `kube` and `hooks` implement these; the tests bring working stand-ins.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Protocol
 
-from daemon.core.api.pod import PodView
+from daemon.core.api.pod import Pod
 from daemon.core.api.types import Pin, Request, Status
 from daemon.core.recreate.actions import EmitEvent, FailureCause, RunHook
 from daemon.core.recreate.observation import ExecResult, Hook, HookResult, Instance
@@ -114,20 +114,20 @@ class Observer(Protocol):
         """A request is no more, or no longer this node's, or no longer active."""
         ...
 
-    def requests_listed(self, requests: Mapping[str, Request]) -> None:
-        """A whole list, by UID: what is not in it is gone. Nothing is decided before the first one."""
+    def requests_listed(self, requests: Iterable[Request], version: str) -> None:
+        """A whole list, as of this resourceVersion: what is not in it is gone."""
         ...
 
-    def pod_changed(self, pod: PodView) -> None:
+    def pod_changed(self, pod: Pod) -> None:
         """A pod of this node was added or modified."""
         ...
 
-    def pod_deleted(self, pod: PodView) -> None:
+    def pod_deleted(self, pod: Pod) -> None:
         """A pod of this node is no more."""
         ...
 
-    def pods_listed(self, pods: Mapping[str, PodView]) -> None:
-        """A whole list of this node's pods, by `namespace/name`: what is not in it is not on this node."""
+    def pods_listed(self, pods: Iterable[Pod], version: str) -> None:
+        """A whole list of this node's pods, as of this resourceVersion: what is not in it is not on this node."""
         ...
 
 

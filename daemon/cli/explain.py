@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from daemon.cli.options import add_kubeconfig_flag
+from daemon.core.api.pod import parse_pod
 from daemon.core.api.types import LABEL_ACTIVE, RequestPhase
-from daemon.core.api.views import parse_view
+from daemon.core.api.v1alpha1 import parse_request
 from daemon.core.explain.container import NOT_ITS_TURN, format_duration
-from daemon.core.explain.facts import Facts, read_daemon, read_event, read_node, read_others, read_pod, read_times
+from daemon.core.explain.facts import Facts, read_daemon, read_event, read_node, read_others, read_times
 from daemon.core.explain.request import DAEMONS, Explanation, Verdict, explain
 from daemon.kube.client import KubeClient
 from daemon.kube.clock import ServerClock
@@ -214,10 +215,9 @@ class _Reader:
 
     async def facts(self, obj: Json, clock: ServerClock) -> Facts:
         """All of it."""
-        view = parse_view(obj)
-        request = view.request
+        request = parse_request(obj)
         pod_read, pod = await self._try("the pod", lambda: self._get(PODS, request.namespace, request.pod_name))
-        pod_facts = None if pod is None else read_pod(pod)
+        pod_facts = None if pod is None else parse_pod(pod)
         node_name = request.node_name or (pod_facts.node_name if pod_facts else "")
         (_, others), (node_read, node), (_, daemons), (_, events) = await asyncio.gather(
             self._try("other requests", lambda: self._others(request.namespace)),
@@ -226,7 +226,7 @@ class _Reader:
             self._try("events", lambda: self._events(request.namespace, request.uid)),
         )
         return Facts(
-            view=view,
+            request=request,
             now=clock.now(),
             pod=pod_facts,
             pod_read=pod_read,

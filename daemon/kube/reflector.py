@@ -57,7 +57,8 @@ class Selection(Generic[T]):
 class Handler(Generic[T]):
     """Who is told. Calls are synchronous and quick."""
 
-    listed: Callable[[tuple[T, ...]], None]
+    listed: Callable[[tuple[T, ...], str], None]
+    """The whole list, and its resourceVersion."""
     changed: Callable[[T], None]
     deleted: Callable[[T], None]
 
@@ -179,7 +180,7 @@ class Reflector(Generic[T]):
         )
         self._version = listing.resource_version
         self.last_activity = self.last_list_time = time.monotonic()
-        self._handler.listed(listing.items)
+        self._handler.listed(listing.items, listing.resource_version)
         self.listed = True
 
     async def _watch(self) -> None:

@@ -20,6 +20,16 @@ Spec = Mapping[str, Any]
 """A container, or a pod's spec, as in the pod's JSON."""
 
 
+def comes_back(policy: str | None, exit_code: int | None) -> bool:
+    """Whether a restartPolicy alone has a container started again.
+
+    Args:
+        policy: the one that counts for it; absent is Always.
+        exit_code: what it has ended with; None for one that is stopped, whose code nobody knows yet.
+    """
+    return policy != RestartPolicy.NEVER and not (policy == RestartPolicy.ON_FAILURE and exit_code == 0)
+
+
 def is_sidecar(init_container: Spec, minor: int) -> bool:
     """Whether kubelet 1.`minor` keeps this init container running beside the pod's regular ones."""
     return minor >= SIDECARS_SINCE and init_container.get("restartPolicy") == RestartPolicy.ALWAYS
@@ -31,13 +41,13 @@ def restarts(container: Spec, pod_spec: Spec, exit_code: int, minor: int) -> boo
     if own and (matching_action(container, exit_code) == "Restart" or restarts_all(container, exit_code, minor)):
         return True
     policy = own or pod_spec.get("restartPolicy") or RestartPolicy.ALWAYS
-    return policy != RestartPolicy.NEVER and not (policy == RestartPolicy.ON_FAILURE and exit_code == 0)
+    return comes_back(policy, exit_code)
 
 
 def restarts_on_failure(container: Spec, pod_spec: Spec, minor: int) -> bool:
     """The same for one that is stopped for a reason without an exit code, as for a probe: rules are not asked."""
     own = container.get("restartPolicy") if minor >= RULES_SINCE else None
-    return (own or pod_spec.get("restartPolicy")) != RestartPolicy.NEVER
+    return comes_back(own or pod_spec.get("restartPolicy"), None)
 
 
 def runs_once(container: Spec, pod_spec: Spec, minor: int) -> bool:

@@ -6,7 +6,7 @@ Whoever asks the runtime fills these in. What follows from them is `pod_actions`
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 
 class NetworkMode(StrEnum):
@@ -64,6 +64,24 @@ class ContainerStatus:
     container in its status."""
 
 
+class _Instance(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def created_at(self) -> int: ...
+    @property
+    def restart_count(self) -> int: ...
+
+
+I = TypeVar("I", bound=_Instance)  # noqa: E741 - an instance
+
+
+def newest(instances: Iterable[I], name: str) -> I | None:
+    """The current instance of a container: the newest by creation, as kubelet takes it."""
+    own = (each for each in instances if each.name == name)
+    return max(own, key=lambda each: (each.created_at, each.restart_count), default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class PodRuntimeStatus:
     """All that the runtime has of one pod, in any order, and what its probes have found."""
@@ -86,8 +104,4 @@ class PodRuntimeStatus:
 
     def newest(self, name: str) -> ContainerStatus | None:
         """The current instance of a container."""
-        return _newest(each for each in self.containers if each.name == name)
-
-
-def _newest(containers: Iterable[ContainerStatus]) -> ContainerStatus | None:
-    return max(containers, key=lambda each: (each.created_at, each.restart_count), default=None)
+        return newest(self.containers, name)

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import structlog
 
-from daemon.core.api.pod import PodView, parse_pod
+from daemon.core.api.pod import Pod, parse_pod
 from daemon.core.api.types import API_VERSION, GROUP, KIND, PLURAL, VERSION, Request
 from daemon.core.api.v1alpha1 import parse_request
 from daemon.cri.client import CriClient
@@ -67,7 +67,7 @@ def _make_view() -> View:
 class _Ids:
     """What is compared before and after."""
 
-    pod: PodView
+    pod: Pod
     restarts: Mapping[str, int]
 
 
@@ -331,7 +331,7 @@ def _restarts(shape: Mapping[str, Any]) -> dict[str, int]:
     return {status["name"]: status.get("restartCount", 0) for status in statuses}
 
 
-async def _read_hook(endpoint: str, pod: PodView) -> str:
+async def _read_hook(endpoint: str, pod: Pod) -> str:
     """What the hook left in the volume, read inside the new container."""
     client = CriClient(endpoint)
     try:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from daemon.core.api.pod import PodView
+from daemon.core.api.pod import Pod
 from daemon.core.api.types import Request
 
 Row = tuple[str, str, str]
@@ -15,7 +15,7 @@ Row = tuple[str, str, str]
 class Snapshot:
     """What is shown at one moment."""
 
-    pod: PodView
+    pod: Pod
     request: Request | None
     restarts: Mapping[str, int]
 

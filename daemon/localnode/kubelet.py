@@ -189,7 +189,7 @@ class Kubelet:
         handler = Handler(self._pods_listed, self._pod_changed, self._pod_deleted)
         await Reflector(self._client, selection, handler, strict=False).run()
 
-    def _pods_listed(self, pods: tuple[Json, ...]) -> None:
+    def _pods_listed(self, pods: tuple[Json, ...], _: str) -> None:
         for pod in pods:
             self._pod_changed(pod)
         present = {podspec.uid(pod) for pod in pods}

@@ -14,21 +14,22 @@ from typing import NoReturn
 import structlog
 
 from daemon.core.api.pod import PodMeta, parse_meta
-from daemon.core.api.views import RequestView, parse_view
+from daemon.core.api.types import Request
+from daemon.core.api.v1alpha1 import parse_request
 from daemon.core.lifecycle import steps as lc
 from daemon.core.lifecycle.steps import next_steps, pod_steps
 from daemon.core.recreate.actions import EmitEvent
+from daemon.kube.cache import ManagerCache
 from daemon.kube.client import KubeClient
 from daemon.kube.clock import ServerClock
 from daemon.kube.reflector import Handler, Reflector, Selection
 from daemon.kube.resources import PODS, REQUESTS
+from daemon.kube.writer import RequestWriter
 from daemon.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
 from daemon.lib.health import Check, loop_check
 from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.workqueue import WorkQueue
-from daemon.manager.board import Board
 from daemon.manager.readiness import PodReadiness
-from daemon.manager.requests import RequestWriter
 from daemon.ports import EventSink
 
 PARALLEL = 8
@@ -70,13 +71,13 @@ class LifecycleController:
     def _reset(self) -> None:
         """Know nothing: what was known under an earlier leadership is out of date."""
         self._synced = False
-        self._board = Board(self._poke)
+        self._cache = ManagerCache(self._poke, _has_work)
         self._queue = WorkQueue(self._handle)
         self._slots = asyncio.Semaphore(PARALLEL)
         self._began: dict[str, float] = {}
         self._heartbeat = Heartbeat()
         self._watching: list[Check] = []
-        self._requests: Reflector[RequestView] | None = None
+        self._requests: Reflector[Request] | None = None
         self._pods: Reflector[PodMeta] | None = None
 
     @property
@@ -101,28 +102,28 @@ class LifecycleController:
     async def run(self) -> NoReturn:
         """Work until cancelled; may be run again afterwards, never twice at once."""
         self._reset()
-        board = self._board
+        cache = self._cache
         listed = asyncio.Event(), asyncio.Event()
 
-        def requests_listed(views: tuple[RequestView, ...]) -> None:
-            board.requests_listed(views)
+        def requests_listed(requests: tuple[Request, ...], version: str) -> None:
+            cache.requests_listed(requests, version)
             listed[0].set()
 
-        def pods_listed(pods: tuple[PodMeta, ...]) -> None:
-            board.pods_listed(pods)
+        def pods_listed(pods: tuple[PodMeta, ...], version: str) -> None:
+            cache.pods_listed(pods, version)
             listed[1].set()
 
         # Version 0 is answered from the API server's cache: every pod of the cluster would be a lot to read from etcd.
         self._requests = Reflector(
             self._client,
-            Selection(REQUESTS, parse_view),
-            Handler(requests_listed, board.request_changed, board.request_deleted),
+            Selection(REQUESTS, parse_request),
+            Handler(requests_listed, cache.request_changed, cache.request_deleted),
             strict=False,
         )
         self._pods = Reflector(
             self._client,
             Selection(PODS, parse_meta, list_version="0"),
-            Handler(pods_listed, board.pod_changed, board.pod_deleted),
+            Handler(pods_listed, cache.pod_changed, cache.pod_deleted),
             strict=False,
         )
         forget_steps = self._clock.on_step(self._poke_all)
@@ -136,7 +137,7 @@ class LifecycleController:
                 self._heartbeat.rest()
                 self._synced = True
                 self._poke_all()
-                log.info("lifecycle started", pods=len(board.pod_keys()))
+                log.info("lifecycle started", pods=len(cache.pod_keys()))
         finally:
             forget_steps()
             await self._queue.close()
@@ -158,27 +159,27 @@ class LifecycleController:
             self._queue.poke(key)
 
     def _poke_all(self) -> None:
-        for key in self._board.pod_keys():
+        for key in self._cache.pod_keys():
             self._poke(key)
 
     async def _handle(self, key: str) -> float | None:
         """One look at one pod and its requests; the loop's time at which to look again, None for no need."""
         async with self._slots, self._looking_at(key):
-            views = self._board.views(key)
-            pod = await self._pod(key, views)
+            requests = self._cache.requests(key)
+            pod = await self._pod(key, requests)
             wakes = []
             failure: CrrdError | None = None
-            for view in views:
-                steps = next_steps(view, pod, self._clock.now())
+            for request in requests:
+                steps = next_steps(request, pod, self._clock.now())
                 if steps.wake_at is not None:
                     wakes.append(steps.wake_at)
                 try:
-                    await self._carry_out(view, steps.actions)
+                    await self._carry_out(request, steps.actions)
                 except CrrdError as error:  # the pod's other requests do not wait for this one
                     failure = failure or error
-            pod = self._board.pod(key)
+            pod = self._cache.pod(key)
             if pod is not None:
-                await self._carry_out(None, pod_steps(pod, self._board.views(key)).actions)
+                await self._carry_out(None, pod_steps(pod, self._cache.requests(key)).actions)
             if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
                 log.warning("refused", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
                 wakes.append(self._clock.now() + timedelta(seconds=REFUSED_SECONDS))
@@ -199,10 +200,10 @@ class LifecycleController:
         finally:
             del began[key]
 
-    async def _pod(self, key: str, views: Sequence[RequestView]) -> PodMeta | None:
+    async def _pod(self, key: str, requests: Sequence[Request]) -> PodMeta | None:
         """The pod; one that a request has another UID for, or that was not seen, is asked for."""
-        pod = self._board.pod(key)
-        waiting = [view.request for view in views if view.has_finalizer or not view.request.completed]
+        pod = self._cache.pod(key)
+        waiting = [request for request in requests if request.has_finalizer or not request.completed]
         if not waiting or (pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)):
             return pod
         namespace, name = waiting[0].namespace, waiting[0].pod_name
@@ -210,12 +211,12 @@ class LifecycleController:
             found = parse_meta(await self._client.get(PODS, namespace, name))
         except GoneError:
             if pod is not None:
-                self._board.pod_deleted(pod)
+                self._cache.pod_deleted(pod)
             return None
-        self._board.pod_changed(found)
+        self._cache.pod_changed(found)
         return found
 
-    async def _carry_out(self, view: RequestView | None, actions: Sequence[lc.LifecycleAction]) -> None:
+    async def _carry_out(self, request: Request | None, actions: Sequence[lc.LifecycleAction]) -> None:
         """Do what was decided, in order; what is decided on another version of an object is decided anew."""
         for action in actions:
             match action:
@@ -224,44 +225,42 @@ class LifecycleController:
                 case lc.AcquireUnready() | lc.ReleaseUnready() | lc.InitReadiness():
                     if not await self._change_pod(action) and isinstance(action, lc.AcquireUnready):
                         return
-                case _ if view is not None:
-                    view = await self._write(view, action)
-                    if view is None:
+                case _ if request is not None:
+                    request = await self._write(request, action)
+                    if request is None:
                         return
 
-    async def _write(self, view: RequestView, action: lc.RequestAction) -> RequestView | None:
+    async def _write(self, request: Request, action: lc.RequestAction) -> Request | None:
         """Write a request; None where there is nothing more to write to this version of it."""
-        request = view.request
         try:
-            written = await self._writer.write(view, action)
+            written = await self._writer.carry_out(request, action)
         except GoneError:
-            self._board.request_deleted(view)
+            self._cache.request_deleted(request)
             return None
         except ConflictError:
-            if not await self._changed_since(view):
+            if not await self._changed_since(request):
                 raise  # the queue backs off: no event will come for an object that has not changed
             return None
         log.info("request written", request=request.key, step=type(action).__name__)
         self._done(action)
-        self._board.request_changed(written)
+        self._cache.request_changed(written)
         return written
 
     def _done(self, action: lc.LifecycleAction) -> None:
         if self._on_action is not None:
             self._on_action(action)
 
-    async def _changed_since(self, view: RequestView) -> bool:
+    async def _changed_since(self, request: Request) -> bool:
         """Read a request again that somebody else seems to have written, as the watch may be behind; whether it was."""
-        request = view.request
         try:
-            newest = parse_view(await self._client.get(REQUESTS, request.namespace, request.name))
+            newest = parse_request(await self._client.get(REQUESTS, request.namespace, request.name))
         except GoneError:
-            self._board.request_deleted(view)
+            self._cache.request_deleted(request)
             return True
-        if newest.request.uid != request.uid:
-            self._board.request_deleted(view)
-        self._board.request_changed(newest)
-        return newest.request.resource_version != request.resource_version
+        if newest.uid != request.uid:
+            self._cache.request_deleted(request)
+        self._cache.request_changed(newest)
+        return newest.resource_version != request.resource_version
 
     async def _change_pod(self, action: lc.PodAction) -> bool:
         """Change a pod's readiness; whether the pod is still there."""
@@ -274,8 +273,13 @@ class LifecycleController:
                 after = await self._readiness.init(pod)
         log.info("readiness changed", pod=pod.key, step=type(action).__name__, gone=after is None)
         if after is None:
-            self._board.pod_deleted(pod)
+            self._cache.pod_deleted(pod)
             return False
         self._done(action)
-        self._board.pod_changed(after)
+        self._cache.pod_changed(after)
         return True
+
+
+def _has_work(pod: PodMeta) -> bool:
+    """Whether a pod wants something done that no request asks for."""
+    return bool(pod_steps(pod, ()).actions)

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from daemon.kube.cache import NodeCache
 from daemon.lib.backoff import Backoff
 from daemon.lib.errors import CrrdError
 from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.workqueue import WorkQueue
-from daemon.node.board import Board
 from daemon.node.execute import Executor
 from daemon.node.reconcile import Reconciler
 from daemon.ports import EventSink, Hooks, Recorder, Runtime, StatusWriter
@@ -31,7 +31,7 @@ FLUSH_SECONDS = 10.0
 
 
 class NodeController:
-    """Board, queue, reconciler and executor of one node, and the loops that feed them.
+    """Cache, queue, reconciler and executor of one node, and the loops that feed them.
 
     Nothing starts before the loops are run: `watch_pods` and `watch_runtime`, each by a task of the owner.
     """
@@ -55,19 +55,19 @@ class NodeController:
         self.poll_heartbeat = Heartbeat()
         """Of the looks at the runtime that `watch_runtime` takes while a request is live."""
         self.queue = WorkQueue(self._handle)
-        self.board = Board(self.queue.poke, clock)
+        self.cache = NodeCache(self.queue.poke, clock)
         self.executor = Executor(
             runtime=runtime,
             hooks=hooks,
             writer=writer,
             events=events,
-            board=self.board,
+            cache=self.cache,
             poke=self.queue.poke,
             recorder=recorder,
         )
         self.reconciler = Reconciler(
             node_name=node_name,
-            board=self.board,
+            cache=self.cache,
             runtime=runtime,
             executor=self.executor,
             recorder=recorder,
@@ -77,16 +77,16 @@ class NodeController:
     async def watch_pods(self, watch: Callable[[], Awaitable[None]]) -> None:
         """Run `watch` (list and watch of the node's pods) while at least one request is live."""
         while True:
-            self.pods_heartbeat.until(self.board.active, "waiting for a request")
-            await self.board.active.wait()
+            self.pods_heartbeat.until(self.cache.active, "waiting for a request")
+            await self.cache.active.wait()
             await self._while_active(watch, "pods", self.pods_heartbeat)
-            self.board.forget_pods()
+            self.cache.forget_pods()
 
     async def watch_runtime(self) -> None:
         """Follow the runtime's events while at least one request is live; poll a runtime that has none."""
         while True:
-            self.runtime_heartbeat.until(self.board.active, "waiting for a request")
-            await self.board.active.wait()
+            self.runtime_heartbeat.until(self.cache.active, "waiting for a request")
+            await self.cache.active.wait()
             await self._while_active(self._follow, "runtime", self.runtime_heartbeat)
 
     async def drain(self) -> None:
@@ -96,7 +96,7 @@ class NodeController:
             await self.executor.wait_for_work()
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
-                for key in self.board.live_pods():
+                for key in self.cache.live_pods():
                     self.queue.poke(key)
                 while self.queue.depth or self.executor.writing:
                     await self.executor.wait_for_writes()
@@ -125,8 +125,8 @@ class NodeController:
                 await asyncio.sleep(next(delays))
 
         task = asyncio.ensure_future(forever())
-        idle = asyncio.ensure_future(self.board.idle.wait())
-        heartbeat.until(self.board.idle, "waiting for the last request to end")
+        idle = asyncio.ensure_future(self.cache.idle.wait())
+        heartbeat.until(self.cache.idle, "waiting for the last request to end")
         try:
             await asyncio.wait((task, idle), return_when=asyncio.FIRST_COMPLETED)
             if task.done():

@@ -12,18 +12,18 @@ from aiohttp import web
 
 from daemon import __version__
 from daemon.cri.runtime import NodeRuntime, connect
+from daemon.kube.cache import NodeCache
 from daemon.kube.client import KubeClient
 from daemon.kube.config import find_access
 from daemon.kube.events import KubeEventSink
 from daemon.kube.reflector import Reflector
-from daemon.kube.status import KubeStatusWriter
+from daemon.kube.writer import RequestWriter
 from daemon.lib.health import Health, StatusServer, loop_check
 from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.log import LogFormat, configure, toggle_debug_on_signal
 from daemon.lib.memory import give_back
 from daemon.lib.metrics import metrics_route, new_registry
 from daemon.lib.signals import configuration_errors_alone, stop_on_signals, unless_stopped
-from daemon.node.board import Board
 from daemon.node.controller import NodeController
 from daemon.node.hooks import HookRunner
 from daemon.node.metrics import NodeMetrics, NodeState, WatchState
@@ -71,16 +71,16 @@ def run_node(config: NodeConfig) -> int:
     return asyncio.run(_Node(config).run())
 
 
-async def _tidy(board: Board, heartbeat: Heartbeat) -> NoReturn:
+async def _tidy(cache: NodeCache, heartbeat: Heartbeat) -> NoReturn:
     """After every busy time, give back the memory that it took."""
     while True:
-        heartbeat.until(board.active, "waiting for a request")
-        await board.active.wait()
-        heartbeat.until(board.idle, "waiting for the last request to end")
-        await board.idle.wait()
+        heartbeat.until(cache.active, "waiting for a request")
+        await cache.active.wait()
+        heartbeat.until(cache.idle, "waiting for the last request to end")
+        await cache.idle.wait()
         heartbeat.within(TIDY_SECONDS + TIDY_LATE_SECONDS, "waiting before it gives back memory")
         await asyncio.sleep(TIDY_SECONDS)
-        if board.idle.is_set():
+        if cache.idle.is_set():
             give_back()
 
 
@@ -130,13 +130,13 @@ class _Node:
             node_name=node_name,
             runtime=runtime,
             hooks=HookRunner(runtime),
-            writer=KubeStatusWriter(client),
+            writer=RequestWriter(client),
             events=events,
             recorder=self._metrics,
             clock=asyncio.get_running_loop().time,
         )
-        requests = RequestSource(client, node_name, controller.board, self._metrics.watch_restarted)
-        pods = PodSource(client, node_name, controller.board, self._metrics.watch_restarted)
+        requests = RequestSource(client, node_name, controller.cache, self._metrics.watch_restarted)
+        pods = PodSource(client, node_name, controller.cache, self._metrics.watch_restarted)
         self._show(runtime, controller, requests, pods)
         memory = Heartbeat()
         try:
@@ -146,7 +146,7 @@ class _Node:
                     "pods": group.create_task(controller.watch_pods(pods.run), name="pods"),
                     "runtime": group.create_task(controller.watch_runtime(), name="runtime"),
                     "events": group.create_task(events.run(), name="events"),
-                    "memory": group.create_task(_tidy(controller.board, memory), name="memory"),
+                    "memory": group.create_task(_tidy(controller.cache, memory), name="memory"),
                 }
                 heartbeats = {
                     "requests": (requests.heartbeat,),
@@ -158,7 +158,7 @@ class _Node:
                 if self._config.spec_dir:
                     forecast = self._forecaster(runtime, client)
                     self._metrics.show_differing(lambda: forecast.differing)
-                    looks = forecast.run(controller.board.active, controller.board.idle)
+                    looks = forecast.run(controller.cache.active, controller.cache.idle)
                     loops["forecast"] = group.create_task(looks, name="forecast")
                     heartbeats["forecast"] = (forecast.heartbeat,)
                 for name, task in loops.items():
@@ -181,11 +181,11 @@ class _Node:
         """Let the metrics tell where the daemon stands."""
         for name, version in runtime.versions:
             self._metrics.runtime_found(name, version)
-        board, queue = controller.board, controller.queue
+        cache, queue = controller.cache, controller.queue
         self._metrics.show(
             NodeState(
-                live=board.live_requests,
-                first_seen=board.first_seen,
+                live=cache.live_requests,
+                first_seen=cache.first_seen,
                 queue_depth=lambda: queue.depth,
                 queue_oldest=lambda: queue.oldest,
                 watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],

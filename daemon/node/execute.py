@@ -23,9 +23,9 @@ from daemon.core.recreate.actions import (
     WriteStatus,
 )
 from daemon.core.recreate.observation import HookResult, StopAttempt
+from daemon.kube.cache import NodeCache
 from daemon.lib.backoff import Backoff
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, CrrdError, GoneError
-from daemon.node.board import Board
 from daemon.ports import EventSink, Hooks, Recorder, Runtime, StatusWriter
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ class Executor:
 
     Args:
         runtime, hooks, writer, events: the edges.
-        board: what writes return is put up there.
+        cache: what writes return is put in there.
         poke: called with a pod's key when something of it has ended.
         recorder: is told what happened, for metrics.
     """
@@ -67,7 +67,7 @@ class Executor:
         hooks: Hooks,
         writer: StatusWriter,
         events: EventSink,
-        board: Board,
+        cache: NodeCache,
         poke: Callable[[str], None],
         recorder: Recorder,
     ) -> None:
@@ -75,7 +75,7 @@ class Executor:
         self._hooks = hooks
         self._writer = writer
         self._events = events
-        self._board = board
+        self._cache = cache
         self._poke = poke
         self._recorder = recorder
         self._pods: dict[str, PodWork] = {}
@@ -167,7 +167,7 @@ class Executor:
 
     def _forgettable(self, key: str, work: PodWork, now: float) -> bool:
         """Whether a pod's work needs no remembering."""
-        return not work.busy and not self._board.requests(key) and now - work.touched > MEMORY_SECONDS
+        return not work.busy and not self._cache.requests(key) and now - work.touched > MEMORY_SECONDS
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -201,7 +201,7 @@ class Executor:
         who = _who(action)
         self._recorder.hook_started(action.request)
         log.info("preStop hook started", kind=action.hook.kind, **who)
-        pod = self._board.pod(action.request.pod_key)
+        pod = self._cache.pod(action.request.pod_key)
         try:
             result = await self._hooks.run(action, pod.pod_ip if pod else "")
         except Exception as error:  # noqa: BLE001 - a broken hook must not keep the container from being stopped
@@ -260,7 +260,7 @@ class Executor:
             else:
                 written = await self._writer.pin(request, action.pins)
         except GoneError:
-            self._board.request_deleted(request)
+            self._cache.request_deleted(request)
         except ConflictError as error:
             self._write_later(request, error, WRITE_RETRY)
         except ApiUnavailableError as error:
@@ -273,7 +273,7 @@ class Executor:
             causes = action.causes if isinstance(action, WriteStatus) else NO_CAUSES
             self._recorder.written(request, written, causes)
             _say_moves(request, written)
-            self._board.request_changed(written)
+            self._cache.request_changed(written)
         finally:
             self._writing.discard(request.uid)
             self._poke(request.pod_key)

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from daemon.core.api.pod import PodView
+from daemon.core.api.pod import Pod
 from daemon.core.api.types import Pin, Request
 from daemon.core.recreate.checks import target_of
 from daemon.core.recreate.decide import QUIET, decide, turn_order
 from daemon.core.recreate.observation import Instance, Observation
+from daemon.kube.cache import NodeCache
 from daemon.kubelet.restart_rules import RestartPolicy
-from daemon.kubelet.runtime_status import ContainerState
+from daemon.kubelet.runtime_status import ContainerState, newest
 from daemon.lib.errors import RuntimeCallError
-from daemon.node.board import Board
 from daemon.node.execute import Executor, PodWork
 from daemon.ports import Recorder, Runtime
 
@@ -30,14 +30,14 @@ class Reconciler:
         self,
         *,
         node_name: str,
-        board: Board,
+        cache: NodeCache,
         runtime: Runtime,
         executor: Executor,
         recorder: Recorder,
         watch_runtime: Callable[[str, str, bool], None],
     ) -> None:
         self._node_name = node_name
-        self._board = board
+        self._cache = cache
         self._runtime = runtime
         self._executor = executor
         self._recorder = recorder
@@ -52,7 +52,7 @@ class Reconciler:
         Raises:
             RuntimeUnavailableError: the runtime is away; the queue tries again.
         """
-        requests = self._board.requests(pod_key)
+        requests = self._cache.requests(pod_key)
         self._note(pod_key, requests)
         live = [request for request in requests if request.live]
         if not live:
@@ -63,10 +63,10 @@ class Reconciler:
             decision = decide(requests, self._blind(), now())
         else:
             observation = await self._observe(pod_key, live)
-            # The board may have moved on while the runtime was asked: decide on what it says now.
-            requests = self._board.requests(pod_key)
+            # The cache may have moved on while the runtime was asked: decide on what it says now.
+            requests = self._cache.requests(pod_key)
             decision = decide(requests, observation, now())
-        pod = self._board.pod(pod_key)
+        pod = self._cache.pod(pod_key)
         self._watch_runtime(pod_key, pod.runtime_uid if pod else "", decision.watch_runtime)
         self._executor.carry_out(requests, decision.actions)
         wakes = (decision.wake_at, self._executor.wake_for_write(requests))
@@ -98,12 +98,12 @@ class Reconciler:
 
     async def _observe(self, pod_key: str, live: Sequence[Request]) -> Observation:
         """All that `decide` wants to know about one pod."""
-        pod = self._board.pod(pod_key)
+        pod = self._cache.pod(pod_key)
         uid = pod.runtime_uid if pod else next((request.pod_uid for request in live if request.pod_uid), "")
-        if pod is None and not self._board.pods_known.is_set():
+        if pod is None and not self._cache.pods_known.is_set():
             # The first request after a quiet time: the pods are being listed. Ask the runtime meanwhile.
             instances, _ = await asyncio.gather(self._instances(uid), self._pods_known())
-            pod = self._board.pod(pod_key)
+            pod = self._cache.pod(pod_key)
             if pod is not None and pod.runtime_uid != uid:
                 instances = await self._instances(pod.runtime_uid)
         else:
@@ -123,15 +123,15 @@ class Reconciler:
             runtime_names=self._runtime.names,
             instances=instances,
             foreign=foreign,
-            pod=self._board.pod(pod_key),
-            pod_gone=self._board.pod_gone(pod_key),
+            pod=self._cache.pod(pod_key),
+            pod_gone=self._cache.pod_gone(pod_key),
             busy=dict(work.busy),
             hooks=dict(work.hooks),
             stops=dict(work.stops),
             sent=dict(work.sent),
-            first_seen=self._board.first_seen,
-            unready_seen=self._board.unready_seen,
-            pods_since=self._board.pods_since,
+            first_seen=self._cache.first_seen,
+            unready_seen=self._cache.unready_seen,
+            pods_since=self._cache.pods_since,
             utc=_utc(),
             draining=self.draining,
         )
@@ -144,7 +144,7 @@ class Reconciler:
         """Wait for the list of the node's pods, but not for long: a wait is worth telling."""
         try:
             async with asyncio.timeout(QUIET):
-                await self._board.pods_known.wait()
+                await self._cache.pods_known.wait()
         except TimeoutError:
             return
 
@@ -165,26 +165,25 @@ class Reconciler:
                 self._foreign[pin.bare_id] = await self._runtime.find(pin)
         return {pin.bare_id: self._foreign[pin.bare_id] for pin in wanted}
 
-    async def _details(self, request: Request, pod: PodView, instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
+    async def _details(self, request: Request, pod: Pod, instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
         """Fill in exit codes and running times where the decision hangs on them (one more RPC each)."""
         detailed: dict[str, Instance] = {}
         for container in request.containers:
             status = pod.containers.get(container.name)
-            own = [instance for instance in instances if instance.name == container.name]
-            newest = max(own, key=lambda instance: (instance.created_at, instance.restart_count), default=None)
-            if status is None or newest is None or request.status.state(container.name).phase.final:
+            current = newest(instances, container.name)
+            if status is None or current is None or request.status.state(container.name).phase.final:
                 continue
-            exited = newest.state is ContainerState.EXITED and status.restart_policy is RestartPolicy.ON_FAILURE
+            exited = current.state is ContainerState.EXITED and status.restart_policy is RestartPolicy.ON_FAILURE
             target = target_of(request, container)
             timed = (
-                newest.state is ContainerState.RUNNING
+                current.state is ContainerState.RUNNING
                 and request.strategy.min_started_seconds > 0
                 and target is not None
-                and target.bare_id != newest.id
+                and target.bare_id != current.id
             )
             if exited or timed:
                 try:
-                    detailed[newest.id] = await self._runtime.detail(newest)
+                    detailed[current.id] = await self._runtime.detail(current)
                 except RuntimeCallError as error:
                     if not error.not_found:
                         raise
@@ -195,10 +194,9 @@ class Reconciler:
         if request is None:
             return
         for container in request.containers:
-            own = [instance for instance in instances if instance.name == container.name]
-            newest = max(own, key=lambda instance: instance.created_at, default=None)
+            current = newest(instances, container.name)
             target = target_of(request, container)
-            if newest and target and newest.id != target.bare_id and target.bare_id in work.sent:
+            if current and target and current.id != target.bare_id and target.bare_id in work.sent:
                 self._recorder.successor_seen(request, container.name)
 
 

@@ -3,7 +3,7 @@
 Both parse at once and tell the Observer; neither keeps an object.
 """
 
-from daemon.core.api.pod import PodView, parse_pod
+from daemon.core.api.pod import Pod, parse_pod
 from daemon.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, Request
 from daemon.core.api.v1alpha1 import parse_request
 from daemon.kube.client import KubeClient
@@ -21,17 +21,14 @@ class RequestSource(Reflector[Request]):
     def __init__(
         self, client: KubeClient, node_name: str, observer: Observer, on_restart: RestartObserver | None = None
     ) -> None:
-        def listed(requests: tuple[Request, ...]) -> None:
-            observer.requests_listed({request.uid: request for request in requests})
-
         selection = Selection(
             REQUESTS, parse_request, label_selector=f"{LABEL_NODE_NAME}={node_name},{LABEL_ACTIVE}=true"
         )
-        handler = Handler(listed, observer.request_changed, observer.request_deleted)
+        handler = Handler(observer.requests_listed, observer.request_changed, observer.request_deleted)
         super().__init__(client, selection, handler, strict=True, on_restart=on_restart)
 
 
-class PodSource(Reflector[PodView]):
+class PodSource(Reflector[Pod]):
     """The node's pods. The owner runs it and cancels it as it needs readiness; see Reflector for its health.
 
     Refusals are always retried: they must not end a daemon that has stops under way.
@@ -40,11 +37,8 @@ class PodSource(Reflector[PodView]):
     def __init__(
         self, client: KubeClient, node_name: str, observer: Observer, on_restart: RestartObserver | None = None
     ) -> None:
-        def listed(pods: tuple[PodView, ...]) -> None:
-            observer.pods_listed({f"{pod.namespace}/{pod.name}": pod for pod in pods})
-
         # Version 0 is answered from the API server's cache, which has an index of pods by node; the newest would make
         # it read every pod of the cluster. What the cache lacks by then comes with the watch.
         selection = Selection(PODS, parse_pod, field_selector=f"spec.nodeName={node_name}", list_version="0")
-        handler = Handler(listed, observer.pod_changed, observer.pod_deleted)
+        handler = Handler(observer.pods_listed, observer.pod_changed, observer.pod_deleted)
         super().__init__(client, selection, handler, strict=False, on_restart=on_restart)

@@ -17,7 +17,7 @@ from daemon.kube import events as events_module
 from daemon.kube.client import KubeClient
 from daemon.kube.events import CAPACITY, KubeEventSink
 from daemon.kube.resources import EVENTS, PODS, REQUESTS
-from daemon.kube.status import KubeStatusWriter
+from daemon.kube.writer import RequestWriter
 from daemon.lib.errors import ConflictError, GoneError
 from daemon.localnode.apiserver import ApiServer
 from daemon.node.watches import PodSource, RequestSource
@@ -59,7 +59,7 @@ async def created(client: KubeClient) -> Request:
 async def test_a_status_is_written_and_comes_back() -> None:
     async with local() as (_, client):
         request = await created(client)
-        writer = KubeStatusWriter(client)
+        writer = RequestWriter(client)
         first = Status(RequestPhase.RECREATING, (RecreateState("app", is_killed=True),), message="stopping")
         written = await writer.write_status(request, first)
         assert written.status == first
@@ -79,16 +79,16 @@ async def test_pins_are_written_and_come_back() -> None:
     async with local() as (_, client):
         request = await created(client)
         pins = {"app": Pin("containerd://c1", 3)}
-        written = await KubeStatusWriter(client).pin(request, pins)
+        written = await RequestWriter(client).pin(request, pins)
         assert written.pinned == pins
         assert written.containers == request.containers
         more = {**pins, "log": Pin("containerd://c2")}
-        assert (await KubeStatusWriter(client).pin(written, more)).pinned == more
+        assert (await RequestWriter(client).pin(written, more)).pinned == more
 
 
 async def test_nothing_is_written_on_another_version_or_another_request() -> None:
     async with local() as (_, client):
-        writer = KubeStatusWriter(client)
+        writer = RequestWriter(client)
         request = await created(client)
         newer = await writer.write_status(request, Status(RequestPhase.PENDING, message="first"))
         with pytest.raises(ConflictError):
@@ -254,7 +254,7 @@ async def test_requests_are_followed_through_the_faults_of_a_server() -> None:
         await client.create(REQUESTS, "default", {**REQUEST, "metadata": {"name": "elsewhere"}})
         await notes.until("listed", "changed r")
         server.drop_connections()
-        await KubeStatusWriter(client).write_status(request, Status(RequestPhase.PENDING))
+        await RequestWriter(client).write_status(request, Status(RequestPhase.PENDING))
         await notes.until("listed", "changed r", "changed r")
         server.end_watches()
         await client.merge_patch(

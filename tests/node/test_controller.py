@@ -128,7 +128,7 @@ async def test_without_event_stream_the_runtime_is_polled_only_while_it_is_await
         node.kubelet_seconds = 3.0
         node.post(request())
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
-        assert node.controller.board.idle.is_set()
+        assert node.controller.cache.idle.is_set()
 
 
 async def test_the_pods_are_listed_once_per_active_time() -> None:
@@ -136,7 +136,7 @@ async def test_the_pods_are_listed_once_per_active_time() -> None:
         node.post(request())
         await node.completed()
         await asyncio.sleep(1)
-        assert node.controller.board.pods_since is None
+        assert node.controller.cache.pods_since is None
         node.post(request(uid="r2", resource_version="50"))
         await node.completed("r2")
         assert node.lists == 2
@@ -324,7 +324,7 @@ async def test_a_pod_deleted_under_a_waiting_request_ends_it() -> None:
         node.gate = True
         node.post(request(strategy=Strategy(unready_grace_seconds=5)))
         await asyncio.sleep(20)
-        node.controller.board.pod_changed(pod(readiness_gate=True, deleting=True))
+        node.controller.cache.pod_changed(pod(readiness_gate=True, deleting=True))
         assert (await node.completed()).message == "pod is being deleted"
         assert node.stops == []
 

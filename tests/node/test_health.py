@@ -10,10 +10,10 @@ import pytest
 
 from daemon.core.api.types import API_VERSION, KIND
 from daemon.cri.runtime import NodeRuntime
+from daemon.kube.cache import NodeCache
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import EVENTS, PODS, REQUESTS
 from daemon.lib.heartbeat import PATIENCE_SECONDS
-from daemon.node.board import Board
 from daemon.node.daemon import QUEUE_LIMIT, NodeConfig, _Node
 from tests.support.health_pages import Watched, end
 from tests.support.silent_api import SilentApi
@@ -64,16 +64,16 @@ class Runtime(MemoryNode):
 
 
 @pytest.fixture
-def boards(monkeypatch: pytest.MonkeyPatch) -> list[Board]:
+def boards(monkeypatch: pytest.MonkeyPatch) -> list[NodeCache]:
     """Every board that is made."""
-    made: list[Board] = []
-    original = Board.__init__
+    made: list[NodeCache] = []
+    original = NodeCache.__init__
 
-    def init(self: Board, *args: Any) -> None:
+    def init(self: NodeCache, *args: Any) -> None:
         original(self, *args)
         made.append(self)
 
-    monkeypatch.setattr(Board, "__init__", init)
+    monkeypatch.setattr(NodeCache, "__init__", init)
     return made
 
 
@@ -170,7 +170,7 @@ async def test_a_look_at_a_pod_that_hangs() -> None:
 
 
 @pytest.mark.parametrize("name", ["pods", "runtime", "memory"])
-async def test_a_loop_that_does_not_hear_of_a_request(name: str, boards: list[Board]) -> None:
+async def test_a_loop_that_does_not_hear_of_a_request(name: str, boards: list[NodeCache]) -> None:
     """What should wake it is lost; the others hear."""
     async with running() as world:
         await world.pass_by(20)

@@ -1,9 +1,9 @@
 """An Observer that tests can wait on."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable
 
-from daemon.core.api.pod import PodView
+from daemon.core.api.pod import Pod
 from daemon.core.api.types import Request
 
 
@@ -31,15 +31,16 @@ class Notes:
     def request_deleted(self, request: Request) -> None:
         self._note(f"deleted {request.name}")
 
-    def requests_listed(self, requests: Mapping[str, Request]) -> None:
-        assert all(request.uid == uid for uid, request in requests.items())
-        self._note(f"listed {' '.join(request.name for request in requests.values())}".strip())
+    def requests_listed(self, requests: Iterable[Request], version: str) -> None:
+        assert version
+        self._note(f"listed {' '.join(request.name for request in requests)}".strip())
 
-    def pod_changed(self, pod: PodView) -> None:
+    def pod_changed(self, pod: Pod) -> None:
         self._note(f"changed {pod.name}")
 
-    def pod_deleted(self, pod: PodView) -> None:
+    def pod_deleted(self, pod: Pod) -> None:
         self._note(f"deleted {pod.name}")
 
-    def pods_listed(self, pods: Mapping[str, PodView]) -> None:
-        self._note(f"listed {' '.join(pods)}".strip())
+    def pods_listed(self, pods: Iterable[Pod], version: str) -> None:
+        assert version
+        self._note(f"listed {' '.join(pod.key for pod in pods)}".strip())

@@ -7,7 +7,7 @@ Every rule of the contract that can be seen from outside is asserted at the mome
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from daemon.core.api.pod import PodContainer, PodView
+from daemon.core.api.pod import Pod, PodContainer
 from daemon.core.api.types import Pin, Request, RequestedContainer, Strategy
 from daemon.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
 from daemon.core.recreate.checks import target_of
@@ -139,7 +139,7 @@ class World:
             node_name=NODE,
             runtime_names=frozenset({RUNTIME}),
             instances=tuple(self.instances.values()),
-            pod=PodView("default", "web", POD_UID, known, readiness_gate=True),
+            pod=Pod("default", "web", POD_UID, containers=known, readiness_gate=True),
             busy=dict(self.life.busy),
             hooks=dict(self.life.hooks),
             stops=dict(self.life.stops),

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from daemon.core.api.pod import PodContainer, PodView
+from daemon.core.api.pod import Pod, PodContainer
 from daemon.core.api.types import Pin, Request, Status
 from daemon.core.recreate.actions import EmitEvent, RunHook
 from daemon.core.recreate.observation import ExecResult, Hook, HookResult, Instance
@@ -89,11 +89,11 @@ class MemoryNode:
     def post(self, request: Request) -> None:
         """Somebody creates a request."""
         self.requests[request.uid] = request
-        self.controller.board.request_changed(request)
+        self.controller.cache.request_changed(request)
 
     def delete(self, uid: str) -> None:
         """Somebody deletes a request."""
-        self.controller.board.request_deleted(self.requests.pop(uid))
+        self.controller.cache.request_deleted(self.requests.pop(uid))
 
     def status(self, uid: str = "r1") -> Status:
         """What the API says of a request."""
@@ -110,7 +110,7 @@ class MemoryNode:
         await self.until(lambda: self.requests[uid].completed)
         return self.status(uid)
 
-    def view(self) -> PodView:
+    def view(self) -> Pod:
         """The pod as the API has it."""
         containers = {}
         for name in {known.name for known in self.known.values()}:
@@ -119,11 +119,11 @@ class MemoryNode:
             containers[name] = PodContainer(
                 name, restart_policy=self.policy, container_id=newest.pin.container_id, running=running, ready=running
             )
-        return PodView(
+        return Pod(
             "default",
             "web",
             "uid-of-web",
-            containers,
+            containers=containers,
             readiness_gate=self.gate,
             pod_ip="127.0.0.1",
             static_uid=self.static_uid,
@@ -136,16 +136,16 @@ class MemoryNode:
 
     async def _kubelet(self, name: str) -> None:
         await asyncio.sleep(self.kubelet_seconds)
-        self.controller.board.pod_changed(self.view())
+        self.controller.cache.pod_changed(self.view())
         if self.policy is RestartPolicy.ALWAYS or self.exit_code != 0:
             self._create(name, f"{name}-{len(self.known)}")
             self._changes.put_nowait(self.static_uid or "uid-of-web")
-        self.controller.board.pod_changed(self.view())
+        self.controller.cache.pod_changed(self.view())
 
     async def _watch_pods(self) -> None:
         self.lists += 1
         await asyncio.sleep(0.01)
-        self.controller.board.pods_listed({"default/web": self.view()})
+        self.controller.cache.pods_listed([self.view()], "12")
         await asyncio.Event().wait()
 
     def _spawn(self, work: Any) -> None:
@@ -225,7 +225,7 @@ class MemoryNode:
         written = replace(current, resource_version=str(int(current.resource_version) + 1), **changes)
         self.requests[request.uid] = written
         if self.answer_seconds or self.lost_answers:
-            self.controller.board.request_changed(written)
+            self.controller.cache.request_changed(written)
             await asyncio.sleep(self.answer_seconds)
         if self.lost_answers:
             self.lost_answers -= 1

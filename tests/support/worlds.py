@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from daemon.core.api.pod import PodContainer, PodView
+from daemon.core.api.pod import Pod, PodContainer
 from daemon.core.api.types import (
     Pin,
     RecreateState,
@@ -48,10 +48,16 @@ def exited(container_id: str, name: str = "app", exit_code: int = 137, **changes
     return instance(container_id, name, state=ContainerState.EXITED, exit_code=exit_code, **changes)
 
 
-def pod(*containers: PodContainer, **changes: Any) -> PodView:
+def pod(*containers: PodContainer, **changes: Any) -> Pod:
     """Pod default/web, with one container `app` unless others are given."""
     known = containers or (PodContainer("app", container_id=f"{RUNTIME}://old", running=True, ready=True),)
-    plain = PodView("default", "web", POD_UID, {container.name: container for container in known}, pod_ip="127.0.0.1")
+    plain = Pod(
+        "default",
+        "web",
+        POD_UID,
+        containers={container.name: container for container in known},
+        pod_ip="127.0.0.1",
+    )
     return replace(plain, **changes)
 
 

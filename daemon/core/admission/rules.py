@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from daemon.core.admission.patch import Operation, json_patch
-from daemon.core.api.pod import ContainerKind, PodContainer, PodView, parse_pod
+from daemon.core.api.pod import ContainerKind, Pod, PodContainer, has_gate, parse_pod
 from daemon.core.api.types import (
     ANNOTATION_PINNED,
     ANNOTATION_REQUESTED_BY,
@@ -178,7 +178,7 @@ def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
     mirror = ANNOTATION_MIRROR in mapping(mapping(mapping(pod).get("metadata")).get("annotations"))
     if mirror or not isinstance(spec, Mapping) or not isinstance(gates, list | tuple | None):
         return []
-    if any(mapping(gate).get("conditionType") == READINESS_GATE for gate in items(gates)):
+    if has_gate(pod):
         return []
     gate = {"conditionType": READINESS_GATE}
     return json_patch(spec, {**spec, "readinessGates": [*items(gates), gate]}, "/spec")
@@ -231,7 +231,7 @@ def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
     return None
 
 
-def _unfit_containers(obj: Mapping[str, Any], pod: PodView) -> Iterator[Denied]:
+def _unfit_containers(obj: Mapping[str, Any], pod: Pod) -> Iterator[Denied]:
     for index, entry in _containers(obj):
         name = text(entry.get("name"))
         if found := _unfit_container(name, pod.containers.get(name), pod):
@@ -239,7 +239,7 @@ def _unfit_containers(obj: Mapping[str, Any], pod: PodView) -> Iterator[Denied]:
             yield Denied(f"spec.containers[{index}].name must name a container {rule}", reason)
 
 
-def _unfit_container(name: str, known: PodContainer | None, pod: PodView) -> tuple[str, DenialReason] | None:
+def _unfit_container(name: str, known: PodContainer | None, pod: Pod) -> tuple[str, DenialReason] | None:
     """How the rest of the sentence goes, and the reason; None for a container that is fit."""
     if known is None:
         return f"of pod {shown(pod.name)}, which has none called {shown(name)}", DenialReason.CONTAINER_NOT_FOUND

@@ -5,7 +5,7 @@ Nothing here raises for what somebody else wrote: what cannot be read is as if i
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -14,7 +14,7 @@ from daemon.core.api.types import (
 )
 from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from daemon.kubelet.restart_rules import RestartPolicy
-from daemon.lib.jsonfields import Reader, items, mapping, text
+from daemon.lib.jsonfields import INT32_MIN, Reader, items, mapping, text
 
 USER_AGENT = "ContainerRecreateRequest"
 """`userAgent` of the entries that are made for requests."""
@@ -81,7 +81,7 @@ class ContainerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:
-    """One container of the pod's spec, and its status in the API."""
+    """One container of the pod's spec, and its status in the API. Times are RFC 3339, kubelet's clock, "" for none."""
 
     name: str
     kind: ContainerKind = ContainerKind.REGULAR
@@ -93,21 +93,50 @@ class PodContainer:
     started: bool = False
     waiting_reason: str = ""
     waiting_message: str = ""
+    restart_count: int = 0
+    started_at: str = ""
+    """Of the instance that runs."""
+    finished_at: str = ""
+    """Of the last instance that has ended."""
+    exit_code: int | None = None
+    """Of that instance."""
 
 
 @dataclass(frozen=True, slots=True)
-class PodView:
-    """The few fields of a pod that the node needs."""
+class PodMeta:
+    """A pod without its containers: all that the manager keeps of it."""
 
     namespace: str
     name: str
     uid: str
-    containers: Mapping[str, PodContainer]
     deleting: bool = False
     phase: str = "Running"
     readiness_gate: bool = False
     """Whether the pod carries the readiness gate KruisePodReady."""
+    readiness: Readiness = NO_CONDITION
+    """NO_CONDITION without the gate, too."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name` of the pod."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pod has run to its end: kubelet starts nothing in it any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod(PodMeta):
+    """A pod with its containers, for who acts on them."""
+
+    containers: Mapping[str, PodContainer] = field(default_factory=dict)
+    node_name: str = ""
+    """"" for one that is not scheduled."""
     pod_ip: str = ""
+    grace_seconds: int | None = None
+    """terminationGracePeriodSeconds."""
     static_uid: str = ""
     """UID of a static pod on its node: the API has a mirror of it, which has a UID of its own."""
 
@@ -116,16 +145,16 @@ class PodView:
         """The UID by which the runtime knows the pod: kubelet's label `io.kubernetes.pod.uid`."""
         return self.static_uid or self.uid
 
-    @property
-    def ended(self) -> bool:
-        """Whether the pod has run to its end: kubelet starts nothing in it any more."""
-        return self.phase in ("Succeeded", "Failed")
+
+def parse_meta(obj: Mapping[str, Any]) -> PodMeta:
+    """Read a pod; what cannot be read is as if it were absent."""
+    return PodMeta(**_meta_fields(mapping(obj)))
 
 
-def parse_pod(obj: Mapping[str, Any]) -> PodView:
-    """Read the few fields of a pod that the node needs; what cannot be read is as if it were absent."""
-    whole = mapping(obj)
-    meta, spec, status = (mapping(whole.get(key)) for key in ("metadata", "spec", "status"))
+def parse_pod(obj: Mapping[str, Any]) -> Pod:
+    """Read a pod with its containers; what cannot be read is as if it were absent."""
+    pod = mapping(obj)
+    meta, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     statuses: dict[str, Mapping[str, Any]] = {}
     for key in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
         for entry in map(mapping, items(status.get(key))):
@@ -134,19 +163,28 @@ def parse_pod(obj: Mapping[str, Any]) -> PodView:
     for name, kind, restart_policy in _pod_containers(spec):
         containers.setdefault(name, _pod_container(name, kind, restart_policy, statuses.get(name, {})))
     annotations = mapping(meta.get("annotations"))
-    return PodView(
-        namespace=text(meta.get("namespace")),
-        name=text(meta.get("name")),
-        uid=text(meta.get("uid")),
+    return Pod(
+        **_meta_fields(pod),
         containers=containers,
-        deleting=meta.get("deletionTimestamp") is not None,
-        phase=text(status.get("phase")) or "Pending",
-        readiness_gate=any(
-            mapping(gate).get("conditionType") == READINESS_GATE for gate in items(spec.get("readinessGates"))
-        ),
+        node_name=text(spec.get("nodeName")),
         pod_ip=text(status.get("podIP")),
+        grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
         static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
     )
+
+
+def _meta_fields(pod: Mapping[str, Any]) -> dict[str, Any]:
+    meta = mapping(pod.get("metadata"))
+    gate = has_gate(pod)
+    return {
+        "namespace": text(meta.get("namespace")),
+        "name": text(meta.get("name")),
+        "uid": text(meta.get("uid")),
+        "deleting": meta.get("deletionTimestamp") is not None,
+        "phase": text(mapping(pod.get("status")).get("phase")) or "Pending",
+        "readiness_gate": gate,
+        "readiness": readiness_of(pod) if gate else NO_CONDITION,
+    }
 
 
 def _pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKind, RestartPolicy]]:
@@ -183,8 +221,9 @@ def _restart_policy(value: object, default: RestartPolicy) -> RestartPolicy:
 def _pod_container(
     name: str, kind: ContainerKind, restart_policy: RestartPolicy, status: Mapping[str, Any]
 ) -> PodContainer:
-    state = mapping(status.get("state"))
-    waiting = mapping(state.get("waiting"))
+    state, last = mapping(status.get("state")), mapping(status.get("lastState"))
+    waiting, running = mapping(state.get("waiting")), mapping(state.get("running"))
+    ended = mapping(state.get("terminated")) or mapping(last.get("terminated"))
     return PodContainer(
         name=name,
         kind=kind,
@@ -195,40 +234,8 @@ def _pod_container(
         started=status.get("started") is True,
         waiting_reason=text(waiting.get("reason")),
         waiting_message=text(waiting.get("message")),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PodMeta:
-    """One pod, as far as the manager needs it."""
-
-    namespace: str
-    name: str
-    uid: str
-    deleting: bool = False
-    ended: bool = False
-    """Succeeded or Failed."""
-    gate: bool = False
-    """Whether the pod carries the readiness gate KruisePodReady."""
-    readiness: Readiness = NO_CONDITION
-
-    @property
-    def key(self) -> str:
-        """`namespace/name` of the pod."""
-        return f"{self.namespace}/{self.name}"
-
-
-def parse_meta(obj: Mapping[str, Any]) -> PodMeta:
-    """Read a pod; what cannot be read is as if it were absent."""
-    pod = mapping(obj)
-    meta = mapping(pod.get("metadata"))
-    gate = has_gate(pod)
-    return PodMeta(
-        namespace=text(meta.get("namespace")),
-        name=text(meta.get("name")),
-        uid=text(meta.get("uid")),
-        deleting=meta.get("deletionTimestamp") is not None,
-        ended=mapping(pod.get("status")).get("phase") in ("Succeeded", "Failed"),
-        gate=gate,
-        readiness=readiness_of(pod) if gate else NO_CONDITION,
+        restart_count=Reader().integer(status.get("restartCount"), "") or 0,
+        started_at=text(running.get("startedAt")),
+        finished_at=text(ended.get("finishedAt")),
+        exit_code=Reader().integer(ended.get("exitCode"), "", low=INT32_MIN),
     )

@@ -8,7 +8,7 @@ RFC 3339 string of the API server, which sorts as time does.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -23,6 +23,10 @@ LABEL_NODE_NAME = "crr.apps.kruise.io/node-name"
 LABEL_ACTIVE = "crr.apps.kruise.io/active"
 ANNOTATION_UNREADY_ACQUIRED = "crr.apps.kruise.io/unready-acquired"
 ANNOTATION_PINNED = "crr.apps.kruise.io/pinned-containers"
+ANNOTATION_REQUESTED_BY = "crr.apps.kruise.io/requested-by"
+"""Name of the user who created the request, as the API server authenticated it."""
+FINALIZER = "crr.apps.kruise.io/unready-acquired"
+"""Guards the release of the pod's readiness: while it is there, the request is not gone."""
 CONDITION_UNREADY_GRACE = "PreRecreateGrace"
 """The condition by which OpenKruise's newer managers say what the annotation unready-acquired says."""
 READINESS_GATE = "KruisePodReady"
@@ -151,6 +155,11 @@ class Request:
     deleting: bool = False
     pinned: Mapping[str, Pin] = field(default_factory=lambda: NO_PINS)
     unready_acquired: bool = False
+    deadline_seconds: int | None = None
+    """activeDeadlineSeconds."""
+    ttl_seconds: int | None = None
+    """ttlSecondsAfterFinished."""
+    finalizers: tuple[str, ...] = ()
     status: Status = Status()
     error: str = ""
     """Why the object cannot be served at all: a sentence that names the field; "" for a sound one."""
@@ -175,10 +184,14 @@ class Request:
         """Whether the node may still act on the request."""
         return self.active and not self.deleting and not self.completed
 
+    @property
+    def has_finalizer(self) -> bool:
+        """Whether ours is there: only then the pod may have been made unready for the request."""
+        return FINALIZER in self.finalizers
 
-ANNOTATION_REQUESTED_BY = "crr.apps.kruise.io/requested-by"
-"""Name of the user who created the request, as the API server authenticated it."""
-
-
-FINALIZER = "crr.apps.kruise.io/unready-acquired"
-"""Guards the release of the pod's readiness: while it is there, the request is not gone."""
+    def slimmed(self) -> "Request":
+        """A completed request without what no later decision reads: a cluster can keep very many of them."""
+        if not self.completed:
+            return self
+        status = replace(self.status, states=(), message="")
+        return replace(self, containers=(), pinned=NO_PINS, error="", status=status)

@@ -2,15 +2,15 @@
 
 Nothing here raises for what somebody else wrote. A request with anything wrong in it becomes a `Request` with
 `error` set, its containers' names still filled in so that each of them can be reported as Failed; a pod with odd
-fields becomes a `PodView` of what could be read. What follows from either is `decide`'s work.
+fields becomes a `Pod` of what could be read. What follows from either is `decide`'s work.
 """
 
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
+from daemon.core.api.time import parse_time
 from daemon.core.api.types import (
     ANNOTATION_PINNED,
     ANNOTATION_UNREADY_ACQUIRED,
@@ -29,7 +29,7 @@ from daemon.core.api.types import (
     Status,
     Strategy,
 )
-from daemon.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown
+from daemon.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text
 
 _IDENTITY = ("namespace", "name", "uid")
 _CONTAINER_ID = re.compile(r"[^\s:/]+://\S+")
@@ -48,8 +48,10 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     pod_name = reader.text(spec.get("podName"), "spec.podName", required=True)
     containers = _containers(reader, spec)
     strategy = _strategy(reader, spec)
-    reader.integer(spec.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds", low=_MINIMUM_DEADLINE_SECONDS)
-    reader.integer(spec.get("ttlSecondsAfterFinished"), "spec.ttlSecondsAfterFinished", high=INT32_MAX)
+    deadline = reader.integer(
+        spec.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds", low=_MINIMUM_DEADLINE_SECONDS
+    )
+    ttl = reader.integer(spec.get("ttlSecondsAfterFinished"), "spec.ttlSecondsAfterFinished", high=INT32_MAX)
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
     raw_status = reader.mapping(whole.get("status"), "status")
     return Request(
@@ -67,6 +69,9 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         deleting=meta.get("deletionTimestamp") is not None,
         pinned=_pinned(reader, annotations.get(ANNOTATION_PINNED)),
         unready_acquired=_unready_acquired(reader, annotations, raw_status, strategy),
+        deadline_seconds=deadline,
+        ttl_seconds=ttl,
+        finalizers=tuple(filter(None, map(text, items(meta.get("finalizers"))))),
         status=_status(reader, raw_status),
         error=reader.error,
     )
@@ -174,13 +179,7 @@ def _unready_acquired(
 
 
 def _is_rfc3339(value: object) -> bool:
-    if not isinstance(value, str) or not _RFC3339.fullmatch(value):
-        return False
-    try:
-        datetime.fromisoformat(value)
-    except ValueError:
-        return False
-    return True
+    return isinstance(value, str) and _RFC3339.fullmatch(value) is not None and parse_time(value) is not None
 
 
 def _status(reader: Reader, raw: Mapping[str, Any]) -> Status:

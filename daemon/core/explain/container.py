@@ -7,8 +7,10 @@ whole is `explain`'s concern.
 import re
 from dataclasses import dataclass
 
+from daemon.core.api.pod import PodContainer
+from daemon.core.api.time import parse_time
 from daemon.core.api.types import DEFAULT_GRACE_SECONDS, Pin, RecreateState, RequestedContainer, StatePhase
-from daemon.core.explain.facts import ContainerFacts, Facts
+from daemon.core.explain.facts import Facts
 from daemon.core.recreate.actions import EventReason
 from daemon.core.recreate.checks import UNREMARKABLE_WAITS, held_back, target_of
 
@@ -67,29 +69,29 @@ def container_report(facts: Facts, container: RequestedContainer) -> ContainerRe
         return ContainerReport(state.name, phase, state.message or "no reason was given", stuck=True)
     if known is None:
         return ContainerReport(state.name, phase, state.message or "nothing is known about it in the pod's status")
-    if not known.status.running:
+    if not known.running:
         return _not_running(facts, state, known)
     if _is_successor(facts, container, known):
         return _runs_again(facts, state, known)
     return _to_be_stopped(facts, state)
 
 
-def _recreated(facts: Facts, container: RequestedContainer, known: ContainerFacts | None, state: RecreateState) -> str:
+def _recreated(facts: Facts, container: RequestedContainer, known: PodContainer | None, state: RecreateState) -> str:
     said = f"; {state.message}" if state.message else ""
     target = target_of(facts.request, container)
     if target is None or known is None or not _is_successor(facts, container, known):
         return f"recreated{said}"
-    ids = f"{short(target.container_id)} -> {short(known.status.container_id)}"
+    ids = f"{short(target.container_id)} -> {short(known.container_id)}"
     again = "; restarted more than once" if known.restart_count > target.restart_count + 1 else ""
     return f"recreated: {ids}, restart count {target.restart_count} -> {known.restart_count}{again}{said}"
 
 
-def _is_successor(facts: Facts, container: RequestedContainer, known: ContainerFacts) -> bool:
+def _is_successor(facts: Facts, container: RequestedContainer, known: PodContainer) -> bool:
     """Whether the pod's status shows a later instance than the one that has to go."""
     target = target_of(facts.request, container)
-    if target is None or not known.status.container_id:
+    if target is None or not known.container_id:
         return False
-    return known.status.container_id != target.container_id or known.restart_count > target.restart_count
+    return known.container_id != target.container_id or known.restart_count > target.restart_count
 
 
 def _to_be_stopped(facts: Facts, state: RecreateState) -> ContainerReport:
@@ -113,16 +115,16 @@ def _to_be_stopped(facts: Facts, state: RecreateState) -> ContainerReport:
     return ContainerReport(state.name, state.phase.value, what, since, over, stuck)
 
 
-def _not_running(facts: Facts, state: RecreateState, known: ContainerFacts) -> ContainerReport:
+def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> ContainerReport:
     """No instance runs: kubelet has to make the next one."""
-    since = facts.seconds_since(known.finished_at)
-    reason, words = known.status.waiting_reason, held_back(known.status)
+    since = facts.seconds_since(parse_time(known.finished_at))
+    reason, words = known.waiting_reason, held_back(known)
     pod = f"-n {facts.request.namespace} {facts.request.pod_name}"
     ended = "the container has stopped" + (f" with exit code {known.exit_code}" if known.exit_code is not None else "")
     advice: tuple[str, ...] = ()
     if reason in UNREMARKABLE_WAITS:
         what = f"{ended}; waiting for kubelet to start the next one"
-    elif found := _BACK_OFF.match(known.status.waiting_message):
+    elif found := _BACK_OFF.match(known.waiting_message):
         what = f"waiting for kubelet: {reason}, {found[0]}"
         if since is not None:
             left = _seconds(found[1]) - since
@@ -146,20 +148,18 @@ def _not_running(facts: Facts, state: RecreateState, known: ContainerFacts) -> C
     return ContainerReport(state.name, state.phase.value, what, since, advice, stuck=reason in _IMAGE | _CONFIG)
 
 
-def _runs_again(facts: Facts, state: RecreateState, known: ContainerFacts) -> ContainerReport:
+def _runs_again(facts: Facts, state: RecreateState, known: PodContainer) -> ContainerReport:
     """The next instance runs; what is missing for it to count."""
-    since = facts.seconds_since(known.started_at)
-    runs = f"the new container {short(known.status.container_id)} runs" + (
-        f" for {format_duration(since)}" if since else ""
-    )
+    since = facts.seconds_since(parse_time(known.started_at))
+    runs = f"the new container {short(known.container_id)} runs" + (f" for {format_duration(since)}" if since else "")
     least = facts.request.strategy.min_started_seconds
-    if known.status.ready:
+    if known.ready:
         left = least - (since or 0.0)
         what = "is ready; the node daemon has yet to say so"
         if least and left > 0:
             what = f"is ready; minStartedSeconds {least}: counts in {format_duration(left)}"
         return ContainerReport(state.name, state.phase.value, f"{runs}, {what}", since)
-    probe = "readiness probe" if known.status.started else "startup probe"
+    probe = "readiness probe" if known.started else "startup probe"
     pod = f"-n {facts.request.namespace} {facts.request.pod_name}"
     late = since is not None and since > READY_PATIENCE_SECONDS
     advice = (

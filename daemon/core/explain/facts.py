@@ -5,41 +5,15 @@ server for them `explain_command`'s.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from daemon.core.api.pod import PodContainer, PodView, parse_pod
+from daemon.core.api.pod import Pod
 from daemon.core.api.time import parse_time
 from daemon.core.api.types import ANNOTATION_UNREADY_ACQUIRED, CONDITION_UNREADY_GRACE, Request
 from daemon.core.api.v1alpha1 import parse_request
-from daemon.core.api.views import RequestView
-from daemon.lib.jsonfields import Reader, items, mapping, text
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerFacts:
-    """One container of the pod as its status says now. Times are the node's clock, as kubelet writes them."""
-
-    status: PodContainer
-    restart_count: int = 0
-    started_at: datetime | None = None
-    """Of the instance that runs."""
-    finished_at: datetime | None = None
-    """Of the last instance that has ended."""
-    exit_code: int | None = None
-    """Of that instance."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodFacts:
-    """The request's pod: the one that has its name now."""
-
-    view: PodView
-    node_name: str = ""
-    """"" for one that is not scheduled."""
-    grace_seconds: int | None = None
-    containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
+from daemon.lib.jsonfields import items, mapping, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +62,10 @@ class Times:
 class Facts:
     """All of it, at one moment. None stands for what could not be read; `unread` says why."""
 
-    view: RequestView
+    request: Request
     now: datetime
     """The API server's time."""
-    pod: PodFacts | None = None
+    pod: Pod | None = None
     pod_read: bool = True
     """Whether `pod` None means that there is no such pod."""
     others: tuple[Request, ...] = ()
@@ -103,15 +77,10 @@ class Facts:
     unread: tuple[str, ...] = ()
 
     @property
-    def request(self) -> Request:
-        """The request itself."""
-        return self.view.request
-
-    @property
-    def own_pod(self) -> PodFacts | None:
+    def own_pod(self) -> Pod | None:
         """The pod, unless it is another one of the same name."""
         pod = self.pod
-        return pod if pod is not None and self.request.pod_uid in ("", pod.view.uid) else None
+        return pod if pod is not None and self.request.pod_uid in ("", pod.uid) else None
 
     def seconds_since(self, moment: datetime | None) -> float | None:
         """How long ago that was; 0 for what a clock that is ahead wrote, None where nobody said when."""
@@ -154,22 +123,6 @@ def read_others(requests: Iterable[Mapping[str, Any]], request: Request) -> tupl
     return tuple(other for other in parsed if other.pod_key == request.pod_key and other.uid != request.uid)
 
 
-def read_pod(obj: Mapping[str, Any]) -> PodFacts:
-    """A pod; what cannot be read is as if it were absent."""
-    view = parse_pod(obj)
-    spec, status = mapping(obj.get("spec")), mapping(obj.get("status"))
-    entries: dict[str, Mapping[str, Any]] = {}
-    for key in ("initContainerStatuses", "containerStatuses"):
-        for entry in map(mapping, items(status.get(key))):
-            entries[text(entry.get("name"))] = entry
-    return PodFacts(
-        view=view,
-        node_name=text(spec.get("nodeName")),
-        grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
-        containers={name: _container(known, entries.get(name, {})) for name, known in view.containers.items()},
-    )
-
-
 def read_node(name: str, obj: Mapping[str, Any] | None) -> NodeFacts:
     """A node by its condition Ready; None is one that is not there."""
     if obj is None:
@@ -194,15 +147,3 @@ def read_event(obj: Mapping[str, Any]) -> EventFacts:
     """An event; its time is the API server's, from when it was written."""
     at = parse_time(text(mapping(obj.get("metadata")).get("creationTimestamp")))
     return EventFacts(text(obj.get("reason")), text(obj.get("message")), at)
-
-
-def _container(known: PodContainer, status: Mapping[str, Any]) -> ContainerFacts:
-    state, last = mapping(status.get("state")), mapping(status.get("lastState"))
-    ended = mapping(state.get("terminated")) or mapping(last.get("terminated"))
-    return ContainerFacts(
-        status=known,
-        restart_count=Reader().integer(status.get("restartCount"), "") or 0,
-        started_at=parse_time(text(mapping(state.get("running")).get("startedAt"))),
-        finished_at=parse_time(text(ended.get("finishedAt"))),
-        exit_code=Reader().integer(ended.get("exitCode"), ""),
-    )

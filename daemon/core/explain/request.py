@@ -136,7 +136,7 @@ def _after_failure(facts: Facts, said: str) -> tuple[str, ...]:
         "the pod has ended": (f"name a pod that runs: {pods}",),
         "restartPolicy is Never": ("kubelet does not start such a container again: replace the pod instead",),
         "leaves it down": ("kubelet restarts it only after a failure: replace the pod instead",),
-        "activeDeadlineSeconds": (f"give it more time than {facts.view.deadline_seconds} s, or none",),
+        "activeDeadlineSeconds": (f"give it more time than {facts.request.deadline_seconds} s, or none",),
         "stopping failed": (f"look at the container runtime on node {request.node_name}", daemon_log(facts)),
         "still runs": (f"look at the container runtime on node {request.node_name}", daemon_log(facts)),
         "container ID": ("let admission set statusContext: leave it out of the request",),
@@ -150,11 +150,11 @@ def _after_failure(facts: Facts, said: str) -> tuple[str, ...]:
 def _deleting(facts: Facts) -> Cause:
     """Somebody wants it gone."""
     since = facts.seconds_since(facts.times.deleted)
-    if facts.view.has_finalizer:
+    if facts.request.has_finalizer:
         what = "it is being deleted; the manager has to make the pod ready again first"
         late = since is not None and since > MANAGER_PATIENCE_SECONDS
         return Cause(Verdict.STUCK if late else Verdict.MOVING, what, since, (_manager(),) if late else ())
-    others = ", ".join(facts.view.finalizers)
+    others = ", ".join(facts.request.finalizers)
     advice = (f"whoever set the finalizer has to take it away: {others}",) if others else ()
     return Cause(Verdict.MOVING, "it is being deleted: nothing more is begun for it", since, advice)
 
@@ -166,13 +166,13 @@ def _pod_lost(facts: Facts) -> Iterator[Cause]:
     if pod is None:
         if facts.pod_read:
             yield Cause(Verdict.STUCK, f"pod deleted: there is no pod {request.pod_key}", advice=advice)
-    elif request.pod_uid not in ("", pod.view.uid):
-        what = f"pod deleted: the pod that is now called {request.pod_key} is another one (UID {pod.view.uid})"
+    elif request.pod_uid not in ("", pod.uid):
+        what = f"pod deleted: the pod that is now called {request.pod_key} is another one (UID {pod.uid})"
         yield Cause(Verdict.STUCK, what, advice=advice)
-    elif pod.view.deleting:
+    elif pod.deleting:
         yield Cause(Verdict.STUCK, "the pod is being deleted: nothing is stopped in it any more", advice=advice)
-    elif pod.view.ended:
-        what = f"the pod has ended (phase {pod.view.phase}): kubelet starts nothing in it any more"
+    elif pod.ended:
+        what = f"the pod has ended (phase {pod.phase}): kubelet starts nothing in it any more"
         yield Cause(Verdict.STUCK, what, advice=advice)
 
 
@@ -262,7 +262,7 @@ def _gate(facts: Facts) -> Iterator[Cause]:
     request, pod = facts.request, facts.pod
     grace = request.strategy.unready_grace_seconds
     begun = any(state.phase is StatePhase.RECREATING or state.is_killed for state in request.status.states)
-    if grace is None or begun or pod is None or not pod.view.readiness_gate:
+    if grace is None or begun or pod is None or not pod.readiness_gate:
         return
     since = facts.seconds_since(facts.times.acquired if request.unready_acquired else facts.times.written)
     if not request.unready_acquired:
@@ -294,15 +294,16 @@ def _current(reports: tuple[ContainerReport, ...]) -> Cause:
 
 def _notes(facts: Facts) -> Iterator[str]:
     """What else there is to say."""
-    request, view = facts.request, facts.view
+    request = facts.request
     if request.completed:
         yield from _leftovers(facts)
         return
-    deadline = None if view.deadline_seconds is None else after(request.created, view.deadline_seconds)
+    deadline = None if request.deadline_seconds is None else after(request.created, request.deadline_seconds)
     if deadline is not None:
         left = (deadline - facts.now).total_seconds()
         if left > 0:
-            yield f"deadline: {format_duration(left)} left of {view.deadline_seconds} s; what is not done by then fails"
+            limit = f"{format_duration(left)} left of {request.deadline_seconds} s"
+            yield f"deadline: {limit}; what is not done by then fails"
         else:
             yield f"deadline: passed {format_duration(-left)} ago, the manager is to complete it; {_manager()}"
     if any(target_of(request, container) is None for container in request.containers):
@@ -310,20 +311,20 @@ def _notes(facts: Facts) -> Iterator[str]:
             yield "forceRecreate: whatever runs when its turn comes is stopped, once"
         else:
             yield "no statusContext: no admission saw the request; the daemon takes the instances that it finds"
-    no_gate = facts.pod is not None and not facts.pod.view.readiness_gate
+    no_gate = facts.pod is not None and not facts.pod.readiness_gate
     if request.strategy.unready_grace_seconds is not None and no_gate:
         yield NO_GATE
 
 
 def _leftovers(facts: Facts) -> Iterator[str]:
     """What still happens to a completed request."""
-    request, view = facts.request, facts.view
-    if request.active or view.has_finalizer:
-        left = [f"the label {LABEL_ACTIVE}"] * request.active + [f"the finalizer {FINALIZER}"] * view.has_finalizer
+    request = facts.request
+    if request.active or request.has_finalizer:
+        left = [f"the label {LABEL_ACTIVE}"] * request.active + [f"the finalizer {FINALIZER}"] * request.has_finalizer
         ended = facts.seconds_since(parse_time(request.status.completion_time)) or 0.0
         late = f"; {_manager()}" if ended > MANAGER_PATIENCE_SECONDS else ""
         yield f"the manager has yet to take {' and '.join(left)} away{late}"
-    expires = None if view.ttl_seconds is None else after(request.status.completion_time, view.ttl_seconds)
+    expires = None if request.ttl_seconds is None else after(request.status.completion_time, request.ttl_seconds)
     if expires is None:
         yield "no ttlSecondsAfterFinished: it stays until somebody deletes it"
         return

@@ -16,8 +16,7 @@ from enum import StrEnum
 
 from daemon.core.api.pod import PodMeta
 from daemon.core.api.time import after, rfc3339
-from daemon.core.api.types import RequestPhase, StatePhase, Status
-from daemon.core.api.views import RequestView
+from daemon.core.api.types import Request, RequestPhase, StatePhase, Status
 from daemon.core.recreate.actions import EmitEvent, EventReason
 from daemon.core.recreate.decide import POD_GONE, check_move
 
@@ -107,43 +106,42 @@ class Steps:
     wake_at: datetime | None = None
 
 
-def next_steps(view: RequestView, pod: PodMeta | None, now: datetime) -> Steps:
+def next_steps(request: Request, pod: PodMeta | None, now: datetime) -> Steps:
     """Decide about one request.
 
     Args:
-        view: the request.
+        request: the request.
         pod: the pod of that name, None where there is none. Both are for certain: a request whose pod is said to be
             gone is completed, and that is final.
         now: the API server's time, aware of its zone.
     """
-    request = view.request
     own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
     if request.deleting:
-        return Steps(_release(view, own))
+        return Steps(_release(request, own))
     if request.completed:
-        return _clean_up(view, own, now)
+        return _clean_up(request, own, now)
     if own is None:
         reason = POD_GONE
         if pod is not None:
             reason += f": the request is for UID {request.pod_uid}, {request.pod_key} now has UID {pod.uid}"
-        return _end(view, EndCause.POD_GONE, reason, now)
+        return _end(request, EndCause.POD_GONE, reason, now)
     times = []
-    if view.deadline_seconds is not None:
-        deadline = after(request.created, view.deadline_seconds)
-        reason = f"activeDeadlineSeconds ({view.deadline_seconds}) has passed"
+    if request.deadline_seconds is not None:
+        deadline = after(request.created, request.deadline_seconds)
+        reason = f"activeDeadlineSeconds ({request.deadline_seconds}) has passed"
         times.append((deadline, EndCause.DEADLINE, reason))
     if request.status.phase is RequestPhase.EMPTY:
-        times.append((after(request.created, ANSWER_SECONDS), EndCause.NO_ANSWER, _unanswered(view)))
+        times.append((after(request.created, ANSWER_SECONDS), EndCause.NO_ANSWER, _unanswered(request)))
     for at, cause, reason in times:
         if at is not None and at <= now:
-            return _end(view, cause, reason, now)
+            return _end(request, cause, reason, now)
     wake_at = min((at for at, _, _ in times if at is not None), default=None)
-    if wants_unready(view, own):
-        return Steps(_acquire(view, own, now), wake_at)
-    return Steps(_release(view, own), wake_at)
+    if wants_unready(request, own):
+        return Steps(_acquire(request, own, now), wake_at)
+    return Steps(_release(request, own), wake_at)
 
 
-def pod_steps(pod: PodMeta, views: Iterable[RequestView]) -> Steps:
+def pod_steps(pod: PodMeta, requests: Iterable[Request]) -> Steps:
     """Decide about the readiness of one pod beyond its requests: nobody else would repair it.
 
     A pod with the gate and no condition yet gets it, or it would never be ready. A reason to be unready whose request
@@ -152,73 +150,71 @@ def pod_steps(pod: PodMeta, views: Iterable[RequestView]) -> Steps:
 
     Args:
         pod: the pod.
-        views: all requests for this pod.
+        requests: all requests for this pod.
     """
-    if not pod.gate or pod.deleting or pod.ended:
+    if not pod.readiness_gate or pod.deleting or pod.ended:
         return Steps()
     if not pod.readiness.status:
         return Steps((InitReadiness(pod),))
-    kept = {view.request.key for view in views if view.has_finalizer or wants_unready(view, pod)}
+    kept = {request.key for request in requests if request.has_finalizer or wants_unready(request, pod)}
     return Steps(tuple(ReleaseUnready(pod, key) for key in pod.readiness.keys if key not in kept))
 
 
-def wants_unready(view: RequestView, pod: PodMeta) -> bool:
+def wants_unready(request: Request, pod: PodMeta) -> bool:
     """Whether the pod has to be unready for the request now.
 
     Only from when the node serves the request: while it waits behind another one of its pod, traffic is not taken
     from the pod. Without the gate nothing would come of it; the node says so and does not wait.
     """
-    request = view.request
     return (
         request.live
         and request.status.phase is RequestPhase.RECREATING
         and request.strategy.unready_grace_seconds is not None
-        and pod.gate
+        and pod.readiness_gate
         and not pod.deleting
         and request.pod_uid in ("", pod.uid)
     )
 
 
-def _acquire(view: RequestView, pod: PodMeta, now: datetime) -> tuple[LifecycleAction, ...]:
+def _acquire(request: Request, pod: PodMeta, now: datetime) -> tuple[LifecycleAction, ...]:
     """Make the pod unready: the finalizer goes first, so that a crash afterwards cannot leave the pod so for ever."""
     actions: list[LifecycleAction] = []
-    if not view.has_finalizer:
+    if not request.has_finalizer:
         actions.append(AddFinalizer())
-    if not pod.readiness.acquired_by(view.request.key):
-        actions.append(AcquireUnready(pod, view.request.key))
-    if not view.request.unready_acquired:
+    if not pod.readiness.acquired_by(request.key):
+        actions.append(AcquireUnready(pod, request.key))
+    if not request.unready_acquired:
         actions.append(MarkAcquired(rfc3339(now)))
     return tuple(actions)
 
 
-def _release(view: RequestView, own: PodMeta | None) -> tuple[LifecycleAction, ...]:
+def _release(request: Request, own: PodMeta | None) -> tuple[LifecycleAction, ...]:
     """Give the pod its readiness back, then let the request go; a pod that has gone took its condition along."""
-    if not view.has_finalizer:
+    if not request.has_finalizer:
         return ()
-    if own is None or not own.gate:
+    if own is None or not own.readiness_gate:
         return (RemoveFinalizer(),)
-    return (ReleaseUnready(own, view.request.key), RemoveFinalizer())
+    return (ReleaseUnready(own, request.key), RemoveFinalizer())
 
 
-def _clean_up(view: RequestView, own: PodMeta | None, now: datetime) -> Steps:
+def _clean_up(request: Request, own: PodMeta | None, now: datetime) -> Steps:
     """What is left to do about a completed request.
 
     One whose completionTime is missing is kept: nobody can say how long it has been completed.
     """
-    actions = _release(view, own)
-    if view.request.active:
+    actions = _release(request, own)
+    if request.active:
         actions += (RemoveActive(),)
     expires = None
-    if view.ttl_seconds is not None:
-        expires = after(view.request.status.completion_time, view.ttl_seconds)
+    if request.ttl_seconds is not None:
+        expires = after(request.status.completion_time, request.ttl_seconds)
     if expires is not None and expires <= now:
         return Steps((*actions, Delete()))
     return Steps(actions, expires)
 
 
-def _end(view: RequestView, cause: EndCause, reason: str, now: datetime) -> Steps:
+def _end(request: Request, cause: EndCause, reason: str, now: datetime) -> Steps:
     """Complete a request that nobody else completes. The cleaning up follows once that is written."""
-    request = view.request
     names = dict.fromkeys(container.name for container in request.containers)
     states = tuple(
         state if state.phase.final else replace(state, phase=StatePhase.FAILED, message=reason)
@@ -230,7 +226,7 @@ def _end(view: RequestView, cause: EndCause, reason: str, now: datetime) -> Step
     return Steps((Complete(status, cause), event))
 
 
-def _unanswered(view: RequestView) -> str:
+def _unanswered(request: Request) -> str:
     """Why a request without a phase is completed."""
-    node = view.request.node_name
+    node = request.node_name
     return f"no daemon answered on node {node}" if node else "no daemon answered: the request has no node label"

@@ -5,7 +5,7 @@ Pure predicates over one request and one observation. No phase is moved here.
 
 from dataclasses import dataclass
 
-from daemon.core.api.pod import ContainerKind, PodContainer, PodView
+from daemon.core.api.pod import ContainerKind, Pod, PodContainer
 from daemon.core.api.types import (
     DEFAULT_GRACE_SECONDS,
     MINIMUM_GRACE_SECONDS,
@@ -15,7 +15,7 @@ from daemon.core.api.types import (
     RequestedContainer,
 )
 from daemon.core.recreate.observation import Instance, Observation
-from daemon.kubelet.restart_rules import RestartPolicy
+from daemon.kubelet.restart_rules import comes_back
 
 UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that every start goes through: not worth a write."""
@@ -32,7 +32,7 @@ class Gate:
     wake_at: float | None = None
 
 
-def unready_gate(request: Request, seen: Observation, pod: PodView, now: float) -> Gate:
+def unready_gate(request: Request, seen: Observation, pod: Pod, now: float) -> Gate:
     """Step 7: the mark, then the grace period on this node's monotonic clock from when the mark was seen.
 
     A request that has already stopped something has its grace period behind it.
@@ -52,7 +52,7 @@ def unready_gate(request: Request, seen: Observation, pod: PodView, now: float) 
     return Gate(open=True)
 
 
-def wrong_container(request: Request, container: RequestedContainer, pod: PodView) -> str:
+def wrong_container(request: Request, container: RequestedContainer, pod: Pod) -> str:
     """Why the pod's spec does not allow this container to be recreated, "" where it does."""
     known = pod.containers.get(container.name)
     if known is None:
@@ -110,14 +110,14 @@ def target_of(request: Request, container: RequestedContainer) -> Pin | None:
     return container.context or pin
 
 
-def will_not_return(status: PodContainer, pod: PodView, newest: Instance, *, exited: bool) -> str:
+def will_not_return(status: PodContainer, pod: Pod, newest: Instance, *, exited: bool) -> str:
     """Step 6: why kubelet would not start the container again, "" where it would.
 
     Source: kubelet's ShouldContainerBeRestarted.
     """
-    if status.restart_policy is RestartPolicy.NEVER:
+    if not comes_back(status.restart_policy, None):
         return "restartPolicy is Never: kubelet would not start the container again"
-    if exited and status.restart_policy is RestartPolicy.ON_FAILURE and newest.exit_code == 0:
+    if exited and not comes_back(status.restart_policy, newest.exit_code):
         return "the container exited with code 0 and restartPolicy is OnFailure: kubelet leaves it down"
     if pod.ended:
         return f"the pod has ended (phase {pod.phase}): kubelet starts nothing in it any more"

@@ -11,7 +11,7 @@ work on, and whose pod kubelet would start again; a Completed status is never fo
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from daemon.core.api.pod import PodContainer, PodView
+from daemon.core.api.pod import Pod, PodContainer
 from daemon.core.api.types import (
     FailurePolicy,
     RecreateState,
@@ -217,7 +217,7 @@ class _Turn:
         phase = request.status.phase if request.status.phase is RequestPhase.RECREATING else RequestPhase.PENDING
         self.write(request, Status(phase, _all_states(request, ()), message))
 
-    def pin_missing(self, request: Request, pod: PodView) -> bool:
+    def pin_missing(self, request: Request, pod: Pod) -> bool:
         """Steps 4 and 5: persist which instances are meant where nobody has said so; True when a write is needed."""
         pins = {}
         for container in request.containers:
@@ -235,9 +235,7 @@ class _Turn:
             self.actions.append(PinContainers(request, {**request.pinned, **pins}))
         return bool(pins)
 
-    def move(
-        self, request: Request, container: RequestedContainer, pod: PodView, gate: Gate, *, blocked: bool
-    ) -> _Move:
+    def move(self, request: Request, container: RequestedContainer, pod: Pod, gate: Gate, *, blocked: bool) -> _Move:
         """One container of the current request."""
         old = request.status.state(container.name)
         if old.phase.final:
@@ -272,7 +270,7 @@ class _Turn:
         request: Request,
         old: RecreateState,
         instance: Instance,
-        where: tuple[PodContainer, PodView],
+        where: tuple[PodContainer, Pod],
         gate: Gate,
         *,
         blocked: bool,

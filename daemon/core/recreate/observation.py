@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from daemon.core.api.pod import PodView
+from daemon.core.api.pod import Pod
 from daemon.core.api.types import Pin
-from daemon.kubelet.runtime_status import ContainerState
+from daemon.kubelet.runtime_status import ContainerState, newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Observation:
     foreign: Mapping[str, Instance | None] = field(default_factory=dict)
     """Container IDs named by a request that are not the pod's: what the runtime says of each, None for
     one that it does not know. An ID that is not in here was not looked up."""
-    pod: PodView | None = None
+    pod: Pod | None = None
     pod_gone: bool = False
     """The pod was seen on this node and is there no more, or a whole list of the node's pods did not have it."""
     busy: Mapping[str, str] = field(default_factory=dict)
@@ -115,9 +115,8 @@ class Observation:
     """The daemon is going down: no new hooks, no new stops."""
 
     def newest(self, name: str) -> Instance | None:
-        """The current instance of a container: the newest by creation (facts: kubelet-on-cri)."""
-        own = [instance for instance in self.instances if instance.name == name]
-        return max(own, key=lambda instance: (instance.created_at, instance.restart_count), default=None)
+        """The current instance of a container."""
+        return newest(self.instances, name)
 
     def instance(self, bare_id: str) -> Instance | None:
         """The pod's instance with this ID."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.core.api.pod import ContainerKind, PodContainer, PodView, parse_pod
+from daemon.core.api.pod import ContainerKind, Pod, PodContainer, parse_pod
 from daemon.core.api.types import (
     FailurePolicy,
     Pin,
@@ -104,6 +104,8 @@ def test_reads_every_field() -> None:
         ),
         pinned={"app": Pin("containerd://c1", 2)},
         unready_acquired=True,
+        deadline_seconds=3,
+        ttl_seconds=0,
         status=Status(
             phase=RequestPhase.RECREATING,
             states=(RecreateState("app", StatePhase.RECREATING, "stopping", is_killed=True), RecreateState("log")),
@@ -384,6 +386,8 @@ def sound_pod() -> dict[str, Any]:
                     "ready": False,
                     "started": False,
                     "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+                    "lastState": {"terminated": {"exitCode": 137, "finishedAt": "2026-01-02T03:03:00Z"}},
+                    "restartCount": 4,
                 },
                 {"name": "once", "state": {"terminated": {"exitCode": 0}}},
             ],
@@ -397,7 +401,7 @@ def sound_pod() -> dict[str, Any]:
 @given(JSON)
 def test_any_json_at_all_is_read(value: Any) -> None:
     assert parse_request(value).error
-    assert isinstance(parse_pod(value), PodView)
+    assert isinstance(parse_pod(value), Pod)
 
 
 @given(st.data())
@@ -482,7 +486,7 @@ def test_a_static_pods_mirror_names_the_uid_on_the_node() -> None:
 
 def test_reads_a_pod() -> None:
     pod = parse_pod(sound_pod())
-    assert pod == PodView(
+    assert pod == Pod(
         namespace="shop",
         name="web-0",
         uid="p-1",
@@ -505,14 +509,18 @@ def test_reads_a_pod() -> None:
                 running=True,
                 ready=True,
                 started=True,
+                started_at="2026-01-02T03:04:05Z",
             ),
-            "once": PodContainer("once", restart_policy=RestartPolicy.NEVER),
+            "once": PodContainer("once", restart_policy=RestartPolicy.NEVER, exit_code=0),
             "log": PodContainer(
                 "log",
                 restart_policy=RestartPolicy.ALWAYS,
                 container_id="containerd://c3",
                 waiting_reason="CrashLoopBackOff",
                 waiting_message="back-off 10s",
+                restart_count=4,
+                finished_at="2026-01-02T03:03:00Z",
+                exit_code=137,
             ),
             "starting": PodContainer("starting", restart_policy=RestartPolicy.ON_FAILURE),
             "debug": PodContainer("debug", ContainerKind.EPHEMERAL, RestartPolicy.NEVER),
@@ -526,6 +534,6 @@ def test_reads_a_pod_that_has_next_to_nothing() -> None:
         "spec": {"containers": [{"name": "c"}, {"name": ""}, 4], "restartPolicy": "Sometimes"},
     }
     pod = parse_pod(obj)
-    assert pod == PodView(
+    assert pod == Pod(
         namespace="n", name="p", uid="u", deleting=True, phase="Pending", containers={"c": PodContainer("c")}
     )

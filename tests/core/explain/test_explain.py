@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from daemon.core.api.pod import parse_pod
 from daemon.core.api.time import rfc3339
 from daemon.core.api.types import FINALIZER
-from daemon.core.api.views import parse_view
+from daemon.core.api.v1alpha1 import parse_request
 from daemon.core.explain.container import format_duration
 from daemon.core.explain.facts import (
     DaemonFacts,
@@ -19,7 +20,6 @@ from daemon.core.explain.facts import (
     read_event,
     read_node,
     read_others,
-    read_pod,
     read_times,
 )
 from daemon.core.explain.request import Explanation, Verdict, explain
@@ -124,12 +124,12 @@ def stop_event(seconds: float) -> Json:
 
 
 def facts(obj: Json, pod_obj: Json | None, others: tuple[Json, ...] = (), events: tuple[Json, ...] = ()) -> Facts:
-    view = parse_view(obj)
+    wanted = parse_request(obj)
     return Facts(
-        view=view,
+        request=wanted,
         now=NOW,
-        pod=None if pod_obj is None else read_pod(pod_obj),
-        others=read_others((obj, *others), view.request),
+        pod=None if pod_obj is None else parse_pod(pod_obj),
+        others=read_others((obj, *others), wanted),
         node=READY,
         daemons=(DAEMON,),
         events=tuple(map(read_event, events)),

@@ -21,7 +21,6 @@ from daemon.core.api.types import (
     Status,
     Strategy,
 )
-from daemon.core.api.views import RequestView
 from daemon.core.lifecycle import steps as lc
 from daemon.core.lifecycle.readiness import acquired, released
 from daemon.core.lifecycle.steps import Steps, next_steps, pod_steps
@@ -59,21 +58,21 @@ COMPLETED = Status(
     rfc3339(at(10)),
 )
 GRACE = Strategy(unready_grace_seconds=5)
-POD = PodMeta("ns", "web-0", "pod-1", gate=True, readiness=READY)
+POD = PodMeta("ns", "web-0", "pod-1", readiness_gate=True, readiness=READY)
 UNREADY = replace(POD, readiness=acquired(READY, "ns/r"))
 NO_GATE = PodMeta("ns", "web-0", "pod-1")
 
 
-def serving(**changes: Any) -> RequestView:
-    return RequestView(request(status=RECREATING, strategy=GRACE, **changes))
+def serving(**changes: Any) -> Request:
+    return request(status=RECREATING, strategy=GRACE, **changes)
 
 
 class TestEnds:
     def test_a_served_request_is_left_alone(self) -> None:
-        assert next_steps(RequestView(request(status=RECREATING)), POD, at(10_000)) == Steps()
+        assert next_steps(request(status=RECREATING), POD, at(10_000)) == Steps()
 
     def test_a_pod_that_has_gone_completes_the_request(self) -> None:
-        steps = next_steps(RequestView(request(status=RECREATING)), None, at(7))
+        steps = next_steps(request(status=RECREATING), None, at(7))
         status = Status(
             RequestPhase.COMPLETED,
             (
@@ -89,13 +88,13 @@ class TestEnds:
         assert steps == Steps((lc.Complete(status, lc.EndCause.POD_GONE), event))
 
     def test_a_pod_that_was_replaced_is_gone(self) -> None:
-        steps = next_steps(RequestView(request()), replace(POD, uid="pod-2"), at(7))
+        steps = next_steps(request(), replace(POD, uid="pod-2"), at(7))
         complete = steps.actions[0]
         assert isinstance(complete, lc.Complete)
         assert complete.status.message == ("pod has gone: the request is for UID pod-1, ns/web-0 now has UID pod-2")
 
     def test_a_request_without_the_uid_label_takes_the_pod_of_its_name(self) -> None:
-        assert next_steps(RequestView(request(pod_uid="", status=PENDING)), POD, at(7)) == Steps()
+        assert next_steps(request(pod_uid="", status=PENDING), POD, at(7)) == Steps()
 
     @pytest.mark.parametrize(
         ("node", "message"),
@@ -105,7 +104,7 @@ class TestEnds:
         ],
     )
     def test_an_unanswered_request_ends_after_a_minute(self, node: str, message: str) -> None:
-        view = RequestView(request(node_name=node))
+        view = request(node_name=node)
         assert next_steps(view, POD, at(59.9)) == Steps((), at(60))
         complete = next_steps(view, POD, at(60)).actions[0]
         assert isinstance(complete, lc.Complete)
@@ -117,7 +116,7 @@ class TestEnds:
             RecreateState("app", StatePhase.SUCCEEDED, "kept"),
             RecreateState("side", StatePhase.RECREATING, "", True),
         )
-        view = RequestView(request(status=Status(RequestPhase.RECREATING, states)), deadline_seconds=30)
+        view = replace(request(status=Status(RequestPhase.RECREATING, states)), deadline_seconds=30)
         assert next_steps(view, POD, at(29)) == Steps((), at(30))
         complete = next_steps(view, POD, at(30)).actions[0]
         assert isinstance(complete, lc.Complete)
@@ -127,20 +126,20 @@ class TestEnds:
         assert complete.status.completion_time == "2026-03-01T12:00:30Z"
 
     def test_the_earlier_of_two_times_wakes(self) -> None:
-        assert next_steps(RequestView(request(), deadline_seconds=300), POD, at(1)).wake_at == at(60)
-        assert next_steps(RequestView(request(), deadline_seconds=3), POD, at(1)).wake_at == at(3)
+        assert next_steps(replace(request(), deadline_seconds=300), POD, at(1)).wake_at == at(60)
+        assert next_steps(replace(request(), deadline_seconds=3), POD, at(1)).wake_at == at(3)
 
     def test_a_request_that_lost_its_active_label_ends_too(self) -> None:
-        view = RequestView(request(active=False, status=RECREATING), deadline_seconds=30)
+        view = replace(request(active=False, status=RECREATING), deadline_seconds=30)
         assert isinstance(next_steps(view, POD, at(31)).actions[0], lc.Complete)
 
     @pytest.mark.parametrize("created", ["", "yesterday", "2026-03-01T12:00:00", "9999-12-31T23:59:59Z"])
     def test_an_impossible_creation_time_sets_no_timer(self, created: str) -> None:
-        view = RequestView(request(created=created), deadline_seconds=2**62)
+        view = replace(request(created=created), deadline_seconds=2**62)
         assert next_steps(view, POD, at(10_000)) == Steps()
 
     def test_a_deadline_in_ages_to_come_sets_no_timer(self) -> None:
-        view = RequestView(request(status=PENDING), deadline_seconds=2**62)
+        view = replace(request(status=PENDING), deadline_seconds=2**62)
         assert next_steps(view, POD, at(10_000)) == Steps()
 
 
@@ -152,7 +151,7 @@ class TestUnready:
         guarded = replace(serving(), finalizers=("other", FINALIZER))
         assert next_steps(guarded, POD, at(2)).actions == (acquire, mark)
         assert next_steps(guarded, UNREADY, at(2)).actions == (mark,)
-        done = replace(guarded, request=replace(guarded.request, unready_acquired=True))
+        done = replace(guarded, unready_acquired=True)
         assert next_steps(done, UNREADY, at(2)).actions == ()
 
     def test_an_entry_that_somebody_took_away_is_put_back(self) -> None:
@@ -168,41 +167,41 @@ class TestUnready:
             (serving(), NO_GATE),
             (serving(), replace(POD, deleting=True)),
             (serving(active=False), POD),
-            (RequestView(request(status=RECREATING)), POD),
-            (RequestView(request(status=PENDING, strategy=GRACE)), POD),
+            (request(status=RECREATING), POD),
+            (request(status=PENDING, strategy=GRACE), POD),
         ],
         ids=["no gate", "pod is being deleted", "not active", "no grace period", "not its turn yet"],
     )
-    def test_the_pod_is_not_made_unready(self, view: RequestView, pod: PodMeta) -> None:
+    def test_the_pod_is_not_made_unready(self, view: Request, pod: PodMeta) -> None:
         assert next_steps(view, pod, at(2)).actions == ()
 
     def test_what_was_acquired_is_released_when_it_is_wanted_no_more(self) -> None:
-        view = RequestView(request(status=PENDING, strategy=GRACE), finalizers=(FINALIZER,))
+        view = replace(request(status=PENDING, strategy=GRACE), finalizers=(FINALIZER,))
         assert next_steps(view, UNREADY, at(2)).actions == (lc.ReleaseUnready(UNREADY, "ns/r"), lc.RemoveFinalizer())
 
 
 class TestCleansUp:
     def test_a_completed_request_releases_the_pod_then_its_label(self) -> None:
-        view = RequestView(request(status=COMPLETED, strategy=GRACE), finalizers=(FINALIZER,))
+        view = replace(request(status=COMPLETED, strategy=GRACE), finalizers=(FINALIZER,))
         assert next_steps(view, UNREADY, at(11)) == Steps(
             (lc.ReleaseUnready(UNREADY, "ns/r"), lc.RemoveFinalizer(), lc.RemoveActive())
         )
 
     @pytest.mark.parametrize("pod", [None, NO_GATE, replace(POD, uid="pod-2")], ids=["gone", "no gate", "replaced"])
     def test_without_its_pod_there_is_nothing_to_release(self, pod: PodMeta | None) -> None:
-        view = RequestView(request(status=COMPLETED, active=False), finalizers=(FINALIZER,))
+        view = replace(request(status=COMPLETED, active=False), finalizers=(FINALIZER,))
         assert next_steps(view, pod, at(11)) == Steps((lc.RemoveFinalizer(),))
 
     def test_a_completed_request_is_kept_without_a_time_to_live(self) -> None:
-        assert next_steps(RequestView(request(status=COMPLETED, active=False)), None, at(10**8)) == Steps()
+        assert next_steps(request(status=COMPLETED, active=False), None, at(10**8)) == Steps()
 
     def test_the_time_to_live_counts_from_completion(self) -> None:
-        view = RequestView(request(status=COMPLETED), ttl_seconds=20)
+        view = replace(request(status=COMPLETED), ttl_seconds=20)
         assert next_steps(view, POD, at(29)) == Steps((lc.RemoveActive(),), at(30))
         assert next_steps(view, POD, at(30)) == Steps((lc.RemoveActive(), lc.Delete()))
 
     def test_nobody_knows_how_old_a_completion_without_a_time_is(self) -> None:
-        view = RequestView(request(status=replace(COMPLETED, completion_time=""), active=False), ttl_seconds=0)
+        view = replace(request(status=replace(COMPLETED, completion_time=""), active=False), ttl_seconds=0)
         assert next_steps(view, POD, at(10**6)) == Steps()
 
     def test_a_deleted_request_releases_the_pod_and_nothing_else(self) -> None:
@@ -217,43 +216,41 @@ class TestPod:
         pod = replace(POD, readiness=NO_CONDITION)
         assert pod_steps(pod, ()) == Steps((lc.InitReadiness(pod),))
 
-    @pytest.mark.parametrize("change", [{"gate": False}, {"deleting": True}, {"ended": True}])
-    def test_other_pods_are_left_alone(self, change: dict[str, bool]) -> None:
-        assert pod_steps(replace(POD, readiness=NO_CONDITION, **change), ()) == Steps()  # type: ignore[arg-type]  # flags
+    @pytest.mark.parametrize("change", [{"readiness_gate": False}, {"deleting": True}, {"phase": "Failed"}])
+    def test_other_pods_are_left_alone(self, change: dict[str, Any]) -> None:
+        assert pod_steps(replace(POD, readiness=NO_CONDITION, **change), ()) == Steps()
 
     def test_an_entry_without_its_request_is_taken_back(self) -> None:
         both = replace(POD, readiness=acquired(UNREADY.readiness, "ns/s"))
-        held = RequestView(request(), finalizers=(FINALIZER,))
+        held = replace(request(), finalizers=(FINALIZER,))
         assert pod_steps(both, (held,)) == Steps((lc.ReleaseUnready(both, "ns/s"),))
         assert pod_steps(UNREADY, (serving(),)) == Steps()
-        assert pod_steps(UNREADY, (RequestView(request(status=COMPLETED)),)).actions == (
-            lc.ReleaseUnready(UNREADY, "ns/r"),
-        )
+        assert pod_steps(UNREADY, (request(status=COMPLETED),)).actions == (lc.ReleaseUnready(UNREADY, "ns/r"),)
 
 
 @dataclass
 class World:
     """A pod, its requests and a clock; the manager's actions happen to it one by one, and a crash may cut them off."""
 
-    views: dict[str, RequestView] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
     pod: PodMeta | None = field(default_factory=lambda: replace(POD, readiness=NO_CONDITION))
     seconds: float = 0.0
     completed: dict[str, Status] = field(default_factory=dict)
     forced: bool = False
     """Somebody took a finalizer by force."""
 
-    def put(self, view: RequestView) -> None:
-        name = view.request.name
-        if view.request.completed:
-            assert self.completed.setdefault(name, view.request.status) == view.request.status, "Completed is final"
-        self.views[name] = view
+    def put(self, view: Request) -> None:
+        name = view.name
+        if view.completed:
+            assert self.completed.setdefault(name, view.status) == view.status, "Completed is final"
+        self.requests[name] = view
 
     def change(self, name: str, **changes: Any) -> None:
-        view = self.views[name]
-        self.put(replace(view, request=replace(view.request, **changes)))
+        view = self.requests[name]
+        self.put(replace(view, **changes))
 
     def remove(self, name: str) -> None:
-        del self.views[name]
+        del self.requests[name]
         self.completed.pop(name, None)
 
     def apply(self, name: str, action: lc.LifecycleAction) -> None:
@@ -263,7 +260,7 @@ class World:
                 self.pod = replace(pod, readiness=READY)
             case lc.AcquireUnready(key=key):
                 assert self.pod is not None
-                assert self.views[name].has_finalizer
+                assert self.requests[name].has_finalizer
                 self.pod = replace(self.pod, readiness=acquired(self.pod.readiness, key))
             case lc.ReleaseUnready(key=key):
                 if self.pod is not None:
@@ -275,13 +272,13 @@ class World:
         self.check()
 
     def apply_to_request(self, name: str, action: lc.RequestAction) -> None:
-        view = self.views[name]
+        view = self.requests[name]
         match action:
             case lc.AddFinalizer():
-                assert not view.request.deleting
+                assert not view.deleting
                 self.put(replace(view, finalizers=(*view.finalizers, FINALIZER)))
             case lc.RemoveFinalizer():
-                if view.request.deleting:
+                if view.deleting:
                     self.remove(name)
                 else:
                     self.put(replace(view, finalizers=()))
@@ -299,7 +296,7 @@ class World:
         if self.pod is None or self.forced:
             return
         for key in self.pod.readiness.keys:
-            holder = next((view for view in self.views.values() if view.request.key == key), None)
+            holder = next((view for view in self.requests.values() if view.key == key), None)
             assert holder is not None, f"{key} keeps the pod unready and is not there"
             assert holder.has_finalizer
 
@@ -307,14 +304,14 @@ class World:
         """The manager's turn: once over everything, or until it crashes; whether there was anything to do."""
         busy = False
         left = 10**9 if crash_after is None else crash_after
-        for name in list(self.views):
-            for action in next_steps(self.views[name], self.pod, at(self.seconds)).actions:
+        for name in list(self.requests):
+            for action in next_steps(self.requests[name], self.pod, at(self.seconds)).actions:
                 if not left:
                     return True
                 left -= 1
                 busy = True
                 self.apply(name, action)
-        for action in pod_steps(self.pod, self.views.values()).actions if self.pod else ():
+        for action in pod_steps(self.pod, self.requests.values()).actions if self.pod else ():
             busy = True
             self.apply("", action)
         return busy
@@ -327,18 +324,18 @@ class World:
 
     def node(self, name: str, phase: RequestPhase) -> None:
         """The node's daemon writes a phase, as far as it may."""
-        view = self.views.get(name)
-        if view is None or not view.request.live:
+        view = self.requests.get(name)
+        if view is None or not view.live:
             return
         moves = {RequestPhase.PENDING: PENDING, RequestPhase.RECREATING: RECREATING}
         order = list(RequestPhase)
         if phase is RequestPhase.COMPLETED:
             self.change(name, status=replace(COMPLETED, completion_time=rfc3339(at(self.seconds))))
-        elif order.index(phase) > order.index(view.request.status.phase):
+        elif order.index(phase) > order.index(view.status.phase):
             self.change(name, status=moves[phase])
 
     def user(self, what: str, name: str) -> None:
-        view = self.views.get(name)
+        view = self.requests.get(name)
         if what == "replace pod":
             self.pod = None if self.pod else replace(POD, uid="pod-2", readiness=NO_CONDITION)
         if view is None:
@@ -350,7 +347,7 @@ class World:
         elif what == "take finalizer":
             self.forced = True
             self.put(replace(view, finalizers=()))
-            if view.request.deleting:
+            if view.deleting:
                 self.remove(name)
         elif what == "take mark":
             self.change(name, unready_acquired=False)
@@ -386,7 +383,7 @@ def test_whatever_happens_readiness_is_released_and_requests_end(
 ) -> None:
     world = World()
     for name, deadline in zip("rs", deadlines, strict=True):
-        world.put(RequestView(request(name, strategy=GRACE), deadline, ttl))
+        world.put(request(name, strategy=GRACE, deadline_seconds=deadline, ttl_seconds=ttl))
     for moment in moments:
         moment(world)
         world.check()
@@ -395,15 +392,15 @@ def test_whatever_happens_readiness_is_released_and_requests_end(
     world.settle()
     wait(world, 26)
     world.settle()
-    for view in world.views.values():
-        bounded = view.deadline_seconds is not None or view.request.status.phase is RequestPhase.EMPTY
-        assert view.request.completed or view.request.deleting or not bounded, "a request ends within its deadline"
-        assert not (view.request.completed and view.request.active)
-        assert not (view.request.completed and ttl is not None), "a completed request lives no longer than its TTL"
-    for name in list(world.views):
+    for view in world.requests.values():
+        bounded = view.deadline_seconds is not None or view.status.phase is RequestPhase.EMPTY
+        assert view.completed or view.deleting or not bounded, "a request ends within its deadline"
+        assert not (view.completed and view.active)
+        assert not (view.completed and ttl is not None), "a completed request lives no longer than its TTL"
+    for name in list(world.requests):
         world.user("delete", name)
     world.settle()
-    assert not world.views
+    assert not world.requests
     assert world.pod is None or world.pod.readiness == READY
 
 
@@ -411,7 +408,7 @@ def acquired_world() -> World:
     """Two requests of one pod, both with a grace period, the first served, the other behind it."""
     world = World()
     for name in "rs":
-        world.put(RequestView(request(name, strategy=GRACE)))
+        world.put(request(name, strategy=GRACE))
     world.run()
     return world
 
@@ -427,17 +424,17 @@ def test_the_second_request_of_a_pod_runs_wherever_the_first_is_deleted(steps_be
     world.user("delete", "r")
     world.run(crash_after)
     world.settle()
-    assert "r" not in world.views
+    assert "r" not in world.requests
     assert world.pod is not None
     assert world.pod.readiness == READY
     world.node("s", RequestPhase.RECREATING)
     world.settle()
-    assert world.views["s"].request.unready_acquired
+    assert world.requests["s"].unready_acquired
     assert world.pod.readiness.acquired_by("ns/s")
     world.node("s", RequestPhase.COMPLETED)
     world.settle()
     assert world.pod.readiness == READY
-    assert not world.views["s"].has_finalizer
+    assert not world.requests["s"].has_finalizer
 
 
 def test_of_two_unready_requests_the_last_one_makes_the_pod_ready() -> None:
@@ -446,7 +443,7 @@ def test_of_two_unready_requests_the_last_one_makes_the_pod_ready() -> None:
     for name in "rs":
         world.put(
             replace(
-                RequestView(request(name, status=RECREATING, strategy=GRACE, unready_acquired=True)),
+                request(name, status=RECREATING, strategy=GRACE, unready_acquired=True),
                 finalizers=(FINALIZER,),
             )
         )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from daemon.core.api.pod import NO_CONDITION, PodMeta, Readiness, parse_meta
 from daemon.core.api.time import after, parse_time, rfc3339
 from daemon.core.api.types import FINALIZER, RequestPhase, Status
-from daemon.core.api.views import parse_view, slim
+from daemon.core.api.v1alpha1 import parse_request
 from daemon.core.lifecycle.steps import next_steps
 
 JSON = st.recursive(
@@ -20,7 +20,7 @@ JSON = st.recursive(
 
 
 def test_a_request_is_read() -> None:
-    view = parse_view(
+    view = parse_request(
         {
             "metadata": {"namespace": "ns", "name": "r", "uid": "u", "finalizers": ["a", FINALIZER]},
             "spec": {
@@ -33,12 +33,12 @@ def test_a_request_is_read() -> None:
     )
     assert (view.deadline_seconds, view.ttl_seconds, view.finalizers) == (30, 0, ("a", FINALIZER))
     assert view.has_finalizer
-    assert view.request.key == "ns/r"
-    assert view.request.error == ""
+    assert view.key == "ns/r"
+    assert view.error == ""
 
 
 def test_numbers_that_cannot_be_read_count_as_none() -> None:
-    view = parse_view({"spec": {"activeDeadlineSeconds": "soon", "ttlSecondsAfterFinished": -1}})
+    view = parse_request({"spec": {"activeDeadlineSeconds": "soon", "ttlSecondsAfterFinished": -1}})
     assert (view.deadline_seconds, view.ttl_seconds, view.has_finalizer) == (None, None, False)
 
 
@@ -48,7 +48,7 @@ def test_a_pod_is_read() -> None:
         "spec": {"readinessGates": [{"conditionType": "KruisePodReady"}]},
         "status": {"phase": "Failed", "conditions": [{"type": "KruisePodReady", "status": "True"}]},
     }
-    assert parse_meta(pod) == PodMeta("ns", "p", "u", True, True, True, Readiness("True"))
+    assert parse_meta(pod) == PodMeta("ns", "p", "u", True, "Failed", True, Readiness("True"))
     assert parse_meta(pod).key == "ns/p"
     assert parse_meta({**pod, "spec": {}}).readiness == NO_CONDITION
 
@@ -59,14 +59,14 @@ def test_of_a_completed_request_only_little_is_kept() -> None:
         "spec": {"podName": "p", "containers": [{"name": "app"}], "ttlSecondsAfterFinished": 3},
         "status": {"phase": "Recreating", "containerRecreateStates": [{"name": "app", "phase": "Recreating"}]},
     }
-    served = parse_view(obj)
-    assert slim(served) is served
-    ended = parse_view(
+    served = parse_request(obj)
+    assert served.slimmed() is served
+    ended = parse_request(
         {**obj, "status": {"phase": "Completed", "message": "m", "completionTime": "2026-01-01T00:00:00Z"}}
     )
-    kept = slim(ended)
-    assert kept.request.containers == ()
-    assert kept.request.status == Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:00Z")
+    kept = ended.slimmed()
+    assert kept.containers == ()
+    assert kept.status == Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:00Z")
     now = datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC)
     assert next_steps(kept, None, now) == next_steps(ended, None, now)
 
@@ -74,7 +74,7 @@ def test_of_a_completed_request_only_little_is_kept() -> None:
 @given(JSON, JSON, JSON)
 def test_any_json_is_read(metadata: object, spec: object, status: object) -> None:
     shape = {"metadata": metadata, "spec": spec, "status": status}
-    parse_view(shape)
+    parse_request(shape)
     parse_meta(shape)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from daemon.core.api.types import RequestPhase, Status
-from daemon.node.board import Board
+from daemon.kube.cache import TOMBSTONES, NodeCache
 from tests.support.worlds import pod, recreating, request
 
 pytestmark = pytest.mark.virtual_time
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.virtual_time
 DONE = Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:30Z")
 
 
-def board() -> tuple[Board, list[str]]:
+def cache() -> tuple[NodeCache, list[str]]:
     pokes: list[str] = []
-    return Board(pokes.append, lambda: 7.0), pokes
+    return NodeCache(pokes.append, lambda: 7.0), pokes
 
 
 async def test_a_new_request_wakes_its_pod() -> None:
-    made, pokes = board()
+    made, pokes = cache()
     made.request_changed(request())
     assert pokes == ["default/web"]
     assert made.requests("default/web") == [request()]
@@ -27,18 +27,17 @@ async def test_a_new_request_wakes_its_pod() -> None:
     assert not made.idle.is_set()
     assert made.first_seen == {"r1": 7.0}
     assert made.live_pods() == {"default/web"}
-    assert made.pending == 1
 
 
 async def test_the_same_version_wakes_nobody() -> None:
-    made, pokes = board()
+    made, pokes = cache()
     made.request_changed(request())
     made.request_changed(request())
     assert pokes == ["default/web"]
 
 
 async def test_an_older_version_is_dropped() -> None:
-    made, _ = board()
+    made, _ = cache()
     newer = request(resource_version="11", status=recreating())
     made.request_changed(newer)
     made.request_changed(request(resource_version="9"))
@@ -46,45 +45,89 @@ async def test_an_older_version_is_dropped() -> None:
 
 
 async def test_versions_that_are_no_numbers_all_count() -> None:
-    made, _ = board()
+    made, _ = cache()
     made.request_changed(request(resource_version="b"))
     made.request_changed(request(resource_version="a", status=recreating()))
     assert made.request("r1") == request(resource_version="a", status=recreating())
 
 
 async def test_a_late_answer_does_not_revive_a_deleted_request() -> None:
-    made, pokes = board()
+    made, pokes = cache()
     made.request_changed(request())
-    made.request_deleted(request())
+    made.request_deleted(request(resource_version="100"))
     made.request_changed(request(resource_version="99"))
     assert made.requests("default/web") == []
     assert made.idle.is_set()
     assert pokes == ["default/web"] * 2
 
 
+async def test_a_late_answer_does_not_revive_what_a_list_lacks() -> None:
+    made, _ = cache()
+    made.request_changed(request())
+    made.requests_listed([], "100")
+    made.request_changed(request(resource_version="99"))
+    assert made.requests("default/web") == []
+
+
+async def test_a_request_that_left_the_selection_may_come_back() -> None:
+    made, _ = cache()
+    made.request_changed(request())
+    made.request_deleted(request(resource_version="11"))
+    made.request_changed(request(resource_version="12"))
+    assert made.requests("default/web") == [request(resource_version="12")]
+    assert made.active.is_set()
+
+
+async def test_a_request_without_its_label_may_get_it_back() -> None:
+    made, _ = cache()
+    made.request_changed(request())
+    made.request_changed(request(resource_version="11", active=False))
+    made.request_changed(request(resource_version="11", active=True))
+    assert made.requests("default/web") == []
+    made.request_changed(request(resource_version="12"))
+    assert made.live_pods() == {"default/web"}
+
+
+async def test_the_deletion_of_an_earlier_pod_of_the_name_changes_nothing() -> None:
+    made, _ = cache()
+    made.pod_changed(pod(uid="later"))
+    made.pod_deleted(pod())
+    assert made.pod("default/web") == pod(uid="later")
+    assert not made.pod_gone("default/web")
+
+
+async def test_of_requests_that_went_only_so_many_are_remembered() -> None:
+    made, _ = cache()
+    for number in range(TOMBSTONES + 1):
+        made.request_deleted(request(uid=f"r{number}", resource_version="50"))
+    made.request_changed(request(uid="r0", resource_version="40"))
+    made.request_changed(request(uid="r1", resource_version="40"))
+    assert [known.uid for known in made.requests("default/web")] == ["r0"]
+
+
 async def test_deleting_what_was_never_seen_wakes_nobody() -> None:
-    made, pokes = board()
+    made, pokes = cache()
     made.request_deleted(request())
     assert pokes == []
 
 
 async def test_losing_the_active_label_takes_a_request_down() -> None:
-    made, _ = board()
+    made, _ = cache()
     made.request_changed(request())
     made.request_changed(request(resource_version="11", active=False))
     assert made.requests("default/web") == []
 
 
 async def test_a_list_replaces_everything() -> None:
-    made, pokes = board()
+    made, pokes = cache()
     made.request_changed(request())
-    made.requests_listed({"r2": request(uid="r2")})
+    made.requests_listed([request(uid="r2")], "12")
     assert [known.uid for known in made.requests("default/web")] == ["r2"]
     assert pokes == ["default/web"] * 3
 
 
 async def test_completed_requests_do_not_keep_the_node_awake() -> None:
-    made, _ = board()
+    made, _ = cache()
     made.request_changed(request())
     made.request_changed(request(resource_version="11", status=DONE))
     assert made.idle.is_set()
@@ -92,7 +135,7 @@ async def test_completed_requests_do_not_keep_the_node_awake() -> None:
 
 
 async def test_the_mark_is_dated_when_it_is_first_seen() -> None:
-    made, _ = board()
+    made, _ = cache()
     made.request_changed(request(unready_acquired=True))
     assert made.unready_seen == {"r1": 7.0}
     made.request_deleted(request())
@@ -101,7 +144,7 @@ async def test_the_mark_is_dated_when_it_is_first_seen() -> None:
 
 
 async def test_pods_wake_only_whoever_has_a_request() -> None:
-    made, pokes = board()
+    made, pokes = cache()
     made.pod_changed(pod())
     assert pokes == []
     made.request_changed(request())
@@ -111,11 +154,11 @@ async def test_pods_wake_only_whoever_has_a_request() -> None:
 
 
 async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> None:
-    made, _ = board()
-    made.pods_listed({"default/web": pod()})
+    made, _ = cache()
+    made.pods_listed([pod()], "12")
     assert made.pods_since == 7.0
     assert made.pods_known.is_set()
-    made.pods_listed({})
+    made.pods_listed([], "13")
     assert made.pod_gone("default/web")
     assert made.pod("default/web") is None
     made.pod_changed(pod())
@@ -129,7 +172,7 @@ async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> No
 
 
 async def test_two_requests_of_one_pod_leave_one_by_one() -> None:
-    made, _ = board()
+    made, _ = cache()
     made.request_changed(request())
     made.request_changed(replace(request(), uid="r2"))
     made.request_deleted(request())

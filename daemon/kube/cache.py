@@ -1,0 +1,252 @@
+"""What the watches saw last: requests by pod, and pods. One cache for each daemon, on one base.
+
+A cache never goes back behind this process' own writes: what a write returned is put in at once, and older versions
+that a watch still brings are dropped. It decides nothing; it tells `on_change` which pod to look at again.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from daemon.core.api.pod import Pod, PodMeta
+from daemon.core.api.types import Request
+
+P = TypeVar("P", bound=PodMeta)
+
+TOMBSTONES = 1024
+"""How many requests that have gone are remembered, so that a late answer to a write does not revive one."""
+
+
+class Cache(Generic[P]):
+    """The last known requests and pods.
+
+    Args:
+        on_change: called with a pod's `namespace/name` whenever something about it has changed.
+    """
+
+    def __init__(self, on_change: Callable[[str], None]) -> None:
+        self._on_change = on_change
+        self._requests: dict[str, Request] = {}
+        self._by_pod: dict[str, dict[str, Request]] = {}
+        self._pods: dict[str, P] = {}
+        self._gone_at: OrderedDict[str, str] = OrderedDict()
+        """UID of a request that has gone, or left the selection -> the resourceVersion at which it did."""
+
+    def requests(self, pod_key: str) -> list[Request]:
+        """All known requests for a pod, the oldest first."""
+        return sorted(self._by_pod.get(pod_key, {}).values(), key=lambda request: (request.created, request.name))
+
+    def request(self, uid: str) -> Request | None:
+        """The request with this UID."""
+        return self._requests.get(uid)
+
+    def pod(self, pod_key: str) -> P | None:
+        """The pod as last seen, None where it was not seen or does not matter."""
+        return self._pods.get(pod_key)
+
+    def request_changed(self, request: Request) -> None:
+        """A request was added or modified, or written by this process."""
+        known = self._requests.get(request.uid)
+        if known is not None and _older(request.resource_version, known.resource_version):
+            return
+        left_at = self._gone_at.get(request.uid)
+        if left_at is not None and not _older(left_at, request.resource_version):
+            return
+        self._gone_at.pop(request.uid, None)
+        self._requests[request.uid] = request
+        self._by_pod.setdefault(request.pod_key, {})[request.uid] = request
+        if known != request:
+            self._on_change(request.pod_key)
+
+    def request_deleted(self, request: Request) -> None:
+        """A request is no more, or has left the selection: only a later version of it brings it back."""
+        self._gone_at[request.uid] = request.resource_version
+        self._gone_at.move_to_end(request.uid)
+        if len(self._gone_at) > TOMBSTONES:
+            self._gone_at.popitem(last=False)
+        known = self._requests.pop(request.uid, None)
+        if known is None:
+            return
+        siblings = self._by_pod[known.pod_key]
+        del siblings[request.uid]
+        if not siblings:
+            del self._by_pod[known.pod_key]
+        self._on_change(known.pod_key)
+
+    def requests_listed(self, requests: Iterable[Request], version: str) -> None:
+        """A whole list, as of this resourceVersion: what is not in it is gone."""
+        listed = {request.uid: request for request in requests}
+        for uid in self._requests.keys() - listed.keys():
+            self.request_deleted(replace(self._requests[uid], resource_version=version))
+        for request in listed.values():
+            self.request_changed(request)
+
+    def pod_changed(self, pod: P) -> None:
+        """A pod was added or modified."""
+        known = self._pods.get(pod.key)
+        self._pods[pod.key] = pod
+        if known != pod and pod.key in self._by_pod:
+            self._on_change(pod.key)
+
+    def pod_deleted(self, pod: PodMeta) -> None:
+        """A pod is no more; the one of the same name that followed it may be known already."""
+        known = self._pods.get(pod.key)
+        if known is not None and known.uid == pod.uid:
+            del self._pods[pod.key]
+            if pod.key in self._by_pod:
+                self._on_change(pod.key)
+
+    def pods_listed(self, pods: Iterable[P], version: str) -> None:
+        """A whole list, as of this resourceVersion: what is not in it is gone."""
+        listed = {pod.key: pod for pod in pods}
+        for key in self._pods.keys() - listed.keys():
+            self.pod_deleted(self._pods[key])
+        for pod in listed.values():
+            self.pod_changed(pod)
+
+
+class NodeCache(Cache[Pod]):
+    """The active requests of a node and, while one is live, its pods.
+
+    Args:
+        on_change: see Cache.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, on_change: Callable[[str], None], clock: Callable[[], float]) -> None:
+        super().__init__(on_change)
+        self._clock = clock
+        self._gone: set[str] = set()
+        self._live: set[str] = set()
+        self.first_seen: dict[str, float] = {}
+        """Request UID -> monotonic time at which it was first seen; the same for the next one and its mark."""
+        self.unready_seen: dict[str, float] = {}
+        self.pods_since: float | None = None
+        """Monotonic time since which the pods are known; None while they are not."""
+        self.pods_known = asyncio.Event()
+        """Set while the pods are known."""
+        self.active = asyncio.Event()
+        """Set while at least one request is live."""
+        self.idle = asyncio.Event()
+        """Set while none is."""
+        self.idle.set()
+
+    def live_requests(self) -> list[Request]:
+        """Every live request."""
+        return [self._requests[uid] for uid in self._live]
+
+    def live_pods(self) -> set[str]:
+        """Pods (`namespace/name`) with at least one live request."""
+        return {self._requests[uid].pod_key for uid in self._live}
+
+    def pod_gone(self, pod_key: str) -> bool:
+        """Whether the pod was seen here and is no more."""
+        return pod_key in self._gone
+
+    def request_changed(self, request: Request) -> None:
+        """See Cache; a request without the active label is none of the node's."""
+        if not request.active:
+            known = self._requests.get(request.uid)
+            if known is None or not _older(request.resource_version, known.resource_version):
+                self.request_deleted(request)
+            return
+        super().request_changed(request)
+        if self._requests.get(request.uid) is not request:
+            return
+        now = self._clock()
+        self.first_seen.setdefault(request.uid, now)
+        if request.unready_acquired:
+            self.unready_seen.setdefault(request.uid, now)
+        (self._live.add if request.live else self._live.discard)(request.uid)
+        self._mark()
+
+    def request_deleted(self, request: Request) -> None:
+        """See Cache; the pod's next request starts at once."""
+        for memory in (self.first_seen, self.unready_seen):
+            memory.pop(request.uid, None)
+        self._live.discard(request.uid)
+        super().request_deleted(request)
+        self._mark()
+
+    def pod_changed(self, pod: Pod) -> None:
+        """See Cache."""
+        self._gone.discard(pod.key)
+        super().pod_changed(pod)
+
+    def pod_deleted(self, pod: PodMeta) -> None:
+        """See Cache."""
+        known = self._pods.get(pod.key)
+        if known is not None and known.uid == pod.uid:
+            self._gone.add(pod.key)
+        super().pod_deleted(pod)
+
+    def pods_listed(self, pods: Iterable[Pod], version: str) -> None:
+        """See Cache."""
+        if self.pods_since is None:
+            self.pods_since = self._clock()
+        super().pods_listed(pods, version)
+        self.pods_known.set()
+
+    def forget_pods(self) -> None:
+        """Nothing watches the pods any more: what was known of them ages from now on."""
+        self._pods.clear()
+        self._gone.clear()
+        self.pods_since = None
+        self.pods_known.clear()
+
+    def _mark(self) -> None:
+        """Keep the two events in step with what is live."""
+        came, went = (self.active, self.idle) if self._live else (self.idle, self.active)
+        came.set()
+        went.clear()
+
+
+class ManagerCache(Cache[PodMeta]):
+    """All requests of a cluster, and the pods that matter to them or have the readiness gate.
+
+    Args:
+        on_change: see Cache.
+        has_work: whether there is something to do about a pod, whatever its requests.
+    """
+
+    def __init__(self, on_change: Callable[[str], None], has_work: Callable[[PodMeta], bool]) -> None:
+        super().__init__(on_change)
+        self._has_work = has_work
+
+    def pod_keys(self) -> set[str]:
+        """Every pod (`namespace/name`) that is known or has a request."""
+        return self._by_pod.keys() | self._pods.keys()
+
+    def request_changed(self, request: Request) -> None:
+        """See Cache; of a completed request only little is kept."""
+        super().request_changed(request.slimmed())
+
+    def request_deleted(self, request: Request) -> None:
+        """See Cache."""
+        super().request_deleted(request)
+        pod = self._pods.get(request.pod_key)
+        if pod is not None and not pod.readiness_gate and request.pod_key not in self._by_pod:
+            del self._pods[request.pod_key]
+
+    def pod_changed(self, pod: PodMeta) -> None:
+        """See Cache."""
+        if not pod.readiness_gate and pod.key not in self._by_pod:
+            return
+        known = self._pods.get(pod.key)
+        super().pod_changed(pod)
+        if known != pod and pod.key not in self._by_pod and self._has_work(pod):
+            self._on_change(pod.key)
+
+
+def _older(version: str, than: str) -> bool:
+    """Whether a resourceVersion is behind another.
+
+    Those of one resource are comparable as integers (KEP-5504); where they are not integers, everything that comes
+    counts as newer.
+    """
+    try:
+        return int(version) < int(than)
+    except ValueError:
+        return False
