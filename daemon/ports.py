@@ -1,14 +1,14 @@
-"""What the controller needs from the outside world, as Protocols, and the errors that the edges raise.
+"""What the controllers need from the outside world, as Protocols.
 
-`cri`, `kube` and `hooks` implement these; the tests bring working stand-ins.
+`cri`, `kube` and `node` implement these; the tests bring working stand-ins. The errors are those of `lib.errors`.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Protocol
 
 from daemon.core.api.pod import Pod
-from daemon.core.api.types import Pin, Request, Status
-from daemon.core.recreate.actions import EmitEvent, FailureCause, RunHook
+from daemon.core.api.types import Begun, Pin, Request, Status
+from daemon.core.recreate.actions import EmitEvent, RunHook
 from daemon.core.recreate.observation import ExecResult, Hook, HookResult, Instance
 
 
@@ -90,8 +90,28 @@ class StatusWriter(Protocol):
         """Merge-patch the status subresource, bound to the request's UID and resourceVersion."""
         ...
 
-    async def pin(self, request: Request, pins: Mapping[str, Pin]) -> Request:
+    async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
         """Merge-patch the annotation pinned-containers, bound to the request's UID and resourceVersion."""
+        ...
+
+
+class PodFinder(Protocol):
+    """Asks the API server for a pod, past every cache."""
+
+    async def find(self, namespace: str, name: str) -> Pod | None:
+        """The pod that has this name now, None where there is none.
+
+        Raises:
+            ApiUnavailableError, ApiRefusedError: see there.
+        """
+        ...
+
+
+class KubeletHealth(Protocol):
+    """Whether this node's kubelet, which has to start containers again, is there."""
+
+    async def silent_since(self) -> float | None:
+        """Monotonic time since which it does not answer; None while it does, or where nobody can tell."""
         ...
 
 
@@ -162,8 +182,8 @@ class Recorder(Protocol):
         """The runtime lists the next instance of a container that the request waits for."""
         ...
 
-    def written(self, before: Request, after: Request, causes: Mapping[str, FailureCause]) -> None:
-        """A request was written; the status says how far it has come, `causes` why containers failed by this write."""
+    def written(self, before: Request, after: Request) -> None:
+        """A request was written; the status says how far it has come, and why containers have failed."""
         ...
 
     def forgotten(self, request: Request) -> None:

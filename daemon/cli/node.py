@@ -3,7 +3,7 @@
 import argparse
 import re
 
-from daemon.cli.options import add_cri_flag, add_daemon_flags, add_flag, add_kubeconfig_flag, cri_endpoints
+from daemon.cli.options import add_cri_flag, add_daemon_flags, add_flag, add_kubeconfig_flag, cri_endpoints, port
 from daemon.lib.errors import ConfigurationError
 
 
@@ -38,6 +38,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         shown="off",
         action=argparse.BooleanOptionalAction,
     )
+    add_flag(
+        parser,
+        "--kubelet-healthz-port",
+        "where kubelet serves /healthz on 127.0.0.1: one that hangs, or refuses after it had answered, holds stops "
+        "back; 0 for never asking",
+        env="CRRD_KUBELET_HEALTHZ_PORT",
+        default="10248",
+        convert=port,
+        metavar="PORT",
+    )
     add_kubeconfig_flag(parser)
     add_cri_flag(parser)
     add_daemon_flags(parser)
@@ -68,5 +78,6 @@ def run(args: argparse.Namespace) -> int:
             log_level=args.log_level,
             spec_dir=args.spec_dir,
             serve_forecast=args.serve_forecast,
+            kubelet_healthz_port=args.kubelet_healthz_port,
         )
     )

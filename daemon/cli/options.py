@@ -90,6 +90,13 @@ def switch(found: str) -> bool:
     return found.lower() in ("true", "1")
 
 
+def port(found: str) -> int:
+    """A port's number, 0 for none."""
+    if not (found.isascii() and found.isdigit() and int(found) < 2**16):
+        raise ValueError("a number from 0 to 65535")
+    return int(found)
+
+
 def number(low: float, high: float) -> Convert:
     """A number of these bounds."""
 

@@ -7,7 +7,7 @@ Reconnecting is gRPC's work, trying a call again the caller's: nothing here call
 import asyncio
 import math
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from daemon.core.recreate.observation import ExecResult
 from daemon.cri.errors import VERSION, not_implemented, translate
 from daemon.kubelet.labels import LABEL_POD_UID
 from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.memory import give_back
 
 CALL_SECONDS = 10.0
 """Deadline of Version, ListContainers and ContainerStatus, which a healthy runtime answers in milliseconds."""
@@ -31,6 +32,10 @@ MAX_TIMEOUT_SECONDS = 2**31 - 1
 """The longest timeout that is sent: runtimes count in nanoseconds of 64 bits, where an int64 of seconds overflows."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest answer that is read, as in kubelet (pkg/kubelet/cri/remote, maxMsgSize): a node can be big."""
+LARGE_ANSWERS = 2
+"""Answers of ExecSync that are taken in at once."""
+LARGE_BYTES = 256 * 1024
+"""Size of an answer whose memory is given back to the system at once."""
 OUTPUT_BYTES = 64 * 1024
 """What is kept of each output stream of a command; the runtime may send 16 MiB."""
 
@@ -102,7 +107,11 @@ class CriClient:
         self._stop = unary(
             "StopContainer", api_pb2.StopContainerRequest.SerializeToString, api_pb2.StopContainerResponse.FromString
         )
-        self._exec = unary("ExecSync", api_pb2.ExecSyncRequest.SerializeToString, _cut_result)
+        # read as a stream of one message, so that who reads decides when it may come: it can have 16 MiB
+        self._exec: UnaryStreamMultiCallable[api_pb2.ExecSyncRequest, tuple[ExecResult, int]] = channel.unary_stream(
+            "/runtime.v1.RuntimeService/ExecSync", api_pb2.ExecSyncRequest.SerializeToString, _cut_result
+        )
+        self._large_answers = asyncio.Semaphore(LARGE_ANSWERS)
         self._events: UnaryStreamMultiCallable[api_pb2.GetEventsRequest, api_pb2.ContainerEventResponse] = (
             channel.unary_stream(
                 "/runtime.v1.RuntimeService/GetContainerEvents",
@@ -155,12 +164,33 @@ class CriClient:
     async def exec_sync(self, container_id: str, command: Sequence[str], seconds: float) -> ExecResult:
         """Run a command in a container and wait for its end, at most `seconds` (rounded up to whole ones, at least 1).
 
+        Any number of commands run side by side; of their answers, which hold the whole output, only LARGE_ANSWERS are
+        taken in at once.
+
         Raises:
-            RuntimeCallError: it could not be started, or took too long (code DEADLINE_EXCEEDED).
+            RuntimeCallError: it could not be started, took too long (code DEADLINE_EXCEEDED), or said more than the
+                runtime can send (code RESOURCE_EXHAUSTED: it ran, its result is unknown).
         """
         timeout = max(1, _whole(seconds))  # 0 would mean no limit
         request = _build(lambda: api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=timeout))
-        return await self._call("ExecSync", self._exec, request, timeout + EXEC_MARGIN_SECONDS)
+        result, size = await self._call("ExecSync", self._read_answer, request, timeout + EXEC_MARGIN_SECONDS)
+        if size > LARGE_BYTES:
+            give_back()
+        return result
+
+    async def _read_answer(
+        self,
+        request: api_pb2.ExecSyncRequest,
+        timeout: float,  # noqa: ASYNC109 - gRPC's own deadline
+    ) -> tuple[ExecResult, int] | None:
+        call = self._exec(request, timeout=timeout)
+        try:
+            await call.initial_metadata()  # comes with the answer
+            async with self._large_answers:
+                answer = await call.read()
+        finally:
+            call.cancel()
+        return answer if isinstance(answer, tuple) else None
 
     async def events(self) -> AsyncGenerator[str, None]:
         """UIDs of pods with a container that changed, as they change. Has no deadline: a dead peer closes its socket.
@@ -199,7 +229,7 @@ class CriClient:
         await self._channel.close()
 
     async def _call(
-        self, method: str, call: UnaryUnaryMultiCallable[_Request, _Response], request: _Request, seconds: float
+        self, method: str, call: Callable[..., Awaitable[_Response | None]], request: _Request, seconds: float
     ) -> _Response:
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -244,10 +274,11 @@ def _whole(seconds: float) -> int:
     return max(0, min(MAX_TIMEOUT_SECONDS, math.ceil(round(seconds, 3))))
 
 
-def _cut_result(data: bytes) -> ExecResult:
-    """Decode an ExecSyncResponse and keep the beginning of its output; the rest is free once this returns."""
+def _cut_result(data: bytes) -> tuple[ExecResult, int]:
+    """Decode an ExecSyncResponse, keep the beginning of its output, and tell its size; the rest is free afterwards."""
     response = api_pb2.ExecSyncResponse.FromString(data)
-    return ExecResult(response.exit_code, response.stdout[:OUTPUT_BYTES], response.stderr[:OUTPUT_BYTES])
+    kept = ExecResult(response.exit_code, response.stdout[:OUTPUT_BYTES], response.stderr[:OUTPUT_BYTES])
+    return kept, len(data)
 
 
 def _pod_uid(message: api_pb2.ContainerEventResponse) -> str:

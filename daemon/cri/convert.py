@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from cri_stubs import api_pb2
-from daemon.core.recreate.observation import Hook, Instance
+from daemon.core.recreate.observation import Hook, HookKind, Instance
 from daemon.kubelet.labels import (
     ANNOTATION_GRACE,
     ANNOTATION_PORTS,
@@ -61,22 +61,10 @@ def instance(container: api_pb2.Container | api_pb2.ContainerStatus, runtime: st
     )
 
 
-def detailed(known: Instance, status: api_pb2.ContainerStatus, now: int) -> Instance:
-    """The instance with what only ContainerStatus tells: its state as of now, exit code, and for how long it runs.
-
-    Args:
-        known: The instance as it was listed.
-        status: Its ContainerStatus.
-        now: Nanoseconds since the epoch, of the machine that the runtime runs on.
-    """
+def detailed(known: Instance, status: api_pb2.ContainerStatus) -> Instance:
+    """The instance with what only ContainerStatus tells: its state as of now, and its exit code."""
     state = _STATES.get(status.state, ContainerState.UNKNOWN)
-    running = state is ContainerState.RUNNING and status.started_at > 0
-    return replace(
-        known,
-        state=state,
-        exit_code=status.exit_code if state is ContainerState.EXITED else None,
-        running_seconds=max(0.0, (now - status.started_at) / 1e9) if running else None,
-    )
+    return replace(known, state=state, exit_code=status.exit_code if state is ContainerState.EXITED else None)
 
 
 def named_ports(text: str) -> tuple[tuple[str, int], ...]:
@@ -102,14 +90,14 @@ def hook(text: str) -> Hook:
     handler = _json(text)
     if not isinstance(handler, dict):
         return _invalid("the preStop hook that kubelet left on the container is not a JSON object")
-    for kind, read in (("exec", _exec), ("httpGet", _http), ("sleep", _sleep)):
+    for kind, read in ((HookKind.EXEC, _exec), (HookKind.HTTP_GET, _http), (HookKind.SLEEP, _sleep)):
         body = handler.get(kind)
         if isinstance(body, dict):
             return read(body)
         if body is not None:
             return _invalid(f"the preStop hook's {kind} is not an object")
-    if handler.get("tcpSocket") is not None:
-        return Hook(kind="tcpSocket")
+    if handler.get(HookKind.TCP_SOCKET) is not None:
+        return Hook(kind=HookKind.TCP_SOCKET)
     return _invalid("the preStop hook has no handler that is known: exec, httpGet, sleep")
 
 
@@ -117,14 +105,14 @@ def _exec(body: Mapping[str, object]) -> Hook:
     command = body.get("command")
     if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
         return _invalid("the preStop hook's exec.command is not a list of words")
-    return Hook(kind="exec", command=tuple(command))
+    return Hook(kind=HookKind.EXEC, command=tuple(command))
 
 
 def _sleep(body: Mapping[str, object]) -> Hook:
     seconds = body.get("seconds", 0)
     if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= INT64_MAX:
         return _invalid("the preStop hook's sleep.seconds is not a number of seconds")
-    return Hook(kind="sleep", seconds=float(seconds))
+    return Hook(kind=HookKind.SLEEP, seconds=float(seconds))
 
 
 def _http(body: Mapping[str, object]) -> Hook:
@@ -139,7 +127,7 @@ def _http(body: Mapping[str, object]) -> Hook:
     if not isinstance(headers, list) or not all(_is_header(header) for header in headers):
         return _invalid("the preStop hook's httpGet.httpHeaders are not a list of names and values")
     return Hook(
-        kind="httpGet",
+        kind=HookKind.HTTP_GET,
         host=host,
         port=port,
         path=path,
@@ -162,7 +150,7 @@ def _is_header(header: object) -> bool:
 
 
 def _invalid(error: str) -> Hook:
-    return Hook(kind="invalid", error=error)
+    return Hook(kind=HookKind.INVALID, error=error)
 
 
 def _json(text: str) -> object:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -119,13 +119,16 @@ async def probe(endpoint: str) -> Probe:
         return Probe(endpoint, ProbeOutcome.DOWN, one_line(error.strerror or str(error)))
 
 
-async def discover(values: Sequence[str] = (), root: Path = Path("/")) -> tuple[Probe, ...]:
+async def discover(
+    values: Sequence[str] = (), root: Path = Path("/"), on_down: Callable[[str], None] | None = None
+) -> tuple[Probe, ...]:
     """The node's CRI v1 runtimes, at least one; waits for one that is down, saying so in the log.
 
     Args:
         values: Endpoints as the user gave them: each has to be a runtime. Without any, the known sockets are looked
             at, and those that are runtimes are taken.
         root: Where the node's file system is mounted, for the known sockets.
+        on_down: Told why there is none yet, in one line.
 
     Raises:
         ConfigurationError: there is none, and waiting would not change that.
@@ -148,6 +151,8 @@ async def discover(values: Sequence[str] = (), root: Path = Path("/")) -> tuple[
         if not down:
             raise _explain(broken) if broken else _nothing(endpoints, root)
         delay = next(delays)
+        if on_down is not None:
+            on_down("; ".join(f"the container runtime at {each.endpoint} is down: {each.reason}" for each in down))
         for each in down:
             log.warning(
                 "container runtime down", endpoint=each.endpoint, reason=each.reason, retry_seconds=round(delay, 1)

@@ -6,7 +6,6 @@ What is done to a container, and when, is the controller's business.
 
 import asyncio
 import re
-import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -19,11 +18,12 @@ import structlog
 from cri_stubs import api_pb2
 from daemon.core.api.types import Pin
 from daemon.core.recreate.observation import ExecResult, Instance
-from daemon.cri import convert
-from daemon.cri import discovery as endpoint
+from daemon.cri import convert, discovery
 from daemon.cri.client import CriClient, OnCall
-from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
 
+CHECK_SECONDS = 2.0
+"""For how long a runtime may take to say that it is there."""
 REMEMBERED_PODS = 1024
 """Pods whose runtime is remembered: several times what a node holds."""
 
@@ -58,28 +58,62 @@ class Connection:
         return found is not None and (int(found[1]), int(found[2])) >= first
 
 
-async def connect(
-    endpoints: Sequence[str] = (), root: Path = Path("/"), on_call: OnCall | None = None
-) -> "NodeRuntime":
-    """Find the node's runtimes (see `endpoint.discover`, which may wait for one) and connect to them.
-
-    Raises:
-        ConfigurationError: there is none, and waiting would not change that.
-    """
-    connections = []
-    for probe in await endpoint.discover(endpoints, root):
-        log.info("container runtime found", endpoint=probe.endpoint, runtime=probe.runtime, version=probe.version)
-        client = CriClient(probe.endpoint, on_call=on_call)
-        connections.append(Connection(client, probe.runtime, probe.version))
-    return NodeRuntime(connections)
+async def connect(endpoints: Sequence[str] = (), root: Path = Path("/")) -> "NodeRuntime":
+    """A NodeRuntime that has found its runtimes. Raises as `NodeRuntime.discover`."""
+    runtime = NodeRuntime()
+    await runtime.discover(endpoints, root)
+    return runtime
 
 
 class NodeRuntime:
-    """Implements `daemon.ports.Runtime` over one or several CRI clients."""
+    """Implements `daemon.ports.Runtime` over one or several CRI clients; until it has found one, none answers.
 
-    def __init__(self, connections: Sequence[Connection]) -> None:
+    Args:
+        connections: those that are known already.
+        on_call: told of every call that ended.
+    """
+
+    def __init__(self, connections: Sequence[Connection] = (), *, on_call: OnCall | None = None) -> None:
         self._connections = tuple(connections)
+        self._on_call = on_call
         self._homes: OrderedDict[str, Connection] = OrderedDict()
+        self._trouble = "no container runtime has answered yet"
+        self.found = asyncio.Event()
+        """Set once there is a runtime."""
+        if connections:
+            self.found.set()
+
+    async def discover(self, endpoints: Sequence[str] = (), root: Path = Path("/")) -> None:
+        """Find the node's runtimes (see `discovery.discover`, which may wait for one) and connect to them.
+
+        Raises:
+            ConfigurationError: there is none, and waiting would not change that.
+        """
+        if self._connections:
+            return
+        connections = []
+        for probe in await discovery.discover(endpoints, root, self._note):
+            log.info("container runtime found", endpoint=probe.endpoint, runtime=probe.runtime, version=probe.version)
+            client = CriClient(probe.endpoint, on_call=self._on_call)
+            connections.append(Connection(client, probe.runtime, probe.version))
+        self._connections = tuple(connections)
+        self.found.set()
+
+    def _note(self, trouble: str) -> None:
+        self._trouble = trouble
+
+    def _found(self) -> tuple[Connection, ...]:
+        if not self._connections:
+            raise RuntimeUnavailableError(self._trouble)
+        return self._connections
+
+    async def check(self) -> str:
+        """For readiness: why one of the runtimes does not answer now, "" while all do."""
+        try:
+            await asyncio.gather(*(connection.client.version(CHECK_SECONDS) for connection in self._found()))
+        except CrrdError as error:
+            return str(error)
+        return ""
 
     @property
     def names(self) -> frozenset[str]:
@@ -95,7 +129,8 @@ class NodeRuntime:
         """Every instance of the pod's containers, exited ones too. One call where the pod's runtime is known."""
         if not _ID.fullmatch(pod_uid):
             return ()
-        home = self._connections[0] if len(self._connections) == 1 else self._homes.get(pod_uid)
+        connections = self._found()
+        home = connections[0] if len(connections) == 1 else self._homes.get(pod_uid)
         if home is not None:
             found = await _of_pod(home, pod_uid)
             if found or len(self._connections) == 1:
@@ -127,7 +162,7 @@ class NodeRuntime:
             RuntimeUnavailableError: one of the runtimes cannot be reached.
             RuntimeCallError: one of them answered with an error.
         """
-        answers = await asyncio.gather(*(connection.client.list_containers() for connection in self._connections))
+        answers = await asyncio.gather(*(connection.client.list_containers() for connection in self._found()))
         return [container for answer in answers for container in answer]
 
     async def find(self, pin: Pin) -> Instance | None:
@@ -137,7 +172,7 @@ class NodeRuntime:
         """
         if not _ID.fullmatch(pin.bare_id):
             return None
-        for connection in self._connections:
+        for connection in self._found():
             if connection.name == pin.runtime:
                 for container in await connection.client.list_containers(container_id=pin.bare_id):
                     if container.id == pin.bare_id:
@@ -145,7 +180,7 @@ class NodeRuntime:
         return None
 
     async def detail(self, instance: Instance) -> Instance:
-        """The instance with its state as of now, exit code and running time filled in."""
+        """The instance with its state as of now and its exit code filled in."""
 
         async def ask(client: CriClient) -> Instance:
             status = await client.container_status(instance.id)
@@ -153,7 +188,7 @@ class NodeRuntime:
                 raise RuntimeCallError(
                     f"ContainerStatus of {instance.id} was answered with {status.id}", code="NOT_FOUND", not_found=True
                 )
-            return convert.detailed(instance, status, time.time_ns())
+            return convert.detailed(instance, status)
 
         return await self._at_home(instance, ask)
 
@@ -172,7 +207,7 @@ class NodeRuntime:
     async def _at_home(self, instance: Instance, call: Callable[[CriClient], Awaitable[_T]]) -> _T:
         """Call the runtime that has the instance: the one that knows its pod, else any of its name, one by one."""
         home = self._homes.get(instance.pod_uid)
-        named = [connection for connection in self._connections if connection.name == instance.runtime]
+        named = [connection for connection in self._found() if connection.name == instance.runtime]
         missing: RuntimeCallError | None = None
         silent: RuntimeUnavailableError | None = None
         for connection in [home] if home in named else named:
@@ -193,7 +228,7 @@ class NodeRuntime:
             NotImplementedError: at least one of them does not stream events, so that polling is needed anyway.
             RuntimeUnavailableError: one of the streams broke.
         """
-        for connection in self._connections:
+        for connection in self._found():
             if not connection.streams:
                 raise NotImplementedError(
                     f"{connection.name} {connection.version} has no events that may be read beside kubelet"

@@ -119,6 +119,7 @@ class NodeCache(Cache[Pod]):
         super().__init__(on_change)
         self._clock = clock
         self._gone: set[str] = set()
+        self._pod_at: dict[str, float] = {}
         self._live: set[str] = set()
         self.first_seen: dict[str, float] = {}
         """Request UID -> monotonic time at which it was first seen; the same for the next one and its mark."""
@@ -144,6 +145,10 @@ class NodeCache(Cache[Pod]):
     def pod_gone(self, pod_key: str) -> bool:
         """Whether the pod was seen here and is no more."""
         return pod_key in self._gone
+
+    def pod_at(self, pod_key: str) -> float:
+        """Monotonic time at which the pod's version came; 0 for a pod that is not known."""
+        return self._pod_at.get(pod_key, 0.0)
 
     def request_changed(self, request: Request) -> None:
         """See Cache; a request without the active label is none of the node's."""
@@ -173,6 +178,8 @@ class NodeCache(Cache[Pod]):
     def pod_changed(self, pod: Pod) -> None:
         """See Cache."""
         self._gone.discard(pod.key)
+        if self._pods.get(pod.key) != pod:
+            self._pod_at[pod.key] = self._clock()
         super().pod_changed(pod)
 
     def pod_deleted(self, pod: PodMeta) -> None:
@@ -180,6 +187,7 @@ class NodeCache(Cache[Pod]):
         known = self._pods.get(pod.key)
         if known is not None and known.uid == pod.uid:
             self._gone.add(pod.key)
+            self._pod_at.pop(pod.key, None)
         super().pod_deleted(pod)
 
     def pods_listed(self, pods: Iterable[Pod], version: str) -> None:
@@ -192,6 +200,7 @@ class NodeCache(Cache[Pod]):
     def forget_pods(self) -> None:
         """Nothing watches the pods any more: what was known of them ages from now on."""
         self._pods.clear()
+        self._pod_at.clear()
         self._gone.clear()
         self.pods_since = None
         self.pods_known.clear()

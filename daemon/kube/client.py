@@ -139,7 +139,8 @@ class KubeClient:
             return Listing(tuple(found), newest)
 
         try:
-            return await collect(resource_version, PAGE)
+            # With a version and a limit, API servers read past their cache (before 1.33) or ignore the limit ("0").
+            return await collect(resource_version, 0 if resource_version else PAGE)
         except ExpiredError:
             return await collect("", 0)
 

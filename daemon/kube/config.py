@@ -133,7 +133,12 @@ class ServiceAccountAccess:
         if self._access is not None and ca == self._ca:
             tls = self._access.tls  # another context would open new connections for nothing
         else:
-            tls = tls_context(ca, where=str(self._ca_file))
+            try:
+                tls = tls_context(ca, where=str(self._ca_file))
+            except ConfigurationError:
+                if self._access is None:
+                    raise
+                tls = self._access.tls  # half written, or spoilt: it was good once, and is read again when it changes
         self._stamp, self._ca = stamp, ca
         self._access = Access(self._server, f"Bearer {token}", tls)
         return self._access

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
-from daemon.lib.jsonfields import mapping, text
+from daemon.lib.jsonfields import items, mapping, text
 
 _SENTENCE = 500
 """Characters of a server's answer that an error repeats."""
@@ -20,6 +20,10 @@ class MalformedAnswerError(ApiUnavailableError):
 
 class ResourceMissingError(ApiRefusedError):
     """The API server does not know the kind of object at all (404): its CRD is not installed."""
+
+
+class FutureVersionError(ApiUnavailableError):
+    """The server has not reached the resourceVersion yet that was asked for (504): it lags, or was restored."""
 
 
 def decode(raw: bytes, what: str) -> Mapping[str, Any]:
@@ -62,6 +66,9 @@ def from_status(
     if retry_after is None and isinstance(seconds, int):
         retry_after = float(seconds)
     sentence = f"{what}: {text(shape.get('message'))[:_SENTENCE] or 'no reason given'} ({status})"
+    causes = (mapping(cause).get("reason") for cause in items(details.get("causes")))
+    if status == 504 and "ResourceVersionTooLarge" in causes:
+        return FutureVersionError(sentence, retry_after=retry_after)
     if status == 429 or status >= 500:
         return ApiUnavailableError(sentence, retry_after=retry_after)
     if status == 404 and not details.get("name"):

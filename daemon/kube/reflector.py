@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 import structlog
 
 from daemon.kube.client import KubeClient
-from daemon.kube.errors import MalformedAnswerError, ResourceMissingError
+from daemon.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError
 from daemon.kube.resources import Resource, WatchEvent
 from daemon.lib.backoff import Backoff
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ExpiredError
@@ -27,7 +27,7 @@ _STEADY_SECONDS = 5.0
 """A connection that lived this long was a good one: its end is the first failure in a row, not one more."""
 _FAILURES_WHILE_REACHABLE = 2
 """A server that accepts watches and drops them is asked again after half a second or so, not ever more rarely."""
-_LONGEST_PATIENCE_SECONDS = 300.0
+_LONGEST_PATIENCE_SECONDS = 30.0
 """The most that a server's Retry-After is followed."""
 SILENT_SECONDS = 200.0
 """The longest that a watch is silent: the client gives it up before (`client.Deadlines.stall`)."""
@@ -50,7 +50,8 @@ class Selection(Generic[T]):
     label_selector: str = ""
     field_selector: str = ""
     list_version: str = ""
-    """resourceVersion of the list: "" for the newest, "0" for whatever the server has at hand."""
+    """resourceVersion of the first list: "" for the newest, "0" for whatever the server has at hand. With "0", later
+    lists are not older than what was seen before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,8 @@ class Reflector(Generic[T]):
         self._strict = strict
         self._on_restart = on_restart
         self._version = ""
+        self._list_version = selection.list_version
+        """What the next list must not be older than; kept over a cancelled run."""
         self._failures = 0
         self.heartbeat = Heartbeat()
         """Resting while it does not run."""
@@ -139,7 +142,7 @@ class Reflector(Generic[T]):
         except ExpiredError as error:
             self._ended("expired")
             log.debug("watch expired", resource=self._selection.resource.plural, error=str(error))
-            self._version = ""
+            self._forget_version()
             if had_version:  # else a list expired before it was watched: that could go round and round
                 return 0.0
         except (ApiUnavailableError, ApiRefusedError) as error:
@@ -176,9 +179,9 @@ class Reflector(Generic[T]):
             parse,
             label_selector=selection.label_selector,
             field_selector=selection.field_selector,
-            resource_version=selection.list_version,
+            resource_version=self._list_version,
         )
-        self._version = listing.resource_version
+        self._seen(listing.resource_version)
         self.last_activity = self.last_list_time = time.monotonic()
         self._handler.listed(listing.items, listing.resource_version)
         self.listed = True
@@ -199,11 +202,21 @@ class Reflector(Generic[T]):
     def _deliver(self, event: WatchEvent) -> None:
         self.last_activity = time.monotonic()
         self.heartbeat.within(SILENT_SECONDS, "watching")
-        self._version = text(mapping(event.object.get("metadata")).get("resourceVersion")) or self._version
+        self._seen(text(mapping(event.object.get("metadata")).get("resourceVersion")) or self._version)
         if event.kind in ("ADDED", "MODIFIED"):
             self._handler.changed(self._selection.parse(event.object))
         elif event.kind == "DELETED":
             self._handler.deleted(self._selection.parse(event.object))
+
+    def _seen(self, version: str) -> None:
+        """Go on from this version; what is listed after it must not be older (client-go's relistResourceVersion)."""
+        self._version = version
+        if self._selection.list_version:
+            self._list_version = version
+
+    def _forget_version(self) -> None:
+        """The server has no way on from this version, or never had it: its newest list is never older."""
+        self._version = self._list_version = ""
 
     def _established(self) -> None:
         self.last_activity = time.monotonic()
@@ -225,8 +238,8 @@ class Reflector(Generic[T]):
                 raise ConfigurationError(said) from error
         else:
             patience = min(error.retry_after or 0.0, _LONGEST_PATIENCE_SECONDS)
-        if isinstance(error, ApiRefusedError | MalformedAnswerError):
-            self._version = ""  # asked the same way, the server would answer the same
+        if isinstance(error, ApiRefusedError | MalformedAnswerError | FutureVersionError):
+            self._forget_version()  # asked the same way, the server would answer the same
         if self.last_error:
             log.debug("api unavailable", resource=resource, error=said)
         else:

@@ -13,6 +13,7 @@ from daemon.core.api.types import (
     ANNOTATION_UNREADY_ACQUIRED,
     FINALIZER,
     LABEL_ACTIVE,
+    Begun,
     Pin,
     Request,
     Status,
@@ -45,9 +46,10 @@ class RequestWriter:
         body = {"status": {"message": None, "reason": None} | status_to_json(status)}
         return await self._patch(request, body, "status")
 
-    async def pin(self, request: Request, pins: Mapping[str, Pin]) -> Request:
+    async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
         """Merge-patch the annotation pinned-containers."""
-        return await self._patch(request, {"metadata": {"annotations": {ANNOTATION_PINNED: pins_to_json(pins)}}})
+        text = pins_to_json(pins, begun)
+        return await self._patch(request, {"metadata": {"annotations": {ANNOTATION_PINNED: text}}})
 
     async def carry_out(self, request: Request, action: lc.RequestAction) -> Request:
         """Do what the lifecycle wants; one that was deleted may stay for somebody else's finalizer."""

@@ -11,12 +11,12 @@ from aiohttp import web
 from daemon.lib.errors import ConfigurationError
 from daemon.lib.heartbeat import Heartbeat
 
-Check = Callable[[], str]
-"""Returns "" when all is well, else what is wrong, in one line."""
+Check = Callable[[], str | Awaitable[str]]
+"""Returns "" when all is well, else what is wrong, in one line; one that has to ask somebody is awaited."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def task_check(task: "asyncio.Task[object]") -> Check:
+def task_check(task: "asyncio.Task[object]") -> Callable[[], str]:
     """A check that a loop's task still runs."""
 
     def check() -> str:
@@ -29,7 +29,7 @@ def task_check(task: "asyncio.Task[object]") -> Check:
     return check
 
 
-def loop_check(task: "asyncio.Task[Any]", *heartbeats: Heartbeat) -> Check:
+def loop_check(task: "asyncio.Task[Any]", *heartbeats: Heartbeat) -> Callable[[], str]:
     """A check that a loop's task still runs, and that none of its heartbeats is late."""
     ended = task_check(task)
     return lambda: ended() or next(filter(None, (heartbeat.check() for heartbeat in heartbeats)), "")
@@ -49,7 +49,10 @@ class Health:
     @staticmethod
     def _page(checks: Mapping[str, Check]) -> Handler:
         async def page(_: web.Request) -> web.StreamResponse:
-            results = {name: check() for name, check in checks.items()}
+            results: dict[str, str] = {}
+            for name, check in checks.items():
+                found = check()
+                results[name] = found if isinstance(found, str) else await found
             lines = [f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in results.items()]
             healthy = not any(results.values())
             lines.append("check passed" if healthy else "check failed")

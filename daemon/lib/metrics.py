@@ -12,8 +12,6 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from daemon import __version__
 
@@ -23,8 +21,6 @@ STAGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 """Seconds, for stages of a recreate: from a container that obeys at once to a grace period of half an hour."""
 OTHER = "other"
 NONE = "none"
-NOTES = 1000
-"""What a ledger notes at most before it counts."""
 
 
 def new_registry() -> CollectorRegistry:
@@ -48,42 +44,6 @@ def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
     return web.get("/metrics", page)
 
 
-class Ledger(Collector):
-    """Notes what is to be counted, and counts it in one go when somebody reads the metrics, or when it has got long.
-
-    What is counted happens on the way to a stop, among much else: noting takes a fraction of the CPU time of counting,
-    and what is alike is counted together. To be made before the metrics that it feeds: a registry asks its collectors
-    in order.
-
-    Args:
-        count: counts the notes that it is given.
-    """
-
-    def __init__(self, registry: CollectorRegistry, count: Callable[[list[tuple[Any, ...]]], None]) -> None:
-        self._count = count
-        self._notes: list[tuple[Any, ...]] = []
-        registry.register(self)
-
-    def note(self, *what: Any) -> None:
-        """Count this, later."""
-        self._notes.append(what)
-        if len(self._notes) >= NOTES:
-            self._settle()
-
-    def describe(self) -> Iterable[Metric]:
-        """No metric of its own."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        """No metric of its own: bring the others up to date."""
-        self._settle()
-        return ()
-
-    def _settle(self) -> None:
-        notes, self._notes = self._notes, []
-        self._count(notes)
-
-
 class CallMetrics:
     """Calls by labels, with their latency by the first of the labels.
 
@@ -94,9 +54,6 @@ class CallMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, name: str, what: str, labels: tuple[str, ...]) -> None:
-        self._ledger = Ledger(registry, self._count)
-        self.note = self._ledger.note
-        """Notes one call: the labels' values, a number (0 for none) or a text each, then the seconds that it took."""
         self._calls = Counter(f"{name}s", f"{what}.", labels, registry=registry)
         self._seconds = Histogram(
             f"{name}_duration_seconds",
@@ -106,20 +63,16 @@ class CallMetrics:
             buckets=FAST_BUCKETS,
         )
 
-    def _count(self, notes: list[tuple[Any, ...]]) -> None:
-        alike: dict[tuple[Any, ...], list[float]] = {}
-        for *values, seconds in notes:
-            alike.setdefault(tuple(values), []).append(seconds)
-        for labels, durations in alike.items():
-            self._calls.labels(*(value or NONE for value in labels)).inc(len(durations))
-            observe = self._seconds.labels(labels[0]).observe
-            for seconds in durations:
-                observe(seconds)
+    def count(self, *labels_and_seconds: Any) -> None:
+        """Count one call: the labels' values, a number (0 for none) or a text each, then the seconds that it took."""
+        *labels, seconds = labels_and_seconds
+        self._calls.labels(*(value or NONE for value in labels)).inc()
+        self._seconds.labels(labels[0]).observe(seconds)
 
 
 def api_call_metrics(registry: CollectorRegistry) -> Callable[[str, str, int, float], None]:
     """Metrics of the calls to the API server: what tells of them is a `daemon.kube.transport.CallObserver`."""
-    return CallMetrics(registry, "crrd_api_call", "calls to the API server", ("verb", "resource", "code")).note
+    return CallMetrics(registry, "crrd_api_call", "calls to the API server", ("verb", "resource", "code")).count
 
 
 class Capped:

@@ -5,7 +5,6 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -15,10 +14,11 @@ from daemon.kube.clock import ServerClock
 from daemon.kube.config import find_access
 from daemon.kube.events import KubeEventSink
 from daemon.kube.leader import LeaderElection
-from daemon.lib.health import Check, Health, StatusServer, loop_check
+from daemon.lib.health import Check, Health, StatusServer
 from daemon.lib.log import LogFormat, configure, toggle_debug_on_signal
 from daemon.lib.metrics import metrics_route
-from daemon.lib.signals import configuration_errors_alone, stop_on_signals
+from daemon.lib.signals import stop_on_signals
+from daemon.lib.supervise import Loop, supervise
 from daemon.manager.certificates.keeper import CaBundlePublisher, MountedCertificates, SecretCertificates
 from daemon.manager.certificates.pki import service_names
 from daemon.manager.certificates.tls import ServingTls
@@ -82,8 +82,7 @@ async def _run(config: ManagerConfig) -> int:
     server = StatusServer(config.bind_address, [*health.routes(), metrics_route(metrics.registry)])
     log.info("serving health", address=await server.start())
     try:
-        with configuration_errors_alone():
-            await _serve(config, (client, admission_client), clock, health=health, metrics=metrics, stop=stop)
+        await _serve(config, (client, admission_client), clock, health=health, metrics=metrics, stop=stop)
     finally:
         await server.stop()
         await client.close()
@@ -121,32 +120,17 @@ async def _serve(
     health.live.update(election.checks)
     health.live["controller"] = _controller_check(election, controller)
     health.ready.update(controller.checks)
-    async with asyncio.TaskGroup() as group:
-        certificates = _certificates(config, admission_client, tls)
-        loops = {
-            "certificates": group.create_task(certificates.run(), name="certificates"),
-            "election": group.create_task(election.run(controller.run), name="election"),
-            "events": group.create_task(events.run(), name="events"),
-        }
-        heartbeats = {
-            "certificates": certificates.heartbeat,
-            "election": election.heartbeat,
-            "events": events.heartbeat,
-        }
-        for name, task in loops.items():
-            health.live[name] = loop_check(task, heartbeats[name])
+    certificates = _certificates(config, admission_client, tls)
+    loops = [
+        Loop("certificates", certificates.run, (certificates.heartbeat,)),
+        Loop("election", lambda: election.run(controller.run), (election.heartbeat,)),
+        Loop("events", events.run, (events.heartbeat,)),
+    ]
+    async with supervise(loops, health) as running:
         await webhook.run(stop)
         log.info("draining")
-        await _end(loops.pop("election"))
+        await running.end("election")  # the lease is given back there
         await events.flush(EVENT_FLUSH_SECONDS)
-        for task in loops.values():
-            task.cancel()
-
-
-async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait for its clean-up: the lease is given back there."""
-    task.cancel()
-    await asyncio.wait((task,))
 
 
 def _controller_check(election: LeaderElection, controller: LifecycleController) -> Check:

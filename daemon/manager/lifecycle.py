@@ -76,7 +76,7 @@ class LifecycleController:
         self._slots = asyncio.Semaphore(PARALLEL)
         self._began: dict[str, float] = {}
         self._heartbeat = Heartbeat()
-        self._watching: list[Check] = []
+        self._watching: list[Callable[[], str]] = []
         self._requests: Reflector[Request] | None = None
         self._pods: Reflector[PodMeta] | None = None
 

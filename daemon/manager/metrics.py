@@ -20,6 +20,7 @@ USERS = 50
 """Users who ask for recreates and are told apart, for the life of the process."""
 WEBHOOKS = ("mutate", "validate", "pods")
 _ACTIONS: dict[type[lc.LifecycleAction], str] = {
+    lc.Complete: "completed",
     lc.AddFinalizer: "finalizer_added",
     lc.AcquireUnready: "readiness_acquired",
     lc.MarkAcquired: "marked",
@@ -64,7 +65,7 @@ class ManagerMetrics:
         self._actions = Counter(
             "crrd_lifecycle_actions",
             "What the lifecycle controller did to requests and to their pods' readiness.",
-            ["action"],
+            ["action", "reason"],
             registry=registry,
         )
         self._deletions = Counter(
@@ -72,7 +73,8 @@ class ManagerMetrics:
         )
         start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (NONE,))
         start_at_zero(self._reviews, ("mutate", "validate"), ("denied",), DenialReason)
-        start_at_zero(self._actions, [*lc.EndCause, *_ACTIONS.values()])
+        start_at_zero(self._actions, set(_ACTIONS.values()) - {"completed"}, [NONE])
+        start_at_zero(self._actions, ["completed"], lc.ENDS)
 
     def watch(self, leading: Callable[[], bool], not_after: Callable[[], datetime | None]) -> None:
         """Ask these whenever the page is read: whether this manager leads, and when its certificate expires."""
@@ -97,8 +99,8 @@ class ManagerMetrics:
         """The lifecycle controller did this."""
         if isinstance(action, EmitEvent):
             return
-        name = action.cause.value if isinstance(action, lc.Complete) else _ACTIONS[type(action)]
-        self._actions.labels(name).inc()
+        reason = action.status.reason if isinstance(action, lc.Complete) else NONE
+        self._actions.labels(_ACTIONS[type(action)], reason).inc()
         if isinstance(action, lc.Delete):
             self._deletions.inc()
 

@@ -15,7 +15,7 @@ from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.workqueue import WorkQueue
 from daemon.node.execute import Executor
 from daemon.node.reconcile import Reconciler
-from daemon.ports import EventSink, Hooks, Recorder, Runtime, StatusWriter
+from daemon.ports import EventSink, Hooks, KubeletHealth, PodFinder, Recorder, Runtime, StatusWriter
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +43,8 @@ class NodeController:
         runtime: Runtime,
         hooks: Hooks,
         writer: StatusWriter,
+        pods: PodFinder,
+        kubelet: KubeletHealth,
         events: EventSink,
         recorder: Recorder,
         clock: Callable[[], float],
@@ -69,6 +71,8 @@ class NodeController:
             node_name=node_name,
             cache=self.cache,
             runtime=runtime,
+            pods=pods,
+            kubelet=kubelet,
             executor=self.executor,
             recorder=recorder,
             watch_runtime=self._await_runtime,

@@ -11,23 +11,25 @@ import structlog
 from aiohttp import web
 
 from daemon import __version__
-from daemon.cri.runtime import NodeRuntime, connect
+from daemon.cri.runtime import NodeRuntime
 from daemon.kube.cache import NodeCache
 from daemon.kube.client import KubeClient
 from daemon.kube.config import find_access
 from daemon.kube.events import KubeEventSink
 from daemon.kube.reflector import Reflector
 from daemon.kube.writer import RequestWriter
-from daemon.lib.health import Health, StatusServer, loop_check
+from daemon.lib.health import Health, StatusServer
 from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.log import LogFormat, configure, toggle_debug_on_signal
 from daemon.lib.memory import give_back
 from daemon.lib.metrics import metrics_route, new_registry
-from daemon.lib.signals import configuration_errors_alone, stop_on_signals, unless_stopped
+from daemon.lib.signals import stop_on_signals
+from daemon.lib.supervise import Loop, supervise
 from daemon.node.controller import NodeController
 from daemon.node.hooks import HookRunner
+from daemon.node.kubelet_health import KubeletProbe
 from daemon.node.metrics import NodeMetrics, NodeState, WatchState
-from daemon.node.watches import PodSource, RequestSource
+from daemon.node.watches import KubePodFinder, PodSource, RequestSource
 
 if TYPE_CHECKING:
     from daemon.forecast.node import NodeForecast
@@ -59,6 +61,8 @@ class NodeConfig:
     """Where to keep the specs of what was seen to start; "" to keep none, and to look for nothing."""
     serve_forecast: bool = False
     """Whether anybody who reaches the bind address may read which containers the node has."""
+    kubelet_healthz_port: int = 0
+    """Where kubelet serves /healthz on loopback; 0 to stop containers without asking."""
 
 
 def run_node(config: NodeConfig) -> int:
@@ -68,7 +72,7 @@ def run_node(config: NodeConfig) -> int:
         ConfigurationError: something that waiting does not heal.
     """
     configure(config.log_format, config.log_level, node=config.node_name)
-    return asyncio.run(_Node(config).run())
+    return asyncio.run(NodeDaemon(config).run())
 
 
 async def _tidy(cache: NodeCache, heartbeat: Heartbeat) -> NoReturn:
@@ -84,7 +88,7 @@ async def _tidy(cache: NodeCache, heartbeat: Heartbeat) -> NoReturn:
             give_back()
 
 
-class _Node:
+class NodeDaemon:
     """One run of `crrd node`."""
 
     def __init__(self, config: NodeConfig) -> None:
@@ -97,13 +101,12 @@ class _Node:
         self._forecast: NodeForecast | None = None
 
     async def run(self) -> int:
-        """Connect, serve, drain."""
+        """Serve until a signal comes, then drain."""
         config = self._config
         stop = stop_on_signals()
         toggle_debug_on_signal()
         log.info("starting", version=__version__)
         access = find_access(config.kubeconfig, os.environ)
-        self._health.ready["runtime"] = lambda: "" if self._runtime else "no runtime has answered yet"
         pages = [*self._health.routes(), metrics_route(self._registry)]
         if config.serve_forecast:
             pages.append(web.get("/forecast", self._forecast_page))
@@ -111,76 +114,75 @@ class _Node:
         address = await server.start()
         log.info("serving health", address=address)
         try:
-            runtime = await unless_stopped(stop, connect(config.cri_endpoints, on_call=self._metrics.cri_call))
-            if runtime is not None:
-                self._runtime = runtime
-                with configuration_errors_alone():
-                    await self._serve(runtime, KubeClient(access, on_call=self._metrics.api_call), stop)
+            client = KubeClient(access, on_call=self._metrics.api_call)
+            await self.serve(NodeRuntime(on_call=self._metrics.cri_call), client, stop)
         finally:
             await server.stop()
         log.info("stopped")
         return 0
 
-    async def _serve(self, runtime: NodeRuntime, client: KubeClient, stop: asyncio.Event) -> None:
-        """Run every loop until a signal comes, then drain."""
-        node_name = self._config.node_name
-        self._client = client
-        events = KubeEventSink(client, node_name)
+    async def serve(self, runtime: NodeRuntime, client: KubeClient, stop: asyncio.Event) -> None:
+        """Run every loop until a signal comes, then drain; both clients are closed afterwards."""
+        config = self._config
+        self._runtime, self._client = runtime, client
+        events = KubeEventSink(client, config.node_name)
+        kubelet = KubeletProbe(config.kubelet_healthz_port)
         controller = NodeController(
-            node_name=node_name,
+            node_name=config.node_name,
             runtime=runtime,
             hooks=HookRunner(runtime),
             writer=RequestWriter(client),
+            pods=KubePodFinder(client),
+            kubelet=kubelet,
             events=events,
             recorder=self._metrics,
             clock=asyncio.get_running_loop().time,
         )
-        requests = RequestSource(client, node_name, controller.cache, self._metrics.watch_restarted)
-        pods = PodSource(client, node_name, controller.cache, self._metrics.watch_restarted)
-        self._show(runtime, controller, requests, pods)
+        cache = controller.cache
+        requests = RequestSource(client, config.node_name, cache, self._metrics.watch_restarted)
+        pods = PodSource(client, config.node_name, cache, self._metrics.watch_restarted)
+        self._show(controller, requests, pods)
+        self._check(runtime, controller, requests, pods)
         memory = Heartbeat()
+
+        async def watch_runtime() -> None:
+            await runtime.discover(config.cri_endpoints)
+            for name, version in runtime.versions:
+                self._metrics.runtime_found(name, version)
+            await controller.watch_runtime()
+
+        loops = [
+            Loop("requests", requests.run, (requests.heartbeat,)),
+            Loop("pods", lambda: controller.watch_pods(pods.run), (controller.pods_heartbeat, pods.heartbeat)),
+            Loop("runtime", watch_runtime, (controller.runtime_heartbeat, controller.poll_heartbeat)),
+            Loop("events", events.run, (events.heartbeat,)),
+            Loop("memory", lambda: _tidy(cache, memory), (memory,)),
+        ]
+        if config.spec_dir:
+            forecast = self._forecaster(runtime, client)
+            self._metrics.show_differing(lambda: forecast.differing)
+
+            async def look() -> None:
+                await runtime.found.wait()
+                await forecast.run(cache.active, cache.idle)
+
+            loops.append(Loop("forecast", look, (forecast.heartbeat,)))
         try:
-            async with asyncio.TaskGroup() as group:
-                loops: dict[str, asyncio.Task[NoReturn] | asyncio.Task[None]] = {
-                    "requests": group.create_task(requests.run(), name="requests"),
-                    "pods": group.create_task(controller.watch_pods(pods.run), name="pods"),
-                    "runtime": group.create_task(controller.watch_runtime(), name="runtime"),
-                    "events": group.create_task(events.run(), name="events"),
-                    "memory": group.create_task(_tidy(controller.cache, memory), name="memory"),
-                }
-                heartbeats = {
-                    "requests": (requests.heartbeat,),
-                    "pods": (controller.pods_heartbeat, pods.heartbeat),
-                    "runtime": (controller.runtime_heartbeat, controller.poll_heartbeat),
-                    "events": (events.heartbeat,),
-                    "memory": (memory,),
-                }
-                if self._config.spec_dir:
-                    forecast = self._forecaster(runtime, client)
-                    self._metrics.show_differing(lambda: forecast.differing)
-                    looks = forecast.run(controller.cache.active, controller.cache.idle)
-                    loops["forecast"] = group.create_task(looks, name="forecast")
-                    heartbeats["forecast"] = (forecast.heartbeat,)
-                for name, task in loops.items():
-                    self._health.live[name] = loop_check(task, *heartbeats[name])
-                self._check(requests, controller)
+            async with supervise(loops, self._health):
                 gc.collect()
                 gc.freeze()  # what start-up made stays: later collections need not look at it
                 await stop.wait()
                 log.info("draining", stops=controller.executor.working)
                 await controller.drain()
                 await events.flush(EVENT_FLUSH_SECONDS)
-                for task in loops.values():
-                    task.cancel()
         finally:
             await controller.close()
+            await kubelet.close()
             await client.close()
             await runtime.close()
 
-    def _show(self, runtime: NodeRuntime, controller: NodeController, *watches: Reflector[Any]) -> None:
+    def _show(self, controller: NodeController, *watches: Reflector[Any]) -> None:
         """Let the metrics tell where the daemon stands."""
-        for name, version in runtime.versions:
-            self._metrics.runtime_found(name, version)
         cache, queue = controller.cache, controller.queue
         self._metrics.show(
             NodeState(
@@ -194,7 +196,7 @@ class _Node:
 
     async def _forecast_page(self, request: web.Request) -> web.StreamResponse:
         """Asked by `crrd forecast --all-nodes`."""
-        if self._runtime is None or self._client is None:
+        if self._runtime is None or self._client is None or not self._runtime.found.is_set():
             return web.Response(status=503, text="no runtime has answered yet\n")
         return await self._forecaster(self._runtime, self._client).page(request)
 
@@ -207,8 +209,10 @@ class _Node:
             self._forecast = NodeForecast(client, runtime, self._config.node_name, folder)
         return self._forecast
 
-    def _check(self, requests: RequestSource, controller: NodeController) -> None:
-        """Register the checks beyond those of the loops."""
+    def _check(
+        self, runtime: NodeRuntime, controller: NodeController, requests: RequestSource, pods: PodSource
+    ) -> None:
+        """Register the checks beyond those of the loops: alive is who goes on, ready is who reaches what it needs."""
 
         def stuck() -> str:
             now = asyncio.get_running_loop().time()
@@ -218,4 +222,6 @@ class _Node:
             return ""
 
         self._health.live["queue"] = stuck
-        self._health.ready["requests"] = lambda: "" if requests.listed else requests.last_error or "not listed yet"
+        self._health.ready["runtime"] = runtime.check
+        self._health.ready["requests"] = lambda: requests.last_error or ("" if requests.listed else "not listed yet")
+        self._health.ready["pods"] = lambda: pods.last_error if controller.cache.active.is_set() else ""

@@ -1,53 +1,40 @@
 """Carries out what `decide` decided. It never decides anything itself.
 
 Writes, hooks and stops run as tasks of their own, so that a pod's handler returns at once; each pokes the pod's key
-when it has ended. What this process did so far to a container (its own life's memory) is kept here, because `decide`
-wants to see it: hooks that ended, stops that were tried, what is still under way.
+when it has ended. What became of them is kept for `decide` to see, by intent: one request, one container instance. It
+is forgotten with the request; but a hook of a request that was deleted counts until its grace period would have ended.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from daemon.core.api.types import Request
-from daemon.core.recreate.actions import (
-    NO_CAUSES,
-    Action,
-    EmitEvent,
-    PinContainers,
-    RunHook,
-    StopContainer,
-    WriteStatus,
-)
-from daemon.core.recreate.observation import HookResult, StopAttempt
+from daemon.core.api.types import Request, Status
+from daemon.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
+from daemon.core.recreate.observation import NO_WORK, HookResult, StopAttempt, Work, WorkKind
 from daemon.kube.cache import NodeCache
 from daemon.lib.backoff import Backoff
-from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, CrrdError, GoneError
+from daemon.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
 from daemon.ports import EventSink, Hooks, Recorder, Runtime, StatusWriter
 
 log = structlog.get_logger(__name__)
 
-WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=10.0, jitter=0.2)
-REFUSED_RETRY = Backoff(initial=5.0, factor=2.0, maximum=60.0, jitter=0.2)
-"""A write that the API server refuses is tried again too: roles and schemas get repaired."""
+WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
+"""Between tries of a write of one request, whatever it failed of: also of having had no effect."""
+LONGEST_PATIENCE_SECONDS = 30.0
+"""The most that a server's Retry-After is followed."""
 A_MOMENT = 0.01
 """Seconds between looks at a write whose next try is due: the queue is about to start it."""
-MEMORY_SECONDS = 600.0
-"""How long a pod's work is remembered after its last request, e.g. for the hook of a request that was deleted."""
+STOPS_AT_ONCE = 32
+"""StopContainers that are sent to the runtime at once: what it bears without making kubelet wait."""
+SLOT_SECONDS = 2.0
+"""For how long a stop holds its slot at most: one that waits for its container to end costs the runtime nothing."""
 
-
-@dataclass(slots=True)
-class PodWork:
-    """What this process has done to the containers of one pod; keys are bare container IDs."""
-
-    busy: dict[str, str] = field(default_factory=dict)
-    hooks: dict[str, HookResult] = field(default_factory=dict)
-    stops: dict[str, StopAttempt] = field(default_factory=dict)
-    sent: dict[str, str] = field(default_factory=dict)
-    touched: float = 0.0
+Key = tuple[str, str]
+"""Request UID, bare container ID."""
 
 
 class Executor:
@@ -78,24 +65,24 @@ class Executor:
         self._cache = cache
         self._poke = poke
         self._recorder = recorder
-        self._pods: dict[str, PodWork] = {}
+        self._works: dict[str, dict[Key, Work]] = {}
+        """By pod (`namespace/name`)."""
+        self._hook_ends: dict[Key, float] = {}
+        """When the grace period in which a hook began is over."""
+        self._slots = asyncio.Semaphore(STOPS_AT_ONCE)
         self._writing: set[str] = set()
         self._write_failures: dict[str, int] = {}
         self._write_after: dict[str, tuple[float, str]] = {}
+        """Request UID -> when the next write may come, and the version that must wait for it ("" for every one)."""
         self._emitted: dict[str, set[tuple[str, str]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._working: set[asyncio.Task[None]] = set()
+        self.prunes_is_killed = False
+        """Whether the cluster's CRD was seen to drop the field isKilled."""
 
-    def work(self, pod_key: str) -> PodWork:
-        """What this process has done to the pod's containers; made on demand, dropped when long unused."""
-        now = asyncio.get_running_loop().time()
-        work = self._pods.get(pod_key)
-        if work is None:
-            for key in [key for key, old in self._pods.items() if self._forgettable(key, old, now)]:
-                del self._pods[key]
-            work = self._pods[pod_key] = PodWork()
-        work.touched = now
-        return work
+    def works(self, pod_key: str) -> Mapping[Key, Work]:
+        """What this process has done to the pod's containers, as of now."""
+        return dict(self._works.get(pod_key, {}))
 
     def wake_for_write(self, requests: Iterable[Request]) -> float | None:
         """When a write that failed may be tried again (monotonic), None where none waits."""
@@ -132,10 +119,16 @@ class Executor:
         """Whether a write of the request is under way; its pod's key is poked when it has ended."""
         return uid in self._writing
 
-    def forget(self, uid: str) -> None:
-        """A request has ended or gone, and no write of it is under way: drop what is kept for it."""
+    def forget(self, request: Request) -> None:
+        """A request has ended or gone, and no write of it is under way: drop what is kept for it.
+
+        What is still under way stays until it has ended, and a hook without its stop for its grace period.
+        """
         for memory in (self._write_failures, self._write_after, self._emitted):
-            memory.pop(uid, None)
+            memory.pop(request.uid, None)
+        for key in list(self._works.get(request.pod_key, {})):
+            if key[0] == request.uid:
+                self._drop_unneeded(request.pod_key, key)
 
     async def close(self) -> None:
         """Cancel what still runs. A stop that was sent is finished by the runtime or by the next daemon."""
@@ -165,10 +158,6 @@ class Executor:
                 case EmitEvent():
                     self._emit(action)
 
-    def _forgettable(self, key: str, work: PodWork, now: float) -> bool:
-        """Whether a pod's work needs no remembering."""
-        return not work.busy and not self._cache.requests(key) and now - work.touched > MEMORY_SECONDS
-
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
@@ -183,114 +172,187 @@ class Executor:
             said.add(mark)
             self._events.emit(action)
 
-    def _start_work(self, action: StopContainer | RunHook) -> None:
-        """Start a hook or a stop, unless something is at work on the container already."""
-        work = self.work(action.request.pod_key)
-        if action.instance.id in work.busy:
+    # What is done to containers.
+
+    def _work(self, action: StopContainer | RunHook) -> Work:
+        return self._works.get(action.request.pod_key, {}).get(_key(action), NO_WORK)
+
+    def _note(self, action: StopContainer | RunHook, **changes: Any) -> None:
+        """Remember what has become of the work on an instance."""
+        pod_key, key = action.request.pod_key, _key(action)
+        works = self._works.setdefault(pod_key, {})
+        works[key] = replace(works.get(key, NO_WORK), **changes)
+        self._drop_unneeded(pod_key, key)
+
+    def _drop_unneeded(self, pod_key: str, key: Key) -> None:
+        """Forget the work on an instance, unless it goes on, its request is live, or a hook still counts without it."""
+        works = self._works.get(pod_key, {})
+        work, request = works.get(key, NO_WORK), self._cache.request(key[0])
+        if work.under_way is not None or (request is not None and request.live):
             return
-        work.busy[action.instance.id] = action.request.uid
-        run = self._stop(action, work) if isinstance(action, StopContainer) else self._hook(action, work)
+        loop = asyncio.get_running_loop()
+        ends = self._hook_ends.get(key, 0.0)
+        deleted = request is None or request.deleting
+        if deleted and work.hook is not None and work.stop_sent is None and loop.time() < ends:
+            loop.call_at(ends, self._drop_unneeded, pod_key, key)
+            return
+        works.pop(key, None)
+        self._hook_ends.pop(key, None)
+        if not works:
+            self._works.pop(pod_key, None)
+
+    def _start_work(self, action: StopContainer | RunHook) -> None:
+        """Start a hook or a stop, unless the request is at work on the container already."""
+        if self._work(action).under_way is not None:
+            return
+        kind = WorkKind.STOP if isinstance(action, StopContainer) else WorkKind.HOOK
+        first = self._work(action) == NO_WORK
+        known = {"name": action.instance.name, "pin": action.instance.pin, "spent_before": action.spent_before}
+        self._note(action, under_way=kind, until=None, **(known if first else {}))
+        run = self._stop(action) if isinstance(action, StopContainer) else self._hook(action)
         task = self._spawn(run, f"{type(action).__name__} {action.instance.id[:12]}")
         self._working.add(task)
         task.add_done_callback(self._working.discard)
 
-    async def _hook(self, action: RunHook, work: PodWork) -> None:
+    async def _hook(self, action: RunHook) -> None:
         """Run a hook; one that broke off is not run again in this life."""
         loop = asyncio.get_running_loop()
-        started = loop.time()
+        began = loop.time()
         who = _who(action)
+        self._hook_ends[_key(action)] = began + action.seconds
+        self._note(action, until=began + action.seconds, hook_began=began)
         self._recorder.hook_started(action.request)
-        log.info("preStop hook started", kind=action.hook.kind, **who)
+        log.info("preStop hook started", kind=action.hook.kind.value, **who)
         pod = self._cache.pod(action.request.pod_key)
+        result = HookResult(0.0, "it was cut off")
         try:
             result = await self._hooks.run(action, pod.pod_ip if pod else "")
         except Exception as error:  # noqa: BLE001 - a broken hook must not keep the container from being stopped
-            result = HookResult(loop.time() - started, _reason(error, "hook"))
+            result = HookResult(loop.time() - began, _reason(error, "hook"))
         finally:
-            work.busy.pop(action.instance.id, None)
-        work.hooks[action.instance.id] = result
+            self._note(action, under_way=None, until=None, hook=result)
         self._recorder.hook_ended(action.request, action.hook, result)
         log.info("preStop hook ended", seconds=round(result.seconds, 3), error=result.error or None, **who)
         self._poke(action.request.pod_key)
 
-    async def _stop(self, action: StopContainer, work: PodWork) -> None:
+    async def _stop(self, action: StopContainer) -> None:
         """Stop a container once; whether to try again is decided elsewhere."""
         loop = asyncio.get_running_loop()
-        started = loop.time()
-        container_id = action.instance.id
-        work.sent[container_id] = action.request.uid
-        previous = work.stops.get(container_id)
         who = _who(action)
-        self._recorder.stop_sent(action.request, action.instance.name)
-        log.info("stopping container", timeout=round(action.seconds, 1), **who)
-        error = ""
+        work = self._work(action)
+        count = (work.stop.count if work.stop else 0) + 1
+        began, error = loop.time(), "it was cut off"
         try:
-            await self._runtime.stop(action.instance, action.seconds)
+            async with self._slots:
+                began = loop.time()
+                sent = began if work.stop_sent is None else work.stop_sent
+                self._note(action, until=began + action.seconds, stop_sent=sent)
+                self._recorder.stop_sent(action.request, action.instance.name)
+                log.info("stopping container", timeout=round(action.seconds, 1), **who)
+                stop = asyncio.ensure_future(self._runtime.stop(action.instance, action.seconds))
+                try:
+                    await asyncio.wait({stop}, timeout=SLOT_SECONDS)
+                except asyncio.CancelledError:
+                    stop.cancel()
+                    raise
+            await stop
+            error = ""
         except Exception as failure:  # noqa: BLE001 - whatever broke becomes the attempt's error
             error = _reason(failure, "stop")
         finally:
-            work.busy.pop(container_id, None)
-        ended = loop.time()
-        count = (previous.count if previous else 0) + 1
-        first_sent = previous.first_sent if previous else started
-        work.stops[container_id] = StopAttempt(count, first_sent, ended, error)
-        self._recorder.stop_ended(action.request, action.instance.name, ended - started, error)
+            self._note(action, under_way=None, until=None, stop=StopAttempt(count, loop.time(), error))
+        seconds = loop.time() - began
+        self._recorder.stop_ended(action.request, action.instance.name, seconds, error)
         if error:
             log.warning("container not stopped", attempt=count, error=error, **who)
         else:
-            log.info("container stopped", seconds=round(ended - started, 3), **who)
+            log.info("container stopped", seconds=round(seconds, 3), **who)
         self._poke(action.request.pod_key)
+
+    # What is written.
 
     def _start_write(self, action: WriteStatus | PinContainers) -> None:
         """Start a write, unless one of the request is under way or has to wait after a failure."""
         uid = action.request.uid
         now = asyncio.get_running_loop().time()
-        wait_until, failed_version = self._write_after.get(uid, (0.0, ""))
-        if uid in self._writing or (wait_until > now and failed_version == action.request.resource_version):
+        wait_until, version = self._write_after.get(uid, (0.0, ""))
+        if uid in self._writing or (wait_until > now and version in ("", action.request.resource_version)):
             return
         self._writing.add(uid)
         self._spawn(self._write(action), f"{type(action).__name__} {action.request.key}")
 
     async def _write(self, action: WriteStatus | PinContainers) -> None:
-        """Write once; on failure the pod is looked at again later, and the write decided anew."""
+        """Write once. Every outcome passes here; after each but success the pod is looked at again later."""
         request = action.request
         try:
             if isinstance(action, WriteStatus):
                 written = await self._writer.write_status(request, action.status)
+                ineffective = self._lacks(written, action.status)
             else:
-                written = await self._writer.pin(request, action.pins)
+                written = await self._writer.pin(request, action.pins, action.begun)
+                ineffective = "" if written.pinned == action.pins else "the annotation is not what was written"
         except GoneError:
             self._cache.request_deleted(request)
-        except ConflictError as error:
-            self._write_later(request, error, WRITE_RETRY)
-        except ApiUnavailableError as error:
-            self._write_later(request, error, WRITE_RETRY, error.retry_after)
-        except ApiRefusedError as error:
-            self._write_later(request, error, REFUSED_RETRY)
+        except Exception as error:  # noqa: BLE001 - whatever a write fails of, it is tried again, more and more rarely
+            self._write_later(request, error)
         else:
-            self._write_failures.pop(request.uid, None)
-            self._write_after.pop(request.uid, None)
-            causes = action.causes if isinstance(action, WriteStatus) else NO_CAUSES
-            self._recorder.written(request, written, causes)
-            _say_moves(request, written)
-            self._cache.request_changed(written)
+            if written.uid != request.uid:
+                self._write_later(request, CrrdError("the answer to the write is about something else"), "")
+            else:
+                self._written(action, written, ineffective)
         finally:
             self._writing.discard(request.uid)
             self._poke(request.pod_key)
 
-    def _write_later(
-        self, request: Request, error: CrrdError, backoff: Backoff, retry_after: float | None = None
-    ) -> None:
-        """Note when the next try may come. A conflict is quiet: the watch brings the newer version."""
+    def _written(self, action: WriteStatus | PinContainers, written: Request, ineffective: str) -> None:
+        """The API server took a write; what it kept of it is what counts."""
+        request = action.request
+        if ineffective:
+            self._write_later(request, CrrdError(f"the write had no effect: {ineffective}"), "")
+        else:
+            self._write_failures.pop(request.uid, None)
+            self._write_after.pop(request.uid, None)
+        said = (
+            replace(written, status=action.status) if isinstance(action, WriteStatus) and not ineffective else written
+        )
+        self._recorder.written(request, said)
+        _say_moves(request, written)
+        self._cache.request_changed(written)
+
+    def _lacks(self, written: Request, wanted: Status) -> str:
+        """What of a status the API server has not kept, "" for nothing that matters."""
+        if written.uid and written.status != wanted:
+            killed = tuple(replace(state, is_killed=False) for state in wanted.states)
+            if written.status == replace(wanted, states=killed):
+                if not self.prunes_is_killed:
+                    log.warning("the CRD has no field isKilled: the annotation takes its place; update the CRD")
+                self.prunes_is_killed = True
+                return ""
+            return "the status is not what was written"
+        return ""
+
+    def _write_later(self, request: Request, error: Exception, version: str | None = None) -> None:
+        """Note when the next try may come. A conflict is quiet: the watch brings the newer version.
+
+        `version`: what has to wait for it: this version of the request, or with "" every one.
+        """
         failures = self._write_failures[request.uid] = self._write_failures.get(request.uid, 0) + 1
-        delay = max(backoff.delay(failures), retry_after or 0.0)
-        self._write_after[request.uid] = (asyncio.get_running_loop().time() + delay, request.resource_version)
+        delay = WRITE_RETRY.delay(failures)
+        if isinstance(error, ApiUnavailableError):
+            delay = max(delay, min(error.retry_after or 0.0, LONGEST_PATIENCE_SECONDS))
+        until = asyncio.get_running_loop().time() + delay
+        self._write_after[request.uid] = (until, request.resource_version if version is None else version)
         say = log.debug if isinstance(error, ConflictError) else log.warning
-        say("request not written", **_whose(request), error=str(error), retry_in=round(delay, 1))
+        unforeseen = None if isinstance(error, CrrdError) else error
+        say("request not written", **_whose(request), error=str(error), retry_in=round(delay, 1), exc_info=unforeseen)
+
+
+def _key(action: StopContainer | RunHook) -> Key:
+    return action.request.uid, action.instance.id
 
 
 def _reason(error: Exception, what: str) -> str:
-    """An error as a state's message says it; one that nobody foresaw is logged whole."""
+    """An error as a state's message says it; one that nobody foresaw is logged in full."""
     if isinstance(error, CrrdError):
         return str(error)
     log.error(f"{what} broke", exc_info=error)

@@ -17,7 +17,7 @@ from yarl import URL
 
 from daemon import __version__
 from daemon.core.recreate.actions import RunHook
-from daemon.core.recreate.observation import Hook, HookResult, Instance
+from daemon.core.recreate.observation import Hook, HookKind, HookResult, Instance
 from daemon.lib.errors import RuntimeCallError
 from daemon.ports import Runtime
 
@@ -61,7 +61,7 @@ class HookRunner:
         """
         loop = asyncio.get_running_loop()
         started = loop.time()
-        margin = EXEC_MARGIN_SECONDS if action.hook.kind == "exec" else 0.0
+        margin = EXEC_MARGIN_SECONDS if action.hook.kind is HookKind.EXEC else 0.0
         try:
             async with asyncio.timeout(action.seconds + margin):
                 error = await self._run(action, pod_ip)
@@ -72,17 +72,17 @@ class HookRunner:
     async def _run(self, action: RunHook, pod_ip: str) -> str:
         hook = action.hook
         match hook.kind:
-            case "exec":
+            case HookKind.EXEC:
                 return await self._exec(action)
-            case "httpGet":
+            case HookKind.HTTP_GET:
                 return await _http_get(hook, action.instance, pod_ip)
-            case "sleep":
+            case HookKind.SLEEP:
                 await asyncio.sleep(hook.seconds)
                 return ""
-            case "tcpSocket":
+            case HookKind.TCP_SOCKET:
                 return "tcpSocket is not supported as a preStop hook"
-            case _:
-                return hook.error or f"{hook.kind} is not supported as a preStop hook"
+            case HookKind.INVALID:
+                return hook.error
 
     async def _exec(self, action: RunHook) -> str:
         try:
@@ -90,6 +90,8 @@ class HookRunner:
         except RuntimeCallError as error:
             if error.code == "DEADLINE_EXCEEDED":
                 return _too_slow("exec", action.seconds)
+            if error.code == "RESOURCE_EXHAUSTED":
+                return f"exec ran, its result is unknown: its output was too large ({error})"
             return f"exec could not be run: {error}"
         if result.exit_code == 0:
             return ""

@@ -7,26 +7,25 @@ stages that were under way begin anew, or are left out where their beginning is 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from daemon.core.api.reasons import CAUSES
 from daemon.core.api.types import PLURAL, Request, RequestPhase, StatePhase
-from daemon.core.recreate.actions import FailureCause
-from daemon.core.recreate.observation import Hook, HookResult
-from daemon.lib.metrics import OTHER, STAGE_BUCKETS, CallMetrics, Capped, Ledger, api_call_metrics, start_at_zero
+from daemon.core.recreate.observation import Hook, HookKind, HookResult
+from daemon.lib.metrics import OTHER, STAGE_BUCKETS, CallMetrics, Capped, api_call_metrics, start_at_zero
 
 NAMESPACES = 100
 """Namespaces that a label may name; those of further pods count as "other"."""
-HOOK_KINDS = ("exec", "httpGet", "sleep")
 STAGES = ("queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "total")
 OUTCOMES = ("succeeded", "partial", "failed", "gone")
 WATCH_REASONS = ("ended", "expired", "silent", "refused", "error")
 """As `daemon.kube.reflector` tells them."""
-ELSEWHERE = "completed_elsewhere"
-"""Reason of containers whose request somebody else completed: the manager, at its deadline."""
+ELSEWHERE = "CompletedElsewhere"
+"""Reason of containers whose request somebody else completed, and did not say why."""
+_FAILURES = [*(reason for reason, cause in CAUSES.items() if cause.final), ELSEWHERE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +77,11 @@ class NodeMetrics:
         self._registry = registry
         self._clock = clock
         self._tracks: dict[str, _Track] = {}
-        self._note = Ledger(registry, _settle).note
         self._namespace = Capped(NAMESPACES)
         self.api_call = api_call_metrics(registry)
         """For the API client: `on_call`."""
         cri_calls = CallMetrics(registry, "crrd_cri_call", "calls to the container runtime", ("method", "code"))
-        self.cri_call = cri_calls.note
+        self.cri_call = cri_calls.count
         """For the runtime's client: see `daemon.cri.client.OnCall`."""
         self._requests = Counter(
             "crrd_requests",
@@ -123,10 +121,10 @@ class NodeMetrics:
         self._runtime = Gauge("crrd_runtime_info", "A container runtime.", ["name", "version"], registry=registry)
         start_at_zero(self._requests, OUTCOMES)
         start_at_zero(self._recreations, ["succeeded"], ["stopped", "already_recreated"])
-        start_at_zero(self._recreations, ["failed"], [*FailureCause, ELSEWHERE])
+        start_at_zero(self._recreations, ["failed"], _FAILURES)
         start_at_zero(self._watch_restarts, [PLURAL, "pods"], WATCH_REASONS)
-        start_at_zero(self._hooks, HOOK_KINDS)
-        start_at_zero(self._hook_failures, HOOK_KINDS)
+        start_at_zero(self._hooks, HookKind)
+        start_at_zero(self._hook_failures, HookKind)
         self._stage = {stage: self._stages.labels(stage) for stage in STAGES}
 
     def show(self, state: NodeState) -> None:
@@ -165,7 +163,7 @@ class NodeMetrics:
 
     def hook_ended(self, request: Request, hook: Hook, result: HookResult) -> None:
         """A preStop hook has ended."""
-        kind = hook.kind if hook.kind in HOOK_KINDS else OTHER
+        kind = hook.kind.value
         self._count(self._hooks, kind)
         if result.error:
             self._count(self._hook_failures, kind)
@@ -192,7 +190,7 @@ class NodeMetrics:
         if container in track.stops:
             self._observe("new_container_seen", track.successors[container] - track.stops[container], request)
 
-    def written(self, before: Request, after: Request, causes: Mapping[str, FailureCause]) -> None:
+    def written(self, before: Request, after: Request) -> None:
         """A request was written; count what reached its end by this write."""
         track = self._tracks.get(before.uid)
         if track is None or track.completed:
@@ -201,7 +199,7 @@ class NodeMetrics:
             succeeded = state.phase is StatePhase.SUCCEEDED and not before.status.state(state.name).phase.final
             if succeeded and state.name in track.successors:
                 self._observe("ready", self._clock() - track.successors[state.name], after)
-        self._count_ended(track, after, causes, OTHER)
+        self._count_ended(track, after, OTHER)
 
     def forgotten(self, request: Request) -> None:
         """A request has ended or is gone: drop what is kept for it, and count an end that was not of our writing."""
@@ -209,22 +207,24 @@ class NodeMetrics:
         if track is None or track.completed:
             return
         if request.completed:
-            self._count_ended(track, request, {}, ELSEWHERE)
+            self._count_ended(track, request, ELSEWHERE)
         else:
             self._count(self._requests, "gone")
 
-    def _count_ended(
-        self, track: _Track, request: Request, causes: Mapping[str, FailureCause], unknown_cause: str
-    ) -> None:
+    def _count_ended(self, track: _Track, request: Request, unknown: str) -> None:
         """Count what has ended and was not counted yet: a write whose answer was lost is told by nobody."""
         for state in request.status.states:
             if not state.phase.final or state.name in track.counted:
                 continue
             track.counted.add(state.name)
             if state.phase is StatePhase.FAILED:
-                self._count(self._recreations, "failed", causes.get(state.name, unknown_cause))
+                self._count(self._recreations, "failed", state.reason or unknown)
             else:
-                self._count(self._recreations, "succeeded", "stopped" if state.is_killed else "already_recreated")
+                self._count(
+                    self._recreations,
+                    "succeeded",
+                    "stopped" if state.name in track.stops or state.is_killed else "already_recreated",
+                )
         if request.completed:
             track.completed = True
             self._count(self._requests, _outcome(request))
@@ -241,20 +241,10 @@ class NodeMetrics:
 
     def _observe(self, stage: str, seconds: float, request: Request) -> None:
         """Time one stage; the request's UID leads from a slow bucket to the request (OpenMetrics exemplars)."""
-        self._note(self._stage[stage].observe, seconds, {"request_uid": request.uid[:64]})
+        self._stage[stage].observe(seconds, {"request_uid": request.uid[:64]})
 
     def _count(self, counter: Counter, *labels: str) -> None:
-        self._note(_increment, counter, labels)
-
-
-def _increment(counter: Counter, labels: tuple[str, ...]) -> None:
-    counter.labels(*labels).inc()
-
-
-def _settle(notes: Iterable[tuple[Any, ...]]) -> None:
-    """What was noted is what is to be called, and with which arguments."""
-    for count, *args in notes:
-        count(*args)
+        counter.labels(*labels).inc()
 
 
 def _outcome(request: Request) -> str:

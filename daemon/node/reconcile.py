@@ -1,20 +1,40 @@
 """Look at one pod and carry out what is decided about it: observe, decide, execute. Ends there."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from daemon.core.api.pod import Pod
+from daemon.core.api.time import rfc3339
 from daemon.core.api.types import Pin, Request
 from daemon.core.recreate.checks import target_of
 from daemon.core.recreate.decide import QUIET, decide, turn_order
-from daemon.core.recreate.observation import Instance, Observation
+from daemon.core.recreate.observation import Ending, Instance, Live, Observation
 from daemon.kube.cache import NodeCache
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState, newest
-from daemon.lib.errors import RuntimeCallError
-from daemon.node.execute import Executor, PodWork
-from daemon.ports import Recorder, Runtime
+from daemon.lib.backoff import Backoff
+from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from daemon.node.execute import Executor
+from daemon.ports import KubeletHealth, PodFinder, Recorder, Runtime
+
+A_MOMENT = 0.01
+"""Seconds between two looks at one pod at least: what can be done at once was done."""
+RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
+"""Between looks at a runtime that does not answer."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What was seen of one pod's containers while it has a live request."""
+
+    running_since: dict[str, float] = field(default_factory=dict)
+    endings: dict[str, Ending] = field(default_factory=dict)
+    foreign: dict[str, Instance | None] = field(default_factory=dict)
+    """An ID never changes its pod: it is looked up once."""
+    runtime_failures: int = 0
 
 
 class Reconciler:
@@ -32,6 +52,8 @@ class Reconciler:
         node_name: str,
         cache: NodeCache,
         runtime: Runtime,
+        pods: PodFinder,
+        kubelet: KubeletHealth,
         executor: Executor,
         recorder: Recorder,
         watch_runtime: Callable[[str, str, bool], None],
@@ -39,38 +61,62 @@ class Reconciler:
         self._node_name = node_name
         self._cache = cache
         self._runtime = runtime
+        self._pods = pods
+        self._kubelet = kubelet
         self._executor = executor
         self._recorder = recorder
         self._watch_runtime = watch_runtime
         self._seen: dict[str, Request] = {}
-        self._foreign: dict[str, Instance | None] = {}
+        self._watched: dict[str, _Watched] = {}
         self.draining = False
 
     async def handle(self, pod_key: str) -> float | None:
         """One round for a pod; returns when to look again.
 
         Raises:
-            RuntimeUnavailableError: the runtime is away; the queue tries again.
+            ApiUnavailableError, ApiRefusedError: the API server had to be asked, and did not say; try again.
         """
         requests = self._cache.requests(pod_key)
         self._note(pod_key, requests)
         live = [request for request in requests if request.live]
         if not live:
+            self._watched.pop(pod_key, None)
             self._watch_runtime(pod_key, "", False)
             return None
-        now = asyncio.get_running_loop().time
         if all(request.error for request in live):
-            decision = decide(requests, self._blind(), now())
+            observation = Observation(self._node_name, self._runtime.names, utc=_utc())
         else:
             observation = await self._observe(pod_key, live)
-            # The cache may have moved on while the runtime was asked: decide on what it says now.
+        # The cache may have moved on while the runtime was asked: decide on what it says now.
+        requests = self._cache.requests(pod_key)
+        now = asyncio.get_running_loop().time
+        decision = decide(requests, observation, now())
+        if decision.ask_api:
+            live_pod = await self._ask(pod_key)
             requests = self._cache.requests(pod_key)
+            observation = replace(observation, live=Live(live_pod), pod=self._cache.pod(pod_key))
             decision = decide(requests, observation, now())
         pod = self._cache.pod(pod_key)
         self._watch_runtime(pod_key, pod.runtime_uid if pod else "", decision.watch_runtime)
         self._executor.carry_out(requests, decision.actions)
-        wakes = (decision.wake_at, self._executor.wake_for_write(requests))
-        return min((at for at in wakes if at is not None), default=None)
+        wakes = (decision.wake_at, self._executor.wake_for_write(requests), self._retry(pod_key, observation))
+        first = min((at for at in wakes if at is not None), default=None)
+        return None if first is None else max(first, now() + A_MOMENT)
+
+    async def _ask(self, pod_key: str) -> Pod | None:
+        """The API server's own word on the pod; the cache learns of one that it should have."""
+        namespace, _, name = pod_key.partition("/")
+        found = await self._pods.find(namespace, name)
+        if found is not None and found.node_name == self._node_name:
+            self._cache.pod_changed(found)
+        return found
+
+    def _retry(self, pod_key: str, observation: Observation) -> float | None:
+        """When a runtime that did not answer is asked again."""
+        watched = self._watched.get(pod_key)
+        if watched is None or not observation.runtime_error:
+            return None
+        return asyncio.get_running_loop().time() + RUNTIME_RETRY.delay(watched.runtime_failures)
 
     def _note(self, pod_key: str, requests: Sequence[Request]) -> None:
         """Tell the recorder which requests came and which went.
@@ -83,61 +129,77 @@ class Reconciler:
             ended = request.pod_key == pod_key and (uid not in known or not known[uid].live)
             if ended and not self._executor.writes(uid):
                 del self._seen[uid]
-                self._executor.forget(uid)
+                self._executor.forget(known.get(uid, request))
                 self._recorder.forgotten(known.get(uid, request))
         for uid, request in known.items():
             if request.live and uid not in self._seen:
                 self._seen[uid] = request
                 self._recorder.seen(request)
-        if not self._seen:
-            self._foreign.clear()
-
-    def _blind(self) -> Observation:
-        """An observation of nothing, for requests that cannot be served anyway."""
-        return Observation(self._node_name, self._runtime.names, utc=_utc())
 
     async def _observe(self, pod_key: str, live: Sequence[Request]) -> Observation:
-        """All that `decide` wants to know about one pod."""
-        pod = self._cache.pod(pod_key)
-        uid = pod.runtime_uid if pod else next((request.pod_uid for request in live if request.pod_uid), "")
-        if pod is None and not self._cache.pods_known.is_set():
-            # The first request after a quiet time: the pods are being listed. Ask the runtime meanwhile.
-            instances, _ = await asyncio.gather(self._instances(uid), self._pods_known())
-            pod = self._cache.pod(pod_key)
-            if pod is not None and pod.runtime_uid != uid:
-                instances = await self._instances(pod.runtime_uid)
-        else:
-            instances = await self._instances(uid)
+        """All that `decide` wants to know about one pod; each source with the time at which it was true."""
+        watched = self._watched.setdefault(pod_key, _Watched())
+        loop = asyncio.get_running_loop()
         sound = sorted((request for request in live if not request.error), key=turn_order)
-        current = sound[0] if sound else None
-        if current is not None:
-            self._recorder.turn(current)
-        foreign: dict[str, Instance | None] = {}
-        if current is not None and pod is not None:
-            foreign = await self._find_foreign(current, instances)
-            instances = await self._details(current, pod, instances)
-        work = self._executor.work(pod_key)
-        self._note_successors(current, instances, work)
+        current = sound[0]
+        self._recorder.turn(current)
+        silent = asyncio.ensure_future(self._kubelet.silent_since())
+        listed_at, error = loop.time(), ""
+        instances: tuple[Instance, ...] = ()
+        try:
+            listed_at, instances = await self._instances(pod_key, live)
+            await self._find_foreign(current, instances, watched)
+            pod = self._cache.pod(pod_key)
+            if pod is not None:
+                instances = await self._exit_codes(current, pod, instances)
+            watched.runtime_failures = 0
+        except (RuntimeCallError, RuntimeUnavailableError) as failure:
+            watched.runtime_failures += 1
+            error, instances = str(failure), ()
+        else:
+            self._watch_instances(current, instances, watched)
+        works = self._executor.works(pod_key)
+        self._note_successors(current, instances, {key[1] for key, work in works.items() if work.stop_sent is not None})
         return Observation(
             node_name=self._node_name,
             runtime_names=self._runtime.names,
+            runtime_error=error,
             instances=instances,
-            foreign=foreign,
+            listed_at=listed_at,
+            foreign=dict(watched.foreign),
             pod=self._cache.pod(pod_key),
+            pod_at=self._cache.pod_at(pod_key),
             pod_gone=self._cache.pod_gone(pod_key),
-            busy=dict(work.busy),
-            hooks=dict(work.hooks),
-            stops=dict(work.stops),
-            sent=dict(work.sent),
+            works=works,
+            running_since=dict(watched.running_since),
+            endings=dict(watched.endings),
             first_seen=self._cache.first_seen,
             unready_seen=self._cache.unready_seen,
-            pods_since=self._cache.pods_since,
             utc=_utc(),
+            wall=time.time(),
+            pods_since=self._cache.pods_since,
+            kubelet_silent_since=await silent,
+            prunes_is_killed=self._executor.prunes_is_killed,
             draining=self.draining,
         )
 
-    async def _instances(self, pod_uid: str) -> tuple[Instance, ...]:
-        """The pod's container instances; none while its UID is not known."""
+    async def _instances(self, pod_key: str, live: Sequence[Request]) -> tuple[float, tuple[Instance, ...]]:
+        """The pod's container instances, and when they were asked for; none while its UID is not known."""
+        loop = asyncio.get_running_loop()
+        pod = self._cache.pod(pod_key)
+        uid = pod.runtime_uid if pod else next((request.pod_uid for request in live if request.pod_uid), "")
+        asked = loop.time()
+        if pod is not None or self._cache.pods_known.is_set():
+            return asked, await self._list(uid)
+        # The first request after a quiet time: the pods are being listed. Ask the runtime meanwhile.
+        instances, _ = await asyncio.gather(self._list(uid), self._pods_known())
+        pod = self._cache.pod(pod_key)
+        if pod is not None and pod.runtime_uid != uid:
+            asked = loop.time()
+            instances = await self._list(pod.runtime_uid)
+        return asked, instances
+
+    async def _list(self, pod_uid: str) -> tuple[Instance, ...]:
         return await self._runtime.instances(pod_uid) if pod_uid else ()
 
     async def _pods_known(self) -> None:
@@ -148,58 +210,59 @@ class Reconciler:
         except TimeoutError:
             return
 
-    async def _find_foreign(self, request: Request, instances: Sequence[Instance]) -> dict[str, Instance | None]:
-        """Look up container IDs of the request that are not among the pod's: another pod's, or collected ones.
-
-        An answer is kept while requests are active: an ID never changes its pod.
-        """
+    async def _find_foreign(self, request: Request, instances: Sequence[Instance], watched: _Watched) -> None:
+        """Look up container IDs of the request that are not among the pod's: another pod's, or collected ones."""
         own = {instance.id for instance in instances}
         pins: list[Pin] = [container.context for container in request.containers if container.context]
-        wanted = [
-            pin
+        wanted = {
+            pin.bare_id: pin
             for pin in (*pins, *request.pinned.values())
-            if pin.bare_id not in own and pin.runtime in self._runtime.names
-        ]
-        for pin in wanted:
-            if pin.bare_id not in self._foreign:
-                self._foreign[pin.bare_id] = await self._runtime.find(pin)
-        return {pin.bare_id: self._foreign[pin.bare_id] for pin in wanted}
+            if pin.bare_id not in own and pin.bare_id not in watched.foreign and pin.runtime in self._runtime.names
+        }
+        found = await asyncio.gather(*(self._runtime.find(pin) for pin in wanted.values()))
+        watched.foreign.update(zip(wanted, found, strict=True))
 
-    async def _details(self, request: Request, pod: Pod, instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
-        """Fill in exit codes and running times where the decision hangs on them (one more RPC each)."""
-        detailed: dict[str, Instance] = {}
+    async def _exit_codes(self, request: Request, pod: Pod, instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
+        """Fill in exit codes where the decision hangs on them (one more RPC each, side by side)."""
+        wanted: list[Instance] = []
         for container in request.containers:
-            status = pod.containers.get(container.name)
-            current = newest(instances, container.name)
+            status, current = pod.containers.get(container.name), newest(instances, container.name)
             if status is None or current is None or request.status.state(container.name).phase.final:
                 continue
-            exited = current.state is ContainerState.EXITED and status.restart_policy is RestartPolicy.ON_FAILURE
-            target = target_of(request, container)
-            timed = (
-                current.state is ContainerState.RUNNING
-                and request.strategy.min_started_seconds > 0
-                and target is not None
-                and target.bare_id != current.id
-            )
-            if exited or timed:
-                try:
-                    detailed[current.id] = await self._runtime.detail(current)
-                except RuntimeCallError as error:
-                    if not error.not_found:
-                        raise
+            if current.state is ContainerState.EXITED and status.restart_policy is RestartPolicy.ON_FAILURE:
+                wanted.append(current)
+        found = await asyncio.gather(*map(self._exit_code, wanted))
+        detailed = {instance.id: instance for instance in found}
         return tuple(detailed.get(instance.id, instance) for instance in instances)
 
-    def _note_successors(self, request: Request | None, instances: Sequence[Instance], work: PodWork) -> None:
-        """Tell the recorder which awaited instances the runtime has by now."""
-        if request is None:
-            return
+    async def _exit_code(self, instance: Instance) -> Instance:
+        try:
+            return await self._runtime.detail(instance)
+        except RuntimeCallError as error:
+            if not error.not_found:
+                raise
+            return instance
+
+    def _watch_instances(self, request: Request, instances: Sequence[Instance], watched: _Watched) -> None:
+        """Since when what runs has been running, and what does not has not, on this process' own clock."""
+        now = asyncio.get_running_loop().time()
+        running = {instance.id for instance in instances if instance.state is ContainerState.RUNNING}
+        watched.running_since = {bare_id: watched.running_since.get(bare_id, now) for bare_id in running}
         for container in request.containers:
             current = newest(instances, container.name)
-            target = target_of(request, container)
-            if current and target and current.id != target.bare_id and target.bare_id in work.sent:
+            if current is not None and current.state is not ContainerState.EXITED:
+                watched.endings.pop(container.name, None)
+            else:
+                watched.endings.setdefault(container.name, Ending(now, time.time()))
+
+    def _note_successors(self, request: Request, instances: Sequence[Instance], stopped: set[str]) -> None:
+        """Tell the recorder which awaited instances the runtime has by now."""
+        for container in request.containers:
+            current, target = newest(instances, container.name), target_of(request, container)
+            if current and target and current.id != target.bare_id and target.bare_id in stopped:
                 self._recorder.successor_seen(request, container.name)
 
 
 def _utc() -> str:
     """The node's wall clock as Kubernetes writes times."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(datetime.now(UTC))

@@ -1,6 +1,6 @@
-"""What a node watches: its active requests, always, and its pods, while somebody wants to know.
+"""What a node watches: its active requests, always, and its pods, while somebody wants to know; and what it asks.
 
-Both parse at once and tell the Observer; neither keeps an object.
+Watches parse at once and tell the Observer; neither keeps an object.
 """
 
 from daemon.core.api.pod import Pod, parse_pod
@@ -42,3 +42,19 @@ class PodSource(Reflector[Pod]):
         selection = Selection(PODS, parse_pod, field_selector=f"spec.nodeName={node_name}", list_version="0")
         handler = Handler(observer.pods_listed, observer.pod_changed, observer.pod_deleted)
         super().__init__(client, selection, handler, strict=False, on_restart=on_restart)
+
+
+class KubePodFinder:
+    """Implements `ports.PodFinder`: a list of that one name, with no resourceVersion, so that no cache answers it.
+
+    The right to list pods is there for the watch; a `get` would need one more.
+    """
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    async def find(self, namespace: str, name: str) -> Pod | None:
+        """See PodFinder."""
+        selector = f"metadata.name={name}"
+        listing = await self._client.list_all(PODS, parse_pod, namespace=namespace, field_selector=selector)
+        return next((pod for pod in listing.items if pod.name == name), None)

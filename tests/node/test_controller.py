@@ -1,4 +1,4 @@
-"""Board, queue, reconciler and executor together, on a node in memory and in virtual time."""
+"""Cache, queue, reconciler and executor together, on a node in memory and in virtual time."""
 
 import asyncio
 from dataclasses import replace
@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.types import RequestPhase, StatePhase, Strategy
-from daemon.core.recreate.actions import EventReason
-from daemon.core.recreate.observation import Hook
+from daemon.core.recreate.actions import StopContainer
+from daemon.core.recreate.observation import Hook, HookKind
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
 from daemon.lib.errors import (
@@ -18,12 +19,13 @@ from daemon.lib.errors import (
     RuntimeCallError,
     RuntimeUnavailableError,
 )
+from daemon.node.execute import STOPS_AT_ONCE
 from tests.support.standins import MemoryNode
-from tests.support.worlds import pin, pod, request
+from tests.support.worlds import instance, pin, pod, request
 
 pytestmark = pytest.mark.virtual_time
 
-HOOK = Hook("exec", command=("true",))
+HOOK = Hook(HookKind.EXEC, command=("true",))
 
 
 async def test_a_plain_request_costs_two_writes() -> None:
@@ -176,13 +178,184 @@ async def test_a_refused_write_is_tried_again() -> None:
         await node.completed()
 
 
-async def test_failed_stops_are_retried_five_times() -> None:
+async def test_stops_that_err_are_retried_for_two_minutes() -> None:
     async with MemoryNode() as node:
-        node.stop_errors = [RuntimeCallError("shim is stuck")] * 5
+        node.stop_errors = [RuntimeCallError("shim is stuck")] * 99
         node.post(request())
+        started = asyncio.get_running_loop().time()
         status = await node.completed()
-        assert status.states[0].message == "stopping failed 5 times, last with: shim is stuck"
-        assert len(node.stops) == 5
+        assert asyncio.get_running_loop().time() - started >= 120
+        assert status.states[0].reason is Reason.STOP_FAILED
+        assert f"stopping failed {len(node.stops)} times" in status.states[0].message
+
+
+async def test_a_runtime_that_errs_for_twenty_seconds_is_survived() -> None:
+    async with MemoryNode() as node:
+        node.stop_errors = [RuntimeCallError("shim is stuck")] * 6
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_what_failed_for_one_request_does_not_count_for_the_next() -> None:
+    async with MemoryNode() as node:
+        node.stop_errors = [RuntimeCallError("shim is stuck")] * 6
+        node.post(request())
+        await node.until(lambda: len(node.stops) == 5)
+        node.delete("r1")
+        await asyncio.sleep(3600)
+        node.stop_errors = []
+        node.post(request(uid="r2"))
+        assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
+        assert node.stops[-1] == ("old", 30)
+
+
+async def test_nothing_is_remembered_of_what_has_ended() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        for number in range(20):
+            newest = max(node.known.values(), key=lambda known: known.created_at)
+            plain = request(uid=f"r{number}", resource_version=str(100 + 20 * number))
+            meant = tuple(replace(container, context=newest.pin) for container in plain.containers)
+            node.post(replace(plain, containers=meant))
+            assert (await node.completed(f"r{number}")).states[0].phase is StatePhase.SUCCEEDED
+            node.delete(f"r{number}")
+        await asyncio.sleep(120)
+        executor, reconciler = node.controller.executor, node.controller.reconciler
+        for memory in (
+            executor._works,
+            executor._hook_ends,
+            executor._emitted,
+            executor._write_failures,
+            executor._write_after,
+            reconciler._seen,
+            reconciler._watched,
+            node.controller.cache.first_seen,
+            node.controller._keys_by_uid,
+        ):
+            assert len(memory) == 0
+
+
+async def test_more_stops_than_slots_at_once() -> None:
+    async with MemoryNode() as node:
+        node.stop_seconds = 3600.0
+        executor = node.controller.executor
+        made = [instance(f"c{number}") for number in range(2 * STOPS_AT_ONCE)]
+        node.known |= {known.id: known for known in made}
+        executor.carry_out([], [StopContainer(request(uid=f"r{known.id}"), known, 5.0) for known in made])
+        await asyncio.sleep(0.01)
+        assert len(node.stops) == STOPS_AT_ONCE
+        await asyncio.sleep(2.0)
+        assert len(node.stops) == 2 * STOPS_AT_ONCE
+
+
+async def test_a_shorter_grace_does_not_wait_for_a_deleted_requests_stop() -> None:
+    async with MemoryNode() as node:
+        node.stop_seconds = 3600.0
+        node.post(request(strategy=Strategy(grace_seconds=3600)))
+        await node.until(lambda: bool(node.stops))
+        node.delete("r1")
+        node.stop_seconds = 2.0
+        node.post(request(uid="r2", strategy=Strategy(grace_seconds=0)))
+        await node.until(lambda: len(node.stops) == 2)
+        assert node.stops == [("old", 3600), ("old", 2)]
+        assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_a_kubelet_that_does_not_answer_holds_the_stop_back() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_silent = asyncio.get_running_loop().time()
+        node.post(request())
+        await asyncio.sleep(30)
+        assert node.stops == []
+        assert node.status().state("app").reason is Reason.KUBELET_SILENT
+        assert node.writes < 6
+        node.kubelet_silent = None
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_a_runtime_that_is_down_is_told_within_two_seconds() -> None:
+    async with MemoryNode() as node:
+        node.runtime_down = True
+        node.post(request())
+        await asyncio.sleep(2)
+        assert node.status().phase is RequestPhase.PENDING
+        assert node.status().message == "waiting for the container runtime: the runtime is away"
+        await asyncio.sleep(600)
+        assert node.writes == 1
+        node.runtime_down = False
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_a_crd_that_prunes_is_killed_is_served_with_few_writes() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.prune_is_killed = True
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert node.hooks_run == ["old"]
+        assert node.stops == [("old", 28)]
+        assert node.writes <= 6
+
+
+async def test_a_write_without_effect_is_braked() -> None:
+    async with MemoryNode() as node:
+        node.lose_messages = True
+        node.gate = True
+        node.post(request(strategy=Strategy(unready_grace_seconds=5)))
+        await asyncio.sleep(60)
+        assert node.writes < 12
+
+
+@pytest.mark.parametrize("error", [ValueError("garbage"), ApiUnavailableError("busy", retry_after=86400.0)])
+async def test_whatever_a_write_fails_of_it_is_braked_and_tried_again(error: Exception) -> None:
+    async with MemoryNode() as node:
+        node.write_errors = [error] * 7
+        node.post(request())
+        with capture_logs():
+            status = await node.completed()
+        assert status.states[0].phase is StatePhase.SUCCEEDED
+        assert node.writes <= 10
+
+
+async def test_an_answer_about_something_else_is_braked() -> None:
+    async with MemoryNode() as node:
+        node.foreign_answers = 5
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert node.writes <= 8
+
+
+async def test_a_watch_that_loses_the_pod_ends_nothing() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_seconds = 20.0
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        node.controller.cache.pods_listed([], "3")
+        await asyncio.sleep(5)
+        assert node.asked >= 1
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_a_pod_that_the_api_server_has_lost_ends_the_request() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_seconds = 3600.0
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        node.pod_lost = node.api_away = True
+        node.controller.cache.pods_listed([], "99")
+        await asyncio.sleep(30)
+        assert not node.requests["r1"].completed
+        node.api_away = False
+        assert (await node.completed()).reason is Reason.POD_GONE
+
+
+async def test_leaving_the_selection_and_coming_back() -> None:
+    async with MemoryNode() as node:
+        node.post(request(uid="r0", created="2025-01-01T00:00:00Z", strategy=Strategy(min_started_seconds=60)))
+        node.post(request())
+        await node.until(lambda: node.status().phase is RequestPhase.PENDING)
+        current = node.requests["r1"]
+        node.controller.cache.request_deleted(replace(current, resource_version="50"))
+        node.post(replace(current, resource_version="51"))
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
 
 async def test_the_runtime_restarts_during_the_stop() -> None:
@@ -235,10 +408,12 @@ async def test_a_write_that_was_carried_out_though_its_answer_was_lost_holds_no_
         assert len(node.stops) == 1
 
 
-async def test_min_started_seconds_asks_the_runtime() -> None:
+async def test_min_started_seconds_are_the_daemons_own() -> None:
     async with MemoryNode() as node:
         node.post(request(strategy=Strategy(min_started_seconds=30)))
+        started = asyncio.get_running_loop().time()
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert asyncio.get_running_loop().time() - started >= 30
 
 
 async def test_a_container_id_of_another_pod() -> None:
@@ -294,15 +469,6 @@ async def test_drain_does_not_wait_for_an_api_server_that_is_away() -> None:
         started = asyncio.get_running_loop().time()
         await node.controller.drain()
         assert asyncio.get_running_loop().time() - started < 30
-
-
-async def test_memory_of_pods_long_done_is_dropped() -> None:
-    async with MemoryNode() as node:
-        executor = node.controller.executor
-        first = executor.work("default/gone")
-        await asyncio.sleep(700)
-        assert executor.work("default/other") is not first
-        assert executor.work("default/gone") is not first
 
 
 async def test_the_unready_grace_counts_from_when_the_mark_is_seen() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daemon.core.api.reasons import Reason
 from daemon.core.api.types import FailurePolicy, RequestPhase, StatePhase, Strategy
 from daemon.kubelet.restart_rules import RestartPolicy
 from tests.support.simulation import NAMES, World
@@ -71,7 +72,8 @@ def test_one_recreation_in_all_without_interference() -> None:
     world = World([Strategy(), Strategy()], hooks=True, contexts=True)
     world.settle()
     assert len(world.instances) == 2 * len(NAMES)
-    assert all(runs == 1 for runs in world.hook_runs.values())
+    first = {world.instances[name].id for name in world.instances if world.instances[name].restart_count == 0}
+    assert world.hook_runs == dict.fromkeys(first, 1)
 
 
 def test_force_recreates_once_per_request() -> None:
@@ -84,8 +86,12 @@ def test_force_recreates_once_per_request() -> None:
 def test_every_request_ends_whatever_the_restart_policy(policy: RestartPolicy) -> None:
     world = World([Strategy(failure_policy=FailurePolicy.IGNORE)], hooks=False, contexts=True, policy=policy)
     world.settle()
+    states = world.requests["r0"].status.states
     if policy is RestartPolicy.NEVER:
         assert len(world.instances) == len(NAMES)
+        assert {state.reason for state in states} == {Reason.NOT_RESTARTABLE}
+    else:
+        assert {state.phase for state in states} == {StatePhase.SUCCEEDED}
 
 
 @settings(max_examples=400, deadline=None)

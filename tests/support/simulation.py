@@ -6,13 +6,23 @@ Every rule of the contract that can be seen from outside is asserted at the mome
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from daemon.core.api.pod import Pod, PodContainer
-from daemon.core.api.types import Pin, Request, RequestedContainer, Strategy
+from daemon.core.api.types import Pin, Request, RequestedContainer, StatePhase, Strategy
 from daemon.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
 from daemon.core.recreate.checks import target_of
 from daemon.core.recreate.decide import check_move, decide
-from daemon.core.recreate.observation import Hook, HookResult, Instance, Observation, StopAttempt
+from daemon.core.recreate.observation import (
+    Hook,
+    HookKind,
+    HookResult,
+    Instance,
+    Observation,
+    StopAttempt,
+    Work,
+    WorkKind,
+)
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
 from tests.support.worlds import NODE, POD_UID, RUNTIME, instance, pin
@@ -24,13 +34,20 @@ NAMES = ("a", "b", "c")
 class Life:
     """What one life of the daemon remembers."""
 
-    busy: dict[str, str] = field(default_factory=dict)
-    hooks: dict[str, HookResult] = field(default_factory=dict)
-    stops: dict[str, StopAttempt] = field(default_factory=dict)
-    sent: dict[str, str] = field(default_factory=dict)
+    works: dict[tuple[str, str], Work] = field(default_factory=dict)
     seen: dict[str, float] = field(default_factory=dict)
     unready: dict[str, float] = field(default_factory=dict)
     plan: list[Action] = field(default_factory=list)
+
+    @property
+    def busy(self) -> dict[str, str]:
+        """Container ID -> UID of the request that does something to it."""
+        return {container: uid for (uid, container), work in self.works.items() if work.under_way is not None}
+
+    def note(self, uid: str, instance: Instance, **changes: Any) -> None:
+        """Remember what has become of some work."""
+        known = self.works.get((uid, instance.id), Work(instance.name, instance.pin))
+        self.works[uid, instance.id] = replace(known, **changes)
 
 
 class World:
@@ -43,7 +60,7 @@ class World:
         self.policy = policy
         self.instances: dict[str, Instance] = {}
         self.made = 0
-        self.hook = Hook("exec", command=("true",)) if hooks else None
+        self.hook = Hook(HookKind.EXEC, command=("true",)) if hooks else None
         self.statuses = {name: PodContainer(name, restart_policy=policy) for name in NAMES}
         for name in NAMES:
             self.kubelet_creates(name)
@@ -87,7 +104,7 @@ class World:
         """Kubelet starts a container that does not run."""
         self.made += 1
         count = sum(1 for known in self.instances.values() if known.name == name)
-        made = instance(f"{name}{self.made}", name, created_at=self.made, restart_count=count, running_seconds=99.0)
+        made = instance(f"{name}{self.made}", name, created_at=self.made, restart_count=count)
         self.instances[made.id] = replace(made, hook=self.hook)
 
     def kubelet_restarts(self, name: str) -> None:
@@ -120,7 +137,8 @@ class World:
     def dies(self) -> None:
         """kill -9: whatever was under way in the runtime may or may not have its effect."""
         self.excused |= set(self.life.busy)
-        self.excused |= {i for i in self.life.hooks if not self.hook_written(i)}
+        ended = {container for (_, container), work in self.life.works.items() if work.hook is not None}
+        self.excused |= {container for container in ended if not self.hook_written(container)}
         self.life = Life()
 
     def hook_written(self, container_id: str) -> bool:
@@ -140,14 +158,13 @@ class World:
             runtime_names=frozenset({RUNTIME}),
             instances=tuple(self.instances.values()),
             pod=Pod("default", "web", POD_UID, containers=known, readiness_gate=True),
-            busy=dict(self.life.busy),
-            hooks=dict(self.life.hooks),
-            stops=dict(self.life.stops),
-            sent=dict(self.life.sent),
+            works=dict(self.life.works),
+            listed_at=self.now,
             first_seen=self.life.seen,
             unready_seen=self.life.unready,
             pods_since=0.0,
             utc="2026-01-01T01:00:00Z",
+            wall=1767229200.0,
         )
 
     def act(self) -> bool:
@@ -186,7 +203,9 @@ class World:
             for name, old in current.pinned.items():
                 assert action.pins[name] == old, "a pin was changed"
             version = str(int(current.resource_version) + 1)
-            self.requests[current.uid] = replace(current, pinned=dict(action.pins), resource_version=version)
+            self.requests[current.uid] = replace(
+                current, pinned=dict(action.pins), begun=dict(action.begun), resource_version=version
+            )
 
     def check_target(self, action: RunHook | StopContainer) -> None:
         """The rules that hold whenever something is done to a container."""
@@ -212,7 +231,14 @@ class World:
         assert self.hook_runs[container_id] == 1 or container_id in self.excused, "a second hook"
         self.excused.discard(container_id)
         self.hook_owner[container_id] = action.request.uid
-        self.life.busy[container_id] = action.request.uid
+        self.life.note(
+            action.request.uid,
+            action.instance,
+            under_way=WorkKind.HOOK,
+            until=self.now + action.seconds,
+            hook_began=self.now,
+            spent_before=action.spent_before,
+        )
 
     def begin_stop(self, action: StopContainer) -> None:
         """The runtime gets a StopContainer."""
@@ -224,18 +250,24 @@ class World:
         if self.hook is not None:
             current = self.requests.get(action.request.uid)
             assert current is None or current.status.state(action.instance.name).is_killed, "stop before it was written"
-        self.life.busy[container_id] = self.life.sent[container_id] = action.request.uid
+        self.life.note(
+            action.request.uid,
+            action.instance,
+            under_way=WorkKind.STOP,
+            until=self.now + action.seconds,
+            stop_sent=self.now,
+        )
 
     def ends(self, container_id: str, *, code: int = 137) -> None:
         """A hook or a stop that is under way ends."""
-        uid = self.life.busy.pop(container_id)
-        if container_id in self.life.sent and self.life.sent[container_id] == uid:
-            self.life.stops[container_id] = StopAttempt(1, self.now, self.now)
-            known = self.instances[container_id]
-            if known.state is not ContainerState.EXITED:
-                self.instances[container_id] = replace(known, state=ContainerState.EXITED, exit_code=code)
-        else:
-            self.life.hooks[container_id] = HookResult(1.0)
+        uid, instance = self.life.busy[container_id], self.instances[container_id]
+        work = self.life.works[uid, container_id]
+        if work.under_way is WorkKind.HOOK:
+            self.life.note(uid, instance, under_way=None, until=None, hook=HookResult(1.0))
+            return
+        self.life.note(uid, instance, under_way=None, until=None, stop=StopAttempt(1, self.now))
+        if instance.state is not ContainerState.EXITED:
+            self.instances[container_id] = replace(instance, state=ContainerState.EXITED, exit_code=code)
 
     def settle(self, *, rounds: int = 200, before: Callable[[], None] | None = None) -> None:
         """Everybody does their work in turn until nothing moves; every request has ended then."""
@@ -250,5 +282,26 @@ class World:
                 self.kubelet_restarts(name)
                 self.kubelet_reports(name)
             if not self.life.plan and all(request.completed for request in self.requests.values()):
+                self.check_success()
                 return
         raise AssertionError(f"requests never ended: {self.requests}")
+
+    def one_exited_0(self) -> bool:
+        """Whether a container has ended as kubelet under OnFailure leaves it down."""
+        return any(known.exit_code == 0 for known in self.instances.values())
+
+    def check_success(self) -> None:
+        """Liveness: whatever happened, a container that kubelet starts again was recreated, and another one runs.
+
+        Nothing in this world but the restart policy excuses a failure.
+        """
+        for request in self.requests.values():
+            for container in request.containers:
+                state = request.status.state(container.name)
+                if state.phase is not StatePhase.SUCCEEDED:
+                    assert self.policy is not RestartPolicy.ALWAYS, state
+                    assert self.policy is RestartPolicy.NEVER or self.one_exited_0(), state
+                    continue
+                target = target_of(request, container)
+                assert target is not None
+                assert self.newest(container.name).pin != target, "succeeded, and nothing else was ever started"

@@ -10,16 +10,26 @@ from dataclasses import replace
 from typing import Any
 
 from daemon.core.api.pod import Pod, PodContainer
-from daemon.core.api.types import Pin, Request, Status
+from daemon.core.api.types import Begun, Pin, Request, Status
 from daemon.core.recreate.actions import EmitEvent, RunHook
 from daemon.core.recreate.observation import ExecResult, Hook, HookResult, Instance
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
 from daemon.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeCallError, RuntimeUnavailableError
 from daemon.node.controller import NodeController
-from daemon.node.recorder import Silence
 from daemon.ports import Recorder
+from tests.support.silence import Silence
 from tests.support.worlds import NODE, RUNTIME, instance
+
+
+class _Finder:
+    """The PodFinder of a MemoryNode, whose own `find` is the runtime's."""
+
+    def __init__(self, node: "MemoryNode") -> None:
+        self._node = node
+
+    async def find(self, namespace: str, name: str) -> Pod | None:
+        return await self._node.find_pod() if (namespace, name) == ("default", "web") else None
 
 
 class MemoryNode:
@@ -39,6 +49,8 @@ class MemoryNode:
             runtime=self,
             hooks=self,
             writer=self,
+            pods=_Finder(self),
+            kubelet=self,
             events=self,
             recorder=recorder or Silence(),
             clock=asyncio.get_running_loop().time,
@@ -65,6 +77,17 @@ class MemoryNode:
         self.lost_answers = 0
         """So many of the next writes are carried out, and their answers lost."""
         self.runtime_down = False
+        self.kubelet_silent: float | None = None
+        self.pod_lost = False
+        """The API server has no pod of that name any more."""
+        self.api_away = False
+        """Nobody answers who asks for the pod."""
+        self.asked = 0
+        self.prune_is_killed = False
+        self.foreign_answers = 0
+        """So many of the next writes are answered with something else, and not carried out."""
+        self.lose_messages = False
+        """Writes are taken, and messages dropped from them."""
         self.kubelet_seconds = 0.5
         self.gate = False
         self.static_uid = ""
@@ -126,6 +149,7 @@ class MemoryNode:
             containers=containers,
             readiness_gate=self.gate,
             pod_ip="127.0.0.1",
+            node_name=NODE,
             static_uid=self.static_uid,
         )
 
@@ -177,7 +201,7 @@ class MemoryNode:
             raise RuntimeCallError("not found", not_found=True)
         now = self.known[instance.id]
         exited = now.state is ContainerState.EXITED
-        return replace(now, exit_code=self.exit_code if exited else None, running_seconds=None if exited else 60.0)
+        return replace(now, exit_code=self.exit_code if exited else None)
 
     async def stop(self, instance: Instance, seconds: float) -> None:
         self._reach()
@@ -198,6 +222,18 @@ class MemoryNode:
         while True:
             yield await self._changes.get()
 
+    # PodFinder, KubeletHealth.
+
+    async def find_pod(self) -> Pod | None:
+        self.asked += 1
+        await asyncio.sleep(0.003)
+        if self.api_away:
+            raise ApiUnavailableError("away")
+        return None if self.pod_lost else self.view()
+
+    async def silent_since(self) -> float | None:
+        return self.kubelet_silent
+
     # Hooks, StatusWriter, EventSink.
 
     async def run(self, action: RunHook, pod_ip: str) -> HookResult:
@@ -209,19 +245,28 @@ class MemoryNode:
     async def write_status(self, request: Request, status: Status) -> Request:
         return await self._write(request, status=status)
 
-    async def pin(self, request: Request, pins: Mapping[str, Pin]) -> Request:
-        return await self._write(request, pinned=dict(pins))
+    async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+        return await self._write(request, pinned=dict(pins), begun=dict(begun))
 
     async def _write(self, request: Request, **changes: Any) -> Request:
         await asyncio.sleep(self.write_seconds)
         self.writes += 1
         if self.write_errors:
             raise self.write_errors.pop(0)
+        if self.foreign_answers:
+            self.foreign_answers -= 1
+            return replace(request, uid="", status=Status())
         current = self.requests.get(request.uid)
         if current is None:
             raise GoneError("not found")
         if current.resource_version != request.resource_version:
             raise ConflictError("the object has been modified")
+        if self.prune_is_killed and "status" in changes:
+            states = tuple(replace(state, is_killed=False) for state in changes["status"].states)
+            changes["status"] = replace(changes["status"], states=states)
+        if self.lose_messages and "status" in changes:
+            states = tuple(replace(state, message="") for state in changes["status"].states)
+            changes["status"] = replace(changes["status"], message="", states=states)
         written = replace(current, resource_version=str(int(current.resource_version) + 1), **changes)
         self.requests[request.uid] = written
         if self.answer_seconds or self.lost_answers:

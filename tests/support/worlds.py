@@ -14,7 +14,7 @@ from daemon.core.api.types import (
     Status,
     Strategy,
 )
-from daemon.core.recreate.observation import Instance, Observation
+from daemon.core.recreate.observation import HookResult, Instance, Observation, StopAttempt, Work, WorkKind
 from daemon.kubelet.runtime_status import ContainerState
 
 RUNTIME = "containerd"
@@ -90,6 +90,33 @@ def killed(name: str = "app", message: str = "") -> RecreateState:
     return RecreateState(name, StatePhase.RECREATING, message, is_killed=True)
 
 
+def stopping(
+    container_id: str = "old", name: str = "app", uid: str = "r1", *, since: float = 99.5, seconds: float = 30.0
+) -> dict[tuple[str, str], Work]:
+    """A stop that is under way."""
+    under_way = Work(name, pin(container_id), WorkKind.STOP, since + seconds, stop_sent=since)
+    return {(uid, container_id): under_way}
+
+
+def hooking(
+    container_id: str = "old", name: str = "app", uid: str = "r1", *, since: float = 99.5, seconds: float = 30.0
+) -> dict[tuple[str, str], Work]:
+    """A hook that is under way."""
+    return {(uid, container_id): Work(name, pin(container_id), WorkKind.HOOK, since + seconds, hook_began=since)}
+
+
+def hooked(result: HookResult, container_id: str = "old", uid: str = "r1") -> dict[tuple[str, str], Work]:
+    """A hook that has ended."""
+    return {(uid, container_id): Work("app", pin(container_id), hook_began=90.0, hook=result)}
+
+
+def stopped(
+    sent: float, attempt: StopAttempt, container_id: str = "old", uid: str = "r1"
+) -> dict[tuple[str, str], Work]:
+    """A stop that has returned."""
+    return {(uid, container_id): Work("app", pin(container_id), stop_sent=sent, stop=attempt)}
+
+
 def seen(*instances: Instance, **changes: Any) -> Observation:
     """What is observed of default/web."""
     plain = Observation(
@@ -99,6 +126,8 @@ def seen(*instances: Instance, **changes: Any) -> Observation:
         foreign={f"old{suffix}": None for suffix in ("", "-a", "-b", "-c", "-app", "-side")},
         pod=pod(),
         pods_since=0.0,
+        listed_at=100.0,
         utc="2026-01-01T00:01:00Z",
+        wall=1767225660.0,
     )
     return replace(plain, **changes)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from daemon.core.api.reasons import Reason
+
 GROUP = "apps.kruise.io"
 VERSION = "v1alpha1"
 KIND = "ContainerRecreateRequest"
@@ -88,6 +90,14 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """What was begun with a pinned instance, as RFC 3339 of the node's wall clock; "" for what was not."""
+
+    hook: str = ""
+    stop: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestedContainer:
     """One entry of `spec.containers`."""
 
@@ -115,6 +125,9 @@ class RecreateState:
     phase: StatePhase = StatePhase.PENDING
     message: str = ""
     is_killed: bool = False
+    """Whether this request's stop of it has been sent to the runtime."""
+    reason: Reason = field(default=Reason.NONE, compare=False)
+    """Says what `message` says, for programs; a change of it alone is not worth a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +139,8 @@ class Status:
     message: str = ""
     completion_time: str = ""
     """RFC 3339; "" while the request is not completed."""
+    reason: Reason = field(default=Reason.NONE, compare=False)
+    """As that of a state."""
 
     def state(self, name: str) -> RecreateState:
         """The state of one container, a fresh Pending one where none was written yet."""
@@ -133,6 +148,7 @@ class Status:
 
 
 NO_PINS: Mapping[str, Pin] = MappingProxyType({})
+NOTHING_BEGUN: Mapping[str, Begun] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +170,8 @@ class Request:
     active: bool = True
     deleting: bool = False
     pinned: Mapping[str, Pin] = field(default_factory=lambda: NO_PINS)
+    begun: Mapping[str, Begun] = field(default_factory=lambda: NOTHING_BEGUN)
+    """What was begun with the instances in `pinned`, for a daemon that starts anew."""
     unready_acquired: bool = False
     deadline_seconds: int | None = None
     """activeDeadlineSeconds."""
@@ -194,4 +212,4 @@ class Request:
         if not self.completed:
             return self
         status = replace(self.status, states=(), message="")
-        return replace(self, containers=(), pinned=NO_PINS, error="", status=status)
+        return replace(self, containers=(), pinned=NO_PINS, begun=NOTHING_BEGUN, error="", status=status)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from daemon.core.api.reasons import Reason
 from daemon.core.api.time import parse_time
 from daemon.core.api.types import (
     ANNOTATION_PINNED,
@@ -19,6 +20,8 @@ from daemon.core.api.types import (
     LABEL_NODE_NAME,
     LABEL_POD_UID,
     NO_PINS,
+    NOTHING_BEGUN,
+    Begun,
     FailurePolicy,
     Pin,
     RecreateState,
@@ -35,6 +38,7 @@ _IDENTITY = ("namespace", "name", "uid")
 _CONTAINER_ID = re.compile(r"[^\s:/]+://\S+")
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _MINIMUM_DEADLINE_SECONDS = 3
+_REASONS = frozenset(Reason)
 
 
 def parse_request(obj: Mapping[str, Any]) -> Request:
@@ -53,6 +57,7 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     )
     ttl = reader.integer(spec.get("ttlSecondsAfterFinished"), "spec.ttlSecondsAfterFinished", high=INT32_MAX)
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
+    pinned, begun = _pinned(reader, annotations.get(ANNOTATION_PINNED))
     raw_status = reader.mapping(whole.get("status"), "status")
     return Request(
         namespace=namespace,
@@ -67,7 +72,8 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         strategy=strategy,
         active=_label(reader, labels, LABEL_ACTIVE) == "true",
         deleting=meta.get("deletionTimestamp") is not None,
-        pinned=_pinned(reader, annotations.get(ANNOTATION_PINNED)),
+        pinned=pinned,
+        begun=begun,
         unready_acquired=_unready_acquired(reader, annotations, raw_status, strategy),
         deadline_seconds=deadline,
         ttl_seconds=ttl,
@@ -85,14 +91,20 @@ def status_to_json(status: Status) -> dict[str, Any]:
     }
     if status.message:
         shape["message"] = status.message
+    if status.reason:
+        shape["reason"] = status.reason.value
     if status.completion_time:
         shape["completionTime"] = status.completion_time
     return shape
 
 
-def pins_to_json(pins: Mapping[str, Pin]) -> str:
+def pins_to_json(pins: Mapping[str, Pin], begun: Mapping[str, Begun] = NOTHING_BEGUN) -> str:
     """The text of the annotation pinned-containers; the same pins always give the same text."""
-    shape = {name: {"containerID": pin.container_id, "restartCount": pin.restart_count} for name, pin in pins.items()}
+    shape: dict[str, dict[str, Any]] = {}
+    for name, pin in pins.items():
+        shape[name] = {"containerID": pin.container_id, "restartCount": pin.restart_count}
+        times = begun.get(name, Begun())
+        shape[name] |= {key: at for key, at in (("hookStartedAt", times.hook), ("stopSentAt", times.stop)) if at}
     return json.dumps(shape, sort_keys=True, separators=(",", ":"))
 
 
@@ -145,20 +157,27 @@ def _strategy(reader: Reader, spec: Mapping[str, Any]) -> Strategy:
     )
 
 
-def _pinned(reader: Reader, raw: object) -> Mapping[str, Pin]:
+def _pinned(reader: Reader, raw: object) -> tuple[Mapping[str, Pin], Mapping[str, Begun]]:
     path = f"the annotation {ANNOTATION_PINNED}"
     annotation = reader.text(raw, path)
     if not annotation:
-        return NO_PINS
+        return NO_PINS, NOTHING_BEGUN
     try:
         shape = json.loads(annotation)
     except (ValueError, RecursionError):
         shape = None
     if not isinstance(shape, dict):
         reader.reject(path, "must be a JSON object of containers")
-        return NO_PINS
+        return NO_PINS, NOTHING_BEGUN
     pins = ((name, _pin(reader, entry, f"{path}: {shown(name)}")) for name, entry in shape.items())
-    return {name: pin for name, pin in pins if pin is not None}
+    begun = ((name, _begun(mapping(entry))) for name, entry in shape.items())
+    return {name: pin for name, pin in pins if pin is not None}, {name: times for name, times in begun if times}
+
+
+def _begun(entry: Mapping[str, Any]) -> Begun | None:
+    """Times that cannot be read are as if they were absent: they only ever shorten a grace period."""
+    hook, stop = (text(at) if _is_rfc3339(at) else "" for at in (entry.get("hookStartedAt"), entry.get("stopSentAt")))
+    return Begun(hook, stop) if hook or stop else None
 
 
 def _unready_acquired(
@@ -192,6 +211,7 @@ def _status(reader: Reader, raw: Mapping[str, Any]) -> Status:
             phase=reader.choice(raw_state.get("phase"), f"{path}.phase", StatePhase.PENDING),
             message=reader.text(raw_state.get("message"), f"{path}.message"),
             is_killed=reader.flag(raw_state.get("isKilled"), f"{path}.isKilled"),
+            reason=_reason(raw_state.get("reason")),
         )
         if state.name:
             states.append(state)
@@ -200,7 +220,13 @@ def _status(reader: Reader, raw: Mapping[str, Any]) -> Status:
         states=tuple(states),
         message=reader.text(raw.get("message"), "status.message"),
         completion_time=reader.text(raw.get("completionTime"), "status.completionTime"),
+        reason=_reason(raw.get("reason")),
     )
+
+
+def _reason(value: object) -> Reason:
+    """A reason of ours; another program's, or a later version's, says nothing here."""
+    return Reason(value) if isinstance(value, str) and value in _REASONS else Reason.NONE
 
 
 def _state_to_json(state: RecreateState) -> dict[str, Any]:
@@ -209,4 +235,6 @@ def _state_to_json(state: RecreateState) -> dict[str, Any]:
         shape["message"] = state.message
     if state.is_killed:
         shape["isKilled"] = True
+    if state.reason:
+        shape["reason"] = state.reason.value
     return shape

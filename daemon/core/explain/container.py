@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 
 from daemon.core.api.pod import PodContainer
+from daemon.core.api.reasons import EventReason, Reason, remedy
 from daemon.core.api.time import parse_time
 from daemon.core.api.types import DEFAULT_GRACE_SECONDS, Pin, RecreateState, RequestedContainer, StatePhase
 from daemon.core.explain.facts import Facts
-from daemon.core.recreate.actions import EventReason
 from daemon.core.recreate.checks import UNREMARKABLE_WAITS, held_back, target_of
 
 NOT_ITS_TURN = "its turn has not come yet"
@@ -97,9 +97,10 @@ def _is_successor(facts: Facts, container: RequestedContainer, known: PodContain
 def _to_be_stopped(facts: Facts, state: RecreateState) -> ContainerReport:
     """The instance that has to go still runs, as far as the API says."""
     since = facts.seconds_since(facts.last_event(EventReason.RECREATING, state.name))
-    if state.message.startswith("stopping failed"):
-        advice = ("the daemon tries again; look at the container runtime on the node", daemon_log(facts))
-        return ContainerReport(state.name, state.phase.value, f"{state.message}; it is tried again", since, advice)
+    if state.reason in (Reason.STOP_RETRIED, Reason.KUBELET_SILENT):
+        return ContainerReport(
+            state.name, state.phase.value, state.message, since, advice_for(facts, state.reason), stuck=True
+        )
     grace = _grace(facts)
     limit = f"grace {grace} s"
     if since is not None and grace + LATE_SECONDS < since:
@@ -124,6 +125,8 @@ def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> Con
     advice: tuple[str, ...] = ()
     if reason in UNREMARKABLE_WAITS:
         what = f"{ended}; waiting for kubelet to start the next one"
+        if state.reason is Reason.NOT_STARTED_AGAIN:
+            what = f"{ended}; {state.message}"
     elif found := _BACK_OFF.match(known.waiting_message):
         what = f"waiting for kubelet: {reason}, {found[0]}"
         if since is not None:
@@ -173,6 +176,20 @@ def _runs_again(facts: Facts, state: RecreateState, known: PodContainer) -> Cont
         since,
         advice,
         late,
+    )
+
+
+def advice_for(facts: Facts, reason: Reason) -> tuple[str, ...]:
+    """What to do about a reason, for this request."""
+    request = facts.request
+    return remedy(
+        reason,
+        namespace=request.namespace,
+        request=request.name,
+        pod=request.pod_name,
+        node=request.node_name,
+        deadline=request.deadline_seconds,
+        log=daemon_log(facts),
     )
 
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from daemon.core.api.reasons import Reason, say
 from daemon.core.api.time import after, parse_time
 from daemon.core.api.types import FINALIZER, LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
-from daemon.core.explain.container import ContainerReport, container_report, daemon_log, format_duration
+from daemon.core.explain.container import ContainerReport, advice_for, container_report, format_duration
 from daemon.core.explain.facts import Facts
 from daemon.core.lifecycle.steps import ANSWER_SECONDS
-from daemon.core.recreate.checks import NO_GATE, target_of
+from daemon.core.recreate.checks import target_of
 from daemon.core.recreate.decide import turn_order
 
 ANSWER_PATIENCE_SECONDS = 5.0
@@ -94,19 +95,15 @@ def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Caus
         yield Cause(
             Verdict.STUCK,
             f"it cannot be served: {request.error}",
-            advice=("create another request without that", f"kubectl -n {request.namespace} delete crr {request.name}"),
+            advice=advice_for(facts, Reason.INVALID_REQUEST),
         )
     if request.status.phase is RequestPhase.EMPTY:
         yield _unanswered(facts)
     yield from _behind(facts)
     yield from _away(facts)
-    if request.status.message.startswith("waiting to see pod"):
-        since = f"get pod -n {request.namespace} {request.pod_name} -o wide"
-        yield Cause(
-            Verdict.STUCK,
-            f"the node daemon does not see the pod: {request.status.message}",
-            advice=(f"is the pod on that node? kubectl {since}", f"may the daemon list pods? {daemon_log(facts)}"),
-        )
+    if request.status.reason in (Reason.WAITING_FOR_POD, Reason.RUNTIME_UNAVAILABLE):
+        what = f"the node daemon is {request.status.message}"
+        yield Cause(Verdict.STUCK, what, advice=advice_for(facts, request.status.reason))
     yield from _gate(facts)
     yield _current(reports)
 
@@ -121,30 +118,15 @@ def _completed(facts: Facts, reports: tuple[ContainerReport, ...]) -> Cause:
         return Cause(Verdict.SUCCEEDED, f"Completed: {said or 'every container was recreated'}", since)
     why = "; ".join(f"{each.name}: {each.what}" for each in failed)
     what = f"Completed, but not every container was recreated: {why}"
-    return Cause(Verdict.FAILED, what, since, _after_failure(facts, f"{said} {why}"))
+    return Cause(Verdict.FAILED, what, since, _after_failure(facts))
 
 
-def _after_failure(facts: Facts, said: str) -> tuple[str, ...]:
-    """What to do after what the states of a failed request say."""
-    request = facts.request
-    again = "a request can be made anew: kubectl get crr -o yaml shows this one's spec"
-    pods = f"kubectl -n {request.namespace} get pods"
-    remedies = {
-        "no daemon answered": (*_find_daemon(facts), again),
-        "pod has gone": (f"name the pod that replaced it: {pods}",),
-        "pod is being deleted": (f"name the pod that replaces it: {pods}",),
-        "the pod has ended": (f"name a pod that runs: {pods}",),
-        "restartPolicy is Never": ("kubelet does not start such a container again: replace the pod instead",),
-        "leaves it down": ("kubelet restarts it only after a failure: replace the pod instead",),
-        "activeDeadlineSeconds": (f"give it more time than {facts.request.deadline_seconds} s, or none",),
-        "stopping failed": (f"look at the container runtime on node {request.node_name}", daemon_log(facts)),
-        "still runs": (f"look at the container runtime on node {request.node_name}", daemon_log(facts)),
-        "container ID": ("let admission set statusContext: leave it out of the request",),
-        "has no container": (
-            f"name a container of the pod: kubectl -n {request.namespace} get pod {request.pod_name}",
-        ),
-    }
-    return next((advice for words, advice in remedies.items() if words in said), (again,))
+def _after_failure(facts: Facts) -> tuple[str, ...]:
+    """What to do about what a request failed of."""
+    reasons = [state.reason for state in facts.request.status.states if state.phase is StatePhase.FAILED]
+    reason = next((reason for reason in reasons if reason is not Reason.EARLIER_FAILURE), facts.request.status.reason)
+    found = _find_daemon(facts) if reason is Reason.NO_ANSWER else ()
+    return (*found, *advice_for(facts, reason))
 
 
 def _deleting(facts: Facts) -> Cause:
@@ -313,7 +295,7 @@ def _notes(facts: Facts) -> Iterator[str]:
             yield "no statusContext: no admission saw the request; the daemon takes the instances that it finds"
     no_gate = facts.pod is not None and not facts.pod.readiness_gate
     if request.strategy.unready_grace_seconds is not None and no_gate:
-        yield NO_GATE
+        yield say(Reason.NO_READINESS_GATE)
 
 
 def _leftovers(facts: Facts) -> Iterator[str]:

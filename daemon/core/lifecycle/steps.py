@@ -12,32 +12,25 @@ Completed status is never followed by another.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 
 from daemon.core.api.pod import PodMeta
+from daemon.core.api.reasons import EventReason, Reason, say
 from daemon.core.api.time import after, rfc3339
 from daemon.core.api.types import Request, RequestPhase, StatePhase, Status
-from daemon.core.recreate.actions import EmitEvent, EventReason
-from daemon.core.recreate.decide import POD_GONE, check_move
+from daemon.core.recreate.actions import EmitEvent
+from daemon.core.recreate.decide import check_move
 
+ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.NO_ANSWER, Reason.DEADLINE)
+"""Why the manager completes a request that its node does not bring to an end."""
 ANSWER_SECONDS = 60
 """How long after its creation a request may be unanswered by its node's daemon."""
 
 
-class EndCause(StrEnum):
-    """Why the manager completes a request, in one word: what such ends are counted by."""
-
-    POD_GONE = "pod_gone"
-    NO_ANSWER = "no_answer"
-    DEADLINE = "deadline"
-
-
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Write the last status of a request that its node does not bring to an end."""
+    """Write the last status of a request that its node does not bring to an end; its reason says why."""
 
     status: Status
-    cause: EndCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +114,19 @@ def next_steps(request: Request, pod: PodMeta | None, now: datetime) -> Steps:
     if request.completed:
         return _clean_up(request, own, now)
     if own is None:
-        reason = POD_GONE
-        if pod is not None:
-            reason += f": the request is for UID {request.pod_uid}, {request.pod_key} now has UID {pod.uid}"
-        return _end(request, EndCause.POD_GONE, reason, now)
+        values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
+        return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
     times = []
     if request.deadline_seconds is not None:
         deadline = after(request.created, request.deadline_seconds)
-        reason = f"activeDeadlineSeconds ({request.deadline_seconds}) has passed"
-        times.append((deadline, EndCause.DEADLINE, reason))
+        times.append((deadline, Reason.DEADLINE))
     if request.status.phase is RequestPhase.EMPTY:
-        times.append((after(request.created, ANSWER_SECONDS), EndCause.NO_ANSWER, _unanswered(request)))
-    for at, cause, reason in times:
+        times.append((after(request.created, ANSWER_SECONDS), Reason.NO_ANSWER))
+    for at, reason in times:
         if at is not None and at <= now:
-            return _end(request, cause, reason, now)
-    wake_at = min((at for at, _, _ in times if at is not None), default=None)
+            node = request.node_name or "(the request has no node label)"
+            return _end(request, reason, now, deadline=request.deadline_seconds, node=node)
+    wake_at = min((at for at, _ in times if at is not None), default=None)
     if wants_unready(request, own):
         return Steps(_acquire(request, own, now), wake_at)
     return Steps(_release(request, own), wake_at)
@@ -213,20 +204,15 @@ def _clean_up(request: Request, own: PodMeta | None, now: datetime) -> Steps:
     return Steps(actions, expires)
 
 
-def _end(request: Request, cause: EndCause, reason: str, now: datetime) -> Steps:
+def _end(request: Request, reason: Reason, now: datetime, **values: object) -> Steps:
     """Complete a request that nobody else completes. The cleaning up follows once that is written."""
+    message = say(reason, **values)
     names = dict.fromkeys(container.name for container in request.containers)
     states = tuple(
-        state if state.phase.final else replace(state, phase=StatePhase.FAILED, message=reason)
+        state if state.phase.final else replace(state, phase=StatePhase.FAILED, message=message, reason=reason)
         for state in map(request.status.state, names)
     )
-    status = Status(RequestPhase.COMPLETED, states, reason, rfc3339(now))
+    status = Status(RequestPhase.COMPLETED, states, message, rfc3339(now), reason)
     check_move(request.status, status)
-    event = EmitEvent(request, EventReason.FAILED, f"Request {request.name}: {reason}", warning=True)
-    return Steps((Complete(status, cause), event))
-
-
-def _unanswered(request: Request) -> str:
-    """Why a request without a phase is completed."""
-    node = request.node_name
-    return f"no daemon answered on node {node}" if node else "no daemon answered: the request has no node label"
+    event = EmitEvent(request, EventReason.FAILED, f"Request {request.name}: {message}", warning=True)
+    return Steps((Complete(status), event))

@@ -5,42 +5,10 @@ An action names the request (and the version of it) that wants it, so that the e
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from types import MappingProxyType
 
-from daemon.core.api.types import Pin, Request, Status
+from daemon.core.api.reasons import EventReason
+from daemon.core.api.types import NOTHING_BEGUN, Begun, Pin, Request, Status
 from daemon.core.recreate.observation import Hook, Instance
-
-
-class EventReason(StrEnum):
-    """Reasons of the Kubernetes events that crrd writes on the pod and on the request."""
-
-    RECREATING = "ContainerRecreating"
-    RECREATED = "ContainerRecreated"
-    FAILED = "ContainerRecreateFailed"
-    HOOK_FAILED = "FailedPreStopHook"
-    NO_READINESS_GATE = "NoReadinessGate"
-
-
-class FailureCause(StrEnum):
-    """Why a container is Failed, for counting; the sentence for people is the state's message."""
-
-    INVALID_REQUEST = "invalid_request"
-    """The request cannot be served: malformed, or it names what is no container of the pod."""
-    NOT_THE_CONTAINER = "not_the_container"
-    """A container ID of the request belongs to another pod, container or runtime (step 3)."""
-    NOT_RESTARTABLE = "not_restartable"
-    """Kubelet would not start the container again, so it was not stopped (step 6)."""
-    LEFT_DOWN = "left_down"
-    """It has ended, and kubelet leaves it down (step 6)."""
-    STOP_FAILED = "stop_failed"
-    POD_GONE = "pod_gone"
-    """The pod has gone or is being deleted."""
-    EARLIER_FAILURE = "earlier_failure"
-    """Another container of the request failed under failurePolicy Fail."""
-
-
-NO_CAUSES: Mapping[str, FailureCause] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +17,15 @@ class WriteStatus:
 
     request: Request
     status: Status
-    causes: Mapping[str, FailureCause] = field(default_factory=lambda: NO_CAUSES, compare=False)
-    """Why each container that this status makes Failed has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PinContainers:
-    """Persist which instances the request is about, before anything is done to them."""
+    """Persist which instances the request is about, and what was begun with them."""
 
     request: Request
     pins: Mapping[str, Pin]
+    begun: Mapping[str, Begun] = field(default_factory=lambda: NOTHING_BEGUN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +39,8 @@ class RunHook:
     instance: Instance
     hook: Hook
     seconds: float
+    spent_before: float = 0.0
+    """Seconds of the grace period that an earlier life of the daemon has used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +50,8 @@ class StopContainer:
     request: Request
     instance: Instance
     seconds: float
+    spent_before: float = 0.0
+    """See RunHook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +76,6 @@ class Decision:
     wake_at: float | None = None
     watch_runtime: bool = False
     """Whether a change in the runtime is awaited: without its event stream the pod's containers have to be polled."""
+    ask_api: bool = False
+    """Whether a final verdict hangs on whether the pod is there: the API server has to be asked itself
+    (`Observation.live`), and all of this decided anew."""

@@ -4,23 +4,51 @@ Pure predicates over one request and one observation. No phase is moved here.
 """
 
 from dataclasses import dataclass
+from zlib import crc32
 
 from daemon.core.api.pod import ContainerKind, Pod, PodContainer
+from daemon.core.api.reasons import Reason, say
+from daemon.core.api.time import parse_time
 from daemon.core.api.types import (
     DEFAULT_GRACE_SECONDS,
     MINIMUM_GRACE_SECONDS,
-    READINESS_GATE,
+    Begun,
     Pin,
     Request,
     RequestedContainer,
 )
-from daemon.core.recreate.observation import Instance, Observation
+from daemon.core.recreate.observation import Ending, Instance, Observation, WorkKind
 from daemon.kubelet.restart_rules import comes_back
 
 UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that every start goes through: not worth a write."""
+STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
+"""Seconds after which a wait is told, and told again: a status is not written every second."""
+BACK_OFF_RESET_SECONDS = 600.0
+"""After which kubelet's restart back-off begins anew (twice its maximum, pkg/kubelet/kuberuntime)."""
+RETRY_FIRST = 0.5
+RETRY_LIMIT = 20.0
+RETRY_JITTER = 0.2
+"""Step 9: the wait after a failed stop doubles from the first to the limit, and grows by up to this share of itself."""
 
-NO_GATE = f"the pod has no readiness gate {READINESS_GATE}: unreadyGracePeriodSeconds is not waited for"
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A reason and the sentence that goes with it; falsy where there is nothing to tell."""
+
+    reason: Reason = Reason.NONE
+    message: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.reason)
+
+
+NOTHING = Told()
+
+
+def told(reason: Reason, **values: object) -> Told:
+    """A reason with its sentence."""
+    return Told(reason, say(reason, **values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +56,7 @@ class Gate:
     """Whether the unready grace period lets stops through."""
 
     open: bool
-    message: str = ""
+    told: Told = NOTHING
     wake_at: float | None = None
 
 
@@ -41,30 +69,30 @@ def unready_gate(request: Request, seen: Observation, pod: Pod, now: float) -> G
     if grace is None:
         return Gate(open=True)
     if not pod.readiness_gate:
-        return Gate(open=True, message=NO_GATE)
+        return Gate(open=True, told=told(Reason.NO_READINESS_GATE))
     if any(state.is_killed for state in request.status.states):
         return Gate(open=True)
     if not request.unready_acquired:
-        return Gate(open=False, message="waiting for the manager to make the pod unready")
+        return Gate(open=False, told=told(Reason.WAITING_FOR_UNREADY))
     until = seen.unready_seen.get(request.uid, now) + grace
     if now < until:
-        return Gate(open=False, message=f"the pod is unready; stopping after {grace} s", wake_at=until)
+        return Gate(open=False, told=told(Reason.UNREADY_GRACE, grace=grace), wake_at=until)
     return Gate(open=True)
 
 
-def wrong_container(request: Request, container: RequestedContainer, pod: Pod) -> str:
-    """Why the pod's spec does not allow this container to be recreated, "" where it does."""
+def wrong_container(request: Request, container: RequestedContainer, pod: Pod) -> Told:
+    """Why the pod's spec does not allow this container to be recreated."""
     known = pod.containers.get(container.name)
     if known is None:
-        return f'pod {request.pod_key} has no container "{container.name}"'
+        return told(Reason.CONTAINER_NOT_FOUND, key=request.pod_key, name=container.name)
     if known.kind not in (ContainerKind.REGULAR, ContainerKind.SIDECAR):
         article = "an" if known.kind.value[0] in "aei" else "a"
-        return f"is {article} {known.kind}: only containers and native sidecars can be recreated"
-    return ""
+        return told(Reason.NOT_RECREATABLE, article=article, kind=known.kind)
+    return NOTHING
 
 
-def wrong_identity(request: Request, container: RequestedContainer, seen: Observation) -> str:
-    """Steps 3 and 4: why a container ID of the request is not this pod's container, "" where it is.
+def wrong_identity(request: Request, container: RequestedContainer, seen: Observation) -> Told:
+    """Steps 3 and 4: why a container ID of the request is not this pod's container.
 
     An ID that the runtime does not know any more is no mistake: dead containers are collected.
     """
@@ -73,13 +101,28 @@ def wrong_identity(request: Request, container: RequestedContainer, seen: Observ
             continue
         if pin.runtime not in seen.runtime_names:
             runtimes = ", ".join(sorted(seen.runtime_names))
-            return f"container ID {pin.container_id} is of runtime {pin.runtime!r}, this node has {runtimes}"
+            return _mismatch(pin, f"is of runtime {pin.runtime!r}, this node has {runtimes}")
         instance = seen.instance(pin.bare_id) or seen.foreign.get(pin.bare_id)
-        if instance is not None and (problem := _mismatch(request, container.name, instance, seen)):
-            return f"container ID {pin.container_id} {problem}"
+        if instance is not None and (problem := _not_its_own(request, container.name, instance, seen)):
+            return _mismatch(pin, problem)
     newest = seen.newest(container.name)
-    if newest is not None and (problem := _mismatch(request, container.name, newest, seen)):
-        return f"container ID {newest.pin.container_id} {problem}"
+    if newest is not None and (problem := _not_its_own(request, container.name, newest, seen)):
+        return _mismatch(newest.pin, problem)
+    return NOTHING
+
+
+def _mismatch(pin: Pin, problem: str) -> Told:
+    return told(Reason.CONTAINER_MISMATCH, container_id=pin.container_id, problem=problem)
+
+
+def _not_its_own(request: Request, name: str, instance: Instance, seen: Observation) -> str:
+    """What the runtime's labels say otherwise than the request; they have the UID that the pod has on its node."""
+    uid = seen.pod.static_uid if seen.pod else ""
+    uid = uid or request.pod_uid or (seen.pod.uid if seen.pod else "")
+    if (instance.pod_namespace, instance.pod_name, instance.pod_uid) != (request.namespace, request.pod_name, uid):
+        return f"belongs to pod {instance.pod_namespace}/{instance.pod_name} with UID {instance.pod_uid}"
+    if instance.name != name:
+        return f'is container "{instance.name}", not "{name}"'
     return ""
 
 
@@ -91,37 +134,40 @@ def not_looked_up(request: Request, container: RequestedContainer, seen: Observa
     )
 
 
-def _mismatch(request: Request, name: str, instance: Instance, seen: Observation) -> str:
-    """What the runtime's labels say otherwise than the request; they have the UID that the pod has on its node."""
-    uid = seen.pod.static_uid if seen.pod else ""
-    uid = uid or request.pod_uid or (seen.pod.uid if seen.pod else "")
-    if (instance.pod_namespace, instance.pod_name, instance.pod_uid) != (request.namespace, request.pod_name, uid):
-        return f"belongs to pod {instance.pod_namespace}/{instance.pod_name} with UID {instance.pod_uid}"
-    if instance.name != name:
-        return f'is container "{instance.name}", not "{name}"'
-    return ""
+def list_is_behind(status: PodContainer, seen: Observation) -> bool:
+    """Whether the API shows an instance that came after the runtime was asked: it has to be asked again."""
+    bare_id = Pin(status.container_id).bare_id
+    return bool(bare_id) and seen.pod_at > seen.listed_at and seen.instance(bare_id) is None
 
 
 def target_of(request: Request, container: RequestedContainer) -> Pin | None:
-    """Which instance has to go; None where it must be pinned first (steps 4 and 5)."""
+    """Which instance has to go, as the request says; None where it must be pinned first (steps 4 and 5)."""
     pin = request.pinned.get(container.name)
     if request.strategy.force:
         return pin
     return container.context or pin
 
 
-def will_not_return(status: PodContainer, pod: Pod, newest: Instance, *, exited: bool) -> str:
-    """Step 6: why kubelet would not start the container again, "" where it would.
+def meant(request: Request, container: RequestedContainer, seen: Observation) -> Pin | None:
+    """The same; where the request does not say it any more, what this process has worked on for it."""
+    if target := target_of(request, container):
+        return target
+    own = (work.pin for (uid, _), work in seen.works.items() if uid == request.uid and work.name == container.name)
+    return next(own, None)
+
+
+def will_not_return(status: PodContainer, pod: Pod, newest: Instance | None, *, exited: bool) -> Told:
+    """Step 6: why kubelet would not start the container again.
 
     Source: kubelet's ShouldContainerBeRestarted.
     """
     if not comes_back(status.restart_policy, None):
-        return "restartPolicy is Never: kubelet would not start the container again"
-    if exited and not comes_back(status.restart_policy, newest.exit_code):
-        return "the container exited with code 0 and restartPolicy is OnFailure: kubelet leaves it down"
+        return told(Reason.NOT_RESTARTABLE)
+    if exited and newest is not None and not comes_back(status.restart_policy, newest.exit_code):
+        return told(Reason.LEFT_DOWN)
     if pod.ended:
-        return f"the pod has ended (phase {pod.phase}): kubelet starts nothing in it any more"
-    return ""
+        return told(Reason.POD_ENDED, phase=pod.phase)
+    return NOTHING
 
 
 def held_back(status: PodContainer) -> str:
@@ -129,6 +175,37 @@ def held_back(status: PodContainer) -> str:
     if status.waiting_reason in UNREMARKABLE_WAITS:
         return ""
     return f"{status.waiting_reason}: {status.waiting_message}".removesuffix(": ")
+
+
+def not_started_again(ending: Ending | None, last: Instance | None, now: float) -> tuple[Told, float | None]:
+    """Step 10: what is known of a container that kubelet has not started again, and when there is more to tell.
+
+    Kubelet (1.36) shows its back-off only when that ends. What can be told before: for how long nothing has come, and
+    whether the instance that ended was itself a restart of less than ten minutes before.
+    """
+    if ending is None:
+        return NOTHING, None
+    passed = [step for step in STEPS if now >= ending.at + step]
+    coming = next((ending.at + step for step in STEPS if now < ending.at + step), None)
+    if not passed:
+        return NOTHING, coming
+    before = ""
+    if last is not None and last.restart_count > 0:
+        lived = ending.wall - last.created_at / 1e9
+        if 0 <= lived < BACK_OFF_RESET_SECONDS:
+            before = f"; it was restarted {lived:.0f} s before, so kubelet's back-off (10 s or more) may hold it"
+    return told(Reason.NOT_STARTED_AGAIN, seconds=passed[-1], before=before), coming
+
+
+def told_seconds(seconds: float) -> int:
+    """A duration as it is told: the last of the steps, so that the text changes seldom."""
+    return max((step for step in STEPS if seconds >= step), default=0)
+
+
+def retry_delay(attempts: int, salt: str) -> float:
+    """Seconds to wait after this many failed attempts (at least 1); the jitter is the salt's, the same at each look."""
+    base = float(min(RETRY_LIMIT, RETRY_FIRST * 2 ** (attempts - 1)))
+    return base * (1 + RETRY_JITTER * (crc32(f"{salt}/{attempts}".encode()) % 1000) / 1000)
 
 
 def grace_of(request: Request, instance: Instance) -> int:
@@ -139,11 +216,49 @@ def grace_of(request: Request, instance: Instance) -> int:
     return DEFAULT_GRACE_SECONDS
 
 
+def begun_by_an_earlier_life(request: Request, instance: Instance) -> Begun:
+    """What the annotation says was begun with this instance; Begun() where it speaks of another one."""
+    pin = request.pinned.get(instance.name)
+    return request.begun.get(instance.name, Begun()) if pin is not None and pin.bare_id == instance.id else Begun()
+
+
+def spent_before(request: Request, instance: Instance, seen: Observation) -> float:
+    """Seconds of the grace period that an earlier life of the daemon used up, before this one did anything (step 12).
+
+    Only the wall clock tells; it is trusted between nothing and the grace period.
+    """
+    work = seen.work(request.uid, instance.id)
+    if work.hook_began is not None or work.stop_sent is not None:
+        return work.spent_before
+    begun = begun_by_an_earlier_life(request, instance)
+    started = parse_time(begun.hook or begun.stop)
+    if started is None:
+        return 0.0
+    return min(max(0.0, seen.wall - started.timestamp()), float(grace_of(request, instance)))
+
+
 def stop_seconds(request: Request, instance: Instance, seen: Observation, now: float) -> float:
     """Step 9: StopContainer's timeout: what hook and earlier attempts left of the grace period, at least 2 s."""
-    left = float(grace_of(request, instance))
-    if hook := seen.hooks.get(instance.id):
-        left -= hook.seconds
-    if attempt := seen.stops.get(instance.id):
-        left -= now - attempt.first_sent
+    work = seen.work(request.uid, instance.id)
+    left = float(grace_of(request, instance)) - spent_before(request, instance, seen)
+    if work.hook is not None:
+        left -= work.hook.seconds
+    if work.stop_sent is not None:
+        left -= now - work.stop_sent
     return max(float(MINIMUM_GRACE_SECONDS), left)
+
+
+def hook_done(request: Request, instance: Instance, seen: Observation) -> bool:
+    """Whether the instance's hook has run to its end, for this request or for one that was deleted since (step 9)."""
+    works = (seen.work(request.uid, instance.id), *seen.others(request.uid, instance.id))
+    return any(work.hook is not None for work in works)
+
+
+def at_work(request: Request, instance: Instance, seen: Observation) -> tuple[WorkKind, float | None] | None:
+    """What another, ended, request still does to the instance, and when that must have had its effect."""
+    works = [work for work in seen.others(request.uid, instance.id) if work.under_way is not None]
+    if not works:
+        return None
+    longest = max(works, key=lambda work: float("inf") if work.until is None else work.until)
+    assert longest.under_way is not None  # noqa: S101 - chosen so
+    return longest.under_way, longest.until

@@ -1,19 +1,26 @@
 """What to do next about all requests of one pod: the state machine of a ContainerRecreateRequest.
 
 `decide` takes what is known (requests, observation, time) and returns what to do and when to look again. It keeps no
-state: after a crash the same request, runtime and pod give the same decision. Step numbers are those of the contract.
+state: after a crash the same request, runtime and pod give the same decision. Step numbers are those of
+docs/contract.md.
 
 The invariant, checked by the property tests at every step: a StopContainer or RunHook names a live request of the
 pod, an instance that this request means (its statusContext, or what it pinned), that runs, that nothing else is at
-work on, and whose pod kubelet would start again; a Completed status is never followed by another.
+work on (but for an earlier request's stop with a longer timeout), and whose pod kubelet would start again; a
+Completed status is never followed by another.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from daemon.core.api.pod import Pod, PodContainer
+from daemon.core.api.reasons import EventReason, Reason
+from daemon.core.api.time import rfc3339
 from daemon.core.api.types import (
+    Begun,
     FailurePolicy,
+    Pin,
     RecreateState,
     Request,
     RequestedContainer,
@@ -22,45 +29,55 @@ from daemon.core.api.types import (
     Status,
 )
 from daemon.core.recreate.actions import (
-    NO_CAUSES,
     Action,
     Decision,
     EmitEvent,
-    EventReason,
-    FailureCause,
     PinContainers,
     RunHook,
     StopContainer,
     WriteStatus,
 )
 from daemon.core.recreate.checks import (
+    NOTHING,
     Gate,
+    Told,
+    at_work,
+    begun_by_an_earlier_life,
     grace_of,
     held_back,
+    hook_done,
+    list_is_behind,
+    meant,
     not_looked_up,
+    not_started_again,
+    retry_delay,
+    spent_before,
     stop_seconds,
-    target_of,
+    told,
+    told_seconds,
     unready_gate,
     will_not_return,
     wrong_container,
     wrong_identity,
 )
-from daemon.core.recreate.observation import Instance, Observation
+from daemon.core.recreate.observation import Instance, Observation, StopAttempt, WorkKind
 from daemon.kubelet.runtime_status import ContainerState
 
 POD_PATIENCE = 60.0
-"""Seconds after which a pod that was never seen on this node counts as gone."""
+"""Seconds after which a pod that was never seen on this node is asked for."""
 QUIET = 1.0
 """Seconds that a wait for the pod or a container goes on before it is worth a status write."""
-STOP_ATTEMPTS = 5
+BEGUN_SECONDS = 2.0
+"""Seconds that a hook or a stop goes on before its beginning is persisted: so much grace a restart may grant anew."""
+STOP_ATTEMPTS = 8
+STOP_PATIENCE = 120.0
+"""Step 9: a stop that errs is given up after this many attempts and seconds."""
 STOP_SETTLE = 10.0
 """Seconds that a container may still be listed as running after its stop was reported as done."""
-RETRY_FIRST = 0.5
-RETRY_LIMIT = 50.0
-"""Step 9: the wait after a failed stop doubles from the first to the limit."""
-
-POD_GONE = "pod has gone"
-POD_DELETING = "pod is being deleted"
+A_MOMENT = 0.05
+"""Seconds after which what was asked for too early is asked for again."""
+LOOK_AGAIN = 1.0
+"""Seconds between looks at what announces nothing: kubelet's health."""
 
 REQUEST_MOVES = {
     RequestPhase.EMPTY: frozenset(RequestPhase) - {RequestPhase.EMPTY},
@@ -103,7 +120,7 @@ def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decisi
         if not request.live:
             continue
         if request.error:
-            turn.give_up(request, request.error, FailureCause.INVALID_REQUEST)
+            turn.give_up(request, told(Reason.INVALID_REQUEST, error=request.error))
         else:
             sound.append(request)
     sound.sort(key=turn_order)
@@ -112,17 +129,12 @@ def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decisi
         for request in sound[1:]:
             if request.status.phase is RequestPhase.EMPTY:
                 turn.write(request, Status(RequestPhase.PENDING, _all_states(request, ())))
-    return Decision(tuple(turn.actions), turn.wake_at, turn.watch_runtime)
+    return Decision(tuple(turn.actions), turn.wake_at, turn.watch_runtime, turn.ask_api)
 
 
 def turn_order(request: Request) -> tuple[bool, str, str]:
     """Step 2: one that is Recreating first, then the oldest, then by name."""
     return (request.status.phase is not RequestPhase.RECREATING, request.created, request.name)
-
-
-def retry_delay(attempts: int) -> float:
-    """Seconds to wait after this many failed attempts (at least 1), without jitter."""
-    return float(min(RETRY_LIMIT, RETRY_FIRST * 2 ** (attempts - 1)))
 
 
 @dataclass(slots=True)
@@ -143,10 +155,11 @@ class _Turn:
     actions: list[Action] = field(default_factory=list)
     wake_at: float | None = None
     watch_runtime: bool = False
-    causes: dict[str, dict[str, FailureCause]] = field(default_factory=dict)
-    """Request UID -> container name -> why it has failed in this round."""
+    ask_api: bool = False
     hook_runs: bool = False
     """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
+    begun: dict[str, tuple[Pin, Begun]] = field(default_factory=dict)
+    """Container name -> what was begun and is to be persisted."""
 
     def wake(self, at: float | None) -> None:
         """Look again at this time at the latest."""
@@ -156,15 +169,14 @@ class _Turn:
     def serve(self, request: Request) -> None:
         """The pod's current request: all its containers, then the phase that follows from them."""
         pod = self.seen.pod
-        if pod is None:
+        if pod is None or (request.pod_uid and pod.uid != request.pod_uid):
             self.await_pod(request)
             return
-        if request.pod_uid and pod.uid != request.pod_uid:
-            reason = f"{POD_GONE}: the request is for UID {request.pod_uid}, {request.pod_key} now has UID {pod.uid}"
-            self.give_up(request, reason, FailureCause.POD_GONE)
-            return
         if pod.deleting:
-            self.give_up(request, POD_DELETING, FailureCause.POD_GONE)
+            self.give_up(request, told(Reason.POD_DELETING))
+            return
+        if self.seen.runtime_error:
+            self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error))
             return
         if self.pin_missing(request, pod):
             return
@@ -184,55 +196,93 @@ class _Turn:
         """Steps 10 and 11: complete the request, or write how far it has come."""
         failed = [state for state in states if state.phase is StatePhase.FAILED]
         if failed and request.strategy.failure_policy is FailurePolicy.FAIL:
-            cause = f'container "{failed[0].name}" failed'
-            states = self.fail_rest(
-                request, states, FailureCause.EARLIER_FAILURE, f"not awaited: {cause}", f"not started: {cause}"
+            name = failed[0].name
+            states = _fail_rest(
+                request,
+                states,
+                told(Reason.EARLIER_FAILURE, what="not awaited", name=name),
+                told(Reason.EARLIER_FAILURE, what="not started", name=name),
             )
         if all(state.phase.final for state in states):
-            self.write(request, Status(RequestPhase.COMPLETED, states, _summary(states, gate), self.seen.utc))
+            status = Status(RequestPhase.COMPLETED, states, _summary(states, gate), self.seen.utc)
+            self.write(request, replace(status, reason=failed[0].reason if failed else Reason.NONE))
             return
-        status = Status(RequestPhase.RECREATING, states, gate.message)
+        status = Status(RequestPhase.RECREATING, states, gate.told.message, reason=gate.told.reason)
         quiet_until = self.seen.first_seen.get(request.uid, self.now) + QUIET
         if self.hook_runs and self.now < quiet_until and _only_begun(request.status, status):
             self.wake(quiet_until)
-            return
-        self.write(request, status)
+        elif not self.write(request, status):
+            self.persist_begun(request)
+
+    def persist_begun(self, request: Request) -> None:
+        """Step 12: a daemon that starts anew has to know what was begun, and when."""
+        if self.begun:
+            pins = {name: pin for name, (pin, _) in self.begun.items()}
+            begun = {name: times for name, (_, times) in self.begun.items()}
+            self.actions.append(PinContainers(request, {**request.pinned, **pins}, {**request.begun, **begun}))
 
     def await_pod(self, request: Request) -> None:
-        """Step 6: a pod not seen yet is waited for; one that has gone ends the request."""
-        if self.seen.pod_gone:
-            self.give_up(request, POD_GONE, FailureCause.POD_GONE)
-            return
+        """Step 6: a pod not seen yet is waited for; one that the API server itself does not have ends the request.
+
+        What the watch says (it has gone, another one has its name, it never came) is a reason to ask. A watch can be
+        behind, and a verdict is final.
+        """
         first_seen = self.seen.first_seen.get(request.uid, self.now)
-        if self.seen.pods_since is not None:
+        missing = self.seen.pod_gone or self.seen.pod is not None
+        if not missing and self.seen.pods_since is not None:
             since = max(first_seen, self.seen.pods_since)
-            if self.now >= since + POD_PATIENCE:
-                self.give_up(request, POD_GONE, FailureCause.POD_GONE)
-                return
-            self.wake(since + POD_PATIENCE)
-        if self.now < first_seen + QUIET:
-            self.wake(first_seen + QUIET)
+            missing = self.now >= since + POD_PATIENCE
+            if not missing:
+                self.wake(since + POD_PATIENCE)
+        if missing and self.seen.live is None:
+            self.ask_api = True
             return
-        message = f"waiting to see pod {request.pod_key} on node {self.seen.node_name}"
+        if missing and self.seen.live is not None and (verdict := self.lost(request, self.seen.live.pod)):
+            self.give_up(request, verdict)
+            return
+        self.tell(request, told(Reason.WAITING_FOR_POD, key=request.pod_key, node=self.seen.node_name))
+
+    def lost(self, request: Request, found: Pod | None) -> Told:
+        """Why the pod of the request is lost, by the API server's own answer for its name."""
+        if found is None:
+            return told(Reason.POD_GONE)
+        if request.pod_uid not in ("", found.uid):
+            return told(Reason.POD_REPLACED, wanted=request.pod_uid, key=request.pod_key, found=found.uid)
+        if found.node_name != self.seen.node_name:
+            where = found.node_name or "none yet"
+            return told(Reason.POD_ELSEWHERE, key=request.pod_key, found=where, node=self.seen.node_name)
+        return NOTHING
+
+    def tell(self, request: Request, why: Told) -> None:
+        """Nothing can be done for the request as a whole: said when it takes a while."""
+        quiet_until = self.seen.first_seen.get(request.uid, self.now) + QUIET
+        if self.now < quiet_until:
+            self.wake(quiet_until)
+            return
         phase = request.status.phase if request.status.phase is RequestPhase.RECREATING else RequestPhase.PENDING
-        self.write(request, Status(phase, _all_states(request, ()), message))
+        self.write(request, Status(phase, _all_states(request, ()), why.message, reason=why.reason))
 
     def pin_missing(self, request: Request, pod: Pod) -> bool:
-        """Steps 4 and 5: persist which instances are meant where nobody has said so; True when a write is needed."""
+        """Steps 4 and 5: persist which instances are meant where nobody has said so; True when a write is needed.
+
+        Never after something was stopped for the request: what runs then is the successor.
+        """
         pins = {}
         for container in request.containers:
             newest = self.seen.newest(container.name)
+            state = request.status.state(container.name)
             if (
                 newest is not None
-                and target_of(request, container) is None
-                and not request.status.state(container.name).phase.final
+                and meant(request, container, self.seen) is None
+                and not state.phase.final
+                and not state.is_killed
                 and not wrong_container(request, container, pod)
                 and not wrong_identity(request, container, self.seen)
                 and not will_not_return(pod.containers[container.name], pod, newest, exited=False)
             ):
                 pins[container.name] = newest.pin
         if pins:
-            self.actions.append(PinContainers(request, {**request.pinned, **pins}))
+            self.actions.append(PinContainers(request, {**request.pinned, **pins}, request.begun))
         return bool(pins)
 
     def move(self, request: Request, container: RequestedContainer, pod: Pod, gate: Gate, *, blocked: bool) -> _Move:
@@ -241,29 +291,48 @@ class _Turn:
         if old.phase.final:
             return _Move(old)
         if problem := wrong_container(request, container, pod):
-            return self.fail(request, old, FailureCause.INVALID_REQUEST, problem)
+            return self.fail(request, old, problem)
         if problem := wrong_identity(request, container, self.seen):
-            return self.fail(request, old, FailureCause.NOT_THE_CONTAINER, problem)
+            return self.fail(request, old, problem)
         if not_looked_up(request, container, self.seen):
             self.wake(self.now)
             return _Move(old, blocks=True)
         status = pod.containers[container.name]
-        newest, target = self.seen.newest(container.name), target_of(request, container)
-        if target is not None and self.seen.sent.get(target.bare_id) == request.uid:
+        if list_is_behind(status, self.seen):
+            self.wake(self.now + A_MOMENT)
+            return _Move(old, blocks=True)
+        newest, target = self.seen.newest(container.name), meant(request, container, self.seen)
+        if target is not None and self.stop_was_sent(request, container, target):
             old = replace(old, is_killed=True)
-        if newest is None and target is None:
-            return self.hold(request, old, "the container has not been created yet")
-        if newest is None:
-            return self.await_successor(old, status)
-        exited = newest.state is ContainerState.EXITED
-        recreated = target is not None and (newest.id != target.bare_id or newest.restart_count > target.restart_count)
-        if not recreated and not exited:
+        if target is None:
+            return self.without_target(request, old, status, pod, newest)
+        exited = newest is None or newest.state is ContainerState.EXITED
+        recreated = newest is not None and (newest.id != target.bare_id or newest.restart_count > target.restart_count)
+        if newest is not None and not recreated and not exited:
             return self.stop(request, old, newest, (status, pod), gate, blocked=blocked)
-        if exited and (reason := will_not_return(status, pod, newest, exited=True)):
-            return self.fail(request, old, FailureCause.LEFT_DOWN, reason)
-        if exited:
-            return self.await_successor(old, status)
+        if newest is None or exited:
+            return self.await_successor(request, old, status, pod, newest)
         return self.await_ready(request, old, status, newest)
+
+    def without_target(
+        self, request: Request, old: RecreateState, status: PodContainer, pod: Pod, newest: Instance | None
+    ) -> _Move:
+        """Nobody can say which instance is meant: there is none yet, or who said so took it back after the stop."""
+        if old.is_killed:
+            return self.fail(request, old, told(Reason.PIN_LOST))
+        if newest is None and (why := will_not_return(status, pod, None, exited=True)):
+            return self.fail(request, old, why)
+        if newest is not None and (why := will_not_return(status, pod, newest, exited=False)):
+            return self.fail(request, old, why)
+        return self.hold(request, old, told(Reason.NOT_CREATED))
+
+    def stop_was_sent(self, request: Request, container: RequestedContainer, target: Pin) -> bool:
+        """Whether this request's stop of the instance was sent, by what this process or the annotation knows."""
+        if self.seen.work(request.uid, target.bare_id).stop_sent is not None:
+            return True
+        pinned = request.pinned.get(container.name)
+        begun = request.begun.get(container.name)
+        return pinned == target and begun is not None and bool(begun.stop)
 
     def stop(
         self,
@@ -276,140 +345,205 @@ class _Turn:
         blocked: bool,
     ) -> _Move:
         """Steps 6 to 9: the instance that has to go still runs."""
-        owner = self.seen.busy.get(instance.id)
-        if owner is not None:
-            if owner == request.uid:
-                self.hook_runs = self.hook_runs or instance.id not in self.seen.sent
-                return _Move(replace(old, phase=StatePhase.RECREATING), blocks=True)
-            return self.hold(request, old, "a stop of this container by another request is under way", blocks=True)
-        attempt = self.seen.stops.get(instance.id)
+        work = self.seen.work(request.uid, instance.id)
+        if work.under_way is not None:
+            self.note_begun(request, instance)
+            self.hook_runs = self.hook_runs or work.under_way is WorkKind.HOOK
+            return _Move(replace(old, phase=StatePhase.RECREATING), blocks=True)
+        attempt = work.stop
         if attempt is not None and not attempt.error:
             return self.settle_stop(request, old, attempt.ended)
-        if reason := will_not_return(*where, instance, exited=False):
-            return self.fail(request, old, FailureCause.NOT_RESTARTABLE, reason)
+        if why := will_not_return(*where, instance, exited=False):
+            return self.fail(request, old, why)
         if attempt is not None:
-            if attempt.count >= STOP_ATTEMPTS:
-                reason = f"stopping failed {attempt.count} times, last with: {attempt.error}"
-                return self.fail(request, old, FailureCause.STOP_FAILED, reason)
-            retry_at = attempt.ended + retry_delay(attempt.count)
+            begun = work.stop_sent if work.stop_sent is not None else attempt.ended
+            if attempt.count >= STOP_ATTEMPTS and attempt.ended >= begun + STOP_PATIENCE:
+                return self.fail(request, old, _stop_failed(attempt, begun))
+            retry_at = attempt.ended + retry_delay(attempt.count, instance.id)
             if self.now < retry_at:
                 self.wake(retry_at)
-                return _Move(
-                    replace(old, phase=StatePhase.RECREATING, message=f"stopping failed: {attempt.error}"), blocks=True
-                )
+                why = told(Reason.STOP_RETRIED, count=attempt.count, error=attempt.error)
+                return _Move(_said(replace(old, phase=StatePhase.RECREATING), why), blocks=True)
         if instance.state is ContainerState.CREATED:
-            return self.hold(request, old, "the container is created but not started yet", blocks=True)
+            return self.hold(request, old, told(Reason.NOT_STARTED))
         if not gate.open:
             self.wake(gate.wake_at)
             return _Move(old, blocks=True)
-        hook = self.seen.hooks.get(instance.id)
-        if blocked or (self.seen.draining and hook is None):
+        if blocked or (self.seen.draining and not hook_done(request, instance, self.seen)):
             return _Move(old, blocks=True)
+        if (silent := self.seen.kubelet_silent_since) is not None:
+            self.wake(self.now + LOOK_AGAIN)
+            return self.hold(request, old, told(Reason.KUBELET_SILENT, seconds=told_seconds(self.now - silent)))
+        if (other := at_work(request, instance, self.seen)) is not None:
+            return self.beside(request, old, instance, *other)
         return self.act(request, old, instance, gate)
+
+    def beside(
+        self, request: Request, old: RecreateState, instance: Instance, kind: WorkKind, until: float | None
+    ) -> _Move:
+        """Step 9: a request that is gone left a hook or a stop under way: it is waited for as long as our own grace.
+
+        CRI takes a second StopContainer with a shorter timeout. Its TERM, or its hook, has had its time by then.
+        """
+        grace = stop_seconds(request, instance, self.seen, self.now)
+        if kind is WorkKind.STOP:
+            if until is None or self.now + grace < until:
+                return self.send(request, old, instance)
+        else:
+            limit = self.seen.first_seen.get(request.uid, self.now) + grace_of(request, instance)
+            if self.now >= limit:
+                return self.send(request, old, instance)
+            self.wake(limit)
+        return self.hold(request, old, told(Reason.OTHER_WORK, work=kind.value))
 
     def act(self, request: Request, old: RecreateState, instance: Instance, gate: Gate) -> _Move:
         """Step 9: nothing stands in the way: the hook, then the stop."""
-        hook, attempt = self.seen.hooks.get(instance.id), self.seen.stops.get(instance.id)
-        grace = grace_of(request, instance)
-        if hook is None and attempt is None and not old.is_killed:
+        work = self.seen.work(request.uid, instance.id)
+        grace, used = grace_of(request, instance), spent_before(request, instance, self.seen)
+        done = hook_done(request, instance, self.seen)
+        if not done and work.stop is None and not old.is_killed:
             self.emit(request, EventReason.RECREATING, f"Stopping container {old.name} to recreate it", old.name)
-            if gate.message:
-                self.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {gate.message}")
-            if instance.hook is not None and grace > 0:
-                self.actions.append(RunHook(request, instance, instance.hook, float(grace)))
+            if gate.told:
+                self.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {gate.told.message}")
+            if instance.hook is not None and grace - used > 0:
+                self.actions.append(RunHook(request, instance, instance.hook, grace - used, used))
                 self.hook_runs = True
                 return _Move(replace(old, phase=StatePhase.RECREATING), blocks=True)
-        message = "" if attempt is not None else old.message
-        if hook is not None and hook.error:
-            message = f"preStop hook failed: {hook.error}"
-            self.emit(request, EventReason.HOOK_FAILED, f"Container {old.name}: {message}", old.name, warning=True)
-        killed = RecreateState(old.name, StatePhase.RECREATING, message, is_killed=True)
-        if hook is None or old.is_killed:
+        if work.hook is not None and work.hook.error:
+            why = told(Reason.HOOK_FAILED, error=work.hook.error)
+            self.emit(request, EventReason.HOOK_FAILED, f"Container {old.name}: {why.message}", old.name, warning=True)
+            old = _said(old, why)
+        elif work.stop is not None:
+            old = _said(old, NOTHING)
+        killed = replace(old, phase=StatePhase.RECREATING, is_killed=True)
+        if done and not old.is_killed:
             # With a hook behind it, the stop waits until the request says so: a restarted daemon must not run it again.
-            self.actions.append(StopContainer(request, instance, stop_seconds(request, instance, self.seen, self.now)))
-        return _Move(killed, blocks=True)
+            if self.seen.prunes_is_killed:
+                self.begun[old.name] = (instance.pin, Begun(request.begun.get(old.name, Begun()).hook, self.seen.utc))
+            return _Move(killed, blocks=True)
+        return self.send(request, killed, instance)
+
+    def send(self, request: Request, old: RecreateState, instance: Instance) -> _Move:
+        """The stop itself."""
+        seconds = stop_seconds(request, instance, self.seen, self.now)
+        used = spent_before(request, instance, self.seen)
+        self.actions.append(StopContainer(request, instance, seconds, used))
+        return _Move(replace(old, phase=StatePhase.RECREATING, is_killed=True), blocks=True)
+
+    def note_begun(self, request: Request, instance: Instance) -> None:
+        """Step 12: what goes on for a while is to be persisted, once."""
+        work, known = self.seen.work(request.uid, instance.id), begun_by_an_earlier_life(request, instance)
+        times = known
+        for at, is_stop in ((work.hook_began, False), (work.stop_sent, True)):
+            if at is None or (known.stop if is_stop else known.hook or known.stop):
+                continue
+            if self.now < at + BEGUN_SECONDS:
+                self.wake(at + BEGUN_SECONDS)
+            else:
+                text = rfc3339(datetime.fromtimestamp(self.seen.wall - (self.now - at), UTC))
+                times = replace(times, stop=text) if is_stop else replace(times, hook=text)
+        if times != known:
+            self.begun[instance.name] = (instance.pin, times)
 
     def settle_stop(self, request: Request, old: RecreateState, ended: float) -> _Move:
-        """The runtime said that the container has stopped, but still lists it as running."""
-        if self.now >= ended + STOP_SETTLE:
-            reason = "the runtime reported the container as stopped, but it still runs"
-            return self.fail(request, old, FailureCause.STOP_FAILED, reason)
-        self.wake(self.now + 0.5)
+        """The runtime said that the container has stopped; what lists it as running may have been asked before."""
+        if self.seen.listed_at >= ended + STOP_SETTLE:
+            return self.fail(request, old, told(Reason.STILL_RUNS))
+        self.wake(self.now + (A_MOMENT if self.seen.listed_at <= ended else 0.5))
         self.watch_runtime = True
         return _Move(replace(old, phase=StatePhase.RECREATING))
 
-    def await_successor(self, old: RecreateState, status: PodContainer) -> _Move:
-        """Step 10: the instance is gone; kubelet has to make the next one."""
+    def await_successor(
+        self, request: Request, old: RecreateState, status: PodContainer, pod: Pod, last: Instance | None
+    ) -> _Move:
+        """Steps 6 and 10: the instance is gone; kubelet has to make the next one."""
+        exited = last is None or last.state is ContainerState.EXITED
+        if exited and (why := will_not_return(status, pod, last, exited=True)):
+            return self.fail(request, old, replace(why, reason=_ended_reason(why.reason)))
         self.watch_runtime = True
-        return _Move(replace(old, phase=StatePhase.RECREATING, message=held_back(status) or _kept(old)))
+        words = held_back(status)
+        why, coming = not_started_again(self.seen.endings.get(old.name), last, self.now)
+        self.wake(coming)
+        if words:
+            why = told(Reason.HELD_BACK, words=words)
+        return _Move(_said(replace(old, phase=StatePhase.RECREATING), why or self.of_the_hook(request, old)))
 
     def await_ready(self, request: Request, old: RecreateState, status: PodContainer, newest: Instance) -> _Move:
         """Step 10: the next instance is there; the pod's status has to show it running and ready."""
-        waiting = _Move(replace(old, phase=StatePhase.RECREATING, message=_kept(old)))
         if newest.state is not ContainerState.RUNNING:
-            return self.await_successor(old, status)
+            self.watch_runtime = True
+            words = held_back(status)
+            why = told(Reason.HELD_BACK, words=words) if words else self.of_the_hook(request, old)
+            return _Move(_said(replace(old, phase=StatePhase.RECREATING), why))
+        hook = self.of_the_hook(request, old)
+        waiting = _Move(_said(replace(old, phase=StatePhase.RECREATING), hook))
         if status.container_id != newest.pin.container_id or not (status.running and status.ready):
             return waiting
-        least = request.strategy.min_started_seconds
-        if least > 0:
-            running = newest.running_seconds or 0.0
-            if running < least:
-                self.wake(self.now + max(0.05, least - running))
-                return waiting
+        runs_until = self.seen.running_since.get(newest.id, self.now) + request.strategy.min_started_seconds
+        if self.now < runs_until:
+            self.wake(runs_until)
+            return waiting
         message = f"Container {old.name} was recreated as {newest.pin.container_id}"
         self.emit(request, EventReason.RECREATED, message, old.name)
-        return _Move(replace(old, phase=StatePhase.SUCCEEDED, message=_kept(old)))
+        return _Move(_said(replace(old, phase=StatePhase.SUCCEEDED), hook))
 
-    def hold(self, request: Request, old: RecreateState, message: str, *, blocks: bool = True) -> _Move:
+    def of_the_hook(self, request: Request, old: RecreateState) -> Told:
+        """The part of a message that outlives the wait that it was written in: what became of the hook."""
+        if old.reason is Reason.HOOK_FAILED:
+            return Told(old.reason, old.message)
+        works = (work for (uid, _), work in self.seen.works.items() if uid == request.uid and work.name == old.name)
+        error = next((work.hook.error for work in works if work.hook is not None and work.hook.error), "")
+        return told(Reason.HOOK_FAILED, error=error) if error else NOTHING
+
+    def hold(self, request: Request, old: RecreateState, why: Told) -> _Move:
         """Something has to happen before the container's turn; said only when it takes a while."""
         self.watch_runtime = True
         quiet_until = self.seen.first_seen.get(request.uid, self.now) + QUIET
         if self.now < quiet_until:
             self.wake(quiet_until)
-            return _Move(old, blocks=blocks)
-        return _Move(replace(old, message=message), blocks=blocks)
+            return _Move(old, blocks=True)
+        return _Move(_said(old, why), blocks=True)
 
-    def fail(self, request: Request, old: RecreateState, cause: FailureCause, reason: str) -> _Move:
+    def fail(self, request: Request, old: RecreateState, why: Told) -> _Move:
         """The container is not recreated by this request."""
-        self.causes.setdefault(request.uid, {})[old.name] = cause
-        self.emit(request, EventReason.FAILED, f"Container {old.name}: {reason}", old.name, warning=True)
-        return _Move(replace(old, phase=StatePhase.FAILED, message=reason))
+        self.emit(request, EventReason.FAILED, f"Container {old.name}: {why.message}", old.name, warning=True)
+        return _Move(_said(replace(old, phase=StatePhase.FAILED), why))
 
-    def fail_rest(
-        self,
-        request: Request,
-        states: Iterable[RecreateState],
-        cause: FailureCause,
-        reason: str,
-        pending_reason: str = "",
-    ) -> tuple[RecreateState, ...]:
-        """Every container of the request that is not final yet becomes Failed."""
-        reasons = {StatePhase.PENDING: pending_reason or reason, StatePhase.RECREATING: reason}
-        known = _all_states(request, states)
-        failing = {state.name: cause for state in known if not state.phase.final}
-        self.causes.setdefault(request.uid, {}).update(failing)
-        return tuple(
-            replace(state, phase=StatePhase.FAILED, message=reasons[state.phase]) if state.name in failing else state
-            for state in known
-        )
-
-    def give_up(self, request: Request, reason: str, cause: FailureCause) -> None:
+    def give_up(self, request: Request, why: Told) -> None:
         """Complete a request that cannot be served, for a reason that holds for all of it."""
-        self.emit(request, EventReason.FAILED, f"Request {request.name}: {reason}", warning=True)
-        states = self.fail_rest(request, (), cause, reason)
-        self.write(request, Status(RequestPhase.COMPLETED, states, reason, self.seen.utc))
+        self.emit(request, EventReason.FAILED, f"Request {request.name}: {why.message}", warning=True)
+        states = _fail_rest(request, (), why, why)
+        self.write(request, Status(RequestPhase.COMPLETED, states, why.message, self.seen.utc, why.reason))
 
-    def write(self, request: Request, status: Status) -> None:
-        """Write a status, if it says anything new."""
-        if status != request.status:
-            check_move(request.status, status)
-            self.actions.append(WriteStatus(request, status, self.causes.get(request.uid, NO_CAUSES)))
+    def write(self, request: Request, status: Status) -> bool:
+        """Write a status, if it says anything new; whether it does."""
+        if self.seen.prunes_is_killed:
+            status = replace(status, states=tuple(replace(state, is_killed=False) for state in status.states))
+        if status == request.status:
+            return False
+        check_move(request.status, status)
+        self.actions.append(WriteStatus(request, status))
+        return True
 
     def emit(
         self, request: Request, reason: EventReason, message: str, container: str = "", *, warning: bool = False
     ) -> None:
         """Emit an event on the request and its pod."""
         self.actions.append(EmitEvent(request, reason, message, container, warning))
+
+
+def _said(state: RecreateState, why: Told) -> RecreateState:
+    return replace(state, message=why.message, reason=why.reason)
+
+
+def _ended_reason(reason: Reason) -> Reason:
+    """A container that has ended was not left running: under Never, too, it is left down."""
+    return Reason.LEFT_DOWN if reason is Reason.NOT_RESTARTABLE else reason
+
+
+def _stop_failed(attempt: StopAttempt, began: float) -> Told:
+    seconds = round(attempt.ended - began)
+    return told(Reason.STOP_FAILED, count=attempt.count, seconds=seconds, error=attempt.error)
 
 
 def _all_states(request: Request, states: Iterable[RecreateState]) -> tuple[RecreateState, ...]:
@@ -419,6 +553,17 @@ def _all_states(request: Request, states: Iterable[RecreateState]) -> tuple[Recr
     return tuple(known.get(name, RecreateState(name)) for name in names)
 
 
+def _fail_rest(
+    request: Request, states: Iterable[RecreateState], recreating: Told, pending: Told
+) -> tuple[RecreateState, ...]:
+    """Every container of the request that is not final yet becomes Failed, with what is told of either phase."""
+    whys = {StatePhase.PENDING: pending, StatePhase.RECREATING: recreating}
+    return tuple(
+        state if state.phase.final else _said(replace(state, phase=StatePhase.FAILED), whys[state.phase])
+        for state in _all_states(request, states)
+    )
+
+
 def _only_begun(old: Status, new: Status) -> bool:
     """Whether all that a status would say is that work has begun."""
     return all(replace(state, phase=old.state(state.name).phase) == old.state(state.name) for state in new.states) and (
@@ -426,14 +571,9 @@ def _only_begun(old: Status, new: Status) -> bool:
     )
 
 
-def _kept(old: RecreateState) -> str:
-    """The part of a message that outlives the wait that it was written in: what became of the hook."""
-    return old.message if old.message.startswith("preStop hook failed") else ""
-
-
 def _summary(states: Sequence[RecreateState], gate: Gate) -> str:
     """The request's message when it is completed."""
     failed = [state.name for state in states if state.phase is StatePhase.FAILED]
     count = f"{len(states) - len(failed)} of {len(states)} containers recreated"
     text = f"{count}; failed: {', '.join(failed)}" if failed else count
-    return f"{text}; {gate.message}" if gate.message else text
+    return f"{text}; {gate.told.message}" if gate.told else text

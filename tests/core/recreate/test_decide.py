@@ -6,25 +6,58 @@ from typing import Any, TypeVar
 import pytest
 
 from daemon.core.api.pod import ContainerKind, PodContainer
-from daemon.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
+from daemon.core.api.reasons import EventReason, Reason
+from daemon.core.api.types import (
+    Begun,
+    FailurePolicy,
+    RecreateState,
+    Request,
+    RequestPhase,
+    StatePhase,
+    Status,
+    Strategy,
+)
 from daemon.core.recreate.actions import (
     Action,
     Decision,
     EmitEvent,
-    EventReason,
     PinContainers,
     RunHook,
     StopContainer,
     WriteStatus,
 )
-from daemon.core.recreate.decide import IllegalMoveError, check_move, decide, retry_delay
-from daemon.core.recreate.observation import Hook, HookResult, Instance, StopAttempt
+from daemon.core.recreate.checks import retry_delay
+from daemon.core.recreate.decide import IllegalMoveError, check_move, decide
+from daemon.core.recreate.observation import (
+    Ending,
+    Hook,
+    HookKind,
+    HookResult,
+    Instance,
+    Live,
+    StopAttempt,
+    Work,
+    WorkKind,
+)
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
-from tests.support.worlds import exited, instance, killed, pin, pod, recreating, request, seen
+from tests.support.worlds import (
+    exited,
+    hooked,
+    hooking,
+    instance,
+    killed,
+    pin,
+    pod,
+    recreating,
+    request,
+    seen,
+    stopped,
+    stopping,
+)
 
 Wanted = TypeVar("Wanted", bound=Action)
-HOOK = Hook("exec", command=("true",))
+HOOK = Hook(HookKind.EXEC, command=("true",))
 NOW = 100.0
 
 
@@ -63,11 +96,11 @@ class TestPlainRequest:
 
     def test_nothing_to_say_while_the_stop_is_under_way(self) -> None:
         req = request(status=recreating(killed()))
-        decision = one(req, instance("old"), busy={"old": "r1"}, sent={"old": "r1"})
+        decision = one(req, instance("old"), works=stopping())
         assert decision.actions == ()
 
     def test_a_stop_that_was_sent_is_reported_even_when_its_first_write_was_lost(self) -> None:
-        decision = one(request(), instance("old"), busy={"old": "r1"}, sent={"old": "r1"})
+        decision = one(request(), instance("old"), works=stopping())
         assert written(decision) == recreating(killed())
         assert not stops(decision)
 
@@ -110,10 +143,10 @@ class TestPlainRequest:
     def test_min_started_seconds(self) -> None:
         req = request(status=recreating(killed()), strategy=Strategy(min_started_seconds=10))
         view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
-        early = one(req, instance("new", created_at=2, running_seconds=4.0), pod=view)
+        early = one(req, instance("new", created_at=2), pod=view, running_since={"new": NOW - 4})
         assert early.actions == ()
         assert early.wake_at == NOW + 6.0
-        late = one(req, instance("new", created_at=2, running_seconds=10.0), pod=view)
+        late = one(req, instance("new", created_at=2), pod=view, running_since={"new": NOW - 10})
         assert written(late).phase is RequestPhase.COMPLETED
         unknown = one(req, instance("new", created_at=2), pod=view)
         assert unknown.wake_at == NOW + 10.0
@@ -162,9 +195,7 @@ class TestOneAtATime:
 
     def test_a_stop_of_a_deleted_request_is_not_repeated_by_the_next(self) -> None:
         second = request(uid="r2")
-        decision = decide(
-            [second], seen(instance("old"), busy={"old": "r1"}, sent={"old": "r1"}, first_seen={"r2": 0.0}), NOW
-        )
+        decision = decide([second], seen(instance("old"), works=stopping(), first_seen={"r2": 0.0}), NOW)
         assert not stops(decision)
         assert written(decision) == recreating(
             RecreateState("app", message="a stop of this container by another request is under way")
@@ -224,7 +255,11 @@ class TestTrust:
         assert message == "container ID docker://old is of runtime 'docker', this node has containerd"
 
     def test_pod_of_another_uid(self) -> None:
-        message = self.failed(one(request(pod_uid="other"), instance("old")))
+        other = request(pod_uid="other")
+        asked = one(other, instance("old"), first_seen={"r1": NOW})
+        assert asked.ask_api
+        assert asked.actions == ()
+        message = self.failed(one(other, instance("old"), live=Live(pod())))
         assert message == "pod has gone: the request is for UID other, default/web now has UID uid-of-web"
 
     def test_without_the_label_the_pods_own_uid_counts(self) -> None:
@@ -352,14 +387,64 @@ class TestRestartPolicy:
         resumed = one(request(status=recreating()), pod=None, first_seen={"r1": NOW - 2})
         assert written(resumed).phase is RequestPhase.RECREATING
 
-    def test_a_pod_that_has_gone(self) -> None:
-        for decision in (
-            one(request(), pod=None, pod_gone=True),
-            one(request(), pod=None, first_seen={"r1": NOW - 61}, pods_since=0.0),
-        ):
-            assert written(decision).message == "pod has gone"
-            assert written(decision).states[0].phase is StatePhase.FAILED
-            assert reasons(decision) == [EventReason.FAILED]
+    @pytest.mark.parametrize(
+        "hint",
+        [{"pod_gone": True}, {"first_seen": {"r1": NOW - 61}, "pods_since": 0.0}],
+    )
+    def test_a_pod_that_has_gone(self, hint: dict[str, Any]) -> None:
+        asked = one(request(), pod=None, **hint)
+        assert asked.ask_api
+        assert asked.actions == ()
+        decision = one(request(), pod=None, live=Live(None), **hint)
+        assert not decision.ask_api
+        assert written(decision).message == "pod has gone"
+        assert written(decision).reason is Reason.POD_GONE
+        assert written(decision).states[0].phase is StatePhase.FAILED
+        assert reasons(decision) == [EventReason.FAILED]
+
+    def test_a_watch_that_is_behind_ends_nothing(self) -> None:
+        decision = one(request(), pod=None, pod_gone=True, live=Live(pod(node_name="node-a")), first_seen={"r1": 0.0})
+        assert written(decision).phase is RequestPhase.PENDING
+        assert not decision.ask_api
+
+    def test_a_pod_on_another_node(self) -> None:
+        decision = one(request(), pod=None, pod_gone=True, live=Live(pod(node_name="node-b")))
+        assert written(decision).message == "pod default/web is on node node-b, not on node-a"
+
+    def test_a_request_without_the_label_takes_the_pod_that_is_there(self) -> None:
+        req = request(pod_uid="")
+        asked = one(req, pod=None, pod_gone=True, live=Live(pod(uid="other", node_name="node-a")))
+        assert not actions(asked, EmitEvent)
+
+    def test_a_pod_that_has_ended_with_its_containers_collected(self) -> None:
+        decision = one(request(status=recreating(killed())), foreign={"old": None}, pod=pod(phase="Failed"))
+        assert written(decision).states[0].reason is Reason.POD_ENDED
+        nobody = replace(request(), containers=tuple(replace(c, context=None) for c in request().containers))
+        assert written(one(nobody, pod=pod(phase="Succeeded"))).states[0].reason is Reason.POD_ENDED
+
+    def test_exit_code_0_under_always_comes_back(self) -> None:
+        decision = one(request(status=recreating(killed())), exited("old", exit_code=0))
+        assert decision.actions == ()
+        assert decision.watch_runtime
+
+
+class TestRuntimeDown:
+    """Step 12."""
+
+    def test_is_told_when_it_takes_a_while(self) -> None:
+        quiet = one(request(), runtime_error="nobody answers", first_seen={"r1": NOW})
+        assert quiet.actions == ()
+        assert quiet.wake_at == NOW + 1
+        told = one(request(), runtime_error="nobody answers", first_seen={"r1": NOW - 2})
+        assert written(told).phase is RequestPhase.PENDING
+        assert written(told).message == "waiting for the container runtime: nobody answers"
+        assert written(told).reason is Reason.RUNTIME_UNAVAILABLE
+        going = request(status=recreating(killed()))
+        assert written(one(going, runtime_error="x", first_seen={"r1": 0.0})).states == (killed(),)
+
+    def test_does_not_keep_a_request_whose_pod_has_gone(self) -> None:
+        decision = one(request(), runtime_error="x", pod=None, pod_gone=True, live=Live(None))
+        assert written(decision).phase is RequestPhase.COMPLETED
 
 
 class TestUnreadyGrace:
@@ -410,7 +495,7 @@ class TestOrder:
     def test_the_second_waits_for_the_first_stop_to_end(self) -> None:
         both = (instance("old-a", "a"), instance("old-b", "b"))
         assert stops(one(self.two(), *both, pod=self.VIEW)) == ["old-a"]
-        going = one(self.two(), *both, pod=self.VIEW, busy={"old-a": "r1"}, sent={"old-a": "r1"})
+        going = one(self.two(), *both, pod=self.VIEW, works=stopping("old-a", "a"))
         assert stops(going) == []
         ended = one(self.two(), exited("old-a", "a"), both[1], pod=self.VIEW)
         assert stops(ended) == ["old-b"]
@@ -458,7 +543,7 @@ class TestStop:
         assert decision.wake_at == NOW + 1
 
     def test_a_hook_that_takes_a_while_is_told(self) -> None:
-        decision = one(request(), instance("old", hook=HOOK), first_seen={"r1": NOW - 2}, busy={"old": "r1"})
+        decision = one(request(), instance("old", hook=HOOK), first_seen={"r1": NOW - 2}, works=hooking())
         assert written(decision) == recreating(RecreateState("app", StatePhase.RECREATING))
 
     def test_what_else_has_happened_is_told_at_once(self) -> None:
@@ -478,25 +563,30 @@ class TestStop:
 
     def test_the_end_of_the_hook_is_written_before_the_stop(self) -> None:
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
-        ended = {"old": HookResult(3.0)}
-        first = one(req, instance("old", hook=HOOK), hooks=ended)
+        ended = hooked(HookResult(3.0))
+        first = one(req, instance("old", hook=HOOK), works=ended)
         assert written(first) == recreating(killed())
         assert not stops(first)
-        second = one(request(status=recreating(killed())), instance("old", hook=HOOK), hooks=ended)
+        second = one(request(status=recreating(killed())), instance("old", hook=HOOK), works=ended)
         assert only(second, StopContainer).seconds == 27
         assert not actions(second, WriteStatus)
 
     def test_a_failed_hook_is_an_event_and_a_message(self) -> None:
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
-        decision = one(req, instance("old", hook=HOOK), hooks={"old": HookResult(40.0, "exit code 1: no")})
+        decision = one(req, instance("old", hook=HOOK), works=hooked(HookResult(40.0, "exit code 1: no")))
         assert written(decision) == recreating(killed(message="preStop hook failed: exit code 1: no"))
         assert reasons(decision) == [EventReason.HOOK_FAILED]
         later = request(status=recreating(killed(message="preStop hook failed: exit code 1: no")))
-        stop = one(later, instance("old", hook=HOOK), hooks={"old": HookResult(40.0, "exit code 1: no")})
+        stop = one(later, instance("old", hook=HOOK), works=hooked(HookResult(40.0, "exit code 1: no")))
         assert only(stop, StopContainer).seconds == 2
         view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
-        done = one(later, instance("new", created_at=2), pod=view)
+        after_restart = request(
+            status=recreating(replace(later.status.states[0], reason=Reason.HOOK_FAILED)),
+        )
+        done = one(after_restart, instance("new", created_at=2), pod=view)
         assert written(done).states[0].message == "preStop hook failed: exit code 1: no"
+        pruned = one(later, instance("new", created_at=2), pod=view, works=hooked(HookResult(40.0, "exit code 1: no")))
+        assert written(pruned).states[0].message == "preStop hook failed: exit code 1: no"
 
     def test_is_killed_means_no_second_hook(self) -> None:
         decision = one(request(status=recreating(killed())), instance("old", hook=HOOK))
@@ -514,34 +604,239 @@ class TestStop:
 
     def test_errors_are_retried_with_back_off_and_the_grace_that_is_left(self) -> None:
         req = request(status=recreating(killed()))
-        failed = StopAttempt(2, first_sent=90.0, ended=99.5, error="broken")
-        wait = one(req, instance("old"), stops={"old": failed}, sent={"old": "r1"})
+        failed = stopped(90.0, StopAttempt(2, ended=99.5, error="broken"))
+        wait = one(req, instance("old"), works=failed)
         assert not stops(wait)
-        assert wait.wake_at == 100.5
-        assert written(wait).states[0].message == "stopping failed: broken"
-        again = one(req, instance("old"), stops={"old": failed}, sent={"old": "r1"}, now=100.5)
-        assert only(again, StopContainer).seconds == 19.5
-        assert [retry_delay(attempts) for attempts in (1, 2, 3, 4, 9)] == [0.5, 1, 2, 4, 50]
+        retry_at = 99.5 + retry_delay(2, "old")
+        assert wait.wake_at == retry_at
+        assert written(wait).states[0].message == "stopping failed 2 times, is tried again: broken"
+        assert written(wait).states[0].reason is Reason.STOP_RETRIED
+        again = one(req, instance("old"), works=failed, now=retry_at)
+        assert only(again, StopContainer).seconds == pytest.approx(30 - (retry_at - 90.0))
 
-    def test_five_errors_are_enough(self) -> None:
-        failed = StopAttempt(5, first_sent=0.0, ended=99.0, error="broken")
-        decision = one(request(status=recreating(killed())), instance("old"), stops={"old": failed})
-        assert written(decision).states[0].message == "stopping failed 5 times, last with: broken"
+    def test_the_wait_doubles_up_to_20_seconds_with_a_jitter_of_its_own(self) -> None:
+        for attempts, base in ((1, 0.5), (2, 1), (3, 2), (6, 16), (7, 20), (60, 20)):
+            delays = {retry_delay(attempts, f"container {number}") for number in range(50)}
+            assert base <= min(delays) < max(delays) <= base * 1.2
+            assert retry_delay(attempts, "a") == retry_delay(attempts, "a")
+
+    @pytest.mark.parametrize(("count", "ended"), [(8, 119.0), (7, 500.0)])
+    def test_a_stop_is_tried_for_two_minutes_and_eight_times(self, count: int, ended: float) -> None:
+        req = request(status=recreating(killed()))
+        going = one(req, instance("old"), works=stopped(0.0, StopAttempt(count, ended, "broken")), now=ended)
+        assert written(going).states[0].phase is StatePhase.RECREATING
+
+    def test_then_it_is_given_up(self) -> None:
+        failed = stopped(0.0, StopAttempt(9, 120.0, "broken"))
+        decision = one(request(status=recreating(killed())), instance("old"), works=failed, now=120.0)
+        assert written(decision).states[0].message == "stopping failed 9 times in 120 s, last with: broken"
+        assert written(decision).reason is Reason.STOP_FAILED
+
+    def test_errors_of_another_request_are_not_ours(self) -> None:
+        failed = stopped(0.0, StopAttempt(9, 50.0, "broken"), uid="earlier")
+        assert only(one(request(), instance("old"), works=failed), StopContainer).seconds == 30
 
     def test_a_container_that_runs_on_after_its_stop(self) -> None:
         req = request(status=recreating(killed()))
-        done = {"old": StopAttempt(1, first_sent=95.0, ended=99.0)}
-        settling = one(req, instance("old"), stops=done)
+        done = stopped(95.0, StopAttempt(1, ended=99.0))
+        settling = one(req, instance("old"), works=done)
         assert settling.actions == ()
         assert settling.wake_at == 100.5
-        decision = one(req, instance("old"), stops=done, now=109.0)
+        assert settling.watch_runtime
+        decision = one(req, instance("old"), works=done, now=109.0, listed_at=109.0)
         assert "but it still runs" in written(decision).states[0].message
+
+    def test_what_was_listed_before_the_stop_returned_says_nothing(self) -> None:
+        req = request(status=recreating(killed()))
+        done = stopped(95.0, StopAttempt(1, ended=99.0))
+        late = one(req, instance("old"), works=done, now=150.0, listed_at=98.0)
+        assert late.actions == ()
+        assert late.wake_at == pytest.approx(150.05)
+
+    def test_a_list_older_than_the_pod_decides_nothing(self) -> None:
+        view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
+        behind = one(request(), instance("old"), pod=view, pod_at=101.0, listed_at=100.0, now=101.0)
+        assert not stops(behind)
+        assert behind.wake_at == pytest.approx(101.05)
+        collected = one(request(), instance("old"), pod=view, pod_at=99.0, listed_at=100.0)
+        assert stops(collected) == ["old"]
+
+    def test_a_stop_that_takes_a_while_is_persisted_once(self) -> None:
+        req = request(status=recreating(killed()))
+        early = one(req, instance("old"), works=stopping(since=99.0))
+        assert early.actions == ()
+        assert early.wake_at == 101.0
+        late = one(req, instance("old"), works=stopping(since=98.0))
+        assert only(late, PinContainers).pins == {"app": pin("old")}
+        assert only(late, PinContainers).begun == {"app": Begun(stop="2026-01-01T00:00:58Z")}
+        known = replace(req, pinned={"app": pin("old")}, begun={"app": Begun(stop="2026-01-01T00:00:58Z")})
+        assert one(known, instance("old"), works=stopping(since=98.0)).actions == ()
+
+    def test_a_hook_that_takes_a_while_is_persisted_too(self) -> None:
+        req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
+        late = one(req, instance("old", hook=HOOK), works=hooking(since=97.0), first_seen={"r1": 0.0})
+        assert only(late, PinContainers).begun == {"app": Begun(hook="2026-01-01T00:00:57Z")}
+
+    def test_a_restarted_daemon_grants_no_new_grace(self) -> None:
+        begun = {"app": Begun(stop="2026-01-01T00:00:50Z")}
+        req = request(status=recreating(killed()), pinned={"app": pin("old")}, begun=begun)
+        action = only(one(req, instance("old", hook=HOOK)), StopContainer)
+        assert (action.seconds, action.spent_before) == (20, 10)
+        jumped = one(req, instance("old", hook=HOOK), wall=9e9)
+        assert only(jumped, StopContainer).seconds == 2
+        stepped_back = one(req, instance("old", hook=HOOK), wall=0.0)
+        assert only(stepped_back, StopContainer).seconds == 30
+
+    def test_a_hook_that_was_cut_off_runs_for_what_is_left(self) -> None:
+        begun = {"app": Begun(hook="2026-01-01T00:00:50Z")}
+        req = request(pinned={"app": pin("old")}, begun=begun)
+        action = only(one(req, instance("old", hook=HOOK)), RunHook)
+        assert (action.seconds, action.spent_before) == (20, 10)
+        over = replace(req, begun={"app": Begun(hook="2026-01-01T00:00:00Z")})
+        decision = one(over, instance("old", hook=HOOK))
+        assert not actions(decision, RunHook)
+        assert only(decision, StopContainer).seconds == 2
+
+    def test_what_was_begun_with_another_instance_counts_for_nothing(self) -> None:
+        begun = {"app": Begun(stop="2026-01-01T00:00:50Z")}
+        req = request(pinned={"app": pin("earlier")}, begun=begun)
+        decision = one(req, instance("old"), foreign={"earlier": None})
+        assert only(decision, StopContainer).seconds == 30
+
+    def test_grace_spent_by_an_earlier_life_stays_spent(self) -> None:
+        req = request(status=recreating(killed()))
+        works = {("r1", "old"): Work("app", pin("old"), hook_began=95.0, hook=HookResult(4.0), spent_before=10.0)}
+        assert only(one(req, instance("old", hook=HOOK), works=works), StopContainer).seconds == 16
+
+    def test_a_kubelet_that_does_not_answer_holds_the_stop_back(self) -> None:
+        decision = one(request(), instance("old"), kubelet_silent_since=NOW - 12, first_seen={"r1": 0.0})
+        assert not stops(decision)
+        message = "kubelet on this node does not answer since 10 s: nothing is stopped that it would not start again"
+        assert written(decision).states[0].message == message
+        assert written(decision).states[0].reason is Reason.KUBELET_SILENT
+        assert decision.wake_at == NOW + 1
+
+    def test_a_crd_that_prunes_is_killed_is_served_by_the_annotation(self) -> None:
+        req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
+        ended = hooked(HookResult(3.0))
+        first = one(req, instance("old", hook=HOOK), works=ended, prunes_is_killed=True)
+        assert not stops(first)
+        assert not actions(first, WriteStatus)
+        assert only(first, PinContainers).begun == {"app": Begun(stop="2026-01-01T00:01:00Z")}
+        pinned = replace(req, pinned={"app": pin("old")}, begun={"app": Begun(stop="2026-01-01T00:01:00Z")})
+        second = one(pinned, instance("old", hook=HOOK), works=ended, prunes_is_killed=True)
+        assert only(second, StopContainer).seconds == 27
+        assert not actions(second, WriteStatus)
+
+
+class TestOfAnotherRequest:
+    """Step 9: what a request that is gone has left under way."""
+
+    def test_a_shorter_grace_is_sent_beside_a_longer_one(self) -> None:
+        works = stopping(uid="gone", since=50.0, seconds=3600.0)
+        decision = one(request(strategy=Strategy(grace_seconds=0)), instance("old", hook=HOOK), works=works)
+        assert only(decision, StopContainer).seconds == 2
+        assert not actions(decision, RunHook)
+        assert written(decision) == recreating(killed())
+
+    def test_a_longer_grace_waits(self) -> None:
+        works = stopping(uid="gone", since=95.0, seconds=10.0)
+        decision = one(request(), instance("old"), works=works, first_seen={"r1": 0.0})
+        assert not stops(decision)
+        assert written(decision).states[0].message == "a stop of this container by another request is under way"
+
+    def test_a_stop_that_has_not_been_sent_is_not_waited_for(self) -> None:
+        queued = {("gone", "old"): Work("app", pin("old"), WorkKind.STOP)}
+        assert stops(one(request(), instance("old"), works=queued)) == ["old"]
+
+    def test_a_hook_is_waited_for_as_long_as_our_own_grace(self) -> None:
+        works = hooking(uid="gone", since=90.0, seconds=3600.0)
+        strategy = Strategy(grace_seconds=5)
+        early = one(request(strategy=strategy), instance("old", hook=HOOK), works=works, first_seen={"r1": 97.0})
+        assert not stops(early)
+        assert early.wake_at == 102.0
+        late = one(request(strategy=strategy), instance("old", hook=HOOK), works=works, first_seen={"r1": 95.0})
+        assert stops(late) == ["old"]
+        assert not actions(late, RunHook)
+
+    def test_a_hook_that_ran_for_a_request_that_is_gone_is_not_run_again(self) -> None:
+        works = hooked(HookResult(3.0), uid="gone")
+        first = one(request(), instance("old", hook=HOOK), works=works)
+        assert not actions(first, RunHook)
+        assert written(first) == recreating(killed())
+        second = one(request(status=recreating(killed())), instance("old", hook=HOOK), works=works)
+        assert only(second, StopContainer).seconds == 30
+
+
+class TestPinsThatWereTakenAway:
+    """Steps 5 and 12."""
+
+    FORCED = Strategy(force=True)
+
+    def test_what_this_process_stopped_is_known_without_the_annotation(self) -> None:
+        done = stopped(95.0, StopAttempt(1, ended=96.0))
+        req = request(strategy=self.FORCED, status=recreating(killed()))
+        decision = one(req, exited("old"), instance("new", created_at=2, restart_count=1), works=done)
+        assert not stops(decision)
+        assert not actions(decision, PinContainers)
+
+    def test_after_a_restart_nobody_can_tell(self) -> None:
+        req = request(strategy=self.FORCED, status=recreating(killed()))
+        decision = one(req, instance("new", created_at=2, restart_count=1))
+        assert not stops(decision)
+        assert not actions(decision, PinContainers)
+        assert written(decision).states[0].reason is Reason.PIN_LOST
+
+    def test_before_the_stop_it_is_pinned_again(self) -> None:
+        decision = one(request(strategy=self.FORCED, status=recreating()), instance("old"))
+        assert only(decision, PinContainers).pins == {"app": pin("old")}
+
+
+class TestBackOff:
+    """Step 10: what is known before kubelet says it."""
+
+    REQ = request(status=recreating(killed()))
+
+    def at(self, seconds: float, **last: Any) -> Decision:
+        ending = Ending(NOW - seconds, 1767225660.0 - seconds)
+        return one(self.REQ, exited("old", **last), endings={"app": ending})
+
+    def test_nothing_for_two_seconds(self) -> None:
+        quiet = self.at(1.5)
+        assert quiet.actions == ()
+        assert quiet.wake_at == NOW + 0.5
+
+    def test_then_that_it_has_not_come(self) -> None:
+        told = self.at(2.5)
+        assert written(told).states[0].message == "kubelet has not started it for 2 s"
+        assert written(told).states[0].reason is Reason.NOT_STARTED_AGAIN
+        assert told.wake_at == NOW + 7.5
+        assert written(self.at(59.0)).states[0].message == "kubelet has not started it for 30 s"
+
+    def test_and_that_a_second_restart_is_held_back(self) -> None:
+        created = int((1767225660.0 - 3 - 42) * 1e9)
+        told = self.at(3, restart_count=1, created_at=created)
+        message = "kubelet has not started it for 2 s; it was restarted 42 s before, so kubelet's back-off"
+        assert written(told).states[0].message == f"{message} (10 s or more) may hold it"
+        long_ago = self.at(3, restart_count=1, created_at=created - int(600e9))
+        assert written(long_ago).states[0].message == "kubelet has not started it for 2 s"
+
+    def test_kubelets_own_words_go_first(self) -> None:
+        waiting = PodContainer("app", waiting_reason="ErrImagePull", waiting_message="no such image")
+        ending = {"app": Ending(NOW - 30, 0.0)}
+        decision = one(self.REQ, exited("old"), endings=ending, pod=pod(waiting))
+        assert written(decision).states[0].message == "ErrImagePull: no such image"
+        assert written(decision).states[0].reason is Reason.HELD_BACK
+
+
+class TestStopAndDrain:
+    """Step 9."""
 
     def test_draining_starts_nothing_but_finishes_a_hook(self) -> None:
         assert not stops(one(request(), instance("old"), draining=True))
         assert not actions(one(request(), instance("old", hook=HOOK), draining=True), RunHook)
         begun = request(status=recreating(killed()))
-        assert stops(one(begun, instance("old", hook=HOOK), hooks={"old": HookResult(1.0)}, draining=True)) == ["old"]
+        assert stops(one(begun, instance("old", hook=HOOK), works=hooked(HookResult(1.0)), draining=True)) == ["old"]
 
 
 class TestMoves:
