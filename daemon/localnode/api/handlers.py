@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jsonpatch
+
 from daemon.localnode.api.admission import User
 from daemon.localnode.api.deletion import Deletion, delete_options
 from daemon.localnode.api.errors import ApiError, bad_request, unsupported_media_type
-from daemon.localnode.api.json_patch import PatchError, apply_json_patch
 from daemon.localnode.api.kinds import Kind
 from daemon.localnode.api.listing import Listing, Page
 from daemon.localnode.api.merge_patch import merge_patch
@@ -77,7 +78,7 @@ def patch_maker(kind: Kind, content_type: str, body: bytes) -> Make:
         raise unsupported_media_type(content_type, supported)
     patch = _parsed(body)
     if content_type == JSON_PATCH:
-        if not isinstance(patch, list):
+        if not isinstance(patch, list) or not all(isinstance(operation, dict) for operation in patch):
             raise bad_request("a JSON patch is a list of operations")
         return lambda obj: _json_patched(obj, patch)
     if not isinstance(patch, dict):
@@ -89,11 +90,10 @@ def patch_maker(kind: Kind, content_type: str, body: bytes) -> Make:
 
 def _json_patched(obj: Object, patch: list[Object]) -> Any:
     try:
-        return apply_json_patch(obj, patch)
-    except PatchError as error:
-        if error.test_failed:
-            raise ApiError(422, "the server rejected our request due to an error in our request") from error
-        raise ApiError(422, f"the patch cannot be applied: {error}") from error
+        return jsonpatch.apply_patch(obj, patch)
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+        # The real server does not say more either, be it a `test` that said no or a path that leads nowhere.
+        raise ApiError(422, "the server rejected our request due to an error in our request") from error
 
 
 class Handlers:
