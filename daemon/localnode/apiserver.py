@@ -103,13 +103,12 @@ class ApiServer:
         self._journal = Journal(state_file, self.store) if state_file else None
         self._cache = Cache(self.store)
         self._watches = Watches(self.store, self._cache, clock, bookmark_seconds, watch_seconds, expired_as_event)
-        self._listing = Listing(self.store, self._cache)
         writes = Writes(self.store, self.admission, clock)
         deletion = Deletion(writes, self.registry)
         self._controllers = Controllers(self.store, self.registry, writes, deletion)
         self._front = Front(
             registry=self.registry,
-            handlers=Handlers(writes, deletion, self._listing),
+            handlers=Handlers(writes, deletion, Listing(self.store, self._cache)),
             watches=self._watches,
             faults=self._faults,
             clock=clock,
@@ -192,7 +191,6 @@ class ApiServer:
     def compact(self) -> None:
         """Forget all history: watches and continued lists from before get 410 Expired. Running watches go on."""
         self.store.compact()
-        self._listing.forget_pages()
         if self._journal is not None:
             self._journal.compacted()
 

@@ -129,13 +129,21 @@ def expired(asked: int, oldest: int) -> ApiError:
     return ApiError(410, f"too old resource version: {asked} ({oldest})")
 
 
-def expired_continue() -> ApiError:
-    """410: the list that a continue token belongs to is gone."""
-    return ApiError(
+def expired_list() -> ApiError:
+    """410: a list of exactly this resourceVersion cannot be had any more."""
+    return ApiError(410, "The resourceVersion for the provided list is too old.")
+
+
+def expired_continue(token: str) -> ApiError:
+    """410: the state that a list was begun with is gone; `token` goes on with that of now."""
+    error = ApiError(
         410,
-        "The provided continue parameter is too old to display a consistent list result. You must start a new list "
-        "without the continue parameter.",
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+        "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
+        "results.",
     )
+    error.status["metadata"] = {"continue": token}
+    return error
 
 
 def too_large_resource_version(asked: int, current: int) -> ApiError:

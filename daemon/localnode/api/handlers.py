@@ -158,7 +158,9 @@ class Handlers:
     def _list_body(self, request: Request, page: Page) -> bytes:
         meta: Object = {"resourceVersion": str(page.revision)}
         if page.token:
-            meta |= {"continue": page.token, "remainingItemCount": page.remaining}
+            meta["continue"] = page.token
+        if page.remaining is not None:
+            meta["remainingItemCount"] = page.remaining
         kind = request.kind
         match request.form.form:
             case Form.TABLE:

@@ -188,6 +188,19 @@ class Store:
             found.append(event)
         return found[::-1]
 
+    def at(self, key: str, revision: int) -> dict[Name, Stored]:
+        """All objects under a key as they were at a resourceVersion. Raises ApiError 410 as `since` does."""
+        changes = self.since(key, revision)
+        if not changes:
+            return self.objects(key)
+        then = dict(self.objects(key))
+        for event in reversed(changes):
+            if event.old is not None:
+                then[event.old.name] = event.old
+            elif event.new is not None:
+                del then[event.new.name]
+        return then
+
     def compact(self, revision: int | None = None) -> None:
         """Forget the history up to a resourceVersion (by default, all of it), as etcd's compaction does."""
         self._floor = max(self._floor, self.revision if revision is None else revision)
