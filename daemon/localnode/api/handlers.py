@@ -113,11 +113,6 @@ class Handlers:
             case "list":
                 page = self._listing.page(request.kind, request.route.namespace, request.query)
                 return Answer(200, self._list_body(request, page))
-            case "create" if request.route.subresource == "binding":
-                await self._writes.bind(request.target, request.json(), request.asking())
-                return Answer(
-                    201, dumps({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
-                )
             case "create":
                 asking = request.asking()
                 stored = await self._writes.create(request.target, request.json(), asking)
@@ -131,10 +126,8 @@ class Handlers:
                 make = patch_maker(request.kind, request.content_type, request.body)
                 stored = await self._writes.update(request.target, make, asking)
                 return self._object(request, stored, 200, asking.warnings)
-            case "delete":
-                return await self._delete(request)
             case _:
-                return await self._delete_collection(request)
+                return await self._delete(request)
 
     def _get(self, request: Request) -> Answer:
         stored = self._store.get(request.kind.key, request.target.key)
@@ -192,19 +185,6 @@ class Handlers:
             del details["group"]
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
         return Answer(200, dumps(status))
-
-    async def _delete_collection(self, request: Request) -> Answer:
-        asking = request.asking()
-        options = delete_options(request.json() if request.body else None, request.query.get("gracePeriodSeconds"))
-        page = self._listing.page(request.kind, request.route.namespace, request.query)
-        for stored in page.items:
-            namespace, name = stored.name
-            try:
-                await self._deletion.delete(Target(request.kind, namespace, name), options, asking)
-            except ApiError as error:
-                if error.code != 404:
-                    raise
-        return Answer(200, self._list_body(request, page))
 
 
 def _items(kind: Kind, items: Iterable[Stored]) -> Iterable[bytes]:

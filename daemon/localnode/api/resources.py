@@ -17,7 +17,6 @@ POD = Kind(
     status=True,
     generation=True,
     graceful=True,
-    bindable=True,
     returns_deleted=True,
     columns=printers.POD,
     fields=_fields(

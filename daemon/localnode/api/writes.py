@@ -15,7 +15,7 @@ from daemon.localnode.api.admission import ANONYMOUS, Admission, AdmissionReques
 from daemon.localnode.api.errors import ApiError, Cause, bad_request
 from daemon.localnode.api.kinds import Kind
 from daemon.localnode.api.meta import check_shape, metadata_causes, name_causes, new_metadata, updated_metadata
-from daemon.localnode.api.objects import Object, dig, metadata, rfc3339
+from daemon.localnode.api.objects import Object, metadata, rfc3339
 from daemon.localnode.api.resources import NAMESPACE
 from daemon.localnode.api.store import Changed, Store, Stored
 
@@ -146,36 +146,6 @@ class Writes:
             self.store.delete(kind.key, old)
             return Stored(new, self.store.revision)
         return self.store.put(kind.key, old, new)
-
-    async def bind(self, target: Target, body: Any, asking: Asking) -> None:
-        """Assign a pod to a node, as a scheduler does, by a Binding. Raises ApiError."""
-        node = dig(body, "target", "name")
-        if not isinstance(node, str) or not node:
-            raise target.invalid([Cause("target.name", "Required value", "FieldValueRequired")])
-        for _ in range(_ATTEMPTS):
-            old = self.store.get(target.kind.key, target.key)
-            if old is None:
-                raise target.missing()
-            assigned = dig(old.obj, "spec", "nodeName")
-            if assigned:
-                raise target.conflict(f'pod {target.name} is already assigned to node "{assigned}"')
-            scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": rfc3339(self.clock())}
-            status = old.obj.get("status") or {}
-            conditions = [c for c in status.get("conditions") or [] if c.get("type") != "PodScheduled"]
-            new = {
-                **old.obj,
-                "spec": {**old.obj["spec"], "nodeName": node},
-                "status": {**status, "conditions": [*conditions, scheduled]},
-            }
-            if self.admission.validating:
-                await self.admission.validate(asking.to(Operation.UPDATE, target, old.obj, new))
-            try:
-                if not asking.dry_run:
-                    self.store.put(target.kind.key, old, new)
-            except Changed:
-                continue
-            return
-        raise target.conflict()
 
     def _require_namespace(self, target: Target) -> None:
         """A namespaced object needs its namespace, and one that is not being deleted (NamespaceLifecycle)."""

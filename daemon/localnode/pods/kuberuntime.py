@@ -7,7 +7,6 @@ interface: sandboxes, images, creating and removing.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,7 +15,7 @@ from grpc.aio import AioRpcError, UnaryUnaryMultiCallable, insecure_channel
 
 from cri_stubs import api_pb2, api_pb2_grpc
 from daemon.core.recreate.observation import ExecResult
-from daemon.cri.errors import not_implemented, translate
+from daemon.cri.errors import translate
 from daemon.kubelet.labels import (
     ANNOTATION_GRACE,
     ANNOTATION_PORTS,
@@ -289,25 +288,6 @@ class KubeRuntime:
         request = api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=whole)
         answer = await self._call(self._runtime.ExecSync, request, CALL_SECONDS + whole)
         return ExecResult(answer.exit_code, answer.stdout, answer.stderr)
-
-    async def events(self) -> AsyncIterator[str]:
-        """UIDs of pods with a container that has changed; ends where the stream ends or breaks.
-
-        Raises:
-            NotImplementedError: the runtime has no events (containerd 1.6).
-            RuntimeUnavailableError, RuntimeCallError: the stream broke.
-        """
-        # The one call without a deadline: a quiet node has no events, and a broken connection ends the stream.
-        stream = self._runtime.GetContainerEvents(api_pb2.GetEventsRequest())
-        try:
-            async for event in stream:
-                yield event.pod_sandbox_status.metadata.uid
-        except AioRpcError as error:
-            if not_implemented(error):
-                raise NotImplementedError(f"{self.endpoint} has no container events") from error
-            raise translate(error, "GetContainerEvents", self.endpoint) from error
-        finally:
-            stream.cancel()
 
     async def _call(
         self,

@@ -265,18 +265,6 @@ async def test_a_pod_with_finalizers_needs_both(api: Api) -> None:
     assert (await api.get(PODS + "/web")).status == 404
 
 
-async def test_delete_collection(api: Api) -> None:
-    for name in "abc":
-        finalizers = ["example.com/a"] if name == "c" else []
-        await api.post(CRRS, crr(name, labels={"set": "x" if name != "a" else "y"}, finalizers=finalizers))
-    reply = await api.delete(CRRS + "?labelSelector=set%3Dx")
-    assert [item["metadata"]["name"] for item in reply.body["items"]] == ["b", "c"]
-    left = (await api.get(CRRS)).body["items"]
-    assert [(item["metadata"]["name"], "deletionTimestamp" in item["metadata"]) for item in left] == [
-        ("a", False), ("c", True)
-    ]  # fmt: skip
-
-
 async def test_a_namespace_takes_its_content_with_it(api: Api) -> None:
     await api.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
     content = {"secrets": {"metadata": {"name": "s"}}, "pods": pod()}
@@ -292,19 +280,6 @@ async def test_a_namespace_takes_its_content_with_it(api: Api) -> None:
     assert (await api.get("/api/v1/namespaces/team")).status == 404
     assert (await api.delete("/api/v1/namespaces/kube-public")).status == 200
     assert (await api.get("/api/v1/namespaces/kube-public")).status == 404
-
-
-async def test_binding_assigns_the_node_once(api: Api) -> None:
-    await api.post(PODS, pod(node=""))
-    binding = {"target": {"kind": "Node", "name": "n7"}}
-    assert (await api.post(PODS + "/web/binding", {"target": {}})).status == 422
-    assert (await api.post(PODS + "/none/binding", binding)).status == 404
-    assert (await api.post(PODS + "/web/binding?dryRun=All", binding)).status == 201
-    assert (await api.post(PODS + "/web/binding", binding)).status == 201
-    bound = (await api.get(PODS + "/web")).body
-    assert bound["spec"]["nodeName"] == "n7"
-    assert bound["status"]["conditions"][0]["type"] == "PodScheduled"
-    assert (await api.post(PODS + "/web/binding", binding)).status == 409
 
 
 async def test_admission_mutates_then_validates(api: Api) -> None:
@@ -326,13 +301,11 @@ async def test_admission_mutates_then_validates(api: Api) -> None:
     await api.patch(CRRS + "/r/status", {"status": {"phase": "Pending"}})
     await api.delete(CRRS + "/r")
     await api.post(PODS, pod(node=""))
-    await api.post(PODS + "/web/binding", {"target": {"name": "n1"}})
     assert seen == [
         (Operation.CREATE, "", False, "system-anonymous"),
         (Operation.UPDATE, "status", True, "system-anonymous"),
         (Operation.DELETE, "", True, ""),
         (Operation.CREATE, "", False, ""),
-        (Operation.UPDATE, "binding", True, ""),
     ]
 
 
