@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from daemon.core.api.time import rfc3339
 from daemon.localnode.api import errors
 from daemon.localnode.api.admission import ANONYMOUS, Admission, AdmissionRequest, Operation, User
 from daemon.localnode.api.errors import ApiError, Cause, bad_request
 from daemon.localnode.api.kinds import Kind
 from daemon.localnode.api.meta import check_shape, metadata_causes, name_causes, new_metadata, updated_metadata
-from daemon.localnode.api.objects import Object, metadata, rfc3339
+from daemon.localnode.api.objects import Object, metadata
 from daemon.localnode.api.resources import NAMESPACE
 from daemon.localnode.api.store import Changed, Store, Stored
 

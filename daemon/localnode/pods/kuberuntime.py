@@ -18,6 +18,8 @@ from daemon.core.recreate.observation import ExecResult
 from daemon.cri.errors import translate
 from daemon.kubelet.labels import (
     ANNOTATION_GRACE,
+    ANNOTATION_HASH,
+    ANNOTATION_MESSAGE_PATH,
     ANNOTATION_PORTS,
     ANNOTATION_PRE_STOP,
     ANNOTATION_RESTART_COUNT,
@@ -33,8 +35,6 @@ CALL_SECONDS = 120.0
 PULL_SECONDS = 600.0
 """Kubelet puts no end to a pull; a local node does, so that no call is without one."""
 
-ANNOTATION_HASH = "io.kubernetes.container.hash"
-ANNOTATION_MESSAGE_PATH = "io.kubernetes.container.terminationMessagePath"
 LABEL_NODE = "localnode.crrd/node"
 """On the sandboxes of a local node: it never touches a sandbox without its own name on it."""
 

@@ -5,34 +5,21 @@ its mode nor an IP is compared; and it keeps no record of the resources that a c
 restarted for theirs.
 """
 
-from typing import Protocol
-
 from cri_stubs import api_pb2
 from daemon.kubelet.actions import PodActions
 from daemon.kubelet.hash.container_hash import container_hash
 from daemon.kubelet.pod_actions import end_pod, pod_actions
 from daemon.kubelet.runtime_status import ContainerState, ContainerStatus, PodRuntimeStatus, SandboxStatus
 from daemon.localnode.pods import spec as podspec
-from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod
+from daemon.localnode.pods.kuberuntime import RuntimePod
 from daemon.localnode.pods.spec import Json
+from daemon.localnode.pods.status import Health
 
 _STATES = {
     api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
     api_pb2.CONTAINER_RUNNING: ContainerState.RUNNING,
     api_pb2.CONTAINER_EXITED: ContainerState.EXITED,
 }
-
-
-class Health(Protocol):
-    """What the probes found."""
-
-    def started(self, spec: Json, container: RuntimeContainer) -> bool:
-        """Whether a running container has started."""
-        ...
-
-    def failed(self, container_id: str) -> str:
-        """The probe for which a container has to be restarted, "startup" or "liveness"; "" for none."""
-        ...
 
 
 def hash_of(spec: Json, version: str) -> str:

@@ -1,12 +1,12 @@
 """The local API server's view of a CRD's schema, and what the project's own CRD says."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from daemon.localnode.api.crds import crd_path, field_path, kinds_of, load_crd
-from daemon.localnode.api.printers import now_utc
 from daemon.localnode.api.schema import Schema
 
 CRD = load_crd(crd_path())
@@ -199,10 +199,10 @@ def test_columns() -> None:
         **spec(),
     }
     assert [column.name for column in KIND.columns] == ["PHASE", "POD", "NODE", "AGE"]
-    phase, pod, node, age = (column.value(obj, now_utc()) for column in KIND.columns)
+    phase, pod, node, age = (column.value(obj, datetime.now(UTC)) for column in KIND.columns)
     assert (phase, pod, node) == (None, "web", "n1")
     assert age.endswith(("y", "d"))
-    assert KIND.columns[3].value({}, now_utc()) is None
+    assert KIND.columns[3].value({}, datetime.now(UTC)) is None
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,6 @@ def test_a_column_of_numbers_and_one_that_leads_nowhere() -> None:
     version["selectableFields"] = [{"jsonPath": ".spec.podName"}]
     (kind,) = kinds_of({**crd, "spec": {**crd["spec"], "versions": [version, {**version, "served": False}]}})
     obj = {"n": 3, "l": [{"n": 1}, {"n": 2}]}
-    assert [column.value(obj, now_utc()) for column in kind.columns] == [3, None]
+    assert [column.value(obj, datetime.now(UTC)) for column in kind.columns] == [3, None]
     assert not kind.status
     assert kind.fields == {"spec.podName": ("spec", "podName")}
