@@ -85,9 +85,10 @@ def no_such_path() -> ApiError:
     return ApiError(404, "the server could not find the requested resource", details={})
 
 
-def already_exists(group: str, plural: str, name: str) -> ApiError:
-    """409 AlreadyExists: an object of that name exists, maybe one that is being deleted."""
+def already_exists(group: str, plural: str, name: str, *, going: bool) -> ApiError:
+    """409 AlreadyExists: an object of that name exists, maybe one that is being deleted (`going`)."""
     message = f'{_qualified(group, plural)} "{name}" already exists'
+    message = f"object is being deleted: {message}" if going else message
     return ApiError(409, message, reason="AlreadyExists", details=_details(group, plural, name))
 
 

