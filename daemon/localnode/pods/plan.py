@@ -1,4 +1,4 @@
-"""From what the runtime and the probes say of a pod to what kubelet does next about it, which `daemon.forecast` knows.
+"""From what the runtime and the probes say of a pod to what kubelet does next about it, which `daemon.kubelet` knows.
 
 Nothing is decided here: this only puts one side's words into the other's. A local node has no pod network, so neither
 its mode nor an IP is compared; and it keeps no record of the resources that a container was given, so nothing is ever
