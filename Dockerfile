@@ -2,7 +2,7 @@
 # Two stages: wheels are built with all tools at hand, then installed where there are none.
 #   docker build -t crrd:0.1.0 .
 #   docker build --build-arg BASE_IMAGE=my-python:3.12 --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) -t crrd .
-# Nothing but the package index is reached.
+# Nothing but the package index is reached. The local node of `crrd demo` stays outside, see .dockerignore.
 ARG BASE_IMAGE=python:3.13-slim
 
 FROM ${BASE_IMAGE} AS build
@@ -13,7 +13,6 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY daemon daemon
 COPY cri_stubs cri_stubs
-COPY manifests/base/crd.yaml manifests/base/crd.yaml
 RUN pip wheel --no-cache-dir --wheel-dir /wheels .
 
 FROM ${BASE_IMAGE}

@@ -1,4 +1,4 @@
-"""`crrd demo`: flags; what is shown is `daemon.localnode.demo`, which the daemons' image leaves out."""
+"""`crrd demo`: flags; what is shown is `daemon.localnode.demo`, which the image leaves out."""
 
 import argparse
 
@@ -31,5 +31,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from daemon.localnode.demo import run_demo  # noqa: PLC0415 - for this command alone
     except ImportError as error:
-        raise ConfigurationError(f"the local node is not installed here ({error}): pip install 'crrd[demo]'") from error
+        raise ConfigurationError(
+            f"the local node is not here ({error}); to have it: pip install 'crrd[demo]'"
+        ) from error
     return run_demo(cri_endpoints=args.cri_endpoint or [], image=args.image, keep=args.keep)

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import signal
-import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,10 +28,8 @@ from daemon.localnode.api.errors import ApiError
 from daemon.localnode.api.faults import Fault, Faults, Match
 from daemon.localnode.api.front import Front, make_request
 from daemon.localnode.api.handlers import Handlers
-from daemon.localnode.api.journal import Journal
 from daemon.localnode.api.kinds import Kind, Registry
 from daemon.localnode.api.listing import Cache, Listing
-from daemon.localnode.api.objects import Object
 from daemon.localnode.api.routing import Call
 from daemon.localnode.api.store import Store
 from daemon.localnode.api.watching import Watches
@@ -57,14 +54,10 @@ class ApiServer:
 
     def __init__(
         self,
-        host: str = "127.0.0.1",
         port: int = 0,
         crds: Sequence[Path | Mapping[str, Any]] | None = None,
         *,
         tokens: Mapping[str, User] | None = None,
-        anonymous: bool = True,
-        ssl_context: ssl.SSLContext | None = None,
-        state_file: Path | None = None,
         bookmark_seconds: float = 60,
         watch_seconds: float = 3600,
         expired_as_event: bool = True,
@@ -75,13 +68,9 @@ class ApiServer:
         """Prepare a server.
 
         Args:
-            host: address to listen on.
-            port: port to listen on; 0 for any free one, which stays the same when the server is started again.
+            port: port of 127.0.0.1 to listen on; 0 for any free one, which stays the same when started again.
             crds: CRDs to begin with, as files or objects; None for this project's own.
             tokens: bearer tokens, each with the user it stands for; without any, tokens are not looked at.
-            anonymous: whether requests without a token are served.
-            ssl_context: serve HTTPS with it.
-            state_file: where objects and resourceVersions outlive the process.
             bookmark_seconds: how often watches that ask for bookmarks get one.
             watch_seconds: how long a watch lasts that does not say so itself.
             expired_as_event: a watch from a resourceVersion that is too old is answered with an ERROR event in a 200
@@ -90,53 +79,39 @@ class ApiServer:
             log: called with every request once its status is known (a watch: when it begins).
             clock: the present time, for the objects' timestamps and the Date header.
         """
-        self._host = host
         self._port = port
         self._crds = [load_crd(crd) for crd in ([crd_path()] if crds is None else crds)]
-        self._ssl = ssl_context
         self.store = Store(history)
         self.registry = Registry(resources.BUILTIN)
         self.admission = Admission()
         self._webhooks = Webhooks(self.store)
         self._webhooks.take_part(self.admission)
         self._faults = Faults()
-        self._journal = Journal(state_file, self.store) if state_file else None
         self._cache = Cache(self.store)
         self._watches = Watches(self.store, self._cache, clock, bookmark_seconds, watch_seconds, expired_as_event)
-        self._listing = Listing(self.store, self._cache)
         writes = Writes(self.store, self.admission, clock)
         deletion = Deletion(writes, self.registry)
         self._controllers = Controllers(self.store, self.registry, writes, deletion)
         self._front = Front(
             registry=self.registry,
-            handlers=Handlers(writes, deletion, self._listing),
+            handlers=Handlers(writes, deletion, Listing(self.store, self._cache)),
             watches=self._watches,
             faults=self._faults,
             clock=clock,
             tokens=dict(tokens or {}),
-            anonymous=anonymous,
             log=log,
         )
         self._runner: web.ServerRunner | None = None
-        self._loaded = False
 
     # Life
 
     async def start(self) -> None:
-        """Load the state, make sure of the CRDs and the namespaces that are always there, and listen."""
-        if not self._loaded:
-            self._loaded = True
-            self._controllers.follow_crds()
-            if self._journal is not None:
-                self._journal.load()
-            self._controllers.follow_deletions()
-        if self._journal is not None:
-            self._journal.follow()
+        """Make sure of the CRDs and the namespaces that are always there, and listen."""
         await self._controllers.lay_ground(self._crds)
         server = web.Server(self._front.handle, request_factory=make_request, handler_cancellation=True)
         self._runner = web.ServerRunner(server, shutdown_timeout=1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=self._ssl)
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
         await site.start()
         self._port = self._runner.addresses[0][1]
 
@@ -149,8 +124,6 @@ class ApiServer:
             await self._runner.cleanup()
             self._runner = None
         await self._webhooks.close()
-        if self._journal is not None:
-            self._journal.close()
 
     async def __aenter__(self) -> "ApiServer":
         await self.start()
@@ -167,19 +140,16 @@ class ApiServer:
     @property
     def url(self) -> str:
         """Where clients reach the server."""
-        return f"{'https' if self._ssl else 'http'}://{self._host}:{self._port}"
+        return f"http://127.0.0.1:{self._port}"
 
-    def kubeconfig(self, path: Path, *, token: str | None = None, ca_file: Path | None = None) -> Path:
+    def kubeconfig(self, path: Path, *, token: str | None = None) -> Path:
         """Write a kubeconfig file for this server; returns its path. The server must have been started."""
-        cluster: Object = {"server": self.url}
-        if ca_file is not None:
-            cluster["certificate-authority"] = str(ca_file)
         user = {"token": token} if token else {}
         context = {"cluster": "local", "user": "local", "namespace": "default"}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "local", "cluster": cluster}],
+            "clusters": [{"name": "local", "cluster": {"server": self.url}}],
             "users": [{"name": "local", "user": user}],
             "contexts": [{"name": "local", "context": context}],
             "current-context": "local",
@@ -192,9 +162,6 @@ class ApiServer:
     def compact(self) -> None:
         """Forget all history: watches and continued lists from before get 410 Expired. Running watches go on."""
         self.store.compact()
-        self._listing.forget_pages()
-        if self._journal is not None:
-            self._journal.compacted()
 
     def drop_connections(self) -> None:
         """Abort every open connection, as a crash or a network failure would; new ones are taken as before."""
@@ -266,20 +233,12 @@ def _parser() -> argparse.ArgumentParser:
         "in another shell: KUBECONFIG=/tmp/kubeconfig kubectl get crr -A",
     )
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0, the default, takes any free one")
-    parser.add_argument("--state", type=Path, metavar="FILE", help="keep objects and resourceVersions in this file, "
-                        "so that a server started again with it goes on where this one ends")  # fmt: skip
     parser.add_argument("--kubeconfig-out", type=Path, metavar="FILE", help="write a kubeconfig file for this server")
-    parser.add_argument("--bookmark-seconds", type=float, default=60, metavar="N",
-                        help="how often watches get a bookmark (default 60)")  # fmt: skip
-    parser.add_argument("--crd", type=Path, action="append", metavar="FILE",
-                        help="CRD to serve, may be repeated (default: ContainerRecreateRequest's)")  # fmt: skip
     return parser
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    server = ApiServer(
-        port=options.port, crds=options.crd, state_file=options.state, bookmark_seconds=options.bookmark_seconds
-    )
+    server = ApiServer(port=options.port)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -71,7 +71,6 @@ class Kubelet:
         backoff_maximum_seconds: float = backoff.MAXIMUM_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
         relist_seconds: float = RELIST_SECONDS,
-        events: bool = False,
         version: str = KUBELET_VERSION,
     ) -> None:
         """Start nothing yet.
@@ -85,7 +84,6 @@ class Kubelet:
             backoff_maximum_seconds: Where that ends (kubelet's crashLoopBackOff.maxContainerRestartPeriod).
             retry_seconds: Wait after a failure that has no back-off of its own.
             relist_seconds: Period of the relist.
-            events: Whether to follow the runtime's container events too, as kubelet's feature EventedPLEG does.
             version: The kubelet's version, whose rules it follows and which the Node tells.
         """
         self.node_name = node_name
@@ -96,7 +94,6 @@ class Kubelet:
         self._backoff = backoff.BackOff(backoff_seconds, backoff_maximum_seconds)
         self._retry_seconds = retry_seconds
         self._relist_seconds = relist_seconds
-        self._events = events
         self._workers: dict[str, PodWorker] = {}
         self._known: dict[str, frozenset[tuple[str, int]]] = {}
         self._ended: set[str] = set()
@@ -139,8 +136,6 @@ class Kubelet:
         self._spawn(self._watch_pods())
         await self._listed.wait()
         self._spawn(self._relist_forever(runtime))
-        if self._events:
-            self._spawn(self._follow_events(runtime))
 
     async def stop(self) -> None:
         """Leave everything as it is and end."""
@@ -246,18 +241,6 @@ class Kubelet:
                 _log.info("orphaned_pod", pod=f"{sandbox.pod_namespace}/{sandbox.pod_name}", uid=sandbox.pod_uid)
                 self._begin(_remembered(sandbox)).object_gone()
 
-    async def _follow_events(self, runtime: KubeRuntime) -> None:
-        while True:
-            try:
-                async for uid in runtime.events():
-                    self._wake(uid)
-            except NotImplementedError as error:
-                _log.info("no_container_events", error=str(error))
-                return
-            except (RuntimeUnavailableError, RuntimeCallError) as error:
-                _log.warning("container_events_broke", node=self.node_name, error=str(error))
-            await asyncio.sleep(self._relist_seconds)
-
 
 def node_object(name: str, kubelet_version: str, runtime_version: str) -> Json:
     """The Node as kubelet registers it: ready, with room for 110 pods."""
@@ -329,7 +312,6 @@ async def _run(arguments: argparse.Namespace) -> None:
             arguments.root,
             backoff_seconds=arguments.backoff,
             relist_seconds=arguments.relist,
-            events=arguments.events,
         )
         starting = asyncio.create_task(kubelet.start())
         try:
@@ -359,7 +341,6 @@ def main() -> int:
     parser.add_argument(
         "--relist", type=float, default=RELIST_SECONDS, help="seconds between two relists (default: %(default)s)"
     )
-    parser.add_argument("--events", action="store_true", help="follow the runtime's container events too")
     asyncio.run(_run(parser.parse_args()))
     return 0
 

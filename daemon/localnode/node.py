@@ -47,12 +47,11 @@ class LocalAccess:
 class RuntimeProcess:
     """The runtime of plain processes in a process of its own, so that it can die while its containers run on."""
 
-    def __init__(self, root: Path, socket: Path, *, events: bool) -> None:
+    def __init__(self, root: Path, socket: Path) -> None:
         """Start nothing yet; the arguments are `ProcessRuntime`'s."""
         self.endpoint = f"unix://{socket}"
         self._socket = socket
         self._command = [sys.executable, "-m", "daemon.localnode.runtime", "--root", str(root), "--socket", str(socket)]
-        self._command += [] if events else ["--no-events"]
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -91,8 +90,6 @@ class LocalNode:
         node_name: str = "local-node",
         cri_endpoint: str = "",
         runtime_process: bool = False,
-        runtime_events: bool = True,
-        kubelet_events: bool = False,
         backoff_seconds: float = backoff.CONTAINER_INITIAL_SECONDS,
         backoff_maximum_seconds: float = backoff.MAXIMUM_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
@@ -107,8 +104,6 @@ class LocalNode:
             node_name: The node's name in the API.
             cri_endpoint: A CRI runtime to use, `unix:///...`; "" for one of plain processes of its own.
             runtime_process: Run that one in a process of its own; see `kill_runtime`.
-            runtime_events: Whether that one has container events.
-            kubelet_events: Whether the kubelet follows the runtime's events, beside the relist.
             backoff_seconds: See `Kubelet`, as for the next three.
             backoff_maximum_seconds: See there.
             retry_seconds: See there.
@@ -125,11 +120,7 @@ class LocalNode:
             self.cri_endpoint = cri_endpoint
         else:
             folder, socket = self.root / "runtime", self.root / "cri.sock"
-            self.runtime = (
-                RuntimeProcess(folder, socket, events=runtime_events)
-                if runtime_process
-                else ProcessRuntime(folder, socket, events=runtime_events)
-            )
+            self.runtime = RuntimeProcess(folder, socket) if runtime_process else ProcessRuntime(folder, socket)
             self.cri_endpoint = self.runtime.endpoint
         self._make_kubelet: Callable[[KubeClient], Kubelet] = lambda client: Kubelet(
             client,
@@ -140,7 +131,6 @@ class LocalNode:
             backoff_maximum_seconds=backoff_maximum_seconds,
             retry_seconds=retry_seconds,
             relist_seconds=relist_seconds,
-            events=kubelet_events,
         )
         self._client: KubeClient | None = None
         self._kubelet: Kubelet | None = None

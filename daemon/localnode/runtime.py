@@ -5,7 +5,7 @@ signals and timeouts are real, isolation is not (see `containers.rootfs` for how
 container is watched by a process of its own (`containers.shim`), so the runtime can be killed and started again, and
 finds its containers running. What it knows is in its root directory, which one runtime at a time can use.
 
-Run as `python -m daemon.localnode.runtime --root DIR --socket PATH [--no-events]`. SIGTERM and SIGINT end it
+Run as `python -m daemon.localnode.runtime --root DIR --socket PATH`. SIGTERM and SIGINT end it
 together with all its containers; after SIGKILL they go on and wait for the next start.
 """
 
@@ -28,7 +28,7 @@ from daemon.localnode.containers.events import EventHub
 from daemon.localnode.containers.images import ImageService
 from daemon.localnode.containers.registry import Registry
 from daemon.localnode.containers.rpc import handlers
-from daemon.localnode.containers.service import EventingRuntimeService, RuntimeService
+from daemon.localnode.containers.service import RuntimeService
 from daemon.localnode.containers.shim_process import python_command, python_environment
 
 MAX_SOCKET_PATH = 107
@@ -38,19 +38,15 @@ MAX_SOCKET_PATH = 107
 class ProcessRuntime:
     """The runtime: `await start()`, use the socket, `await stop()`."""
 
-    def __init__(self, root: Path, socket: Path, name: str = "crrd-local", events: bool = True) -> None:
+    def __init__(self, root: Path, socket: Path) -> None:
         """Start nothing yet.
 
         Args:
             root: directory for the runtime's state, made if need be.
             socket: where to listen; a socket left over there is replaced.
-            name: the runtime's name, as in front of container IDs in the API.
-            events: whether to serve GetContainerEvents.
         """
         self.root = root.absolute()
         self.socket = socket.absolute()
-        self.name = name
-        self._events = events
         self._hub = EventHub()
         self._registry = Registry(self.root, self._publish)
         self._server: grpc.aio.Server | None = None
@@ -75,11 +71,7 @@ class ProcessRuntime:
         images = ImageService(self.root)
         images.load()
         self._registry.load()
-        runtime = (
-            EventingRuntimeService(self._registry, self.name, self._hub, namespaced=namespaced)
-            if self._events
-            else RuntimeService(self._registry, self.name, namespaced=namespaced)
-        )
+        runtime = RuntimeService(self._registry, self._hub, namespaced=namespaced)
         self.socket.parent.mkdir(parents=True, exist_ok=True)
         if self.socket.exists() and stat.S_ISSOCK(self.socket.stat().st_mode):
             self.socket.unlink()
@@ -161,10 +153,8 @@ def main() -> int:
     )
     parser.add_argument("--root", type=Path, required=True, help="directory for the runtime's state")
     parser.add_argument("--socket", type=Path, required=True, help="where to listen")
-    parser.add_argument("--name", default="crrd-local", help="the runtime's name (default: %(default)s)")
-    parser.add_argument("--no-events", action="store_true", help="answer GetContainerEvents with UNIMPLEMENTED")
     arguments = parser.parse_args()
-    runtime = ProcessRuntime(arguments.root, arguments.socket, arguments.name, events=not arguments.no_events)
+    runtime = ProcessRuntime(arguments.root, arguments.socket)
     try:
         asyncio.run(_serve(runtime))
     except OSError as error:

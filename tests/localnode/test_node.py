@@ -38,7 +38,7 @@ async def test_a_node_that_cannot_start_takes_down_what_had_started() -> None:
 
 
 async def test_a_foreign_runtime_is_waited_for_and_never_killed(tmp_path: Path) -> None:
-    runtime = RuntimeProcess(tmp_path / "runtime", tmp_path / "cri.sock", events=True)
+    runtime = RuntimeProcess(tmp_path / "runtime", tmp_path / "cri.sock")
     node = LocalNode(tmp_path / "n", cri_endpoint=runtime.endpoint)
     starting = asyncio.create_task(node.start())
     try:

@@ -151,9 +151,9 @@ async def connected(socket: Path) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def serving(directory: Path, *, name: str = "crrd-local", events: bool = True) -> AsyncIterator[Client]:
+async def serving(directory: Path) -> AsyncIterator[Client]:
     """A client of a runtime of its own, which ends together with its containers."""
-    runtime = ProcessRuntime(directory / "root", directory / "cri.sock", name=name, events=events)
+    runtime = ProcessRuntime(directory / "root", directory / "cri.sock")
     await runtime.start()
     try:
         async with connected(runtime.socket) as client:

@@ -25,14 +25,8 @@ class Controllers:
         self._registry = registry
         self._writes = writes
         self._deletion = deletion
-
-    def follow_crds(self) -> None:
-        """Serve what the CRDs define, from the next change of the store on."""
-        self._store.subscribe(CRD.key, self._crd_changed)
-
-    def follow_deletions(self) -> None:
-        """Complete deletions, from the next one on."""
-        self._store.subscribe(None, self._changed)
+        store.subscribe(CRD.key, self._crd_changed)
+        store.subscribe(None, self._changed)
 
     async def lay_ground(self, crds: Sequence[Object]) -> None:
         """Make sure of the usual namespaces and of these CRDs."""
@@ -41,16 +35,8 @@ class Controllers:
             if self._store.get(NAMESPACE.key, ("", name)) is None:
                 await self._writes.create(Target(NAMESPACE), {"metadata": {"name": name}}, asking)
         for crd in crds:
-            await self._ensure(crd, asking)
-
-    async def _ensure(self, crd: Object, asking: Asking) -> None:
-        name = metadata(crd)["name"]
-        present = self._store.get(CRD.key, ("", name))
-        if present is None:
-            await self._writes.create(Target(CRD), crd, asking)
-            return
-        meta = {**metadata(crd), "resourceVersion": metadata(present.obj)["resourceVersion"]}
-        await self._writes.update(Target(CRD, name=name), lambda _old: {**crd, "metadata": meta}, asking)
+            if self._store.get(CRD.key, ("", metadata(crd)["name"])) is None:
+                await self._writes.create(Target(CRD), crd, asking)
 
     def _crd_changed(self, event: Event) -> None:
         if event.new is not None:

@@ -1,5 +1,6 @@
 """From a CustomResourceDefinition to the kinds that it defines; and where the project's own one is found."""
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import Any
 import yaml
 
 from daemon.localnode.api.errors import Cause
-from daemon.localnode.api.jsonpath import compile_path
 from daemon.localnode.api.kinds import Column, Kind
 from daemon.localnode.api.objects import Object, dig, metadata
 from daemon.localnode.api.printers import AGE, age_since
@@ -89,7 +89,7 @@ def kinds_of(crd: Object) -> tuple[Kind, ...]:
             unconditional_update=False,
             columns=tuple(_column(column) for column in version.get("additionalPrinterColumns") or ()) or (AGE,),
             fields={
-                field["jsonPath"].removeprefix("."): tuple(field["jsonPath"].removeprefix(".").split("."))
+                field["jsonPath"].removeprefix("."): field_path(field["jsonPath"])
                 for field in version.get("selectableFields") or ()
             },
             schema=Schema(version["schema"]["openAPIV3Schema"]),
@@ -99,17 +99,20 @@ def kinds_of(crd: Object) -> tuple[Kind, ...]:
     )
 
 
+def field_path(path: str) -> tuple[str, ...]:
+    """The field names of a JSONPath, dots in names escaped; a path that is more than names leads nowhere here."""
+    return tuple(name.replace("\\.", ".") for name in re.split(r"(?<!\\)\.", path.removeprefix(".")))
+
+
 def _column(column: Mapping[str, Any]) -> Column:
-    find = compile_path(column["jsonPath"])
+    path = field_path(column["jsonPath"])
     kind = column.get("type", "string")
 
     def value(obj: Object, now: datetime) -> Any:
-        found = find(obj)
-        if kind == "date":
-            return age_since(found, now) if found is not None else None
-        if isinstance(found, list):
-            return ",".join(map(str, found))
-        return found if found is None or kind != "string" else str(found)
+        found = dig(obj, *path)
+        if found is None or kind not in ("date", "string"):
+            return found
+        return age_since(found, now) if kind == "date" else str(found)
 
     return Column(
         column["name"], value, kind, column.get("format", ""), column.get("priority", 0), column.get("description", "")

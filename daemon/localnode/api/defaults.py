@@ -8,10 +8,10 @@ import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from daemon.core.api.types import DEFAULT_GRACE_SECONDS
 from daemon.localnode.api.errors import Cause
 from daemon.localnode.api.objects import Object, dig, metadata
 
-DEFAULT_GRACE_SECONDS = 30
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 _POD: Mapping[str, Any] = {

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from daemon.core.api.time import parse_time, rfc3339
+from daemon.core.api.types import DEFAULT_GRACE_SECONDS
 from daemon.localnode.api.admission import Operation
-from daemon.localnode.api.defaults import DEFAULT_GRACE_SECONDS
 from daemon.localnode.api.errors import bad_request
 from daemon.localnode.api.kinds import Registry
-from daemon.localnode.api.objects import Object, dig, metadata, parse_rfc3339, rfc3339, with_metadata
+from daemon.localnode.api.objects import Object, dig, metadata, with_metadata
 from daemon.localnode.api.store import Changed, Stored
 from daemon.localnode.api.writes import Asking, Target, Writes
 
@@ -103,7 +104,7 @@ class Deletion:
             had = meta.get("deletionGracePeriodSeconds") or 0
             if had and (options.grace_seconds is None or period >= had):
                 return obj
-            began = parse_rfc3339(meta["deletionTimestamp"])
+            began = parse_time(meta["deletionTimestamp"])
             if began is not None:
                 moment = began - timedelta(seconds=had - period)
         if period == 0 and not meta.get("finalizers"):

@@ -10,7 +10,7 @@ from daemon.localnode.api.openapi import openapi_document
 MAJOR, MINOR = "1", "36"
 """The Kubernetes version whose behaviour is followed."""
 
-_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _STATUS_VERBS = ["get", "patch", "update"]
 
 
@@ -108,7 +108,4 @@ def _entries(kind: Kind) -> list[Object]:
     entries = [entry]
     if kind.status:
         entries.append({"name": f"{kind.plural}/status", "singularName": "", **common, "verbs": _STATUS_VERBS})
-    if kind.bindable:
-        binding = {**common, "kind": "Binding", "verbs": ["create"]}
-        entries.append({"name": f"{kind.plural}/binding", "singularName": "", **binding})
     return entries

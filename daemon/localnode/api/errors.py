@@ -85,9 +85,10 @@ def no_such_path() -> ApiError:
     return ApiError(404, "the server could not find the requested resource", details={})
 
 
-def already_exists(group: str, plural: str, name: str) -> ApiError:
-    """409 AlreadyExists: an object of that name exists, maybe one that is being deleted."""
+def already_exists(group: str, plural: str, name: str, *, going: bool) -> ApiError:
+    """409 AlreadyExists: an object of that name exists, maybe one that is being deleted (`going`)."""
     message = f'{_qualified(group, plural)} "{name}" already exists'
+    message = f"object is being deleted: {message}" if going else message
     return ApiError(409, message, reason="AlreadyExists", details=_details(group, plural, name))
 
 
@@ -129,13 +130,21 @@ def expired(asked: int, oldest: int) -> ApiError:
     return ApiError(410, f"too old resource version: {asked} ({oldest})")
 
 
-def expired_continue() -> ApiError:
-    """410: the list that a continue token belongs to is gone."""
-    return ApiError(
+def expired_list() -> ApiError:
+    """410: a list of exactly this resourceVersion cannot be had any more."""
+    return ApiError(410, "The resourceVersion for the provided list is too old.")
+
+
+def expired_continue(token: str) -> ApiError:
+    """410: the state that a list was begun with is gone; `token` goes on with that of now."""
+    error = ApiError(
         410,
-        "The provided continue parameter is too old to display a consistent list result. You must start a new list "
-        "without the continue parameter.",
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+        "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
+        "results.",
     )
+    error.status["metadata"] = {"continue": token}
+    return error
 
 
 def too_large_resource_version(asked: int, current: int) -> ApiError:

@@ -42,7 +42,6 @@ class Front:
     clock: Callable[[], datetime]
     tokens: Mapping[str, User] = field(default_factory=dict)
     """Bearer tokens; where there are none, tokens are not looked at."""
-    anonymous: bool = True
     log: Callable[[Call], None] | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -98,7 +97,7 @@ class Front:
         return self._json(200, dumps(found))
 
     def _user(self, request: web.BaseRequest) -> User:
-        """Who asks. Raises ApiError 401 for an unknown token, and for none where one is needed."""
+        """Who asks. Raises ApiError 401 for an unknown token."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.tokens:
             user = self.tokens.get(token.strip())
@@ -109,8 +108,6 @@ class Front:
                 if AUTHENTICATED_GROUP in user.groups
                 else replace(user, groups=(*user.groups, AUTHENTICATED_GROUP))
             )
-        if not self.anonymous:
-            raise ApiError(401, "Unauthorized")
         return ANONYMOUS
 
     def _headers(self) -> dict[str, str]:

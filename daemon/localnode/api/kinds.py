@@ -62,8 +62,6 @@ class Kind:
     """A PUT may leave out metadata.resourceVersion."""
     graceful: bool = False
     """Deleting only marks the object, until its kubelet deletes it with a grace period of 0 (pods)."""
-    bindable: bool = False
-    """There is a binding subresource, by which a scheduler assigns a node (pods)."""
     contains: bool = False
     """Objects of other kinds lie in it, and go with it (namespaces)."""
     returns_deleted: bool = False

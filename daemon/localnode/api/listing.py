@@ -6,19 +6,15 @@ are fed from. It is always current here, unless it is held back to show what a s
 
 import asyncio
 import base64
-import secrets
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from daemon.localnode.api import errors
-from daemon.localnode.api.errors import bad_request
+from daemon.localnode.api.errors import Cause, bad_request
 from daemon.localnode.api.kinds import Kind
+from daemon.localnode.api.objects import dumps, loads
 from daemon.localnode.api.selectors import Predicate, both, field_selector, label_selector
 from daemon.localnode.api.store import Name, Store, Stored
-
-_KEPT_LISTS = 64
-"""How many lists wait for their next page; the oldest is forgotten first and then answers 410."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +24,8 @@ class Page:
     items: list[Stored]
     revision: int
     token: str = ""
-    remaining: int = 0
+    remaining: int | None = None
+    """How many items are still to come; None where nothing is, or where a selector leaves it open."""
 
 
 class Cache:
@@ -77,54 +74,93 @@ def parse_revision(text: str) -> int:
     return int(text or "0")
 
 
+def check_options(query: Mapping[str, str]) -> None:
+    """Refuse what does not go together in a list's query. Raises ApiError 422.
+
+    Source: `ValidateListOptions` in k8s.io/apimachinery's pkg/apis/meta/internalversion/validation.
+    """
+    match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
+    if not match:
+        return
+    found = []
+    if not version:
+        found.append("Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided")
+    if query.get("continue"):
+        found.append("Forbidden: resourceVersionMatch is forbidden when continue is provided")
+    if match not in ("Exact", "NotOlderThan"):
+        found.append(f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""')
+    if match == "Exact" and version == "0":
+        found.append('Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+    if found:
+        causes = [Cause("resourceVersionMatch", text, "FieldValueForbidden") for text in found]
+        raise errors.invalid("meta.k8s.io", "ListOptions", "", causes)
+
+
 class Listing:
-    """Lists the objects of one store."""
+    """Lists the objects of one store, of now or of any resourceVersion that its history still reaches.
+
+    Which state a list shows and whether it comes in pages is as in Kubernetes 1.36, with the watch cache that every
+    API server has: `ShouldDelegateList` and `computeListLimit` in k8s.io/apiserver's pkg/storage/cacher.
+    """
 
     def __init__(self, store: Store, cache: Cache) -> None:
         self._store = store
         self._cache = cache
-        self._waiting: OrderedDict[str, Page] = OrderedDict()
-
-    def forget_pages(self) -> None:
-        """Compaction: lists that were begun cannot be continued."""
-        self._waiting.clear()
 
     def page(self, kind: Kind, namespace: str, query: Mapping[str, str]) -> Page:
         """The objects that a list request asks for. Raises ApiError."""
+        check_options(query)
         limit = int(query["limit"]) if query.get("limit", "").isdigit() else 0
-        token = query.get("continue", "")
+        if query.get("resourceVersion") == "0":
+            limit = 0  # out of the watch cache, which gives all that it has, whatever the limit
+        token, after = query.get("continue", ""), ("", "")
         if token:
-            waiting = self._waiting.pop(token, None)
-            if waiting is None:
-                raise errors.expired_continue()
-            return self._cut(waiting.items, waiting.revision, limit)
-        revision, objects = self._state(kind, query)
+            revision, objects, after = self._continued(kind, query, token)
+        else:
+            revision, objects = self._state(kind, query, limit)
         selects = selection(kind, namespace, query)
-        chosen = [
-            stored for _, stored in sorted(objects.items()) if selects is None or selects(stored.obj)
+        items = [
+            stored for name, stored in sorted(objects.items()) if name > after and (not selects or selects(stored.obj))
         ]  # sorted by namespace and name, as etcd's keys are
-        return self._cut(chosen, revision, limit)
+        if not limit or len(items) <= limit:
+            return Page(items, revision)
+        selected = query.get("labelSelector") or query.get("fieldSelector")
+        remaining = None if selected else len(items) - limit
+        return Page(items[:limit], revision, _token(revision, items[limit - 1].name), remaining)
 
-    def _state(self, kind: Kind, query: Mapping[str, str]) -> tuple[int, dict[Name, Stored]]:
-        text = query.get("resourceVersion", "")
-        asked, match = parse_revision(text), query.get("resourceVersionMatch", "")
-        if match not in ("", "Exact", "NotOlderThan") or (match and not text):
-            raise bad_request(f"resourceVersionMatch {match!r} is forbidden or unknown here")
+    def _state(self, kind: Kind, query: Mapping[str, str], limit: int) -> tuple[int, dict[Name, Stored]]:
+        text, match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
+        asked = parse_revision(text)
         if asked > self._store.revision:
             raise errors.too_large_resource_version(asked, self._store.revision)
-        if match == "Exact" and asked != self._store.revision:
-            raise errors.expired(asked, self._store.revision)
-        if text and match != "Exact":
+        if match == "Exact" or (asked and limit and not match):  # the latter since before there was a match to name
+            if asked < self._store.floor(kind.key):
+                raise errors.expired_list()
+            return asked, self._store.at(kind.key, asked)
+        if text:
             revision, objects = self._cache.state(kind.key)
             if revision >= asked:
                 return revision, objects
         return self._store.revision, self._store.objects(kind.key)
 
-    def _cut(self, items: list[Stored], revision: int, limit: int) -> Page:
-        if not limit or len(items) <= limit:
-            return Page(items, revision)
-        token = base64.urlsafe_b64encode(secrets.token_bytes(24)).decode()
-        self._waiting[token] = Page(items[limit:], revision)
-        while len(self._waiting) > _KEPT_LISTS:
-            self._waiting.popitem(last=False)
-        return Page(items[:limit], revision, token, len(items) - limit)
+    def _continued(self, kind: Kind, query: Mapping[str, str], token: str) -> tuple[int, dict[Name, Stored], Name]:
+        """The state that a list was begun with, and the last name that has been shown of it."""
+        if query.get("resourceVersion") not in (None, "", "0"):
+            raise bad_request("specifying resource version is not allowed when using continue")
+        try:
+            revision, namespace, name = loads(base64.urlsafe_b64decode(token))
+        except ValueError:
+            raise bad_request("invalid continue token: continue key is not valid") from None
+        if revision == _LATEST:
+            revision = self._store.revision
+        if revision < self._store.floor(kind.key):
+            raise errors.expired_continue(_token(_LATEST, (namespace, name)))
+        return revision, self._store.at(kind.key, revision), (namespace, name)
+
+
+_LATEST = -1
+"""In a continue token: go on with the state of now, whatever was shown before."""
+
+
+def _token(revision: int, last: Name) -> str:
+    return base64.urlsafe_b64encode(dumps([revision, *last])).decode()

@@ -24,6 +24,9 @@ _SYSTEM_FIELDS = (
     "resourceVersion", "selfLink", "uid",
 )  # fmt: skip
 """Set by the server alone; what a write says of them is not taken over."""
+METADATA_FIELDS = frozenset(
+    {*_SYSTEM_FIELDS, "annotations", "finalizers", "generateName", "labels", "managedFields", "ownerReferences"}
+)
 
 
 def check_shape(kind: Kind, obj: Any, namespace: str) -> Object:

@@ -6,7 +6,6 @@ parts that stay. That is what lets readers, watchers and writers share objects w
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 Object = dict[str, Any]
@@ -27,20 +26,6 @@ def loads(text: bytes | str) -> Any:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"invalid character in number: {constant}")
-
-
-def rfc3339(moment: datetime) -> str:
-    """A moment as `metav1.Time` writes it: UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_rfc3339(text: str) -> datetime | None:
-    """The moment that an RFC 3339 text names, None if it names none."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else None
 
 
 def metadata(obj: Mapping[str, Any]) -> Object:

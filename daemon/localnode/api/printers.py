@@ -1,10 +1,11 @@
 """The columns that `kubectl get` shows for built-in kinds, as the API server's `pkg/printers` computes them."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from daemon.core.api.time import parse_time
 from daemon.localnode.api.kinds import Column
-from daemon.localnode.api.objects import Object, dig, metadata, parse_rfc3339
+from daemon.localnode.api.objects import Object, dig, metadata
 
 UNKNOWN = "<unknown>"
 NONE = "<none>"
@@ -37,7 +38,7 @@ def human_duration(seconds: float) -> str:
 
 def age_since(text: Any, now: datetime) -> str:
     """The age of an RFC 3339 time."""
-    moment = parse_rfc3339(text) if isinstance(text, str) else None
+    moment = parse_time(text) if isinstance(text, str) else None
     return UNKNOWN if moment is None else human_duration((now - moment).total_seconds())
 
 
@@ -156,9 +157,3 @@ SERVICE = (
     AGE,
 )
 LEASE = (_field("Holder", "spec", "holderIdentity", missing=""), AGE)
-PLAIN = (AGE,)
-
-
-def now_utc() -> datetime:
-    """The present time."""
-    return datetime.now(UTC)

@@ -1,5 +1,7 @@
 """The built-in kinds that the local API server knows: a table. A further kind is one more row."""
 
+from typing import Any
+
 from daemon.localnode.api import crds, defaults, printers
 from daemon.localnode.api.kinds import Kind
 from daemon.localnode.api.selectors import FieldLabels
@@ -17,7 +19,6 @@ POD = Kind(
     status=True,
     generation=True,
     graceful=True,
-    bindable=True,
     returns_deleted=True,
     columns=printers.POD,
     fields=_fields(
@@ -56,143 +57,57 @@ CRD = Kind(
     rules=crds.crd_rules,
 )
 
-_REGISTRATION = "admissionregistration.k8s.io"
-_RBAC = "rbac.authorization.k8s.io"
+
+def _kind(group: str, kind: str, short_name: str = "", **special: Any) -> Kind:
+    """A kind that is special in a few ways at the most."""
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    names = (short_name,) if short_name else ()
+    return Kind(
+        group=group, kind=kind, plural=plural.lower(), short_names=names, **{"columns": (printers.AGE,), **special}
+    )
+
+
+_APPS, _RBAC, _REGISTRATION = "apps", "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+_WORKLOAD: dict[str, Any] = {"categories": ("all",), "status": True, "generation": True}
+_ROLE: dict[str, Any] = {"path_names": True, "columns": (printers.CREATED,)}
+_ADMISSION: dict[str, Any] = {
+    "categories": ("api-extensions",), "namespaced": False, "generation": True, "unconditional_update": False,
+}  # fmt: skip
 
 BUILTIN: tuple[Kind, ...] = (
     POD,
     NAMESPACE,
     CRD,
-    Kind(
-        kind="Node",
-        plural="nodes",
-        short_names=("no",),
-        namespaced=False,
-        status=True,
-        status_on_create=True,
-        columns=printers.NODE,
+    _kind(
+        "", "Node", "no", namespaced=False, status=True, status_on_create=True, columns=printers.NODE,
         fields=_fields("spec.unschedulable"),
     ),
-    Kind(
-        kind="Event",
-        plural="events",
-        short_names=("ev",),
-        columns=printers.EVENT,
+    _kind(
+        "", "Event", "ev", columns=printers.EVENT,
         fields=_fields(
-            "involvedObject.kind",
-            "involvedObject.namespace",
-            "involvedObject.name",
-            "involvedObject.uid",
-            "involvedObject.apiVersion",
-            "involvedObject.resourceVersion",
-            "involvedObject.fieldPath",
-            "reason",
-            "reportingComponent",
-            "source.component",
-            "type",
+            "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
+            "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
+            "reason", "reportingComponent", "source.component", "type",
         ),
     ),
-    Kind(
-        kind="Secret",
-        plural="secrets",
-        columns=printers.SECRET,
-        fields=_fields("type"),
-        complete=defaults.complete_secret,
+    _kind(
+        "", "Secret", columns=printers.SECRET, fields=_fields("type"), complete=defaults.complete_secret,
         rules=defaults.immutable_data,
     ),
-    Kind(
-        kind="ConfigMap",
-        plural="configmaps",
-        short_names=("cm",),
-        columns=printers.CONFIG_MAP,
-        rules=defaults.immutable_data,
-    ),
-    Kind(
-        kind="Service",
-        plural="services",
-        short_names=("svc",),
-        categories=("all",),
-        status=True,
-        returns_deleted=True,
-        columns=printers.SERVICE,
-    ),
-    Kind(kind="ServiceAccount", plural="serviceaccounts", short_names=("sa",), columns=printers.PLAIN),
-    Kind(
-        group="coordination.k8s.io",
-        kind="Lease",
-        plural="leases",
-        unconditional_update=False,
-        columns=printers.LEASE,
-    ),
-    Kind(
-        group="apps",
-        kind="DaemonSet",
-        plural="daemonsets",
-        short_names=("ds",),
-        categories=("all",),
-        status=True,
-        generation=True,
-        columns=printers.PLAIN,
-    ),
-    Kind(
-        group="apps",
-        kind="Deployment",
-        plural="deployments",
-        short_names=("deploy",),
-        categories=("all",),
-        status=True,
-        generation=True,
-        columns=printers.PLAIN,
-    ),
-    Kind(
-        group="policy",
-        kind="PodDisruptionBudget",
-        plural="poddisruptionbudgets",
-        short_names=("pdb",),
-        status=True,
-        generation=True,
-        columns=printers.PLAIN,
-    ),
-    Kind(
-        group="networking.k8s.io",
-        kind="NetworkPolicy",
-        plural="networkpolicies",
-        short_names=("netpol",),
-        generation=True,
-        columns=printers.PLAIN,
-    ),
-    *(
-        Kind(
-            group=_REGISTRATION,
-            kind=kind,
-            plural=plural,
-            categories=("api-extensions",),
-            namespaced=False,
-            generation=True,
-            unconditional_update=False,
-            columns=printers.PLAIN,
-        )
-        for kind, plural in (
-            ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
-            ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
-            ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
-            ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
-        )
-    ),
-    *(
-        Kind(
-            group=_RBAC,
-            kind=kind,
-            plural=plural,
-            namespaced=namespaced,
-            path_names=True,
-            columns=(printers.CREATED,),
-        )
-        for kind, plural, namespaced in (
-            ("Role", "roles", True),
-            ("RoleBinding", "rolebindings", True),
-            ("ClusterRole", "clusterroles", False),
-            ("ClusterRoleBinding", "clusterrolebindings", False),
-        )
-    ),
-)
+    _kind("", "ConfigMap", "cm", columns=printers.CONFIG_MAP, rules=defaults.immutable_data),
+    _kind("", "Service", "svc", categories=("all",), status=True, returns_deleted=True, columns=printers.SERVICE),
+    _kind("", "ServiceAccount", "sa"),
+    _kind("coordination.k8s.io", "Lease", unconditional_update=False, columns=printers.LEASE),
+    _kind(_APPS, "DaemonSet", "ds", **_WORKLOAD),
+    _kind(_APPS, "Deployment", "deploy", **_WORKLOAD),
+    _kind("policy", "PodDisruptionBudget", "pdb", status=True, generation=True),
+    _kind("networking.k8s.io", "NetworkPolicy", "netpol", generation=True),
+    _kind(_REGISTRATION, "MutatingWebhookConfiguration", **_ADMISSION),
+    _kind(_REGISTRATION, "ValidatingWebhookConfiguration", **_ADMISSION),
+    _kind(_REGISTRATION, "ValidatingAdmissionPolicy", **_ADMISSION),
+    _kind(_REGISTRATION, "ValidatingAdmissionPolicyBinding", **_ADMISSION),
+    _kind(_RBAC, "Role", **_ROLE),
+    _kind(_RBAC, "RoleBinding", **_ROLE),
+    _kind(_RBAC, "ClusterRole", namespaced=False, **_ROLE),
+    _kind(_RBAC, "ClusterRoleBinding", namespaced=False, **_ROLE),
+)  # fmt: skip

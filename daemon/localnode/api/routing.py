@@ -14,7 +14,7 @@ class Call:
     """One request, as logs and fault injection see it."""
 
     verb: str
-    """Kubernetes' verb: get, list, watch, create, update, patch, delete, deletecollection; else the HTTP method."""
+    """Kubernetes' verb: get, list, watch, create, update, patch, delete; else the HTTP method."""
     path: str
     group: str = ""
     resource: str = ""
@@ -29,7 +29,7 @@ class Call:
     @property
     def writes(self) -> bool:
         """Whether this is a request that could change something."""
-        return self.verb in ("create", "update", "patch", "delete", "deletecollection")
+        return self.verb in ("create", "update", "patch", "delete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,9 @@ def find_route(registry: Registry, method: str, path: str, query: Mapping[str, s
     verb = _verb(method, name, query)
     route = Route(verb, path, kind, namespace, name, subresource)
     if subresource:
-        allowed = {"status": kind.status, "binding": kind.bindable}.get(subresource, False)
-        verbs = ("create",) if subresource == "binding" else ("get", "update", "patch")
-        if not allowed:
+        if subresource != "status" or not kind.status:
             raise no_such_path()
-        if verb not in verbs:
+        if verb not in ("get", "update", "patch"):
             raise _not_allowed()
     elif verb == "create" and (name or (kind.namespaced and not in_namespace)):
         raise _not_allowed()
@@ -102,8 +100,8 @@ def _verb(method: str, name: str, query: Mapping[str, str]) -> str:
             return "update"
         case "PATCH" if name:
             return "patch"
-        case "DELETE":
-            return "delete" if name else "deletecollection"
+        case "DELETE" if name:
+            return "delete"
         case _:
             raise _not_allowed()
 

@@ -12,8 +12,9 @@ from typing import Any, cast
 import jsonschema
 from jsonschema.protocols import Validator
 
+from daemon.core.api.time import parse_time
 from daemon.localnode.api.errors import Cause
-from daemon.localnode.api.objects import Object, dig, dumps, parse_rfc3339
+from daemon.localnode.api.objects import Object, dig, dumps
 
 _INT32, _INT64 = 2**31, 2**63
 _ROOT_FIELDS = ("apiVersion", "kind", "metadata")
@@ -32,7 +33,7 @@ def _int64(value: object) -> bool:
 
 @_formats.checks("date-time")
 def _date_time(value: object) -> bool:
-    return not isinstance(value, str) or parse_rfc3339(value) is not None
+    return not isinstance(value, str) or parse_time(value) is not None
 
 
 def _required(

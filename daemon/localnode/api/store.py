@@ -145,7 +145,7 @@ class Store:
             raise Changed
         revision = self.revision + 1
         new = Stored(with_metadata(obj, resourceVersion=str(revision)), revision)
-        self.apply(Event(key, revision, old, new))
+        self._apply(Event(key, revision, old, new))
         return new
 
     def delete(self, key: str, old: Stored) -> Stored:
@@ -153,11 +153,10 @@ class Store:
         if self.get(key, old.name) is not old:
             raise Changed
         event = Event(key, self.revision + 1, old, None)
-        self.apply(event)
+        self._apply(event)
         return event.object(DELETED)
 
-    def apply(self, event: Event) -> None:
-        """Let a change happen that has been worked out (or that a journal remembers)."""
+    def _apply(self, event: Event) -> None:
         objects = self._objects.setdefault(event.key, {})
         if event.new is not None:
             objects[event.new.name] = event.new
@@ -188,12 +187,23 @@ class Store:
             found.append(event)
         return found[::-1]
 
-    def compact(self, revision: int | None = None) -> None:
-        """Forget the history up to a resourceVersion (by default, all of it), as etcd's compaction does."""
-        self._floor = max(self._floor, self.revision if revision is None else revision)
-        for history in self._history.values():
-            while history and history[0].revision <= self._floor:
-                history.popleft()
+    def at(self, key: str, revision: int) -> dict[Name, Stored]:
+        """All objects under a key as they were at a resourceVersion. Raises ApiError 410 as `since` does."""
+        changes = self.since(key, revision)
+        if not changes:
+            return self.objects(key)
+        then = dict(self.objects(key))
+        for event in reversed(changes):
+            if event.old is not None:
+                then[event.old.name] = event.old
+            elif event.new is not None:
+                del then[event.new.name]
+        return then
+
+    def compact(self) -> None:
+        """Forget the history, as etcd's compaction does."""
+        self._floor = self.revision
+        self._history.clear()
 
     def subscribe(self, key: str | None, subscriber: Subscriber) -> Callable[[], None]:
         """Tell `subscriber` of every change under a key (None: of all) from now on; returns how to end that."""

@@ -46,6 +46,10 @@ class Watches:
             text = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
             cause = Cause("sendInitialEvents", text, "FieldValueForbidden")
             raise invalid("meta.k8s.io", "ListOptions", "", [cause])
+        if query.get("resourceVersionMatch"):
+            text = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            cause = Cause("resourceVersionMatch", text, "FieldValueForbidden")
+            raise invalid("meta.k8s.io", "ListOptions", "", [cause])
         watch = Watch(self, kind, selection(kind, namespace, query), form, query)
         watch.begin(parse_revision(query.get("resourceVersion", "")))
         return watch
@@ -74,11 +78,16 @@ class Watch:
         self._pending: deque[bytes] = deque()
         self._awake = asyncio.Event()
         self._ending = False
+        self._after = 0
         self._stop_listening: Callable[[], None] = lambda: None
 
     def begin(self, revision: int) -> None:
-        """Take note of everything after a resourceVersion, or, where that is 0, of what there is and what comes."""
+        """Take note of everything after a resourceVersion, or, where that is 0, of what there is and what comes.
+
+        A resourceVersion that is yet to come is no error, here as in Kubernetes: nothing is said until it has passed.
+        """
         store, key = self._watches.store, self._kind.key
+        self._after = revision
         if revision == 0:
             revision, objects = self._watches.cache.state(key)
             for stored in objects.values():
@@ -103,7 +112,7 @@ class Watch:
 
     def _note(self, event: Event) -> None:
         kind = event.seen_through(self._selects)
-        if kind is None or self._ending:
+        if kind is None or self._ending or event.revision <= self._after:
             return
         if len(self._pending) >= _MOST_PENDING:
             self.end()
@@ -155,7 +164,8 @@ class Watch:
                 lines = b"".join(self._pending)
                 self._pending.clear()
                 if self._bookmarks and not self._ending and (now >= bookmark or over):
-                    lines += self._bookmark()
+                    if self._watches.store.revision > self._after:
+                        lines += self._bookmark()
                     bookmark = now + self._watches.bookmark_seconds
                     timers.append(loop.call_at(bookmark, self._awake.set))
                     del timers[1:-1]

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import aiohttp
+import jsonpatch
 
 from daemon.localnode.api.admission import Admission, AdmissionRequest
 from daemon.localnode.api.errors import ApiError
-from daemon.localnode.api.json_patch import apply_json_patch
 from daemon.localnode.api.objects import Object, dig, metadata
 from daemon.localnode.api.store import Store
 
@@ -58,7 +58,7 @@ class Webhooks:
         for webhook in self._asked(MUTATING, request):
             answer = await self._call(webhook, request, new)
             if answer and answer.get("patch"):
-                new = apply_json_patch(new, json.loads(base64.b64decode(answer["patch"])))
+                new = jsonpatch.apply_patch(new, json.loads(base64.b64decode(answer["patch"])))
         return new
 
     async def _validate(self, request: AdmissionRequest) -> None:

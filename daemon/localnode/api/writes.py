@@ -10,12 +10,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from daemon.core.api.time import rfc3339
 from daemon.localnode.api import errors
 from daemon.localnode.api.admission import ANONYMOUS, Admission, AdmissionRequest, Operation, User
 from daemon.localnode.api.errors import ApiError, Cause, bad_request
 from daemon.localnode.api.kinds import Kind
-from daemon.localnode.api.meta import check_shape, metadata_causes, name_causes, new_metadata, updated_metadata
-from daemon.localnode.api.objects import Object, dig, metadata, rfc3339
+from daemon.localnode.api.meta import (
+    METADATA_FIELDS,
+    check_shape,
+    metadata_causes,
+    name_causes,
+    new_metadata,
+    updated_metadata,
+)
+from daemon.localnode.api.objects import Object, metadata
 from daemon.localnode.api.resources import NAMESPACE
 from daemon.localnode.api.store import Changed, Store, Stored
 
@@ -92,8 +100,7 @@ class Writes:
         """A new object, as it is stored. Raises ApiError."""
         kind = target.kind
         obj = self._decode(target, check_shape(kind, body, target.namespace), asking)
-        if metadata(obj).get("resourceVersion"):
-            raise bad_request("resourceVersion should not be set on objects to be created")
+        version = metadata(obj).get("resourceVersion")
         if kind.namespaced:
             self._require_namespace(target)
         if self.admission.mutating:
@@ -108,8 +115,12 @@ class Writes:
         obj = kind.on_create(obj)
         if self.admission.validating:
             await self.admission.validate(asking.to(Operation.CREATE, target, None, obj))
-        if self.store.get(kind.key, target.key) is not None:
-            raise errors.already_exists(kind.group, kind.plural, target.name)
+        if version:  # the real server's storage says so, whose errors nobody translates
+            raise ApiError(500, "resourceVersion should not be set on objects to be created")
+        present = self.store.get(kind.key, target.key)
+        if present is not None:
+            going = bool(metadata(present.obj).get("deletionTimestamp"))
+            raise errors.already_exists(kind.group, kind.plural, target.name, going=going)
         return Stored(obj, 0) if asking.dry_run else self.store.put(kind.key, None, obj)
 
     async def update(self, target: Target, make: Make, asking: Asking, *, put: bool = False) -> Stored:
@@ -147,36 +158,6 @@ class Writes:
             return Stored(new, self.store.revision)
         return self.store.put(kind.key, old, new)
 
-    async def bind(self, target: Target, body: Any, asking: Asking) -> None:
-        """Assign a pod to a node, as a scheduler does, by a Binding. Raises ApiError."""
-        node = dig(body, "target", "name")
-        if not isinstance(node, str) or not node:
-            raise target.invalid([Cause("target.name", "Required value", "FieldValueRequired")])
-        for _ in range(_ATTEMPTS):
-            old = self.store.get(target.kind.key, target.key)
-            if old is None:
-                raise target.missing()
-            assigned = dig(old.obj, "spec", "nodeName")
-            if assigned:
-                raise target.conflict(f'pod {target.name} is already assigned to node "{assigned}"')
-            scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": rfc3339(self.clock())}
-            status = old.obj.get("status") or {}
-            conditions = [c for c in status.get("conditions") or [] if c.get("type") != "PodScheduled"]
-            new = {
-                **old.obj,
-                "spec": {**old.obj["spec"], "nodeName": node},
-                "status": {**status, "conditions": [*conditions, scheduled]},
-            }
-            if self.admission.validating:
-                await self.admission.validate(asking.to(Operation.UPDATE, target, old.obj, new))
-            try:
-                if not asking.dry_run:
-                    self.store.put(target.kind.key, old, new)
-            except Changed:
-                continue
-            return
-        raise target.conflict()
-
     def _require_namespace(self, target: Target) -> None:
         """A namespaced object needs its namespace, and one that is not being deleted (NamespaceLifecycle)."""
         namespace = self.store.get(NAMESPACE.key, ("", target.namespace))
@@ -184,14 +165,22 @@ class Writes:
             raise errors.not_found("", "namespaces", target.namespace)
         if metadata(namespace.obj).get("deletionTimestamp"):
             why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
-            raise errors.forbidden(target.kind.group, target.kind.plural, target.name, why)
+            error = errors.forbidden(target.kind.group, target.kind.plural, target.name, why)
+            text = f"namespace {target.namespace} is being terminated"
+            cause = {"reason": "NamespaceTerminating", "message": text, "field": "metadata.namespace"}
+            error.status["details"]["causes"] = [cause]
+            raise error
 
     def _decode(self, target: Target, obj: Object, asking: Asking) -> Object:
         """The object with its kind's defaults and without unknown fields."""
-        schema = target.kind.schema
-        if schema is None:
-            return target.kind.complete(obj)
-        obj, dropped = schema.complete(obj)
+        meta = metadata(obj)
+        dropped = [f"metadata.{name}" for name in meta if name not in METADATA_FIELDS]
+        obj = {**obj, "metadata": {name: value for name, value in meta.items() if name in METADATA_FIELDS}}
+        if target.kind.schema is None:
+            obj = target.kind.complete(obj)
+        else:
+            obj, unknown = target.kind.schema.complete(obj)
+            dropped += unknown
         texts = [f'unknown field "{path}"' for path in dropped]
         if texts and asking.strict:
             name = target.kind.kind
@@ -215,24 +204,26 @@ class Writes:
 def _check_conditions(target: Target, given: Object, old: Object, *, put: bool) -> None:
     """The name, uid and resourceVersion that the new object carries, against the present one.
 
-    A wrong uid is a Conflict in a PUT and Invalid in a patch: the real server has it so, since only the former makes
-    it a precondition of the write.
+    Only in a PUT is a uid a condition of the write. In a patch another uid is an invalid change, once the version is
+    right; and not even that for the status of a custom resource, where all metadata of the patch is passed over.
+    Source: `Update` in k8s.io/apiserver's pkg/registry/generic/registry/store.go, and status_strategy.go in
+    k8s.io/apiextensions-apiserver's pkg/registry/customresource.
     """
     if given.get("name") != target.name:
         raise bad_request(
             f"the name of the object ({given.get('name', '')}) does not match the name on the URL ({target.name})"
         )
-    uid, version = given.get("uid"), given.get("resourceVersion")
-    if uid and uid != old["uid"]:
-        if put:
-            raise target.conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}")
-        raise target.invalid([Cause("metadata.uid", f'Invalid value: "{uid}": field is immutable')])
+    uid, version = given.get("uid") or old["uid"], given.get("resourceVersion")
+    if put and uid != old["uid"]:
+        raise target.conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}")
     if version in (None, "", "0"):
         if not target.kind.unconditional_update:
             text = "Invalid value: 0x0: must be specified for an update"
             raise target.invalid([Cause("metadata.resourceVersion", text)])
     elif version != old["resourceVersion"]:
         raise target.conflict()
+    if uid != old["uid"] and not (target.kind.custom and target.subresource == "status"):
+        raise target.invalid([Cause("metadata.uid", f'Invalid value: "{uid}": field is immutable')])
 
 
 def prepare_update(target: Target, new: Object, old: Object) -> Object:

@@ -14,20 +14,23 @@ from daemon.localnode.containers.errors import invalid
 from daemon.localnode.containers.events import EventHub
 from daemon.localnode.containers.registry import Registry
 
+NAME = "crrd-local"
+"""The runtime's name, as in front of container IDs in the API."""
+
 
 class RuntimeService:
     """The calls. `registry` and `hub` are made by the owner, which also feeds the hub."""
 
-    def __init__(self, registry: Registry, name: str, *, namespaced: bool) -> None:
+    def __init__(self, registry: Registry, hub: EventHub, *, namespaced: bool) -> None:
         self._registry = registry
-        self._name = name
+        self._hub = hub
         self._namespaced = namespaced
         self._starts: set[asyncio.Task[None]] = set()
 
     async def version(self, _request: api_pb2.VersionRequest) -> api_pb2.VersionResponse:
         """Answer Version."""
         return api_pb2.VersionResponse(
-            version="0.1.0", runtime_name=self._name, runtime_version=__version__, runtime_api_version="v1"
+            version="0.1.0", runtime_name=NAME, runtime_version=__version__, runtime_api_version="v1"
         )
 
     async def status(self, _request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
@@ -103,8 +106,10 @@ class RuntimeService:
         return api_pb2.StartContainerResponse()
 
     async def stop_container(self, request: api_pb2.StopContainerRequest) -> api_pb2.StopContainerResponse:
-        """Answer StopContainer."""
-        await self._registry.container(request.container_id).stop(request.timeout)
+        """Answer StopContainer; one that is not there has stopped: the CRI wants the call to be idempotent."""
+        container = self._registry.containers.get(request.container_id)
+        if container is not None:
+            await container.stop(request.timeout)
         return api_pb2.StopContainerResponse()
 
     async def remove_container(self, request: api_pb2.RemoveContainerRequest) -> api_pb2.RemoveContainerResponse:
@@ -143,23 +148,15 @@ class RuntimeService:
             exit_code=outcome.exit_code, stdout=bytes(outcome.output[1]), stderr=bytes(outcome.output[2])
         )
 
-    async def _remove(self, container: Container) -> None:
-        await container.stop(0)
-        if container.id in self._registry.containers:
-            self._registry.forget_container(container)
-            self._registry.changed(container, api_pb2.CONTAINER_DELETED_EVENT)
-
-
-class EventingRuntimeService(RuntimeService):
-    """The same with GetContainerEvents, which not every runtime has (containerd 1.6 does not)."""
-
-    def __init__(self, registry: Registry, name: str, hub: EventHub, *, namespaced: bool) -> None:
-        super().__init__(registry, name, namespaced=namespaced)
-        self._hub = hub
-
     async def get_container_events(
         self, _request: api_pb2.GetEventsRequest
     ) -> AsyncIterator[api_pb2.ContainerEventResponse]:
         """Answer GetContainerEvents."""
         async for event in self._hub.listen():
             yield event
+
+    async def _remove(self, container: Container) -> None:
+        await container.stop(0)
+        if container.id in self._registry.containers:
+            self._registry.forget_container(container)
+            self._registry.changed(container, api_pb2.CONTAINER_DELETED_EVENT)

@@ -12,6 +12,9 @@ from typing import Any
 from cri_stubs import api_pb2
 from daemon.kubelet.labels import (
     ANNOTATION_GRACE,
+    ANNOTATION_HASH,
+    ANNOTATION_MESSAGE_PATH,
+    ANNOTATION_MESSAGE_POLICY,
     ANNOTATION_PORTS,
     ANNOTATION_PRE_STOP,
     ANNOTATION_RESTART_COUNT,
@@ -21,10 +24,8 @@ from daemon.kubelet.labels import (
     LABEL_POD_UID,
 )
 from daemon.localnode.pods import spec as podspec
-from daemon.localnode.pods.kuberuntime import ANNOTATION_HASH, ANNOTATION_MESSAGE_PATH, LABEL_NODE
+from daemon.localnode.pods.kuberuntime import LABEL_NODE
 from daemon.localnode.pods.spec import Json
-
-ANNOTATION_MESSAGE_POLICY = "io.kubernetes.container.terminationMessagePolicy"
 
 MASKED_PATHS = (
     "/proc/asound",
@@ -99,8 +100,8 @@ def container_annotations(pod: Json, spec: Json, *, restart_count: int, containe
     annotations = {
         ANNOTATION_HASH: container_hash,
         ANNOTATION_RESTART_COUNT: str(restart_count),
-        ANNOTATION_MESSAGE_PATH: podspec.termination_message_path(spec),
-        ANNOTATION_MESSAGE_POLICY: podspec.termination_message_policy(spec),
+        ANNOTATION_MESSAGE_PATH: spec["terminationMessagePath"],
+        ANNOTATION_MESSAGE_POLICY: spec["terminationMessagePolicy"],
     }
     grace = pod["spec"].get("terminationGracePeriodSeconds")
     if grace is not None:

@@ -7,7 +7,6 @@ interface: sandboxes, images, creating and removing.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,9 +15,11 @@ from grpc.aio import AioRpcError, UnaryUnaryMultiCallable, insecure_channel
 
 from cri_stubs import api_pb2, api_pb2_grpc
 from daemon.core.recreate.observation import ExecResult
-from daemon.cri.errors import not_implemented, translate
+from daemon.cri.errors import translate
 from daemon.kubelet.labels import (
     ANNOTATION_GRACE,
+    ANNOTATION_HASH,
+    ANNOTATION_MESSAGE_PATH,
     ANNOTATION_PORTS,
     ANNOTATION_PRE_STOP,
     ANNOTATION_RESTART_COUNT,
@@ -34,8 +35,6 @@ CALL_SECONDS = 120.0
 PULL_SECONDS = 600.0
 """Kubelet puts no end to a pull; a local node does, so that no call is without one."""
 
-ANNOTATION_HASH = "io.kubernetes.container.hash"
-ANNOTATION_MESSAGE_PATH = "io.kubernetes.container.terminationMessagePath"
 LABEL_NODE = "localnode.crrd/node"
 """On the sandboxes of a local node: it never touches a sandbox without its own name on it."""
 
@@ -289,25 +288,6 @@ class KubeRuntime:
         request = api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=whole)
         answer = await self._call(self._runtime.ExecSync, request, CALL_SECONDS + whole)
         return ExecResult(answer.exit_code, answer.stdout, answer.stderr)
-
-    async def events(self) -> AsyncIterator[str]:
-        """UIDs of pods with a container that has changed; ends where the stream ends or breaks.
-
-        Raises:
-            NotImplementedError: the runtime has no events (containerd 1.6).
-            RuntimeUnavailableError, RuntimeCallError: the stream broke.
-        """
-        # The one call without a deadline: a quiet node has no events, and a broken connection ends the stream.
-        stream = self._runtime.GetContainerEvents(api_pb2.GetEventsRequest())
-        try:
-            async for event in stream:
-                yield event.pod_sandbox_status.metadata.uid
-        except AioRpcError as error:
-            if not_implemented(error):
-                raise NotImplementedError(f"{self.endpoint} has no container events") from error
-            raise translate(error, "GetContainerEvents", self.endpoint) from error
-        finally:
-            stream.cancel()
 
     async def _call(
         self,

@@ -1,11 +1,9 @@
-"""From what the runtime and the probes say of a pod to what kubelet does next about it, which `daemon.forecast` knows.
+"""From what the runtime and the probes say of a pod to what kubelet does next about it, which `daemon.kubelet` knows.
 
 Nothing is decided here: this only puts one side's words into the other's. A local node has no pod network, so neither
 its mode nor an IP is compared; and it keeps no record of the resources that a container was given, so nothing is ever
 restarted for theirs.
 """
-
-from typing import Protocol
 
 from cri_stubs import api_pb2
 from daemon.kubelet.actions import PodActions
@@ -13,26 +11,15 @@ from daemon.kubelet.hash.container_hash import container_hash
 from daemon.kubelet.pod_actions import end_pod, pod_actions
 from daemon.kubelet.runtime_status import ContainerState, ContainerStatus, PodRuntimeStatus, SandboxStatus
 from daemon.localnode.pods import spec as podspec
-from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod
+from daemon.localnode.pods.kuberuntime import RuntimePod
 from daemon.localnode.pods.spec import Json
+from daemon.localnode.pods.status import Health
 
 _STATES = {
     api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
     api_pb2.CONTAINER_RUNNING: ContainerState.RUNNING,
     api_pb2.CONTAINER_EXITED: ContainerState.EXITED,
 }
-
-
-class Health(Protocol):
-    """What the probes found."""
-
-    def started(self, spec: Json, container: RuntimeContainer) -> bool:
-        """Whether a running container has started."""
-        ...
-
-    def failed(self, container_id: str) -> str:
-        """The probe for which a container has to be restarted, "startup" or "liveness"; "" for none."""
-        ...
 
 
 def hash_of(spec: Json, version: str) -> str:

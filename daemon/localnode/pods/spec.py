@@ -1,4 +1,4 @@
-"""Reading a pod's JSON as kubelet does, with the defaults that a real API server would have filled in.
+"""Reading a pod's JSON as kubelet does; the API server has filled in the defaults.
 
 Ends where something is decided or built: this only answers questions about what the pod says.
 """
@@ -74,26 +74,6 @@ def being_deleted(pod: Json) -> bool:
 def phase(pod: Json) -> str:
     """The phase in the pod's status; Pending where none was written yet."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
-
-
-def pull_policy(spec: Json) -> str:
-    """The container's imagePullPolicy; by default Always for the tag latest, else IfNotPresent."""
-    given = spec.get("imagePullPolicy")
-    if given:
-        return str(given)
-    name = str(spec["image"]).rpartition("/")[2]
-    latest = "@" not in name and (":" not in name or name.endswith(":latest"))
-    return "Always" if latest else "IfNotPresent"
-
-
-def termination_message_path(spec: Json) -> str:
-    """The file in the container whose content becomes its termination message."""
-    return str(spec.get("terminationMessagePath") or "/dev/termination-log")
-
-
-def termination_message_policy(spec: Json) -> str:
-    """`File` or `FallbackToLogsOnError`."""
-    return str(spec.get("terminationMessagePolicy") or "File")
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:

@@ -142,7 +142,7 @@ class Starter:
 
     async def _image(self, pod: Json, spec: Json) -> str:
         """The ID of the container's image, pulled if need be."""
-        image, policy = str(spec["image"]), podspec.pull_policy(spec)
+        image, policy = str(spec["image"]), spec["imagePullPolicy"]
         present = await self._runtime.image_id(image)
         if present and policy != "Always":
             return present

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from daemon.core.api.time import rfc3339
 from daemon.cri.errors import one_line
 from daemon.kubelet.restart_rules import restarts
 from daemon.kubelet.version import parse_minor
@@ -19,7 +20,6 @@ from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod
 from daemon.localnode.pods.spec import Json
 
-OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 MESSAGE_BYTES = 4096
 LOG_MESSAGE_BYTES = 2048
 
@@ -43,10 +43,14 @@ class Health(Protocol):
         """Whether a running and started container is ready: its readinessProbe succeeds, or it has none."""
         ...
 
+    def failed(self, container_id: str) -> str:
+        """The probe for which a container has to be restarted, "startup" or "liveness"; "" for none."""
+        ...
+
 
 def timestamp(nanoseconds: int) -> str:
     """RFC 3339 in UTC, whole seconds, as the API's `Time` has it."""
-    return datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC))
 
 
 def pod_status(
@@ -182,7 +186,7 @@ class _Builder:
 def termination_message(spec: Json, container: RuntimeContainer) -> str:
     """What the container wrote as its last words, or the end of its log where the policy says so."""
     text = _tail(Path(container.termination_file), MESSAGE_BYTES) if container.termination_file else ""
-    fall_back = podspec.termination_message_policy(spec) == "FallbackToLogsOnError" and container.exit_code != 0
+    fall_back = spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and container.exit_code != 0
     if text or not fall_back or not container.log_path:
         return text
     lines = _tail(Path(container.log_path), LOG_MESSAGE_BYTES).splitlines(keepends=True)

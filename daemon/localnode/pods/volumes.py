@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from cri_stubs import api_pb2
-from daemon.localnode.pods.spec import Json, termination_message_path, uid
+from daemon.localnode.pods.spec import Json, uid
 
 _PROPAGATION = {
     "HostToContainer": api_pb2.PROPAGATION_HOST_TO_CONTAINER,
@@ -90,7 +90,7 @@ class PodFolders:
         message.parent.mkdir(parents=True, exist_ok=True)
         message.touch()
         message.chmod(0o666)  # whatever user the container runs as may write its last words
-        found.append(api_pb2.Mount(container_path=termination_message_path(spec), host_path=str(message)))
+        found.append(api_pb2.Mount(container_path=spec["terminationMessagePath"], host_path=str(message)))
         return found
 
     def next_log(self, pod: Json, name: str) -> int:

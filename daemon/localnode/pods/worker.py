@@ -2,7 +2,7 @@
 
 Serial within a pod, as kubelet's pod workers are: while a stop takes its grace period, nothing else happens to its pod.
 A worker is woken when the pod's object changes, when the relist finds another state in the runtime, when a probe's
-result changes and when a back-off is over. It decides nothing about containers: `daemon.forecast` does, which `plan`
+result changes and when a back-off is over. It decides nothing about containers: `daemon.kubelet` does, which `plan`
 asks. It tells nobody: the `Reporter` does.
 """
 

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import jsonpatch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,6 @@ from daemon.core.admission.rules import (
     wanted_pod,
 )
 from daemon.core.api.v1alpha1 import parse_request
-from daemon.localnode.api.json_patch import apply_json_patch
 from tests.support.admission import (
     ACTIVE,
     CREATE_REFUSALS,
@@ -429,13 +429,13 @@ def test_any_update_is_judged(old: JsonObject, new: JsonObject) -> None:
 
 @given(json_objects | st.builds(new_pod).flatmap(disturbed))
 def test_any_pod_is_mutated(pod: JsonObject) -> None:
-    patched = apply_json_patch(pod, mutate_pod(pod))
+    patched = jsonpatch.apply_patch(pod, mutate_pod(pod))
     assert mutate_pod(patched) == []
 
 
 @given(json_objects, json_objects)
 def test_a_patch_turns_one_object_into_the_other(before: JsonObject, after: JsonObject) -> None:
-    assert apply_json_patch(before, json_patch(before, after)) == after
+    assert jsonpatch.apply_patch(before, json_patch(before, after)) == after
 
 
 def test_paths_of_a_patch_are_escaped() -> None:

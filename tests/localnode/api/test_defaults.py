@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from daemon.core.api.time import parse_time, rfc3339
 from daemon.localnode.api.defaults import complete_pod, complete_secret, pod_rules, qos_class
-from daemon.localnode.api.objects import dig, parse_rfc3339, rfc3339
+from daemon.localnode.api.objects import dig
 from daemon.localnode.api.printers import age_since, human_duration
 from daemon.localnode.api.resources import BUILTIN
 
@@ -102,8 +103,8 @@ def test_durations(seconds: int, text: str) -> None:
 
 
 def test_times() -> None:
-    assert parse_rfc3339(rfc3339(NOW)) == NOW
-    assert parse_rfc3339("2026-01-02T03:04:05") is None
+    assert parse_time(rfc3339(NOW)) == NOW
+    assert parse_time("2026-01-02T03:04:05") is None
     assert age_since(None, NOW) == age_since("x", NOW) == "<unknown>"
     assert dig({"a": [1]}, "a", "b") is None
 

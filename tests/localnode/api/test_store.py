@@ -133,6 +133,8 @@ class Histories(RuleBasedStateMachine):
                     self.store.since(KEY, revision)
                 assert refused.value.code == 410
                 continue
+            then = self.store.at(KEY, revision)
+            assert {name: stored.revision for (_, name), stored in then.items()} == state
             replayed = dict(state)
             for event in self.store.since(KEY, revision):
                 if event.new is not None:

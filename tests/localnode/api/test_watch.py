@@ -170,6 +170,20 @@ async def test_history_is_bounded() -> None:
             assert [await watch.seen() for _ in range(3)] == [("ADDED", name) for name in "bcd"]
 
 
+async def test_a_watch_from_a_version_yet_to_come_is_silent_until_then(api: Api) -> None:
+    ahead = api.server.store.revision + 2
+    async with api.watch(CRRS, f"resourceVersion={ahead}&allowWatchBookmarks=1") as watch:
+        assert watch.response.status == 200
+        for name in "abc":
+            await api.post(CRRS, crr(name))
+        assert await watch.seen() == ("ADDED", "c")
+
+
+async def test_a_match_means_nothing_to_a_watch(api: Api) -> None:
+    async with api.watch(CRRS, "resourceVersion=1&resourceVersionMatch=NotOlderThan") as watch:
+        assert watch.response.status == 422
+
+
 async def test_initial_events_are_refused_as_by_an_older_server(api: Api) -> None:
     async with api.watch(CRRS, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan") as watch:
         assert watch.response.status == 422

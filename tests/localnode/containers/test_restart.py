@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import grpc
 import pytest
 
 from cri_stubs import api_pb2 as pb
 from daemon.localnode.containers.shim_process import python_command, python_environment
 from daemon.localnode.runtime import ProcessRuntime
-from tests.support.local_runtime import PATIENCE, Client, alive, connected, content, eventually, gone, refused
+from tests.support.local_runtime import PATIENCE, Client, alive, connected, content, eventually, gone
 
 LOST = 255
 
@@ -277,19 +276,3 @@ async def test_the_program_says_what_is_wrong_in_one_line(tmp_path: Path) -> Non
     _, errors = await process.communicate()
     assert process.returncode == 1
     assert errors.decode().count("\n") == 1
-
-
-async def test_the_program_can_be_without_events(tmp_path: Path) -> None:
-    socket = tmp_path / "cri.sock"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "daemon.localnode.runtime", "--root", str(tmp_path / "root")),
-        *("--socket", str(socket), "--no-events", "--name", "containerd"),
-    )
-    try:
-        async with connected(socket) as client:
-            async with refused(grpc.StatusCode.UNIMPLEMENTED):
-                await client.runtime.GetContainerEvents(pb.GetEventsRequest()).read()
-            assert (await client.runtime.Version(pb.VersionRequest())).runtime_name == "containerd"
-    finally:
-        process.terminate()
-        assert await process.wait() == 0

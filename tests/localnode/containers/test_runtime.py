@@ -252,13 +252,6 @@ async def test_streams_an_event_for_each_change(client: Client) -> None:
     call.cancel()
 
 
-async def test_a_runtime_can_be_without_events_and_have_another_name(tmp_path: Path) -> None:
-    async with serving(tmp_path, name="containerd", events=False) as client:
-        async with refused(grpc.StatusCode.UNIMPLEMENTED):
-            await client.runtime.GetContainerEvents(pb.GetEventsRequest()).read()
-        assert (await client.runtime.Version(pb.VersionRequest())).runtime_name == "containerd"
-
-
 async def test_refuses_what_makes_no_sense(client: Client, tmp_path: Path) -> None:
     invalid, taken = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS
     async with refused(invalid, "metadata.name"):

@@ -563,7 +563,7 @@ async def test_a_status_made_from_an_older_version_is_made_anew(cluster: Cluster
 
 async def test_a_runtime_that_dies_and_comes_back_keeps_its_pods(tmp_path: Path) -> None:
     async with (
-        LocalNode(relist_seconds=0.05, runtime_process=True, kubelet_events=True) as node,
+        LocalNode(relist_seconds=0.05, runtime_process=True) as node,
         on_local_node(node, tmp_path, image="local/shell:1", second_image="") as cluster,
     ):
         before = await cluster.run_pod("web", [container("app")])
@@ -573,24 +573,6 @@ async def test_a_runtime_that_dies_and_comes_back_keeps_its_pods(tmp_path: Path)
         await cluster.stop(container_id(before, "app"))
         after = await cluster.wait_pod("web", restarted("app"), "restarted after the runtime came back")
         assert restart_count(after, "app") == 1
-
-
-async def test_container_events_are_followed_without_waiting_for_a_relist(tmp_path: Path) -> None:
-    async with (
-        LocalNode(relist_seconds=1000, kubelet_events=True) as node,
-        on_local_node(node, tmp_path, image="local/shell:1", second_image="") as cluster,
-    ):
-        before = await cluster.run_pod("web", [container("app")])
-        await cluster.stop(container_id(before, "app"))
-        assert restart_count(await cluster.wait_pod("web", restarted("app"), "restarted"), "app") == 1
-
-
-async def test_a_runtime_without_events_is_relisted(tmp_path: Path) -> None:
-    async with (
-        LocalNode(relist_seconds=0.05, runtime_events=False, kubelet_events=True) as node,
-        on_local_node(node, tmp_path, image="local/shell:1", second_image="") as cluster,
-    ):
-        await cluster.run_pod("web", [container("app")])
 
 
 async def test_the_kubelet_runs_as_a_process_of_its_own(tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ class Probed:
     def started(self, spec: Json, container: RuntimeContainer) -> bool:
         return container.name not in self._starting
 
+    def ready(self, spec: Json, container: RuntimeContainer) -> bool:
+        return self.started(spec, container)
+
     def failed(self, container_id: str) -> str:
         return self._failed.get(container_id, "")
 

@@ -53,13 +53,20 @@ class Health:
     def ready(self, spec: Json, container: RuntimeContainer) -> bool:
         return container.name not in self.unready
 
+    def failed(self, container_id: str) -> str:
+        return ""
+
+
+DEFAULTS = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
+"""What the API server fills in of a container."""
+
 
 def make_pod(*containers: Json, init: tuple[Json, ...] = (), status: Json | None = None, **spec: Any) -> Json:
     return {
         "metadata": {"name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "1"},
         "spec": {
-            "containers": list(containers or [{"name": "app", "image": "web:1"}]),
-            "initContainers": [*init],
+            "containers": [{**DEFAULTS, **each} for each in containers or [{"name": "app", "image": "web:1"}]],
+            "initContainers": [{**DEFAULTS, **each} for each in init],
             **spec,
         },
         "status": status or {},
@@ -133,22 +140,6 @@ def test_durations_are_written_as_go_does(seconds: float, text: str) -> None:
 
 
 # The spec's defaults
-
-
-@pytest.mark.parametrize(
-    ("image", "policy"),
-    [
-        ("web", "Always"),
-        ("web:latest", "Always"),
-        ("web:1", "IfNotPresent"),
-        ("host:5000/web", "Always"),
-        ("host:5000/web:1", "IfNotPresent"),
-        ("web@sha256:0", "IfNotPresent"),
-    ],
-)
-def test_the_pull_policy_follows_the_tag(image: str, policy: str) -> None:
-    assert podspec.pull_policy({"image": image}) == policy
-    assert podspec.pull_policy({"image": image, "imagePullPolicy": "Never"}) == "Never"
 
 
 def test_the_grace_period_is_the_pod_s_until_it_is_deleted_with_another() -> None:
@@ -273,10 +264,10 @@ def test_the_last_words_are_the_file_s_else_the_log_s_end_where_the_policy_says_
     log.write_text("2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:01Z stderr F two\ncut\n")
     container = exited(1, termination_file=str(file), log_path=str(log))
     fall_back = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-    assert termination_message({}, container) == "from the file"
+    assert termination_message(DEFAULTS, container) == "from the file"
     assert termination_message(fall_back, container) == "from the file"
     file.write_text("")
-    assert termination_message({}, container) == ""
+    assert termination_message(DEFAULTS, container) == ""
     assert termination_message(fall_back, container) == "one\ntwo\n"
     assert termination_message(fall_back, replace(container, exit_code=0)) == ""
     log.unlink()
@@ -288,7 +279,14 @@ def test_the_last_words_are_the_file_s_else_the_log_s_end_where_the_policy_says_
 
 def config_of(pod: Json, spec: Json) -> pb.ContainerConfig:
     return container_config(
-        pod, spec, image_id="sha256:1", restart_count=2, container_hash="ab", mounts=[], pod_ip="", host_ip=""
+        pod,
+        {**DEFAULTS, **spec},
+        image_id="sha256:1",
+        restart_count=2,
+        container_hash="ab",
+        mounts=[],
+        pod_ip="",
+        host_ip="",
     )
 
 

@@ -6,13 +6,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import jsonpatch
 import pytest
 
 from daemon.core.admission.rules import Admitted, review_create
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError
-from daemon.localnode.api.json_patch import apply_json_patch
 from daemon.localnode.apiserver import ApiServer
 from tests.support.admission import (
     CREATE_REFUSALS,
@@ -56,7 +56,7 @@ def patched(obj: JsonObject, response: JsonObject) -> JsonObject:
     if "patch" not in response:
         return obj
     assert response["patchType"] == "JSONPatch"
-    changed: JsonObject = apply_json_patch(obj, json.loads(base64.b64decode(response["patch"])))
+    changed: JsonObject = jsonpatch.apply_patch(obj, json.loads(base64.b64decode(response["patch"])))
     return changed
 
 
