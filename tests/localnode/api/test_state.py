@@ -6,16 +6,12 @@ import os
 import signal
 import ssl
 import sys
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+import trustme
 
 from daemon.localnode.api import journal
 from daemon.localnode.apiserver import ApiServer, main
@@ -124,34 +120,13 @@ def test_what_is_no_definition_is_refused() -> None:
         ApiServer(crds=[{"kind": "Pod"}])
 
 
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "local")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(minutes=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    encoding = serialization.Encoding.PEM
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(encoding))
-    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (folder / "key.pem").write_bytes(key.private_bytes(encoding, form, plain))
-    return folder / "cert.pem", folder / "key.pem"
-
-
 async def test_tls_with_a_kubeconfig_that_trusts_it(tmp_path: Path) -> None:
-    certificate, key = _certificate(tmp_path)
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
     async with ApiServer(ssl_context=context) as server:
-        config = json.loads(server.kubeconfig(tmp_path / "config", token="t", ca_file=certificate).read_text())
+        config = json.loads(server.kubeconfig(tmp_path / "config", token="t", ca_file=tmp_path / "ca.pem").read_text())
         cluster = config["clusters"][0]["cluster"]
         assert cluster["server"].startswith("https://127.0.0.1:")
         assert config["users"][0]["user"] == {"token": "t"}
