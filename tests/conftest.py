@@ -9,7 +9,7 @@ import pytest
 from daemon.localnode.node import LocalNode
 from tests.support.cluster import Cluster, on_local_node
 from tests.support.containerd import Containerd, missing
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 from tests.support.virtual_time import VirtualLoop
 
 
@@ -55,14 +55,6 @@ def containerd() -> Iterator[Containerd]:
 @pytest.fixture
 async def node_daemon(cluster: Cluster, tmp_path: Path) -> AsyncIterator[NodeDaemon]:
     """`crrd node` as a process on the cluster of the test's folder, running and ready; ended with the test."""
-    daemon = NodeDaemon(
-        tmp_path / "node.log",
-        node_name=cluster.node_name,
-        kubeconfig=cluster.kubeconfig,
-        cri_endpoint=cluster.cri_endpoint,
-    )
-    await daemon.start()
-    try:
+    async with NodeDaemon(cluster, tmp_path / "node.log") as daemon:
         yield daemon
-    finally:
         await daemon.kill()

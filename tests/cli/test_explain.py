@@ -26,7 +26,7 @@ from tests.support.cluster import (
     crr_for,
     on_local_node,
 )
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 GATE: dict[str, Any] = {"readinessGates": [{"conditionType": model.READINESS_GATE}]}
 

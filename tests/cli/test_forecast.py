@@ -18,7 +18,7 @@ from daemon.forecast.spec_store import SpecStore
 from daemon.kube.resources import PODS
 from daemon.localnode.node import LocalNode
 from tests.support.cluster import Cluster, container, on_local_node
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 Json = dict[str, Any]
 
@@ -108,16 +108,8 @@ async def test_every_node_is_asked_and_a_picture_is_drawn(cluster: Cluster, tmp_
 
 async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
     await run_pod(cluster, "web")
-    daemon = NodeDaemon(
-        tmp_path / "daemon.log",
-        node_name=cluster.node_name,
-        kubeconfig=cluster.kubeconfig,
-        cri_endpoint=cluster.cri_endpoint,
-        flags=("--serve-forecast",),
-    )
-    await daemon.start()
-    try:
-        url = f"http://{await daemon.address()}/forecast"
+    async with NodeDaemon(cluster, tmp_path / "daemon.log", "--serve-forecast") as daemon:
+        url = f"http://{daemon.address}/forecast"
         async with aiohttp.ClientSession() as session:
             async with session.get(url, params={"to": "1.30"}) as answer:
                 report = await answer.json()
@@ -125,7 +117,6 @@ async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
                 refused = (answer.status, await answer.text())
             async with session.get(url) as answer:
                 assert answer.status == 400
-    finally:
         await daemon.kill()
     assert (report["node"], report["from"]) == (cluster.node_name, "v1.36.0")
     assert report["totals"] == {"keep": 0, "rebuild": 1, "unknown": 0}
@@ -135,37 +126,32 @@ async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
 
 async def test_nobody_is_served_a_forecast_unasked(cluster: Cluster, node_daemon: NodeDaemon) -> None:
     await run_pod(cluster, "web")
-    url = f"http://{await node_daemon.address()}/forecast"
+    url = f"http://{node_daemon.address}/forecast"
     async with aiohttp.ClientSession() as session, session.get(url, params={"to": "1.30"}) as answer:
         assert answer.status == 404
 
 
-async def test_the_daemon_keeps_specs_and_counts_what_differs(cluster: Cluster, tmp_path: Path) -> None:
+async def test_the_daemon_keeps_specs_and_counts_what_differs(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pod = await run_pod(cluster, "web", container("app"), container("log"))
     folder = tmp_path / "specs"
-    daemon = NodeDaemon(
-        tmp_path / "daemon.log",
-        node_name=cluster.node_name,
-        kubeconfig=cluster.kubeconfig,
-        cri_endpoint=cluster.cri_endpoint,
-        env={"CRRD_SPEC_DIR": str(folder)},
-    )
+    monkeypatch.setenv("CRRD_SPEC_DIR", str(folder))
+    daemon = NodeDaemon(cluster, tmp_path / "daemon.log")
 
     async def differing() -> float:
         async with aiohttp.ClientSession() as session, asyncio.timeout(30):
             while True:
-                async with session.get(f"http://{await daemon.address()}/metrics") as answer:
+                async with session.get(f"http://{daemon.address}/metrics") as answer:
                     lines = (await answer.text()).splitlines()
                 found = [line for line in lines if line.startswith("crrd_kubelet_hash_mismatch_containers ")]
                 if found:
                     return float(found[0].split()[1])
                 await asyncio.sleep(0.05)
 
-    await daemon.start()
-    try:
+    async with daemon:
         assert await differing() == 0
-    finally:
-        await daemon.terminate()
+    monkeypatch.delenv("CRRD_SPEC_DIR")
     assert {spec.container["name"] for spec in SpecStore(folder)} == {"app", "log"}
     assert folder.stat().st_mode & 0o777 == 0o700
 

@@ -17,7 +17,7 @@ from daemon.localnode.api.routing import Call
 from daemon.localnode.apiserver import ApiServer
 from daemon.localnode.node import LocalNode
 from tests.support.cluster import Cluster, container, container_status, crr_for, on_local_node, restart_count, states
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 CRRD = [sys.executable, "-m", "daemon"]
 
@@ -105,16 +105,6 @@ class TestConfiguration:
         assert "kubectl apply -k" in last_line(result)
 
 
-async def daemon_for(cluster: Cluster, tmp_path: Path, *flags: str) -> NodeDaemon:
-    return NodeDaemon(
-        tmp_path / "node.log",
-        node_name=cluster.node_name,
-        kubeconfig=cluster.kubeconfig,
-        cri_endpoint=cluster.cri_endpoint,
-        flags=flags,
-    )
-
-
 async def said(daemon: NodeDaemon, *words: str) -> None:
     async with asyncio.timeout(30):
         while not any(all(word in json.dumps(line) for word in words) for line in daemon.log):
@@ -122,10 +112,10 @@ async def said(daemon: NodeDaemon, *words: str) -> None:
 
 
 async def test_an_api_server_that_is_away_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
-    daemon = await daemon_for(cluster, tmp_path)
+    daemon = NodeDaemon(cluster, tmp_path / "node.log")
     await cluster.local.api.stop()
     try:
-        await daemon.start(ready=False)
+        await daemon.start()
         await said(daemon, "warning", "api unavailable")
     finally:
         await cluster.local.api.start()
@@ -134,9 +124,9 @@ async def test_an_api_server_that_is_away_is_waited_for(cluster: Cluster, tmp_pa
 
 
 async def test_a_runtime_that_is_down_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
-    daemon = await daemon_for(cluster, tmp_path)
+    daemon = NodeDaemon(cluster, tmp_path / "node.log")
     await cluster.local.kill_runtime()
-    await daemon.start(ready=False)
+    await daemon.start()
     await said(daemon, "warning", cluster.cri_endpoint.removeprefix("unix://"))
     await cluster.local.start_runtime()
     await daemon.wait_ready()
@@ -144,9 +134,9 @@ async def test_a_runtime_that_is_down_is_waited_for(cluster: Cluster, tmp_path: 
 
 
 async def test_sigterm_while_waiting_for_the_runtime_ends_at_once(cluster: Cluster, tmp_path: Path) -> None:
-    daemon = await daemon_for(cluster, tmp_path)
+    daemon = NodeDaemon(cluster, tmp_path / "node.log")
     await cluster.local.kill_runtime()
-    await daemon.start(ready=False)
+    await daemon.start()
     await said(daemon, "warning")
     assert await daemon.terminate() == 0
     await cluster.local.start_runtime()
@@ -154,8 +144,8 @@ async def test_sigterm_while_waiting_for_the_runtime_ends_at_once(cluster: Clust
 
 async def test_health_names_every_loop(cluster: Cluster, node_daemon: NodeDaemon) -> None:
     assert cluster.node_name
-    address = await node_daemon.address()
-    async with aiohttp.ClientSession() as session, session.get(f"http://{address}/healthz") as answer:
+    url = f"http://{node_daemon.address}/healthz"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
         text = await answer.text()
         assert answer.status == 200
     for name in ("requests", "pods", "runtime", "events", "queue"):
@@ -176,16 +166,9 @@ async def watched_cluster(tmp_path: Path) -> AsyncIterator[tuple[Cluster, NodeDa
         LocalNode(tmp_path / "node", api=api) as local,
         on_local_node(local, tmp_path, image="local/shell:1", second_image="") as cluster,
     ):
-        daemon = NodeDaemon(
-            tmp_path / "node.log",
-            node_name=cluster.node_name,
-            kubeconfig=api.kubeconfig(tmp_path / "daemon.kubeconfig", token="secret"),
-            cri_endpoint=cluster.cri_endpoint,
-        )
-        await daemon.start()
-        try:
+        kubeconfig = api.kubeconfig(tmp_path / "daemon.kubeconfig", token="secret")
+        async with NodeDaemon(cluster, tmp_path / "node.log", kubeconfig=kubeconfig) as daemon:
             yield cluster, daemon, calls
-        finally:
             await daemon.kill()
 
 

@@ -9,9 +9,9 @@ import pytest
 from daemon.core.api import types as model
 from daemon.kube.resources import PODS, REQUESTS, Resource
 from daemon.lib.errors import ApiRefusedError
-from daemon.localnode.demo import Daemon, running_manager
+from daemon.localnode.daemons import Daemon, running_manager
 from tests.support.cluster import Cluster, Json, container, container_id, states
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 WEBHOOKS = Resource("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
 
