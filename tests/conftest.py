@@ -1,13 +1,14 @@
 """Fixtures that several folders of the suite share."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from daemon.localnode.node import LocalNode
-from tests.support.cluster import Cluster, on_local_node
+from tests.support.cluster import Cluster, foreign, on_local_node
 from tests.support.containerd import Containerd, missing
 from tests.support.daemons import NodeDaemon
 from tests.support.virtual_time import VirtualLoop
@@ -20,6 +21,11 @@ def _loop_of_sync_tests() -> Iterator[None]:
         asyncio.set_event_loop(runner.get_loop())
         yield
         asyncio.set_event_loop(None)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two a processor: tests wait as much as they compute. One on a foreign cluster, whose node they would share."""
+    return 1 if foreign() else 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -40,7 +46,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def containerd() -> Iterator[Containerd]:
-    """A private containerd with the tests' images, one for the whole session; tests keep to pods of their own."""
+    """A private containerd with the tests' images, one for each worker; tests keep to pods of their own."""
     reason = missing()
     if reason:
         pytest.skip(reason)

@@ -57,9 +57,9 @@ def test_the_wheel_runs_in_an_empty_environment(tmp_path: Path) -> None:
     subprocess.run([*build, "--wheel-dir", str(wheels), str(ROOT)], check=True, env=clean, timeout=200)
     (wheel,) = wheels.glob("crrd-*.whl")
     environment = tmp_path / "venv"
-    venv.create(environment, with_pip=True)
+    venv.create(environment)
     python = environment / "bin" / "python"
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile", str(wheel)]
     subprocess.run(pip, check=True, env=clean, timeout=280)
     crrd = str(environment / "bin" / "crrd")
     version = subprocess.run([crrd, "--version"], check=True, capture_output=True, text=True, env=clean, cwd=tmp_path)
