@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.localnode.node import LocalNode
-from tests.support.cluster import Cluster, foreign, on_local_node
+from tests.support.cluster import Cluster, foreign, local_cluster
 from tests.support.containerd import Containerd, missing
 from tests.support.daemons import NodeDaemon
 from tests.support.virtual_time import VirtualLoop
@@ -37,10 +36,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """The local node with its runtime of plain processes, in its own process."""
-    async with (
-        LocalNode(runtime_process=True) as node,
-        on_local_node(node, tmp_path, image="local/shell:1", second_image="local/shell:2") as found,
-    ):
+    async with local_cluster(tmp_path, runtime_process=True) as found:
         yield found
 
 

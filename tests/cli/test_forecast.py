@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +14,8 @@ from daemon.cri.runtime import connect
 from daemon.forecast.node import NodeForecast
 from daemon.forecast.spec_store import SpecStore
 from daemon.kube.resources import PODS
-from daemon.localnode.node import LocalNode
-from tests.support.cluster import Cluster, container, on_local_node
+from tests.support.cluster import Cluster, container, local_cluster
+from tests.support.command import crrd
 from tests.support.daemons import NodeDaemon
 
 Json = dict[str, Any]
@@ -25,27 +23,8 @@ Json = dict[str, Any]
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with (
-        LocalNode() as node,
-        on_local_node(node, tmp_path, image="local/shell:1", second_image="local/shell:2") as found,
-    ):
+    async with local_cluster(tmp_path) as found:
         yield found
-
-
-async def crrd(*flags: str, stdin: str = "", **environment: str) -> tuple[int, str, str]:
-    """Run `crrd forecast` to its end: exit code, output and errors."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "daemon", "forecast", *flags),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=clean | {"HOME": "/nonexistent"} | environment,
-    )
-    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
-    assert process.returncode is not None
-    assert b"Traceback" not in err, err.decode()
-    return process.returncode, out.decode(), err.decode()
 
 
 def on_node(cluster: Cluster) -> tuple[str, ...]:
@@ -59,7 +38,7 @@ async def run_pod(cluster: Cluster, name: str, *containers: Json) -> Json:
 
 async def test_a_node_whose_containers_are_kept(cluster: Cluster) -> None:
     await run_pod(cluster, "web", container("app"), container("log"))
-    code, out, err = await crrd("--to", "1.35", *on_node(cluster))
+    code, out, err = await crrd("forecast", "--to", "1.35", *on_node(cluster))
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines()]
     assert [(row[1], row[2], row[5]) for row in rows[1:-1]] == [("web", "app", "keep"), ("web", "log", "keep")]
@@ -68,7 +47,7 @@ async def test_a_node_whose_containers_are_kept(cluster: Cluster) -> None:
 
 async def test_a_version_that_hashes_otherwise_rebuilds(cluster: Cluster) -> None:
     await run_pod(cluster, "web")
-    code, out, _ = await crrd("--to", "1.30", "-o", "json", *on_node(cluster))
+    code, out, _ = await crrd("forecast", "--to", "1.30", "-o", "json", *on_node(cluster))
     assert code == 3
     report = json.loads(out)
     assert (report["totals"], report["from"]) == ({"keep": 0, "rebuild": 1, "unknown": 0}, "v1.36.0")
@@ -83,14 +62,14 @@ async def test_pods_from_a_file_leave_the_api_alone(cluster: Cluster, tmp_path: 
     file = tmp_path / "pods.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [{**pod, "kind": "Pod"}]}))
     flags = ("--to", "1.32", "--from", "1.31", "--cri-endpoint", cluster.cri_endpoint, "-o", "json")
-    code, out, _ = await crrd(*flags, "--pods", str(file))
+    code, out, _ = await crrd("forecast", *flags, "--pods", str(file))
     assert code == 4
     outcomes = {each["pod"]: (each["outcome"], each["reason"]) for each in json.loads(out)["containers"]}
     assert outcomes == {
         "web": ("keep", "the hash stays the same"),
         "other": ("unknown", "the pod, or this container in it, is not among the pods that were given"),
     }
-    code, out, _ = await crrd(*flags, "--pods", "-", stdin="kind: PodList\nitems:\n- " + json.dumps(pod))
+    code, out, _ = await crrd("forecast", *flags, "--pods", "-", stdin="kind: PodList\nitems:\n- " + json.dumps(pod))
     assert {each["pod"]: each["outcome"] for each in json.loads(out)["containers"]}["web"] == "keep"
 
 
@@ -99,7 +78,7 @@ async def test_every_node_is_asked_and_a_picture_is_drawn(cluster: Cluster, tmp_
     await run_pod(cluster, "web")
     picture = tmp_path / "nodes.svg"
     kubeconfig = ("--kubeconfig", str(cluster.kubeconfig))
-    code, out, err = await crrd("--to", "1.30", "--all-nodes", "--plot", str(picture), *kubeconfig)
+    code, out, err = await crrd("forecast", "--to", "1.30", "--all-nodes", "--plot", str(picture), *kubeconfig)
     assert code == 4
     assert out == f"node {cluster.node_name}: no report\nno node daemon of crrd runs there\n"
     assert err == f"drew {picture}\n"
@@ -159,7 +138,7 @@ async def test_the_daemon_keeps_specs_and_counts_what_differs(
     kept = SpecStore(folder).get(names["app"])
     assert kept is not None
     SpecStore(folder).put(replace(kept, container={**kept.container, "workingDir": "/elsewhere"}))
-    code, out, _ = await crrd("--to", "1.36", "--spec-dir", str(folder), "-o", "json", *on_node(cluster))
+    code, out, _ = await crrd("forecast", "--to", "1.36", "--spec-dir", str(folder), "-o", "json", *on_node(cluster))
     assert code == 0
     changed = {each["container"]: each["changedSinceStart"] for each in json.loads(out)["containers"]}
     assert changed == {
@@ -204,7 +183,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize(("flags", "said"), BAD)
 async def test_bad_input_is_one_line(flags: tuple[str, ...], said: str) -> None:
-    code, out, err = await crrd(*flags)
+    code, out, err = await crrd("forecast", *flags)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert said in err
@@ -222,7 +201,7 @@ async def test_bad_input_is_one_line(flags: tuple[str, ...], said: str) -> None:
     ],
 )
 async def test_a_file_without_pods_is_one_line(content: str, said: str) -> None:
-    code, _, err = await crrd("--to", "1.31", "--from", "1.30", "--pods", "-", stdin=content)
+    code, _, err = await crrd("forecast", "--to", "1.31", "--from", "1.30", "--pods", "-", stdin=content)
     assert code == 2
     assert len(err.splitlines()) == 1
     assert said in err
@@ -230,10 +209,10 @@ async def test_a_file_without_pods_is_one_line(content: str, said: str) -> None:
 
 async def test_a_node_and_a_runtime_that_are_not_there(cluster: Cluster, tmp_path: Path) -> None:
     kubeconfig = ("--kubeconfig", str(cluster.kubeconfig))
-    code, _, err = await crrd("--to", "1.31", "--node-name", "nobody", *kubeconfig)
+    code, _, err = await crrd("forecast", "--to", "1.31", "--node-name", "nobody", *kubeconfig)
     assert (code, err) == (2, "crrd forecast: there is no node 'nobody': give --node-name\n")
     flags = ("--node-name", cluster.node_name, "--cri-endpoint", f"unix://{tmp_path}/none.sock")
-    code, _, err = await crrd("--to", "1.31", *flags, *kubeconfig)
+    code, _, err = await crrd("forecast", "--to", "1.31", *flags, *kubeconfig)
     assert code == 2
     assert "no usable container runtime" in err
     assert len(err.splitlines()) == 1

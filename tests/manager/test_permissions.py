@@ -54,7 +54,7 @@ async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> N
     api = ApiServer(tokens=users, log=calls.append)
     async with (
         LocalNode(tmp_path / "node", api=api) as local,
-        on_local_node(local, tmp_path, image="local/shell:1", second_image="") as cluster,
+        on_local_node(local, tmp_path) as cluster,
     ):
         manager_config = api.kubeconfig(tmp_path / "manager.kubeconfig", token="m")
         node_config = api.kubeconfig(tmp_path / "node.kubeconfig", token="n")
