@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PURE := daemon/core/*,daemon/kubelet/*
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format stubs bench pictures runtime clean
@@ -21,10 +22,10 @@ demo: $(READY) ## Show a container recreated on a local node (DEMO="--cri-endpoi
 
 test: $(READY) runtime ## Run all tests, real containerd included where it can be had
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest $(PYTEST)
+	$(BIN)/coverage run -m pytest -n auto --dist worksteal $(PYTEST)
 	@$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --include='daemon/core/*' --fail-under=100
-	$(BIN)/coverage report --omit='daemon/core/*' --fail-under=90
+	$(BIN)/coverage report --include='$(PURE)' --fail-under=100
+	$(BIN)/coverage report --omit='$(PURE)' --fail-under=90
 
 lint: $(READY) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -1,15 +1,15 @@
 """Fixtures that several folders of the suite share."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from daemon.localnode.node import LocalNode
-from tests.support.cluster import Cluster, on_local_node
+from tests.support.cluster import Cluster, foreign, local_cluster
 from tests.support.containerd import Containerd, missing
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 from tests.support.virtual_time import VirtualLoop
 
 
@@ -22,6 +22,11 @@ def _loop_of_sync_tests() -> Iterator[None]:
         asyncio.set_event_loop(None)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Two a processor: tests wait as much as they compute. One on a foreign cluster, whose node they would share."""
+    return 1 if foreign() else 2 * len(os.sched_getaffinity(0))
+
+
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Tests with the mark `virtual_time` run in a loop whose clock jumps."""
     virtual = item.get_closest_marker("virtual_time")
@@ -31,16 +36,13 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """The local node with its runtime of plain processes, in its own process."""
-    async with (
-        LocalNode(runtime_process=True) as node,
-        on_local_node(node, tmp_path, image="local/shell:1", second_image="local/shell:2") as found,
-    ):
+    async with local_cluster(tmp_path, runtime_process=True) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def containerd() -> Iterator[Containerd]:
-    """A private containerd with the tests' images, one for the whole session; tests keep to pods of their own."""
+    """A private containerd with the tests' images, one for each worker; tests keep to pods of their own."""
     reason = missing()
     if reason:
         pytest.skip(reason)
@@ -55,14 +57,6 @@ def containerd() -> Iterator[Containerd]:
 @pytest.fixture
 async def node_daemon(cluster: Cluster, tmp_path: Path) -> AsyncIterator[NodeDaemon]:
     """`crrd node` as a process on the cluster of the test's folder, running and ready; ended with the test."""
-    daemon = NodeDaemon(
-        tmp_path / "node.log",
-        node_name=cluster.node_name,
-        kubeconfig=cluster.kubeconfig,
-        cri_endpoint=cluster.cri_endpoint,
-    )
-    await daemon.start()
-    try:
+    async with NodeDaemon(cluster, tmp_path / "node.log") as daemon:
         yield daemon
-    finally:
         await daemon.kill()

@@ -5,26 +5,23 @@ the demo; with `--keep` it stays until Ctrl-C.
 """
 
 import asyncio
-import json
-import socket
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import aiohttp
 import structlog
 
 from daemon.core.api.pod import Pod, parse_pod
-from daemon.core.api.types import API_VERSION, GROUP, KIND, PLURAL, VERSION, Request
+from daemon.core.api.types import API_VERSION, KIND, Request
 from daemon.core.api.v1alpha1 import parse_request
 from daemon.cri.client import CriClient
 from daemon.cri.discovery import discover
 from daemon.kube.client import KubeClient
-from daemon.kube.resources import PODS, REQUESTS, Resource
-from daemon.lib.errors import ConfigurationError, ConflictError, CrrdError
+from daemon.kube.resources import PODS, REQUESTS
+from daemon.lib.errors import CrrdError
+from daemon.localnode.daemons import node_daemon, running_manager
 from daemon.localnode.demo_view import PlainView, Snapshot, View
 from daemon.localnode.node import LocalNode
 
@@ -32,8 +29,6 @@ NAMESPACE = "default"
 POD = "demo"
 REQUEST = "restart-app"
 PATIENCE_SECONDS = 60.0
-END_SECONDS = 15.0
-"""For a daemon to end by itself."""
 SHELL_LOOP = "trap 'echo got TERM; exit 0' TERM; while true; do sleep 0.1; done"
 
 
@@ -193,116 +188,6 @@ class _Demo:
             while True:
                 await client.get(PODS, NAMESPACE, POD)  # ends with GoneError
                 await asyncio.sleep(0.1)
-
-
-class Daemon:
-    """`crrd node` or `crrd manager` as a separate process on a local node; an async context manager."""
-
-    def __init__(self, command: str, log: Path, kubeconfig: Path, *flags: str) -> None:
-        self.log = log
-        self._name = f"crrd {command}"
-        self._command = [sys.executable, "-m", "daemon", command, "--kubeconfig", str(kubeconfig), *flags]
-        self._command += ["--bind-address", "127.0.0.1:0", "--log-format", "json"]
-        self._process: asyncio.subprocess.Process | None = None
-
-    @property
-    def pid(self) -> int:
-        """The process' ID, 0 before it was started."""
-        return self._process.pid if self._process else 0
-
-    async def __aenter__(self) -> "Daemon":
-        with self.log.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(*self._command, stderr=log, stdout=log)
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._ready()
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return self
-
-    async def kill(self) -> None:
-        """SIGKILL, for those who want to see what happens then."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
-
-    async def __aexit__(self, *_: object) -> None:
-        process = self._process
-        if process is not None and process.returncode is None:
-            process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), END_SECONDS)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-
-    async def _ready(self) -> None:
-        """Wait until the daemon's /readyz says so."""
-        address = ""
-        async with aiohttp.ClientSession() as session:
-            while True:
-                if self._process is not None and self._process.returncode is not None:
-                    tail = self.log.read_text(encoding="utf-8").strip().splitlines()[-1:]
-                    raise ConfigurationError(f"{self._name} ended: {' '.join(tail)}")
-                address = address or self.address
-                if address:
-                    with suppress(aiohttp.ClientError):
-                        async with session.get(f"http://{address}/readyz") as answer:
-                            if answer.status == 200:
-                                return
-                await asyncio.sleep(0.05)
-
-    @property
-    def address(self) -> str:
-        """Where the daemon serves its health, once it has said so."""
-        for line in self.log.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):
-                entry = json.loads(line)
-                if entry.get("event") == "serving health":
-                    return str(entry["address"])
-        return ""
-
-
-def node_daemon(node: LocalNode) -> Daemon:
-    """`crrd node` for a local node."""
-    log = node.root / "crrd-node.log"
-    return Daemon("node", log, node.kubeconfig, "--node-name", node.node_name, "--cri-endpoint", node.cri_endpoint)
-
-
-@asynccontextmanager
-async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> AsyncIterator[Daemon]:
-    """`crrd manager` for a local node, and the webhook configurations by which the API server asks it.
-
-    `kubeconfig` is the manager's; None for the node's own.
-    """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    for kind in ("Mutating", "Validating"):
-        resource = Resource(f"{kind.lower()}webhookconfigurations", "admissionregistration.k8s.io")
-        await node.client.create(resource, "", _webhook_configuration(kind, port))
-    with suppress(ConflictError):
-        await node.client.create(Resource("namespaces"), "", {"metadata": {"name": "crrd-system"}})
-    flags = ("--webhook-address", f"127.0.0.1:{port}", "--certificate-name", "127.0.0.1", "--drain-seconds", "0")
-    async with Daemon("manager", node.root / "crrd-manager.log", kubeconfig or node.kubeconfig, *flags) as manager:
-        yield manager
-
-
-def _webhook_configuration(kind: str, port: int) -> dict[str, Any]:
-    """What manifests install, with a URL instead of a Service."""
-    path, operations = ("mutate-crr", ["CREATE"]) if kind == "Mutating" else ("validate-crr", ["CREATE", "UPDATE"])
-    rule = {"apiGroups": [GROUP], "apiVersions": [VERSION], "resources": [PLURAL], "operations": operations}
-    webhook = {
-        "name": f"{path}.{GROUP}",
-        "clientConfig": {"url": f"https://127.0.0.1:{port}/{path}"},
-        "rules": [rule],
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-        "failurePolicy": "Fail",
-    }
-    name = f"{kind}WebhookConfiguration"
-    shape = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": name, "metadata": {"name": "crrd"}}
-    return {**shape, "webhooks": [webhook]}
 
 
 def _request() -> dict[str, Any]:

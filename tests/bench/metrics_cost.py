@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,12 +22,18 @@ from tests.bench.recreate import PODS, bench_cluster, cpu_seconds, remove_pods, 
 from tests.bench.timed_daemon import OUTPUT
 from tests.support.cluster import Cluster, Json, completed, crr_for, foreign
 from tests.support.containerd import missing
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 MANY = 10_000
 AT_ONCE = 100
 SCRAPE_SECONDS = 15
 """A usual scrape interval."""
+
+
+class TimedDaemon(NodeDaemon):
+    """The daemon with its metrics timed."""
+
+    PROGRAM = (sys.executable, "-m", "tests.bench.timed_daemon")
 
 
 async def _page(address: str) -> str:
@@ -68,35 +75,23 @@ async def run() -> None:
         folder = Path(name)
         output = folder / "cost.json"
         async with bench_cluster(folder) as cluster:
-            daemon = NodeDaemon(
-                folder / "node.log",
-                node_name=cluster.node_name,
-                kubeconfig=cluster.kubeconfig,
-                cri_endpoint=cluster.cri_endpoint,
-                flags=("--log-level", "info"),
-                env={OUTPUT: str(output)},
-                module="tests.bench.timed_daemon",
-            )
+            os.environ[OUTPUT] = str(output)  # the daemon inherits it
+            daemon = TimedDaemon(cluster, folder / "node.log", "--log-level", "info")
             print(f"metrics: {PODS} pods, one request each, the page read once after them", flush=True)
             first, *pods = await start_pods(cluster, "cost", PODS + 1)
-            await daemon.start()
-            address = await daemon.address()
-            await send_requests(cluster, [first])
-            await _page(address)
-            os.kill(daemon.pid, signal.SIGUSR2)
-            before = cpu_seconds(daemon.pid)
-            began = time.monotonic()
-            await send_requests(cluster, pods)
-            seconds = time.monotonic() - began
-            await _page(address)
-            cpu = cpu_seconds(daemon.pid) - before
-            await daemon.terminate()
+            async with daemon:
+                await send_requests(cluster, [first])
+                await _page(daemon.address)
+                os.kill(daemon.pid, signal.SIGUSR2)
+                before = cpu_seconds(daemon.pid)
+                began = time.monotonic()
+                await send_requests(cluster, pods)
+                seconds = time.monotonic() - began
+                await _page(daemon.address)
+                cpu = cpu_seconds(daemon.pid) - before
             _tell_cost(json.loads(output.read_text(encoding="utf-8")), cpu, seconds)
-            await daemon.start()
-            try:
+            async with daemon:
                 await _tell_series(cluster, daemon, pods)
-            finally:
-                await daemon.terminate()
             await remove_pods(cluster, pods)
 
 
@@ -118,15 +113,14 @@ def _tell_cost(spent: dict[str, list[float]], cpu: float, seconds: float) -> Non
 
 
 async def _tell_series(cluster: Cluster, daemon: NodeDaemon, pods: list[Json]) -> None:
-    address = await daemon.address()
     await send_requests(cluster, pods[:1])
     body = crr_for(pods[0], ["app"], name="first")
     body["spec"]["containers"] = [{"name": "none"}]
     await cluster.create_request(body)
     await cluster.wait_completed("first")
-    before = await _page(address)
+    before = await _page(daemon.address)
     await _many(cluster, pods)
-    after = await _page(address)
+    after = await _page(daemon.address)
     ended = sum((_requests_total(after) - _requests_total(before)).values())
     known, now = _series(before), _series(after)
     print(f"  series before and after {ended} more requests  {len(known)} and {len(now)}")

@@ -31,8 +31,8 @@ from tests.support.cluster import (
     on_foreign_cluster,
 )
 from tests.support.containerd import Containerd, missing
+from tests.support.daemons import NodeDaemon
 from tests.support.images import BUSYBOX_IMAGE
-from tests.support.node_daemon import NodeDaemon
 
 PODS = 30
 SINGLES = 5
@@ -157,19 +157,11 @@ async def run() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="crrd-bench-") as name:
         folder = Path(name)
-        async with bench_cluster(folder) as cluster:
-            daemon = NodeDaemon(
-                folder / "node.log",
-                node_name=cluster.node_name,
-                kubeconfig=cluster.kubeconfig,
-                cri_endpoint=cluster.cri_endpoint,
-                flags=("--log-level", "info"),
-            )
-            await daemon.start()
-            try:
-                await _measure(cluster, daemon)
-            finally:
-                await daemon.terminate()
+        async with (
+            bench_cluster(folder) as cluster,
+            NodeDaemon(cluster, folder / "node.log", "--log-level", "info") as daemon,
+        ):
+            await _measure(cluster, daemon)
 
 
 async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:

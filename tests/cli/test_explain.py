@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import re
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from daemon.core.api.time import rfc3339
 from daemon.kube.clock import ServerClock
 from daemon.kube.resources import REQUESTS
 from daemon.localnode.api.faults import Match
-from daemon.localnode.node import LocalNode
 from tests.support.cluster import (
     PATIENCE,
     Cluster,
@@ -24,9 +21,10 @@ from tests.support.cluster import (
     container,
     container_status,
     crr_for,
-    on_local_node,
+    local_cluster,
 )
-from tests.support.node_daemon import NodeDaemon
+from tests.support.command import crrd
+from tests.support.daemons import NodeDaemon
 
 GATE: dict[str, Any] = {"readinessGates": [{"conditionType": model.READINESS_GATE}]}
 
@@ -36,31 +34,14 @@ DAEMONS = "kubectl get pods -A -l app.kubernetes.io/name=crrd,app.kubernetes.io/
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """Its kubelet's back-off outlasts any test."""
-    async with (
-        LocalNode(backoff_seconds=300) as node,
-        on_local_node(node, tmp_path, image="local/shell:1", second_image="local/shell:2") as found,
-    ):
+    async with local_cluster(tmp_path, backoff_seconds=300) as found:
         yield found
 
 
-async def crrd(*flags: str, **environment: str) -> tuple[int, str, str]:
-    """Run `crrd explain` to its end: exit code, output and errors."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "daemon", "explain", *flags),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=clean | {"HOME": "/nonexistent"} | environment,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode is not None
-    assert b"Traceback" not in err, err.decode()
-    return process.returncode, out.decode(), err.decode()
-
-
 async def explained(cluster: Cluster, name: str, *flags: str) -> str:
-    code, out, err = await crrd(name, "-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig), *flags)
+    code, out, err = await crrd(
+        "explain", name, "-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig), *flags
+    )
     assert (code, err) == (0, "")
     return out
 
@@ -227,7 +208,7 @@ async def test_what_may_not_be_read_is_left_out(cluster: Cluster) -> None:
     ],
 )
 async def test_bad_input_is_one_line(flags: tuple[str, ...], said: str) -> None:
-    code, out, err = await crrd(*flags)
+    code, out, err = await crrd("explain", *flags)
     assert (code, out) == (2, "")
     assert err.startswith("crrd explain: ")
     assert len(err.splitlines()) == 1
@@ -239,7 +220,7 @@ async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
     where = ("--kubeconfig", str(cluster.kubeconfig))
 
     async def refused() -> str:
-        code, out, err = await crrd(name, *where)
+        code, out, err = await crrd("explain", name, *where)
         assert (code, out, len(err.splitlines())) == (1, "", 1)
         return err
 

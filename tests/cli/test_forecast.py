@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,36 +14,17 @@ from daemon.cri.runtime import connect
 from daemon.forecast.node import NodeForecast
 from daemon.forecast.spec_store import SpecStore
 from daemon.kube.resources import PODS
-from daemon.localnode.node import LocalNode
-from tests.support.cluster import Cluster, container, on_local_node
-from tests.support.node_daemon import NodeDaemon
+from tests.support.cluster import Cluster, container, local_cluster
+from tests.support.command import crrd
+from tests.support.daemons import NodeDaemon
 
 Json = dict[str, Any]
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with (
-        LocalNode() as node,
-        on_local_node(node, tmp_path, image="local/shell:1", second_image="local/shell:2") as found,
-    ):
+    async with local_cluster(tmp_path) as found:
         yield found
-
-
-async def crrd(*flags: str, stdin: str = "", **environment: str) -> tuple[int, str, str]:
-    """Run `crrd forecast` to its end: exit code, output and errors."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "daemon", "forecast", *flags),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=clean | {"HOME": "/nonexistent"} | environment,
-    )
-    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
-    assert process.returncode is not None
-    assert b"Traceback" not in err, err.decode()
-    return process.returncode, out.decode(), err.decode()
 
 
 def on_node(cluster: Cluster) -> tuple[str, ...]:
@@ -59,7 +38,7 @@ async def run_pod(cluster: Cluster, name: str, *containers: Json) -> Json:
 
 async def test_a_node_whose_containers_are_kept(cluster: Cluster) -> None:
     await run_pod(cluster, "web", container("app"), container("log"))
-    code, out, err = await crrd("--to", "1.35", *on_node(cluster))
+    code, out, err = await crrd("forecast", "--to", "1.35", *on_node(cluster))
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines()]
     assert [(row[1], row[2], row[5]) for row in rows[1:-1]] == [("web", "app", "keep"), ("web", "log", "keep")]
@@ -68,7 +47,7 @@ async def test_a_node_whose_containers_are_kept(cluster: Cluster) -> None:
 
 async def test_a_version_that_hashes_otherwise_rebuilds(cluster: Cluster) -> None:
     await run_pod(cluster, "web")
-    code, out, _ = await crrd("--to", "1.30", "-o", "json", *on_node(cluster))
+    code, out, _ = await crrd("forecast", "--to", "1.30", "-o", "json", *on_node(cluster))
     assert code == 3
     report = json.loads(out)
     assert (report["totals"], report["from"]) == ({"keep": 0, "rebuild": 1, "unknown": 0}, "v1.36.0")
@@ -83,14 +62,14 @@ async def test_pods_from_a_file_leave_the_api_alone(cluster: Cluster, tmp_path: 
     file = tmp_path / "pods.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [{**pod, "kind": "Pod"}]}))
     flags = ("--to", "1.32", "--from", "1.31", "--cri-endpoint", cluster.cri_endpoint, "-o", "json")
-    code, out, _ = await crrd(*flags, "--pods", str(file))
+    code, out, _ = await crrd("forecast", *flags, "--pods", str(file))
     assert code == 4
     outcomes = {each["pod"]: (each["outcome"], each["reason"]) for each in json.loads(out)["containers"]}
     assert outcomes == {
         "web": ("keep", "the hash stays the same"),
         "other": ("unknown", "the pod, or this container in it, is not among the pods that were given"),
     }
-    code, out, _ = await crrd(*flags, "--pods", "-", stdin="kind: PodList\nitems:\n- " + json.dumps(pod))
+    code, out, _ = await crrd("forecast", *flags, "--pods", "-", stdin="kind: PodList\nitems:\n- " + json.dumps(pod))
     assert {each["pod"]: each["outcome"] for each in json.loads(out)["containers"]}["web"] == "keep"
 
 
@@ -99,7 +78,7 @@ async def test_every_node_is_asked_and_a_picture_is_drawn(cluster: Cluster, tmp_
     await run_pod(cluster, "web")
     picture = tmp_path / "nodes.svg"
     kubeconfig = ("--kubeconfig", str(cluster.kubeconfig))
-    code, out, err = await crrd("--to", "1.30", "--all-nodes", "--plot", str(picture), *kubeconfig)
+    code, out, err = await crrd("forecast", "--to", "1.30", "--all-nodes", "--plot", str(picture), *kubeconfig)
     assert code == 4
     assert out == f"node {cluster.node_name}: no report\nno node daemon of crrd runs there\n"
     assert err == f"drew {picture}\n"
@@ -108,16 +87,8 @@ async def test_every_node_is_asked_and_a_picture_is_drawn(cluster: Cluster, tmp_
 
 async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
     await run_pod(cluster, "web")
-    daemon = NodeDaemon(
-        tmp_path / "daemon.log",
-        node_name=cluster.node_name,
-        kubeconfig=cluster.kubeconfig,
-        cri_endpoint=cluster.cri_endpoint,
-        flags=("--serve-forecast",),
-    )
-    await daemon.start()
-    try:
-        url = f"http://{await daemon.address()}/forecast"
+    async with NodeDaemon(cluster, tmp_path / "daemon.log", "--serve-forecast") as daemon:
+        url = f"http://{daemon.address}/forecast"
         async with aiohttp.ClientSession() as session:
             async with session.get(url, params={"to": "1.30"}) as answer:
                 report = await answer.json()
@@ -125,7 +96,6 @@ async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
                 refused = (answer.status, await answer.text())
             async with session.get(url) as answer:
                 assert answer.status == 400
-    finally:
         await daemon.kill()
     assert (report["node"], report["from"]) == (cluster.node_name, "v1.36.0")
     assert report["totals"] == {"keep": 0, "rebuild": 1, "unknown": 0}
@@ -135,37 +105,32 @@ async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
 
 async def test_nobody_is_served_a_forecast_unasked(cluster: Cluster, node_daemon: NodeDaemon) -> None:
     await run_pod(cluster, "web")
-    url = f"http://{await node_daemon.address()}/forecast"
+    url = f"http://{node_daemon.address}/forecast"
     async with aiohttp.ClientSession() as session, session.get(url, params={"to": "1.30"}) as answer:
         assert answer.status == 404
 
 
-async def test_the_daemon_keeps_specs_and_counts_what_differs(cluster: Cluster, tmp_path: Path) -> None:
+async def test_the_daemon_keeps_specs_and_counts_what_differs(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pod = await run_pod(cluster, "web", container("app"), container("log"))
     folder = tmp_path / "specs"
-    daemon = NodeDaemon(
-        tmp_path / "daemon.log",
-        node_name=cluster.node_name,
-        kubeconfig=cluster.kubeconfig,
-        cri_endpoint=cluster.cri_endpoint,
-        env={"CRRD_SPEC_DIR": str(folder)},
-    )
+    monkeypatch.setenv("CRRD_SPEC_DIR", str(folder))
+    daemon = NodeDaemon(cluster, tmp_path / "daemon.log")
 
     async def differing() -> float:
         async with aiohttp.ClientSession() as session, asyncio.timeout(30):
             while True:
-                async with session.get(f"http://{await daemon.address()}/metrics") as answer:
+                async with session.get(f"http://{daemon.address}/metrics") as answer:
                     lines = (await answer.text()).splitlines()
                 found = [line for line in lines if line.startswith("crrd_kubelet_hash_mismatch_containers ")]
                 if found:
                     return float(found[0].split()[1])
                 await asyncio.sleep(0.05)
 
-    await daemon.start()
-    try:
+    async with daemon:
         assert await differing() == 0
-    finally:
-        await daemon.terminate()
+    monkeypatch.delenv("CRRD_SPEC_DIR")
     assert {spec.container["name"] for spec in SpecStore(folder)} == {"app", "log"}
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -173,7 +138,7 @@ async def test_the_daemon_keeps_specs_and_counts_what_differs(cluster: Cluster, 
     kept = SpecStore(folder).get(names["app"])
     assert kept is not None
     SpecStore(folder).put(replace(kept, container={**kept.container, "workingDir": "/elsewhere"}))
-    code, out, _ = await crrd("--to", "1.36", "--spec-dir", str(folder), "-o", "json", *on_node(cluster))
+    code, out, _ = await crrd("forecast", "--to", "1.36", "--spec-dir", str(folder), "-o", "json", *on_node(cluster))
     assert code == 0
     changed = {each["container"]: each["changedSinceStart"] for each in json.loads(out)["containers"]}
     assert changed == {
@@ -218,7 +183,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize(("flags", "said"), BAD)
 async def test_bad_input_is_one_line(flags: tuple[str, ...], said: str) -> None:
-    code, out, err = await crrd(*flags)
+    code, out, err = await crrd("forecast", *flags)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert said in err
@@ -236,7 +201,7 @@ async def test_bad_input_is_one_line(flags: tuple[str, ...], said: str) -> None:
     ],
 )
 async def test_a_file_without_pods_is_one_line(content: str, said: str) -> None:
-    code, _, err = await crrd("--to", "1.31", "--from", "1.30", "--pods", "-", stdin=content)
+    code, _, err = await crrd("forecast", "--to", "1.31", "--from", "1.30", "--pods", "-", stdin=content)
     assert code == 2
     assert len(err.splitlines()) == 1
     assert said in err
@@ -244,10 +209,10 @@ async def test_a_file_without_pods_is_one_line(content: str, said: str) -> None:
 
 async def test_a_node_and_a_runtime_that_are_not_there(cluster: Cluster, tmp_path: Path) -> None:
     kubeconfig = ("--kubeconfig", str(cluster.kubeconfig))
-    code, _, err = await crrd("--to", "1.31", "--node-name", "nobody", *kubeconfig)
+    code, _, err = await crrd("forecast", "--to", "1.31", "--node-name", "nobody", *kubeconfig)
     assert (code, err) == (2, "crrd forecast: there is no node 'nobody': give --node-name\n")
     flags = ("--node-name", cluster.node_name, "--cri-endpoint", f"unix://{tmp_path}/none.sock")
-    code, _, err = await crrd("--to", "1.31", *flags, *kubeconfig)
+    code, _, err = await crrd("forecast", "--to", "1.31", *flags, *kubeconfig)
     assert code == 2
     assert "no usable container runtime" in err
     assert len(err.splitlines()) == 1

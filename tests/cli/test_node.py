@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,65 +14,51 @@ from daemon.localnode.api.routing import Call
 from daemon.localnode.apiserver import ApiServer
 from daemon.localnode.node import LocalNode
 from tests.support.cluster import Cluster, container, container_status, crr_for, on_local_node, restart_count, states
-from tests.support.node_daemon import NodeDaemon
-
-CRRD = [sys.executable, "-m", "daemon"]
-
-
-def node(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `crrd node` to its end, with nothing of this process' environment that it could find."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
-    command = [*CRRD, "node", "--bind-address", "127.0.0.1:0", *flags]
-    return subprocess.run(
-        command,
-        env=clean | {"HOME": "/nonexistent"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+from tests.support.command import Ended, crrd
+from tests.support.daemons import NodeDaemon
 
 
-def last_line(result: subprocess.CompletedProcess[str]) -> str:
-    assert "Traceback" not in result.stderr
-    return result.stderr.strip().splitlines()[-1]
+async def node(*flags: str, **environment: str) -> Ended:
+    return await crrd("node", "--bind-address", "127.0.0.1:0", *flags, **environment)
 
 
 class TestConfiguration:
-    def test_no_node_name(self) -> None:
-        result = node()
-        assert result.returncode == 2
-        assert last_line(result).startswith("crrd node: no node name: give --node-name, or NODE_NAME")
+    async def test_no_node_name(self) -> None:
+        result = await node()
+        assert result.code == 2
+        assert result.last_line.startswith("crrd node: no node name: give --node-name, or NODE_NAME")
 
-    def test_a_name_that_no_node_can_have(self) -> None:
-        result = node("--node-name", "Bad_Name")
-        assert result.returncode == 2
-        assert "'Bad_Name' is no node name" in last_line(result)
+    async def test_a_name_that_no_node_can_have(self) -> None:
+        result = await node("--node-name", "Bad_Name")
+        assert result.code == 2
+        assert "'Bad_Name' is no node name" in result.last_line
 
-    def test_a_choice_from_the_environment(self) -> None:
-        result = node("--node-name", "a", CRRD_LOG_LEVEL="loud")
-        assert result.returncode == 2
-        assert "CRRD_LOG_LEVEL is 'loud', but has to be one of debug, info, warning, error" in last_line(result)
+    async def test_a_choice_from_the_environment(self) -> None:
+        result = await node("--node-name", "a", CRRD_LOG_LEVEL="loud")
+        assert result.code == 2
+        assert "CRRD_LOG_LEVEL is 'loud', but has to be one of debug, info, warning, error" in result.last_line
 
-    def test_a_switch_from_the_environment(self) -> None:
-        result = node("--node-name", "a", CRRD_SERVE_FORECAST="maybe")
-        assert result.returncode == 2
-        assert "CRRD_SERVE_FORECAST is 'maybe', but has to be true or false" in last_line(result)
+    async def test_a_switch_from_the_environment(self) -> None:
+        result = await node("--node-name", "a", CRRD_SERVE_FORECAST="maybe")
+        assert result.code == 2
+        assert "CRRD_SERVE_FORECAST is 'maybe', but has to be true or false" in result.last_line
 
-    def test_no_credentials(self) -> None:
-        result = node("--node-name", "a")
-        assert result.returncode == 2
-        assert "name the one to use with --kubeconfig" in last_line(result)
+    async def test_no_credentials(self) -> None:
+        result = await node("--node-name", "a")
+        assert result.code == 2
+        assert "name the one to use with --kubeconfig" in result.last_line
 
-    def test_a_bind_address_that_is_none(self) -> None:
-        result = node("--node-name", "a", "--bind-address", "nonsense", KUBECONFIG="/nonexistent")
-        assert result.returncode == 2
-        assert "bind address 'nonsense' is not host:port" in last_line(result)
+    async def test_a_bind_address_that_is_none(self) -> None:
+        result = await node("--node-name", "a", "--bind-address", "nonsense", KUBECONFIG="/nonexistent")
+        assert result.code == 2
+        assert "bind address 'nonsense' is not host:port" in result.last_line
 
-    def test_no_socket(self, tmp_path: Path) -> None:
-        result = node("--node-name", "a", "--cri-endpoint", f"unix://{tmp_path}/none.sock", KUBECONFIG="/nonexistent")
-        assert result.returncode == 2
-        assert f"{tmp_path}/none.sock" in last_line(result)
+    async def test_no_socket(self, tmp_path: Path) -> None:
+        result = await node(
+            "--node-name", "a", "--cri-endpoint", f"unix://{tmp_path}/none.sock", KUBECONFIG="/nonexistent"
+        )
+        assert result.code == 2
+        assert f"{tmp_path}/none.sock" in result.last_line
 
     async def test_a_socket_that_is_no_runtime(self, tmp_path: Path) -> None:
         async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -85,34 +68,24 @@ class TestConfiguration:
         path = tmp_path / "web.sock"
         async with await asyncio.start_unix_server(answer, path):
             flags = ("--node-name", "a", "--cri-endpoint", str(path))
-            result = await asyncio.to_thread(node, *flags, KUBECONFIG="/nonexistent")
-        assert result.returncode == 2
-        assert str(path) in last_line(result)
+            result = await node(*flags, KUBECONFIG="/nonexistent")
+        assert result.code == 2
+        assert str(path) in result.last_line
 
     async def test_no_crd(self, tmp_path: Path) -> None:
         async with LocalNode(tmp_path / "n", api=ApiServer(crds=[])) as local:
             flags = ("--node-name", "a", "--cri-endpoint", local.cri_endpoint, "--kubeconfig", str(local.kubeconfig))
-            result = await asyncio.to_thread(node, *flags)
-        assert result.returncode == 2
-        assert "kubectl apply -k" in last_line(result)
+            result = await node(*flags)
+        assert result.code == 2
+        assert "kubectl apply -k" in result.last_line
 
     async def test_no_permission(self, cluster: Cluster) -> None:
         cluster.local.api.fail_next(20, 403, match=lambda call: call.resource == "containerrecreaterequests")
         flags = ("--node-name", "a", "--cri-endpoint", cluster.cri_endpoint, "--kubeconfig", str(cluster.kubeconfig))
-        result = await asyncio.to_thread(node, *flags)
+        result = await node(*flags)
         cluster.local.api.clear_faults()
-        assert result.returncode == 2
-        assert "kubectl apply -k" in last_line(result)
-
-
-async def daemon_for(cluster: Cluster, tmp_path: Path, *flags: str) -> NodeDaemon:
-    return NodeDaemon(
-        tmp_path / "node.log",
-        node_name=cluster.node_name,
-        kubeconfig=cluster.kubeconfig,
-        cri_endpoint=cluster.cri_endpoint,
-        flags=flags,
-    )
+        assert result.code == 2
+        assert "kubectl apply -k" in result.last_line
 
 
 async def said(daemon: NodeDaemon, *words: str) -> None:
@@ -122,10 +95,10 @@ async def said(daemon: NodeDaemon, *words: str) -> None:
 
 
 async def test_an_api_server_that_is_away_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
-    daemon = await daemon_for(cluster, tmp_path)
+    daemon = NodeDaemon(cluster, tmp_path / "node.log")
     await cluster.local.api.stop()
     try:
-        await daemon.start(ready=False)
+        await daemon.start()
         await said(daemon, "warning", "api unavailable")
     finally:
         await cluster.local.api.start()
@@ -134,9 +107,9 @@ async def test_an_api_server_that_is_away_is_waited_for(cluster: Cluster, tmp_pa
 
 
 async def test_a_runtime_that_is_down_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
-    daemon = await daemon_for(cluster, tmp_path)
+    daemon = NodeDaemon(cluster, tmp_path / "node.log")
     await cluster.local.kill_runtime()
-    await daemon.start(ready=False)
+    await daemon.start()
     await said(daemon, "warning", cluster.cri_endpoint.removeprefix("unix://"))
     await cluster.local.start_runtime()
     await daemon.wait_ready()
@@ -144,9 +117,9 @@ async def test_a_runtime_that_is_down_is_waited_for(cluster: Cluster, tmp_path: 
 
 
 async def test_sigterm_while_waiting_for_the_runtime_ends_at_once(cluster: Cluster, tmp_path: Path) -> None:
-    daemon = await daemon_for(cluster, tmp_path)
+    daemon = NodeDaemon(cluster, tmp_path / "node.log")
     await cluster.local.kill_runtime()
-    await daemon.start(ready=False)
+    await daemon.start()
     await said(daemon, "warning")
     assert await daemon.terminate() == 0
     await cluster.local.start_runtime()
@@ -154,8 +127,8 @@ async def test_sigterm_while_waiting_for_the_runtime_ends_at_once(cluster: Clust
 
 async def test_health_names_every_loop(cluster: Cluster, node_daemon: NodeDaemon) -> None:
     assert cluster.node_name
-    address = await node_daemon.address()
-    async with aiohttp.ClientSession() as session, session.get(f"http://{address}/healthz") as answer:
+    url = f"http://{node_daemon.address}/healthz"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
         text = await answer.text()
         assert answer.status == 200
     for name in ("requests", "pods", "runtime", "events", "queue"):
@@ -174,18 +147,11 @@ async def watched_cluster(tmp_path: Path) -> AsyncIterator[tuple[Cluster, NodeDa
     api = ApiServer(tokens={"secret": User("crrd-node")}, log=note)
     async with (
         LocalNode(tmp_path / "node", api=api) as local,
-        on_local_node(local, tmp_path, image="local/shell:1", second_image="") as cluster,
+        on_local_node(local, tmp_path) as cluster,
     ):
-        daemon = NodeDaemon(
-            tmp_path / "node.log",
-            node_name=cluster.node_name,
-            kubeconfig=api.kubeconfig(tmp_path / "daemon.kubeconfig", token="secret"),
-            cri_endpoint=cluster.cri_endpoint,
-        )
-        await daemon.start()
-        try:
+        kubeconfig = api.kubeconfig(tmp_path / "daemon.kubeconfig", token="secret")
+        async with NodeDaemon(cluster, tmp_path / "node.log", kubeconfig=kubeconfig) as daemon:
             yield cluster, daemon, calls
-        finally:
             await daemon.kill()
 
 

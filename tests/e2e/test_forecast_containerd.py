@@ -1,31 +1,24 @@
 """What `crrd forecast` says of containers on a real runtime: each outcome, for the test's own pod."""
 
 import json
-import os
-import sys
-from asyncio.subprocess import PIPE, create_subprocess_exec
 from typing import Any
 
 import pytest
 
 from tests.support.cluster import Cluster, container
+from tests.support.command import crrd
 
 pytestmark = [pytest.mark.containerd, pytest.mark.cluster]
 
 Row = dict[str, Any]
 
 
-async def forecast(cluster: Cluster, *flags: str, stdin: str = "") -> tuple[int | None, dict[str, Row]]:
+async def forecast(cluster: Cluster, *flags: str, stdin: str = "") -> tuple[int, dict[str, Row]]:
     """Exit code, and the rows of this test's own containers by their names."""
-    process = await create_subprocess_exec(
-        *(sys.executable, "-m", "daemon", "forecast", "-o", "json", "--cri-endpoint", cluster.cri_endpoint, *flags),
-        stdin=PIPE,
-        stdout=PIPE,
-        env=os.environ,
-    )
-    out, _ = await process.communicate(stdin.encode())
+    flags = ("-o", "json", "--cri-endpoint", cluster.cri_endpoint, *flags)
+    code, out, _ = await crrd("forecast", *flags, stdin=stdin)
     rows: list[Row] = json.loads(out)["containers"]
-    return process.returncode, {row["container"]: row for row in rows if row["namespace"] == cluster.namespace}
+    return code, {row["container"]: row for row in rows if row["namespace"] == cluster.namespace}
 
 
 async def test_each_outcome(cluster: Cluster) -> None:

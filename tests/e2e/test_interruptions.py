@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.cluster import Cluster, Json, container, container_id, restart_count, restarted, states
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 pytestmark = [pytest.mark.containerd, pytest.mark.cluster]
 
@@ -56,8 +56,7 @@ async def test_kill_9_at_every_step(cluster: Cluster, node_daemon: NodeDaemon, m
                     await asyncio.sleep(0.02)
         case "at the end":
             await cluster.wait_pod("web", restarted("app"), "app is back")
-    await node_daemon.kill()
-    await node_daemon.start()
+    await node_daemon.restart()
     request = await cluster.wait_completed(name)
 
     assert states(request) == {"app": "Succeeded"}
@@ -114,5 +113,5 @@ async def test_sigterm_lets_a_stop_end_and_starts_no_other(cluster: Cluster, nod
     assert (await cluster.status(container_id(before, "b"))).finished_at == 0
     request = await cluster.request(name)
     assert request["status"]["phase"] == "Recreating"
-    await node_daemon.start()
+    await node_daemon.restart()
     assert states(await cluster.wait_completed(name)) == {"a": "Succeeded", "b": "Succeeded"}

@@ -6,10 +6,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from daemon.localnode.demo import running_manager
+from daemon.localnode.daemons import running_manager
 from tests.support import traffic
 from tests.support.cluster import Cluster
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 from tests.support.prometheus import Prometheus, missing, panels
 
 pytestmark = [
@@ -33,7 +33,7 @@ def checked(page: str) -> tuple[int, str]:
 async def test_every_panel_has_data(cluster: Cluster, node_daemon: NodeDaemon, tmp_path: Path) -> None:
     node = cluster.local
     async with running_manager(node) as manager:
-        addresses = {"crrd-node": await node_daemon.address(), "crrd-manager": manager.address}
+        addresses = {"crrd-node": node_daemon.address, "crrd-manager": manager.address}
         jobs = {
             "crrd-node": {cluster.node_name: addresses["crrd-node"]},
             "crrd-manager": {"manager-0": addresses["crrd-manager"]},

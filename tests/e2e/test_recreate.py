@@ -19,7 +19,7 @@ from tests.support.cluster import (
     restart_count,
     states,
 )
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 pytestmark = [pytest.mark.containerd, pytest.mark.cluster, pytest.mark.usefixtures("node_daemon")]
 

@@ -10,6 +10,7 @@ from daemon.kubelet.hash import go_dump
 from daemon.kubelet.hash.container_hash import container_hash, era, hash_of
 from daemon.kubelet.hash.fnv import fnv32a, fnv32a_of_printed_bytes
 from daemon.kubelet.hash.go_json import Writer
+from daemon.kubelet.hash.texts import Texts
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "kubelet-container-hash.json").read_text())
 REPORTED: dict[str, Any] = {
@@ -270,6 +271,22 @@ def test_the_hash_when_no_more_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("daemon.kubelet.hash.fnv._MOST_KEPT", 0)
     data = b"never before seen: " * 3
     assert fnv32a(data) == plain(data)
+
+
+def test_texts_begin_anew_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daemon.kubelet.hash.texts._MOST_KEPT", 2)
+    texts, written = Texts(), []
+
+    def text(port: int) -> str:
+        def write() -> str:
+            written.append(port)
+            return f"port {port}"
+
+        return texts({"port": port}, "Probe", 30, write)
+
+    ports = [1, 1, 2, 3, 3, 1]
+    assert [text(port) for port in ports] == [f"port {port}" for port in ports]
+    assert written == [1, 2, 3, 1]
 
 
 json_values = st.recursive(

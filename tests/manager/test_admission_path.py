@@ -1,7 +1,5 @@
 """The whole admission path: the local API server calls a real `crrd manager` over TLS, with the caBundle it wrote."""
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,9 +7,9 @@ import pytest
 from daemon.core.api import types as model
 from daemon.kube.resources import PODS, REQUESTS, Resource
 from daemon.lib.errors import ApiRefusedError
-from daemon.localnode.demo import Daemon, running_manager
+from daemon.localnode.daemons import Daemon, running_manager
 from tests.support.cluster import Cluster, Json, container, container_id, states
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 WEBHOOKS = Resource("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
 
@@ -116,14 +114,3 @@ async def test_a_webhook_that_is_away_refuses_or_is_left_out(cluster: Cluster) -
         else:
             await cluster.create_request(plain(cluster, f"free-{asked}".lower(), "web", "app"))
     assert await cluster.client.get(PODS, cluster.namespace, "web")
-
-
-def test_the_demo_shows_a_recreated_container() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "daemon", "demo"], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    for words in ("container app        changed", "container side       same", "pod UID              same"):
-        assert words in result.stdout
-    assert "preStop hook ran" in result.stdout
-    assert "Completed: 1 of 1 containers recreated" in result.stdout

@@ -1,7 +1,8 @@
 """The leading manager is killed in the middle of things; the other one finishes them, on the whole local node."""
 
 import asyncio
-import socket
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ import pytest
 
 from daemon.core.api import types as model
 from daemon.kube.resources import REQUESTS, Resource
-from daemon.localnode.demo import Daemon, running_manager
+from daemon.localnode.daemons import Daemon, ask_manager, running_manager
 from tests.support.cluster import Cluster, Json, condition, container, container_status, states
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon, second_manager
 
 LEASES = Resource("leases", "coordination.k8s.io")
 
@@ -24,18 +25,12 @@ class Managers:
 
     cluster: Cluster
     leader: Daemon
-    second_port: int
+    second: Daemon
 
     async def kill_leader(self) -> None:
-        """SIGKILL; admission goes to the other one then, as a Service sees to it in a cluster."""
-        await self.leader.kill()
-        for kind in ("mutating", "validating"):
-            resource = Resource(f"{kind}webhookconfigurations", "admissionregistration.k8s.io")
-            found = dict(await self.cluster.client.get(resource, "", "crrd"))
-            for webhook in found["webhooks"]:
-                path = webhook["clientConfig"]["url"].rpartition("/")[2]
-                webhook["clientConfig"]["url"] = f"https://127.0.0.1:{self.second_port}/{path}"
-            await self.cluster.client.merge_patch(resource, "", "crrd", {"webhooks": found["webhooks"]})
+        """SIGKILL; admission goes to the other one then."""
+        os.kill(self.leader.pid, signal.SIGKILL)
+        await ask_manager(self.cluster.local, self.second)
 
 
 @asynccontextmanager
@@ -44,12 +39,8 @@ async def two_managers(cluster: Cluster) -> AsyncIterator[Managers]:
     node = cluster.local
     async with running_manager(node) as leader:
         await cluster_lease_held(cluster)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        flags = ["--webhook-address", f"127.0.0.1:{port}", "--identity", "second", "--certificate-name", "127.0.0.1"]
-        flags += ["--drain-seconds", "0"]
-        async with Daemon("manager", node.root / "second.log", node.kubeconfig, *flags):
-            yield Managers(cluster, leader, port)
+        async with second_manager(node) as second:
+            yield Managers(cluster, leader, second)
 
 
 async def cluster_lease_held(cluster: Cluster) -> None:

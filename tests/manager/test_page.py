@@ -8,9 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from daemon.core.api import types as model
 from daemon.kube.resources import REQUESTS
-from daemon.localnode.demo import Daemon, running_manager
+from daemon.localnode.daemons import Daemon, running_manager
 from tests.support.cluster import PATIENCE, Cluster, container
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon, second_manager
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -40,9 +40,7 @@ async def test_the_manager_tells_what_it_does(cluster: Cluster, node_daemon: Nod
     node = cluster.local
     async with running_manager(node) as leader:
         await once(leader, lambda samples: sample(samples, "crrd_leader") == 1)
-        flags = ["--webhook-address", "127.0.0.1:0", "--identity", "second", "--drain-seconds", "0"]
-        flags += ["--certificate-name", "127.0.0.1"]
-        async with Daemon("manager", node.root / "second.log", node.kubeconfig, *flags) as second:
+        async with second_manager(node) as second:
             assert sample(await scrape(second), "crrd_leader") == 0
 
         await cluster.run_pod("web", [container("app")])

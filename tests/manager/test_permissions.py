@@ -14,10 +14,10 @@ from daemon.kube.resources import REQUESTS, Resource
 from daemon.localnode.api.admission import User
 from daemon.localnode.api.routing import Call
 from daemon.localnode.apiserver import ApiServer
-from daemon.localnode.demo import Daemon, running_manager
+from daemon.localnode.daemons import manager_daemon, running_manager
 from daemon.localnode.node import LocalNode
 from tests.support.cluster import container, on_local_node
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 SECRETS = Resource("secrets")
 DEFAULT = Path(__file__).parents[2] / "manifests" / "default"
@@ -54,56 +54,47 @@ async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> N
     api = ApiServer(tokens=users, log=calls.append)
     async with (
         LocalNode(tmp_path / "node", api=api) as local,
-        on_local_node(local, tmp_path, image="local/shell:1", second_image="") as cluster,
+        on_local_node(local, tmp_path) as cluster,
     ):
         manager_config = api.kubeconfig(tmp_path / "manager.kubeconfig", token="m")
-        daemon = NodeDaemon(
-            tmp_path / "node.log",
-            node_name=cluster.node_name,
-            kubeconfig=api.kubeconfig(tmp_path / "node.kubeconfig", token="n"),
-            cri_endpoint=cluster.cri_endpoint,
-        )
-        async with running_manager(local, manager_config) as manager:
-            assert isinstance(manager, Daemon)
-            await daemon.start()
-            try:
-                gates = [{"conditionType": model.READINESS_GATE}]
-                await cluster.create_pod("web", [container("app")], readinessGates=gates)
-                await cluster.wait_pod("web", lambda pod: bool(pod["status"].get("containerStatuses")), "has statuses")
-                await cluster.wait_pod(
-                    "web",
-                    lambda pod: bool((pod["status"]["containerStatuses"][0]).get("ready")),
-                    "app is ready",
-                )
-                body: Json = {
-                    "apiVersion": model.API_VERSION,
-                    "kind": model.KIND,
-                    "metadata": {"name": "one", "namespace": cluster.namespace},
-                    "spec": {
-                        "podName": "web",
-                        "containers": [{"name": "app"}],
-                        "strategy": {"unreadyGracePeriodSeconds": 1, "forceRecreate": True},
-                        "ttlSecondsAfterFinished": 1,
-                    },
-                }
-                await cluster.create_request(body)
-                await cluster.wait_gone(REQUESTS, "one")
-                late: Json = {**body, "metadata": {**body["metadata"], "name": "two"}}
-                late["spec"] = {"podName": "web", "containers": [{"name": "app"}], "activeDeadlineSeconds": 3}
-                late["spec"]["strategy"] = {"minStartedSeconds": 600}
-                await cluster.create_request(late)
-                await cluster.wait_completed("two")
-                await cluster.delete_pod("web", grace=1)
-                async with asyncio.timeout(20):
-                    while not any(call.user == "crrd-node" and call.resource == "events" for call in calls):
-                        await asyncio.sleep(0.05)
-            finally:
-                await daemon.terminate()
+        node_config = api.kubeconfig(tmp_path / "node.kubeconfig", token="n")
+        async with (
+            running_manager(local, manager_config),
+            NodeDaemon(cluster, tmp_path / "node.log", kubeconfig=node_config),
+        ):
+            gates = [{"conditionType": model.READINESS_GATE}]
+            await cluster.create_pod("web", [container("app")], readinessGates=gates)
+            await cluster.wait_pod("web", lambda pod: bool(pod["status"].get("containerStatuses")), "has statuses")
+            await cluster.wait_pod(
+                "web",
+                lambda pod: bool((pod["status"]["containerStatuses"][0]).get("ready")),
+                "app is ready",
+            )
+            body: Json = {
+                "apiVersion": model.API_VERSION,
+                "kind": model.KIND,
+                "metadata": {"name": "one", "namespace": cluster.namespace},
+                "spec": {
+                    "podName": "web",
+                    "containers": [{"name": "app"}],
+                    "strategy": {"unreadyGracePeriodSeconds": 1, "forceRecreate": True},
+                    "ttlSecondsAfterFinished": 1,
+                },
+            }
+            await cluster.create_request(body)
+            await cluster.wait_gone(REQUESTS, "one")
+            late: Json = {**body, "metadata": {**body["metadata"], "name": "two"}}
+            late["spec"] = {"podName": "web", "containers": [{"name": "app"}], "activeDeadlineSeconds": 3}
+            late["spec"]["strategy"] = {"minStartedSeconds": 600}
+            await cluster.create_request(late)
+            await cluster.wait_completed("two")
+            await cluster.delete_pod("web", grace=1)
+            async with asyncio.timeout(20):
+                while not any(call.user == "crrd-node" and call.resource == "events" for call in calls):
+                    await asyncio.sleep(0.05)
         # A Secret that lost its content is written anew: what a renewal does after some months.
         await cluster.client.merge_patch(SECRETS, "crrd-system", "crrd-manager-tls", {"data": None})
-        async with Daemon(
-            "manager", tmp_path / "again.log", manager_config, "--webhook-address", "127.0.0.1:0", "--identity", "again"
-        ):
+        async with manager_daemon(local, tmp_path / "again.log", manager_config, "--identity", "again"):
             pass
     for user in ("crrd-node", "crrd-manager"):
         allowed, used = granted(user), asked(calls, user)

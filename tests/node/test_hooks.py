@@ -5,13 +5,10 @@ import datetime as dt
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
+import trustme
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from daemon import __version__
 from daemon.core.api.types import Pin, Request
@@ -238,28 +235,11 @@ async def serve() -> AsyncIterator[Serve]:
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """A server's context with a certificate that nobody has signed, for another name."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "somebody.else")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=2))
-        .not_valid_after(now - dt.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    path: Path = tmp_path_factory.mktemp("tls") / "both.pem"
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
+def tls() -> ssl.SSLContext:
+    """A server's context with a certificate that has expired, for another name, of an authority that nobody knows."""
+    expired = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(path)
+    trustme.CA().issue_cert("somebody.else", not_after=expired).configure_cert(context)
     return context
 
 

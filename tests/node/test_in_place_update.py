@@ -17,7 +17,7 @@ from tests.support.cluster import (
     restarted,
     states,
 )
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 SCRIPT = (
     "trap 'echo term >> /shared/log; while ! test -e /shared/go; do sleep 0.05; done; exit 0' TERM; "

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from daemon.core.api import types as model
 from tests.support.cluster import PATIENCE, Cluster, Json, container, crr_for, states
-from tests.support.node_daemon import NodeDaemon
+from tests.support.daemons import NodeDaemon
 
 HOOK = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "exit 7"]}}}
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -18,7 +18,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 async def page_of(daemon: NodeDaemon, accept: str = "") -> str:
     """The page as it is now."""
     headers = {"Accept": accept} if accept else {}
-    url = f"http://{await daemon.address()}/metrics"
+    url = f"http://{daemon.address}/metrics"
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
         assert answer.status == 200
         return await answer.text()

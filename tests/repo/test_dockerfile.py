@@ -102,9 +102,9 @@ def test_the_wheel_of_the_image_runs_in_an_empty_environment(tmp_path: Path) -> 
     wheel = built(tmp_path / "src", tmp_path / "wheels")
     assert not [name for name in ZipFile(wheel).namelist() if "localnode" in name or "crd.yaml" in name]
     environment = tmp_path / "venv"
-    venv.create(environment, with_pip=True)
+    venv.create(environment)
     python = environment / "bin" / "python"
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile", str(wheel)]
     subprocess.run(pip, check=True, env=CLEAN, timeout=280)
 
     def crrd(*words: str) -> subprocess.CompletedProcess[str]:

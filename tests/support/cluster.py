@@ -447,9 +447,14 @@ async def _opened(build: Callable[[str, "RuntimeServiceAsyncStub"], Cluster], en
 
 @asynccontextmanager
 async def on_local_node(
-    node: LocalNode, folder: Path, *, image: str, second_image: str, containerd: Containerd | None = None
+    node: LocalNode,
+    folder: Path,
+    *,
+    image: str = "local/shell:1",
+    second_image: str = "local/shell:2",
+    containerd: Containerd | None = None,
 ) -> AsyncIterator[Cluster]:
-    """The helper for a local node that is running."""
+    """The helper for a local node that is running; the images are those of its own runtime where none are given."""
 
     def build(namespace: str, cri: "RuntimeServiceAsyncStub") -> Cluster:
         return Cluster(
@@ -467,6 +472,13 @@ async def on_local_node(
         )
 
     async with _opened(build, node.cri_endpoint) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def local_cluster(folder: Path, **options: Any) -> AsyncIterator[Cluster]:
+    """A local node with these options, its runtime one of plain processes."""
+    async with LocalNode(**options) as node, on_local_node(node, folder) as cluster:
         yield cluster
 
 

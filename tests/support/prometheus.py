@@ -2,8 +2,8 @@
 
 import asyncio
 import json
+import re
 import shutil
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -67,9 +67,6 @@ class Prometheus:
 
     async def __aenter__(self) -> "Prometheus":
         self._folder.mkdir(parents=True, exist_ok=True)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        self._url = f"http://{address}"
         config = self._folder / "prometheus.yaml"
         config.write_text(yaml.safe_dump(self._config()), encoding="utf-8")
         with (self._folder / "prometheus.log").open("wb") as log:
@@ -77,7 +74,7 @@ class Prometheus:
                 "prometheus",
                 f"--config.file={config}",
                 f"--storage.tsdb.path={self._folder / 'data'}",
-                f"--web.listen-address={address}",
+                "--web.listen-address=127.0.0.1:0",
                 "--enable-feature=exemplar-storage",
                 stdout=log,
                 stderr=log,
@@ -129,9 +126,11 @@ class Prometheus:
         async with asyncio.timeout(PATIENCE):
             while True:
                 assert self._process is not None
+                log = (self._folder / "prometheus.log").read_text()
                 if self._process.returncode is not None:
-                    raise AssertionError((self._folder / "prometheus.log").read_text()[-2000:])
-                with suppress(aiohttp.ClientError):
+                    raise AssertionError(log[-2000:])
+                if found := re.search(r'"Listening on" address=(\S+)', log):
+                    self._url = f"http://{found[1]}"
                     async with self._session.get(f"{self._url}/-/ready") as answer:
                         if answer.status == 200:
                             return

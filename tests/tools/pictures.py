@@ -17,14 +17,14 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from daemon.localnode.demo import running_manager
+from daemon.localnode.daemons import running_manager
 from daemon.localnode.node import LocalNode
 from tests.support import containerd as real
 from tests.support import prometheus as prom
 from tests.support import traffic
 from tests.support.cluster import Cluster, on_local_node
+from tests.support.daemons import NodeDaemon
 from tests.support.images import BUSYBOX_IMAGE, BUSYBOX_IMAGE_2
-from tests.support.node_daemon import NodeDaemon
 
 OUTPUT = Path(__file__).parents[2] / "docs" / "monitoring.png"
 RUN_SECONDS = 150.0
@@ -181,26 +181,17 @@ async def run(output: Path) -> None:
                     node, folder, image=BUSYBOX_IMAGE, second_image=BUSYBOX_IMAGE_2, containerd=containerd
                 ) as cluster,
                 running_manager(node) as manager,
+                NodeDaemon(cluster, folder / "node.log") as daemon,
             ):
-                daemon = NodeDaemon(
-                    folder / "node.log",
-                    node_name=cluster.node_name,
-                    kubeconfig=cluster.kubeconfig,
-                    cri_endpoint=cluster.cri_endpoint,
-                )
-                await daemon.start()
                 jobs = {
-                    "crrd-node": {"worker-1": await daemon.address()},
+                    "crrd-node": {"worker-1": daemon.address},
                     "crrd-manager": {"crrd-manager-0": manager.address},
                 }
-                try:
-                    async with prom.Prometheus(folder / "prometheus", jobs) as prometheus:
-                        await prometheus.until("sum(up)", lambda value: value == len(jobs))
-                        begin = time.time()
-                        await _work(cluster)
-                        await draw(prometheus, begin, time.time(), output)
-                finally:
-                    await daemon.terminate()
+                async with prom.Prometheus(folder / "prometheus", jobs) as prometheus:
+                    await prometheus.until("sum(up)", lambda value: value == len(jobs))
+                    begin = time.time()
+                    await _work(cluster)
+                    await draw(prometheus, begin, time.time(), output)
         finally:
             await asyncio.to_thread(containerd.destroy)
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from cri_stubs import api_pb2 as pb
 from daemon.kube.resources import PODS
 from daemon.lib.errors import GoneError
 from daemon.localnode.kubelet import NODES
-from daemon.localnode.node import LocalNode
 from tests.support.cluster import (
     WAITING_SCRIPT,
     Cluster,
@@ -23,23 +22,13 @@ from tests.support.cluster import (
     container,
     container_id,
     container_status,
-    on_local_node,
+    local_cluster,
     pod_ready,
     restart_count,
     restarted,
 )
 
 EXEC_TRUE = {"exec": {"command": ["/bin/sh", "-c", "test -e /shared/good"]}}
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A local node that is quicker than a real one, its runtime in this process."""
-    async with (
-        LocalNode(relist_seconds=0.05, backoff_seconds=0.5, retry_seconds=0.2) as node,
-        on_local_node(node, tmp_path, image="local/shell:1", second_image="local/shell:2") as found,
-    ):
-        yield found
 
 
 def waiting(name: str, reason: str) -> Callable[[Json], bool]:
@@ -562,13 +551,10 @@ async def test_a_status_made_from_an_older_version_is_made_anew(cluster: Cluster
 
 
 async def test_a_runtime_that_dies_and_comes_back_keeps_its_pods(tmp_path: Path) -> None:
-    async with (
-        LocalNode(relist_seconds=0.05, runtime_process=True) as node,
-        on_local_node(node, tmp_path, image="local/shell:1", second_image="") as cluster,
-    ):
+    async with local_cluster(tmp_path, relist_seconds=0.05, runtime_process=True) as cluster:
         before = await cluster.run_pod("web", [container("app")])
-        await node.kill_runtime()
-        await node.start_runtime()
+        await cluster.local.kill_runtime()
+        await cluster.local.start_runtime()
         await cluster.cri.ListContainers(pb.ListContainersRequest(), wait_for_ready=True)
         await cluster.stop(container_id(before, "app"))
         after = await cluster.wait_pod("web", restarted("app"), "restarted after the runtime came back")
@@ -577,9 +563,9 @@ async def test_a_runtime_that_dies_and_comes_back_keeps_its_pods(tmp_path: Path)
 
 async def test_the_kubelet_runs_as_a_process_of_its_own(tmp_path: Path) -> None:
     """Killed with SIGKILL and started again, it goes on with what runs."""
-    async with LocalNode() as node, on_local_node(node, tmp_path, image="local/shell:1", second_image="") as cluster:
-        command: list[Any] = [sys.executable, "-m", "daemon.localnode.kubelet", "--kubeconfig", node.kubeconfig]
-        command += ["--cri-endpoint", node.cri_endpoint, "--node-name", "second", "--root", tmp_path / "second"]
+    async with local_cluster(tmp_path) as cluster:
+        command: list[Any] = [sys.executable, "-m", "daemon.localnode.kubelet", "--kubeconfig", cluster.kubeconfig]
+        command += ["--cri-endpoint", cluster.cri_endpoint, "--node-name", "second", "--root", tmp_path / "second"]
         command += ["--relist", "0.05", "--backoff", "0.2"]
         cluster.node_name = "second"
         process = await asyncio.create_subprocess_exec(*command)

@@ -1,12 +1,6 @@
 """The local kubelet does what kubelet's rules say, also the newer ones: restart rules, and a container's own policy."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from cri_stubs import api_pb2 as pb
-from daemon.localnode.node import LocalNode
 from tests.support.cluster import (
     WAITING_SCRIPT,
     Cluster,
@@ -14,21 +8,10 @@ from tests.support.cluster import (
     container,
     container_id,
     container_status,
-    on_local_node,
     pod_ready,
     restart_count,
     restarted,
 )
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A local node that is quicker than a real one, its runtime in this process."""
-    async with (
-        LocalNode(relist_seconds=0.05, backoff_seconds=0.5, retry_seconds=0.2) as node,
-        on_local_node(node, tmp_path, image="local/shell:1", second_image="local/shell:2") as found,
-    ):
-        yield found
 
 
 def once(code: int) -> str:

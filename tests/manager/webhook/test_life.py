@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from structlog.testing import capture_logs
 
 from daemon.lib.errors import ConfigurationError
 from daemon.lib.health import Health
@@ -235,20 +236,20 @@ async def test_what_never_ends_is_given_up() -> None:
 
 async def test_run_waits_for_a_certificate_then_serves_then_drains() -> None:
     tls, health, stop = ServingTls(), Health(), asyncio.Event()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     certificates = new_certificates()
-    server = WebhookServer(f"127.0.0.1:{port}", tls, pods(), health, limits=QUICK)
+    server = WebhookServer("127.0.0.1:0", tls, pods(), health, limits=QUICK)
     running = asyncio.create_task(server.run(stop))
     await asyncio.sleep(0)
     assert health.ready["webhook"]() == "not listening yet"
     assert health.ready["certificate"]() == "there is no serving certificate yet"
-    load(tls, certificates)
-    async with asyncio.timeout(10):
-        while health.ready["webhook"]():
-            await asyncio.sleep(0)
+    with capture_logs() as told:
+        load(tls, certificates)
+        async with asyncio.timeout(10):
+            while health.ready["webhook"]():
+                await asyncio.sleep(0)
+    (address,) = [line["address"] for line in told if line["event"] == "serving admission"]
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting(certificates))) as session:
-        served = Served(server, tls, health, certificates, f"127.0.0.1:{port}", session)
+        served = Served(server, tls, health, certificates, address, session)
         assert await served.page("/readyz") == (200, "[+]webhook ok\n[+]certificate ok\ncheck passed\n")
         assert (await served.page("/healthz"))[0] == 200
         stop.set()

@@ -21,17 +21,6 @@ SOUND = new_review(new_request())
 PATHS = ("/mutate-crr", "/validate-crr", "/mutate-pod")
 
 
-@pytest.fixture
-def pods() -> Pods:
-    return Pods({("shop", "web-0"): new_pod()})
-
-
-@pytest.fixture
-async def served(pods: Pods) -> AsyncIterator[Served]:
-    async with webhook(pods) as running:
-        yield running
-
-
 async def still_serves(served: Served) -> None:
     assert (await served.ask("/mutate-crr", SOUND))["allowed"] is True
 

@@ -3,7 +3,6 @@
 import base64
 import copy
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import jsonpatch
@@ -30,17 +29,6 @@ from tests.support.scripted_api import FixedAccess
 from tests.support.webhook import Pods, Served, webhook
 
 POD_KIND = {"group": "", "version": "v1", "kind": "Pod"}
-
-
-@pytest.fixture
-def pods() -> Pods:
-    return Pods({("shop", "web-0"): new_pod()})
-
-
-@pytest.fixture
-async def served(pods: Pods) -> AsyncIterator[Served]:
-    async with webhook(pods) as running:
-        yield running
 
 
 def refusal_of(response: JsonObject) -> tuple[str, int]:

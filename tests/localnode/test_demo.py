@@ -1,4 +1,4 @@
-"""`crrd demo` where it cannot succeed: it says why, ends with 1 and leaves nothing behind."""
+"""`crrd demo`: what it shows where it succeeds; where it cannot, it says why, ends with 1 and leaves nothing behind."""
 
 from collections.abc import Iterator
 
@@ -7,15 +7,26 @@ import structlog
 
 from daemon.localnode import demo
 from daemon.localnode.containers.images import MISSING
+from tests.support.command import crrd
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def log_as_before() -> Iterator[None]:
     before = structlog.get_config()
     yield
     structlog.configure(**before)
 
 
+async def test_it_shows_a_recreated_container() -> None:
+    code, out, err = await crrd("demo")
+    assert code == 0, out + err
+    for words in ("container app        changed", "container side       same", "pod UID              same"):
+        assert words in out
+    assert "preStop hook ran" in out
+    assert "Completed: 1 of 1 containers recreated" in out
+
+
+@pytest.mark.usefixtures("log_as_before")
 def test_an_image_that_nobody_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(demo, "PATIENCE_SECONDS", 3.0)
     assert demo.run_demo(cri_endpoints=[], image=f"{MISSING}:1", keep=False) == 1

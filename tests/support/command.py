@@ -1,0 +1,42 @@
+"""A command of crrd, run to its end as its user runs it."""
+
+import asyncio
+import os
+import sys
+from typing import NamedTuple
+
+_SECONDS = 100.0
+
+
+class Ended(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its errors."""
+        return self.err.strip().splitlines()[-1]
+
+
+async def crrd(*arguments: str, stdin: str = "", **environment: str) -> Ended:
+    """Run `crrd` with nothing of this process' environment that it could find a cluster by."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "daemon", *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=clean | {"HOME": "/nonexistent"} | environment,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), _SECONDS)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    assert b"Traceback" not in err, err.decode()
+    return Ended(process.returncode, out.decode(), err.decode())

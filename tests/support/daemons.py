@@ -1,0 +1,53 @@
+"""crrd's daemons as processes, as tests handle them: killed, started again, their logs read."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+from daemon.localnode.daemons import Daemon, manager_daemon
+from daemon.localnode.node import LocalNode
+from tests.support.cluster import Cluster
+
+
+class NodeDaemon(Daemon):
+    """`crrd node` on a cluster's node; it may end in other ways than by `async with`."""
+
+    def __init__(self, cluster: Cluster, log_file: Path, *flags: str, kubeconfig: Path | None = None) -> None:
+        where = ("--node-name", cluster.node_name, "--cri-endpoint", cluster.cri_endpoint)
+        super().__init__("node", log_file, kubeconfig or cluster.kubeconfig, *where, "--log-level", "debug", *flags)
+        self._earlier: list[dict[str, Any]] = []
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of all runs so far that are JSON."""
+        lines = self.log_file.read_text(errors="replace").splitlines() if self.log_file.exists() else []
+        return self._earlier + [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    async def start(self) -> None:
+        assert self._process is None or self._process.returncode is not None, "the node daemon is running"
+        self._earlier = self.log
+        await super().start()
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+            await self._process.wait()
+
+    async def terminate(self) -> int:
+        """SIGTERM, and wait for its end; its exit code."""
+        await self.stop()
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def restart(self) -> None:
+        """SIGKILL, and start anew; returns when it is ready."""
+        await self.kill()
+        await self.start()
+        await self.wait_ready()
+
+
+def second_manager(node: LocalNode) -> Daemon:
+    """Another `crrd manager` beside the first one of the node, with an identity of its own."""
+    return manager_daemon(node, node.root / "second.log", node.kubeconfig, "--identity", "second")
