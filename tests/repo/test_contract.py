@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.markdown import anchor, anchors
+
 ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "docs" / "contract.md"
 SEARCHED = ("daemon", "tests", "docs", "manifests")
@@ -14,16 +16,6 @@ STEP = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-
-
-def anchor(heading: str) -> str:
-    """As forges make it: lower case, without punctuation, with dashes for spaces."""
-    return re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
-
-
-def sections(text: str) -> set[str]:
-    """Anchors of all headings."""
-    return {anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
 def steps(text: str) -> list[int]:
@@ -50,7 +42,7 @@ def named_steps(text: str) -> Iterator[int]:
 def lost_references(root: Path) -> list[str]:
     """`file: reference` for each that leads nowhere."""
     contract = (root / "docs" / "contract.md").read_text(encoding="utf-8")
-    known_steps, known_sections = set(steps(contract)), sections(contract)
+    known_steps, known_sections = set(steps(contract)), anchors(contract)
     lost = []
     for path in files(root):
         text = path.read_text(encoding="utf-8")
