@@ -1,4 +1,4 @@
-"""Board, queue, reconciler and executor together, on a node in memory and in virtual time."""
+"""Cache, queue, reconciler and executor together, on a node in memory and in virtual time."""
 
 import asyncio
 from dataclasses import replace
