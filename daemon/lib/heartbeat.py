@@ -1,7 +1,7 @@
 """How a loop shows that it goes on: it says how long its next step may take, or what it waits for, and a page looks.
 
 Nothing here wakes anybody up: a loop that has nothing to do sleeps on, and is alive by definition. What follows from a
-loop that hangs is the reader's concern (`telemetry.health`, and kubelet's liveness probe behind it).
+loop that hangs is the reader's concern (`lib.health`, and kubelet's liveness probe behind it).
 """
 
 import asyncio

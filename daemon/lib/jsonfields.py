@@ -1,7 +1,7 @@
 """Reads typed fields out of JSON that anybody may have written, without ever raising.
 
 A `Reader` keeps the first thing that is wrong as one sentence that names the field; the value of a wrong field is
-its default, so that the rest of the object can still be read. What the fields mean is `manifest`'s concern.
+its default, so that the rest of the object can still be read. What the fields mean is `core.api`'s concern.
 """
 
 import json

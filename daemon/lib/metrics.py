@@ -1,8 +1,8 @@
 """What the metrics of every daemon have in common: a registry of their own, API calls, and the page `/metrics`.
 
 Names follow https://prometheus.io/docs/practices/naming/: base units, `_total` on counters. Labels are bounded: no
-pod, request or container is ever a label's value. What a daemon counts beyond this is `node_metrics`' and
-`manager_metrics`' concern.
+pod, request or container is ever a label's value. What a daemon counts beyond this is the concern of
+`node.metrics` and `manager.metrics`.
 """
 
 import platform

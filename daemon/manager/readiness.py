@@ -1,4 +1,4 @@
-"""Reads and patches the readiness condition of pods. What the condition becomes is decided in `core.readiness`.
+"""Reads and patches the readiness condition of pods. What it becomes is decided in `core.lifecycle.readiness`.
 
 Each change is worked out from the pod as the API server has it now and bound to that version, because the kubelet and
 other programs write the same list of conditions; a conflict starts over.

@@ -143,7 +143,7 @@ class NodeMetrics:
         """The daemon is connected to this runtime."""
         self._runtime.labels(name, version).set(1)
 
-    # What the controller tells: daemon.node.recorder.Recorder.
+    # What the controller tells: daemon.ports.Recorder.
 
     def seen(self, request: Request) -> None:
         """A live request is looked at for the first time."""

@@ -1,15 +1,21 @@
 """Writes dashboard.json and prometheusrule.yaml: `python manifests/monitoring/generate.py`.
 
-The panels stand here as a table, the rules in rules/*.yaml; the test suite proves that what is committed is what this
-makes of them.
+The panels stand here as a table, the rules in rules/*.yaml; of those only the links to runbooks are written from here.
+The test suite proves that what is committed is what this makes of them.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+REPOSITORY = "https://crrd.example"
+"""Where people read this repository's files: a placeholder. Set it here, for your copy, and run this script."""
+RUNBOOKS = f"{REPOSITORY}/docs/operations.md"
+"""The page that alerts link to; each alert has a heading of its name there."""
 
 FOLDER = Path(__file__).parent
 HERE = 'instance=~"$instance"'
@@ -321,12 +327,19 @@ def prometheus_rule() -> dict[str, Any]:
     }
 
 
+def linked(text: str) -> str:
+    """Rules whose alerts link to RUNBOOKS, whatever page they named before."""
+    return re.sub(r"(?<=runbook_url: )\S*(?=#)", RUNBOOKS, text)
+
+
 def files() -> dict[str, str]:
     """What is generated: file name -> text."""
     rule = yaml.safe_dump(prometheus_rule(), sort_keys=False, width=1000)
+    by_hand = {name: (FOLDER / name).read_text(encoding="utf-8") for name in ("rules/alerts.yaml", "tests/rules.yaml")}
     return {
         "dashboard.json": json.dumps(dashboard(), indent=1) + "\n",
-        "prometheusrule.yaml": f"# Made of rules/*.yaml by generate.py.\n{rule}",
+        "prometheusrule.yaml": linked(f"# Made of rules/*.yaml by generate.py.\n{rule}"),
+        **{name: linked(text) for name, text in by_hand.items()},
     }
 
 

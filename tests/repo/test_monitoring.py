@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -79,14 +80,20 @@ async def exposed() -> set[str]:
     return families(registry) | families(manager.registry) | {"crrd_certificate_expiry_timestamp_seconds"}
 
 
-def test_what_is_committed_is_what_is_generated() -> None:
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """The script that writes them."""
     spec = importlib.util.spec_from_file_location("generate", MONITORING / "generate.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    files: Mapping[str, str] = module.files()
-    assert set(files) == {"dashboard.json", "prometheusrule.yaml"}
+    return module
+
+
+def test_what_is_committed_is_what_is_generated(generate: ModuleType) -> None:
+    files: Mapping[str, str] = generate.files()
+    assert set(files) == {"dashboard.json", "prometheusrule.yaml", "rules/alerts.yaml", "tests/rules.yaml"}
     for name, text in files.items():
         assert (MONITORING / name).read_text(encoding="utf-8") == text, "run: python manifests/monitoring/generate.py"
 
@@ -122,12 +129,26 @@ def test_every_alert_has_both_cases(alert: Json) -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
-def test_every_alert_has_a_runbook_and_a_severity(alert: Json) -> None:
+def test_every_alert_has_a_runbook_and_a_severity(alert: Json, generate: ModuleType) -> None:
     assert alert["labels"]["severity"] in ("page", "ticket", "info")
     assert {"summary", "description"} < alert["annotations"].keys()
-    file, _, anchor = alert["annotations"]["runbook_url"].partition("#")
-    headings = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
-    assert anchor in {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    page = generate.RUNBOOKS.removeprefix(f"{generate.REPOSITORY}/")
+    headings = re.findall(r"^### (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert alert["alert"] in headings
+    assert alert["annotations"]["runbook_url"] == f"{generate.RUNBOOKS}#{alert['alert'].lower()}"
+
+
+def test_every_runbook_is_that_of_an_alert(generate: ModuleType) -> None:
+    text = (ROOT / generate.RUNBOOKS.removeprefix(f"{generate.REPOSITORY}/")).read_text(encoding="utf-8")
+    runbooks = text.partition("\n## Runbooks\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^### (.+)$", runbooks, re.MULTILINE)) == {alert["alert"] for alert in ALERTS}
+
+
+def test_the_page_of_runbooks_is_set_in_one_place(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "RUNBOOKS", "https://elsewhere.example/runbooks")
+    for name, text in generate.files().items():
+        links = set(re.findall(r"runbook_url: (\S+)#", text))
+        assert links == (set() if name == "dashboard.json" else {"https://elsewhere.example/runbooks"})
 
 
 def test_what_rules_and_panels_ask_for_is_there(exposed: set[str]) -> None:

@@ -102,7 +102,7 @@ def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
 
 
 def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:
-    """AdmissionHandler and complete what a user wants to create.
+    """Check and complete what a user wants to create.
 
     Labels and annotations that are admission's to set are set whatever the user gave; what only manager and node
     write is taken away. Fields of the spec that are admission's to set are refused.
@@ -125,7 +125,7 @@ def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: s
 
 
 def review_created(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:
-    """AdmissionHandler a new request as it would be stored: sound, and with what `review_create` filled in.
+    """Check a new request as it would be stored: sound, and with what `review_create` filled in.
 
     The pod may have moved on since: a statusContext of an earlier instance is let in, it makes the node stop nothing.
     """
@@ -148,7 +148,7 @@ def review_created(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: 
 
 
 def review_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> Admitted | Denied:
-    """AdmissionHandler a change: the spec, the labels that name pod and node, and who asked for it stay what they were.
+    """Check a change: the spec, the labels that name pod and node, and who asked for it stay what they were.
 
     The mark unready-acquired stays once it is set, since the grace period runs from it. All else is free: status,
     finalizers, the active label, other labels and annotations.

@@ -1,7 +1,7 @@
 """The values that the rest of crrd talks about: requests, their status, and what was observed.
 
 Everything here is immutable and knows nothing of JSON, protobuf or time zones. Reading and writing the Kubernetes
-shape of a request is `manifest`'s work, deciding what to do with it `decide`'s.
+shape of a request is `v1alpha1`'s work, deciding what to do with it `decide`'s.
 
 Times are seconds of the node's monotonic clock unless a name says otherwise; `created` of a request stays the
 RFC 3339 string of the API server, which sorts as time does.

@@ -1,7 +1,7 @@
 """What the API says about one request and all that it hangs on, as `crrd explain` needs it: JSON in, values out.
 
 Nothing here raises for what somebody else wrote. What follows from the facts is `explain`'s concern, asking the API
-server for them `explain_command`'s.
+server for them `cli.explain`'s.
 """
 
 from collections.abc import Iterable, Mapping

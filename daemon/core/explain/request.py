@@ -2,7 +2,7 @@
 
 `explain` goes by the same order as `decide` and `lifecycle`, but from the outside: it sees what the API says and
 nothing of the runtime, so it tells what is awaited and never what will be decided. One container's part is
-`explain_container`'s, reading the API's objects `explain_facts`', printing `explain_command`'s.
+`container`'s, reading the API's objects `facts`', printing `cli.explain`'s.
 """
 
 from collections.abc import Iterator

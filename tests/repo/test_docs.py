@@ -1,0 +1,63 @@
+"""What README and docs name is there: files of the project, other pages and their sections; README stays short."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.markdown import anchors
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+ROOMS = ("daemon", "tests", "manifests", "docs", "proto")
+AHEAD = {
+    "daemon/core/api/reasons.py",
+    "daemon/lib/supervise.py",
+}
+"""Named before they are there. To be taken out here by whoever adds them."""
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def named_files(page: Path) -> set[str]:
+    """Paths from the project's root, without those that have a placeholder (NAME) in them."""
+    found = re.findall(rf"(?<![\w./-])(?:{'|'.join(ROOMS)})/[\w./-]*\w/?", text_of(page))
+    return {path for path in found if "NAME" not in path}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_files_that_are_named_are_there(page: Path) -> None:
+    assert {path for path in named_files(page) if not (ROOT / path).exists()} <= AHEAD
+
+
+def test_what_is_ahead_is_not_there_yet() -> None:
+    assert {path for path in AHEAD if (ROOT / path).exists()} == set()
+
+
+def test_the_map_names_files() -> None:
+    named = named_files(ROOT / "docs" / "architecture.md")
+    assert {"daemon/core/recreate/decide.py", "manifests/base/crd.yaml", "tests/node/test_hooks.py"} <= named
+
+
+def test_the_map_has_every_room() -> None:
+    text = text_of(ROOT / "docs" / "architecture.md")
+    rooms = {f"{each.name}/" for each in (ROOT / "daemon").iterdir() if (each / "__init__.py").is_file()}
+    named = {room.split("/")[0] + "/" for room in re.findall(r"^\| `([a-z/]+/)` \|", text, re.MULTILINE)}
+    assert named == rooms
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_links_lead_somewhere(page: Path) -> None:
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        file, _, section = link.partition("#")
+        target = page.parent / file if file else page
+        if not target.exists() or (section and section not in anchors(text_of(target))):
+            lost.append(link)
+    assert lost == []
+
+
+def test_readme_is_for_two_minutes() -> None:
+    assert len(text_of(ROOT / "README.md").splitlines()) <= 160
