@@ -52,7 +52,7 @@ async def test_every_panel_has_data(cluster: Cluster, node_daemon: NodeDaemon, t
                 for sample in await prometheus.query("sum by (outcome) (crrd_requests_total)")
             }
             assert outcomes == {"succeeded": 4, "failed": 1, "partial": 0, "gone": 0}
-            assert await prometheus.value('crrd_container_recreations_total{reason="left_down"}') == 1
+            assert await prometheus.value('crrd_container_recreations_total{reason="LeftDown"}') == 1
             assert await prometheus.value("crrd_pre_stop_hook_failures_total") == 1
             assert await prometheus.value('crrd_active_requests{phase="recreating"}') == 1
             assert await prometheus.value("crrd_requested_restarts_total") == 7

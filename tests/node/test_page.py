@@ -70,7 +70,7 @@ async def test_a_success_and_a_failure_are_told(cluster: Cluster, node_daemon: N
     assert samples("crrd_requests_total", outcome="failed") == 1
     assert samples.nonzero("crrd_container_recreations_total") == {
         frozenset({("result", "succeeded"), ("reason", "stopped")}): 1,
-        frozenset({("result", "failed"), ("reason", "invalid_request")}): 1,
+        frozenset({("result", "failed"), ("reason", "ContainerNotFound")}): 1,
     }
     assert samples("crrd_requested_restarts_total", pod_namespace=cluster.namespace) == 1
     assert samples("crrd_pre_stop_hooks_total", kind="exec") == 1
