@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PURE := daemon/core/*,daemon/kubelet/*
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format stubs bench pictures runtime clean
+.PHONY: help demo test lint format stubs bench mutants pictures runtime clean
 
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -42,6 +42,9 @@ stubs: $(READY) ## Generate cri_stubs from proto
 
 bench: $(READY) runtime ## Measure: 30 pods on real containerd, admission, forecast
 	$(BIN)/python -m tests.bench
+
+mutants: $(READY) ## Count which small wrongs in the core and the node the fast tests find (COUNT=400 SEED=1)
+	$(BIN)/python -m tests.tools.mutants $(or $(COUNT),400) $(or $(SEED),1)
 
 pictures: $(READY) runtime ## Draw docs/monitoring.png from a run on real containerd, with a real Prometheus
 	$(BIN)/python -m tests.tools.pictures

@@ -13,9 +13,9 @@ from daemon.lib.backoff import Backoff
 from daemon.lib.errors import CrrdError
 from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.workqueue import WorkQueue
+from daemon.node.edges import Edges
 from daemon.node.execute import Executor
 from daemon.node.reconcile import Reconciler
-from daemon.ports import EventSink, Hooks, KubeletHealth, PodFinder, Recorder, Runtime, StatusWriter
 
 log = structlog.get_logger(__name__)
 
@@ -36,20 +36,8 @@ class NodeController:
     Nothing starts before the loops are run: `watch_pods` and `watch_runtime`, each by a task of the owner.
     """
 
-    def __init__(
-        self,
-        *,
-        node_name: str,
-        runtime: Runtime,
-        hooks: Hooks,
-        writer: StatusWriter,
-        pods: PodFinder,
-        kubelet: KubeletHealth,
-        events: EventSink,
-        recorder: Recorder,
-        clock: Callable[[], float],
-    ) -> None:
-        self._runtime = runtime
+    def __init__(self, node_name: str, edges: Edges, clock: Callable[[], float]) -> None:
+        self._runtime = edges.runtime
         self._awaited: set[str] = set()
         self._keys_by_uid: dict[str, str] = {}
         self.pods_heartbeat = Heartbeat()
@@ -58,25 +46,8 @@ class NodeController:
         """Of the looks at the runtime that `watch_runtime` takes while a request is live."""
         self.queue = WorkQueue(self._handle)
         self.cache = NodeCache(self.queue.poke, clock)
-        self.executor = Executor(
-            runtime=runtime,
-            hooks=hooks,
-            writer=writer,
-            events=events,
-            cache=self.cache,
-            poke=self.queue.poke,
-            recorder=recorder,
-        )
-        self.reconciler = Reconciler(
-            node_name=node_name,
-            cache=self.cache,
-            runtime=runtime,
-            pods=pods,
-            kubelet=kubelet,
-            executor=self.executor,
-            recorder=recorder,
-            watch_runtime=self._await_runtime,
-        )
+        self.executor = Executor(edges, self.cache, self.queue.poke)
+        self.reconciler = Reconciler(node_name, edges, self.cache, self.executor, self._await_runtime)
 
     async def watch_pods(self, watch: Callable[[], Awaitable[None]]) -> None:
         """Run `watch` (list and watch of the node's pods) while at least one request is live."""

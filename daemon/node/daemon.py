@@ -26,6 +26,7 @@ from daemon.lib.metrics import metrics_route, new_registry
 from daemon.lib.signals import stop_on_signals
 from daemon.lib.supervise import Loop, supervise
 from daemon.node.controller import NodeController
+from daemon.node.edges import Edges
 from daemon.node.hooks import HookRunner
 from daemon.node.kubelet_health import KubeletProbe
 from daemon.node.metrics import NodeMetrics, NodeState, WatchState
@@ -127,8 +128,7 @@ class NodeDaemon:
         self._runtime, self._client = runtime, client
         events = KubeEventSink(client, config.node_name)
         kubelet = KubeletProbe(config.kubelet_healthz_port)
-        controller = NodeController(
-            node_name=config.node_name,
+        edges = Edges(
             runtime=runtime,
             hooks=HookRunner(runtime),
             writer=RequestWriter(client),
@@ -136,8 +136,8 @@ class NodeDaemon:
             kubelet=kubelet,
             events=events,
             recorder=self._metrics,
-            clock=asyncio.get_running_loop().time,
         )
+        controller = NodeController(config.node_name, edges, asyncio.get_running_loop().time)
         cache = controller.cache
         requests = RequestSource(client, config.node_name, cache, self._metrics.watch_restarted)
         pods = PodSource(client, config.node_name, cache, self._metrics.watch_restarted)

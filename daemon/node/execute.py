@@ -18,7 +18,7 @@ from daemon.core.recreate.observation import NO_WORK, HookResult, StopAttempt, W
 from daemon.kube.cache import NodeCache
 from daemon.lib.backoff import Backoff
 from daemon.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
-from daemon.ports import EventSink, Hooks, Recorder, Runtime, StatusWriter
+from daemon.node.edges import Edges
 
 log = structlog.get_logger(__name__)
 
@@ -41,30 +41,15 @@ class Executor:
     """Runs actions against the ports.
 
     Args:
-        runtime, hooks, writer, events: the edges.
+        edges: the ports.
         cache: what writes return is put in there.
         poke: called with a pod's key when something of it has ended.
-        recorder: is told what happened, for metrics.
     """
 
-    def __init__(
-        self,
-        *,
-        runtime: Runtime,
-        hooks: Hooks,
-        writer: StatusWriter,
-        events: EventSink,
-        cache: NodeCache,
-        poke: Callable[[str], None],
-        recorder: Recorder,
-    ) -> None:
-        self._runtime = runtime
-        self._hooks = hooks
-        self._writer = writer
-        self._events = events
+    def __init__(self, edges: Edges, cache: NodeCache, poke: Callable[[str], None]) -> None:
+        self._edges = edges
         self._cache = cache
         self._poke = poke
-        self._recorder = recorder
         self._works: dict[str, dict[Key, Work]] = {}
         """By pod (`namespace/name`)."""
         self._hook_ends: dict[Key, float] = {}
@@ -170,7 +155,7 @@ class Executor:
         mark = (action.reason.value, action.message)
         if mark not in said:
             said.add(mark)
-            self._events.emit(action)
+            self._edges.events.emit(action)
 
     # What is done to containers.
 
@@ -221,17 +206,17 @@ class Executor:
         who = _who(action)
         self._hook_ends[_key(action)] = began + action.seconds
         self._note(action, until=began + action.seconds, hook_began=began)
-        self._recorder.hook_started(action.request)
+        self._edges.recorder.hook_started(action.request)
         log.info("preStop hook started", kind=action.hook.kind.value, **who)
         pod = self._cache.pod(action.request.pod_key)
         result = HookResult(0.0, "it was cut off")
         try:
-            result = await self._hooks.run(action, pod.pod_ip if pod else "")
+            result = await self._edges.hooks.run(action, pod.pod_ip if pod else "")
         except Exception as error:  # noqa: BLE001 - a broken hook must not keep the container from being stopped
             result = HookResult(loop.time() - began, _reason(error, "hook"))
         finally:
             self._note(action, under_way=None, until=None, hook=result)
-        self._recorder.hook_ended(action.request, action.hook, result)
+        self._edges.recorder.hook_ended(action.request, action.hook, result)
         log.info("preStop hook ended", seconds=round(result.seconds, 3), error=result.error or None, **who)
         self._poke(action.request.pod_key)
 
@@ -247,9 +232,9 @@ class Executor:
                 began = loop.time()
                 sent = began if work.stop_sent is None else work.stop_sent
                 self._note(action, until=began + action.seconds, stop_sent=sent)
-                self._recorder.stop_sent(action.request, action.instance.name)
+                self._edges.recorder.stop_sent(action.request, action.instance.name)
                 log.info("stopping container", timeout=round(action.seconds, 1), **who)
-                stop = asyncio.ensure_future(self._runtime.stop(action.instance, action.seconds))
+                stop = asyncio.ensure_future(self._edges.runtime.stop(action.instance, action.seconds))
                 try:
                     await asyncio.wait({stop}, timeout=SLOT_SECONDS)
                 except asyncio.CancelledError:
@@ -262,7 +247,7 @@ class Executor:
         finally:
             self._note(action, under_way=None, until=None, stop=StopAttempt(count, loop.time(), error))
         seconds = loop.time() - began
-        self._recorder.stop_ended(action.request, action.instance.name, seconds, error)
+        self._edges.recorder.stop_ended(action.request, action.instance.name, seconds, error)
         if error:
             log.warning("container not stopped", attempt=count, error=error, **who)
         else:
@@ -286,10 +271,10 @@ class Executor:
         request = action.request
         try:
             if isinstance(action, WriteStatus):
-                written = await self._writer.write_status(request, action.status)
+                written = await self._edges.writer.write_status(request, action.status)
                 ineffective = self._lacks(written, action.status)
             else:
-                written = await self._writer.pin(request, action.pins, action.begun)
+                written = await self._edges.writer.pin(request, action.pins, action.begun)
                 ineffective = "" if written.pinned == action.pins else "the annotation is not what was written"
         except GoneError:
             self._cache.request_deleted(request)
@@ -315,7 +300,7 @@ class Executor:
         said = (
             replace(written, status=action.status) if isinstance(action, WriteStatus) and not ineffective else written
         )
-        self._recorder.written(request, said)
+        self._edges.recorder.written(request, said)
         _say_moves(request, written)
         self._cache.request_changed(written)
 

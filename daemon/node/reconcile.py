@@ -17,8 +17,8 @@ from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState, newest
 from daemon.lib.backoff import Backoff
 from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from daemon.node.edges import Edges
 from daemon.node.execute import Executor
-from daemon.ports import KubeletHealth, PodFinder, Recorder, Runtime
 
 A_MOMENT = 0.01
 """Seconds between two looks at one pod at least: what can be done at once was done."""
@@ -48,23 +48,16 @@ class Reconciler:
 
     def __init__(
         self,
-        *,
         node_name: str,
+        edges: Edges,
         cache: NodeCache,
-        runtime: Runtime,
-        pods: PodFinder,
-        kubelet: KubeletHealth,
         executor: Executor,
-        recorder: Recorder,
         watch_runtime: Callable[[str, str, bool], None],
     ) -> None:
         self._node_name = node_name
+        self._edges = edges
         self._cache = cache
-        self._runtime = runtime
-        self._pods = pods
-        self._kubelet = kubelet
         self._executor = executor
-        self._recorder = recorder
         self._watch_runtime = watch_runtime
         self._seen: dict[str, Request] = {}
         self._watched: dict[str, _Watched] = {}
@@ -84,7 +77,7 @@ class Reconciler:
             self._watch_runtime(pod_key, "", False)
             return None
         if all(request.error for request in live):
-            observation = Observation(self._node_name, self._runtime.names, utc=_utc())
+            observation = Observation(self._node_name, self._edges.runtime.names, utc=_utc())
         else:
             observation = await self._observe(pod_key, live)
         # The cache may have moved on while the runtime was asked: decide on what it says now.
@@ -106,7 +99,7 @@ class Reconciler:
     async def _ask(self, pod_key: str) -> Pod | None:
         """The API server's own word on the pod; the cache learns of one that it should have."""
         namespace, _, name = pod_key.partition("/")
-        found = await self._pods.find(namespace, name)
+        found = await self._edges.pods.find(namespace, name)
         if found is not None and found.node_name == self._node_name:
             self._cache.pod_changed(found)
         return found
@@ -130,11 +123,11 @@ class Reconciler:
             if ended and not self._executor.writes(uid):
                 del self._seen[uid]
                 self._executor.forget(known.get(uid, request))
-                self._recorder.forgotten(known.get(uid, request))
+                self._edges.recorder.forgotten(known.get(uid, request))
         for uid, request in known.items():
             if request.live and uid not in self._seen:
                 self._seen[uid] = request
-                self._recorder.seen(request)
+                self._edges.recorder.seen(request)
 
     async def _observe(self, pod_key: str, live: Sequence[Request]) -> Observation:
         """All that `decide` wants to know about one pod; each source with the time at which it was true."""
@@ -142,8 +135,8 @@ class Reconciler:
         loop = asyncio.get_running_loop()
         sound = sorted((request for request in live if not request.error), key=turn_order)
         current = sound[0]
-        self._recorder.turn(current)
-        silent = asyncio.ensure_future(self._kubelet.silent_since())
+        self._edges.recorder.turn(current)
+        silent = asyncio.ensure_future(self._edges.kubelet.silent_since())
         listed_at, error = loop.time(), ""
         instances: tuple[Instance, ...] = ()
         try:
@@ -162,7 +155,7 @@ class Reconciler:
         self._note_successors(current, instances, {key[1] for key, work in works.items() if work.stop_sent is not None})
         return Observation(
             node_name=self._node_name,
-            runtime_names=self._runtime.names,
+            runtime_names=self._edges.runtime.names,
             runtime_error=error,
             instances=instances,
             listed_at=listed_at,
@@ -200,7 +193,7 @@ class Reconciler:
         return asked, instances
 
     async def _list(self, pod_uid: str) -> tuple[Instance, ...]:
-        return await self._runtime.instances(pod_uid) if pod_uid else ()
+        return await self._edges.runtime.instances(pod_uid) if pod_uid else ()
 
     async def _pods_known(self) -> None:
         """Wait for the list of the node's pods, but not for long: a wait is worth telling."""
@@ -217,9 +210,11 @@ class Reconciler:
         wanted = {
             pin.bare_id: pin
             for pin in (*pins, *request.pinned.values())
-            if pin.bare_id not in own and pin.bare_id not in watched.foreign and pin.runtime in self._runtime.names
+            if pin.bare_id not in own
+            and pin.bare_id not in watched.foreign
+            and pin.runtime in self._edges.runtime.names
         }
-        found = await asyncio.gather(*(self._runtime.find(pin) for pin in wanted.values()))
+        found = await asyncio.gather(*(self._edges.runtime.find(pin) for pin in wanted.values()))
         watched.foreign.update(zip(wanted, found, strict=True))
 
     async def _exit_codes(self, request: Request, pod: Pod, instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
@@ -237,7 +232,7 @@ class Reconciler:
 
     async def _exit_code(self, instance: Instance) -> Instance:
         try:
-            return await self._runtime.detail(instance)
+            return await self._edges.runtime.detail(instance)
         except RuntimeCallError as error:
             if not error.not_found:
                 raise
@@ -260,7 +255,7 @@ class Reconciler:
         for container in request.containers:
             current, target = newest(instances, container.name), target_of(request, container)
             if current and target and current.id != target.bare_id and target.bare_id in stopped:
-                self._recorder.successor_seen(request, container.name)
+                self._edges.recorder.successor_seen(request, container.name)
 
 
 def _utc() -> str:

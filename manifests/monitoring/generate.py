@@ -207,7 +207,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Lifecycle",
-            (("sum by (action) (crrd_lifecycle_actions_total) > 0", "{{action}}"),),
+            (
+                ('sum by (action) (crrd_lifecycle_actions_total{action!="completed"}) > 0', "{{action}}"),
+                ('sum by (reason) (crrd_lifecycle_actions_total{action="completed"}) > 0', "completed: {{reason}}"),
+            ),
             "bargauge",
             says="What the controller did, since it started.",
         ),

@@ -1,7 +1,7 @@
 """What metrics cost the node daemon: their share of its CPU in the 30-pod run, and series after 10 000 requests.
 
 The daemon is crrd itself, with every call into its metrics timed (see `timed_daemon`). It has served a request before.
-Its page is read once, after the last request: what was noted is counted then, and that is part of the cost.
+Its page is read once, after the last request, and that is part of the cost.
 """
 
 import asyncio
@@ -97,19 +97,17 @@ async def run() -> None:
 
 def _tell_cost(spent: dict[str, list[float]], cpu: float, seconds: float) -> None:
     page, _ = spent.pop("page")
-    counting, _ = spent.pop("settle")
-    noting = sum(own for own, _ in spent.values())
+    counting = sum(own for own, _ in spent.values())
     count = sum(calls for _, calls in spent.values())
     scraped = page * seconds / SCRAPE_SECONDS
     print("  CPU time inside every call into the metrics, as part of the process', both of the same run:")
     print(f"  the daemon's CPU in the run of {seconds:.1f} s         {cpu * 1000:.0f} ms")
     print(
-        f"  noting, on the way to a stop                 {noting * 1000:.2f} ms, {noting / cpu:.1%} ({count:.0f} calls)"
+        f"  counting, on the way to a stop               {counting * 1000:.2f} ms, {counting / cpu:.1%} ({count:.0f} calls)"
     )
-    print(f"  counting what was noted, when it is read     {counting * 1000:.2f} ms, {counting / cpu:.1%}")
     print(f"  writing the page                             {page * 1000:.2f} ms each time; ", end="")
     print(f"read every {SCRAPE_SECONDS} s that is {scraped / cpu:.1%}")
-    print(f"  in all                                       {(noting + counting + scraped) / cpu:.1%}", flush=True)
+    print(f"  in all                                       {(counting + scraped) / cpu:.1%}", flush=True)
 
 
 async def _tell_series(cluster: Cluster, daemon: NodeDaemon, pods: list[Json]) -> None:

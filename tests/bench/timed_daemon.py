@@ -69,7 +69,6 @@ def main() -> None:
     with keep_imports_lean():
         from prometheus_client import exposition  # noqa: PLC0415
 
-        from daemon.lib.metrics import Ledger  # noqa: PLC0415
         from daemon.node.metrics import NodeMetrics  # noqa: PLC0415
 
     class Timed(NodeMetrics):
@@ -83,7 +82,6 @@ def main() -> None:
     with keep_imports_lean():
         from daemon.node import daemon as app  # noqa: PLC0415
     setattr(app, "NodeMetrics", Timed)  # noqa: B010 - replaced in the one place that makes them
-    setattr(Ledger, "_settle", timed("settle", Ledger._settle))  # noqa: B010 - a method replaced
     exposition.generate_latest = timed("page", exposition.generate_latest)
     signal.signal(signal.SIGUSR2, begin_anew)
     try:

@@ -10,7 +10,7 @@ import pytest
 from cri_stubs import api_pb2 as pb
 from cri_stubs.api_pb2_grpc import RuntimeServiceStub
 from daemon.core.api.types import Pin
-from daemon.core.recreate.observation import Hook, Instance
+from daemon.core.recreate.observation import Hook, HookKind, Instance
 from daemon.cri.client import OUTPUT_BYTES, CriClient
 from daemon.cri.runtime import NodeRuntime, connect
 from daemon.kubelet.runtime_status import ContainerState
@@ -69,7 +69,7 @@ async def test_one_list_tells_all_that_a_stop_needs(node: NodeRuntime, instance:
     assert node.names == {"containerd"}
     assert (instance.name, instance.pod_name, instance.pod_namespace) == ("app", "web", NAMESPACE)
     assert (instance.state, instance.restart_count) == (ContainerState.RUNNING, 3)
-    assert instance.hook == Hook(kind="exec", command=("true",))
+    assert instance.hook == Hook(HookKind.EXEC, command=("true",))
 
 
 async def test_truncated_ids_are_not_taken_for_the_whole(node: NodeRuntime, instance: Instance) -> None:

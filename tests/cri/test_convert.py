@@ -1,13 +1,14 @@
 """What kubelet leaves on a container, read back: identity, restarts, grace period, hooks and ports."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cri_stubs import api_pb2
-from daemon.core.recreate.observation import Hook, Instance
+from daemon.core.recreate.observation import Hook, HookKind, Instance
 from daemon.cri import convert
 from daemon.kubelet.runtime_status import ContainerState
 from tests.support.scripted_cri import labels
@@ -47,7 +48,7 @@ def test_the_whole_of_a_container() -> None:
         created_at=123,
         restart_count=4,
         grace_seconds=45,
-        hook=Hook(kind="exec", command=("sh", "-c", "sleep 5")),
+        hook=Hook(HookKind.EXEC, command=("sh", "-c", "sleep 5")),
         ports=(("web", 8080),),
     )
 
@@ -96,11 +97,11 @@ def test_states(state: api_pb2.ContainerState.ValueType, expected: ContainerStat
 @pytest.mark.parametrize(
     ("handler", "expected"),
     [
-        ({"exec": {"command": ["a", "b c"]}}, Hook(kind="exec", command=("a", "b c"))),
-        ({"sleep": {"seconds": 5}}, Hook(kind="sleep", seconds=5.0)),
-        ({"sleep": {}}, Hook(kind="sleep", seconds=0.0)),
-        ({"tcpSocket": {"port": 80}}, Hook(kind="tcpSocket")),
-        ({"httpGet": {"port": 8080}}, Hook(kind="httpGet", port=8080)),
+        ({"exec": {"command": ["a", "b c"]}}, Hook(HookKind.EXEC, command=("a", "b c"))),
+        ({"sleep": {"seconds": 5}}, Hook(HookKind.SLEEP, seconds=5.0)),
+        ({"sleep": {}}, Hook(HookKind.SLEEP, seconds=0.0)),
+        ({"tcpSocket": {"port": 80}}, Hook(HookKind.TCP_SOCKET)),
+        ({"httpGet": {"port": 8080}}, Hook(HookKind.HTTP_GET, port=8080)),
         (
             {
                 "httpGet": {
@@ -112,7 +113,7 @@ def test_states(state: api_pb2.ContainerState.ValueType, expected: ContainerStat
                 }
             },
             Hook(
-                kind="httpGet",
+                HookKind.HTTP_GET,
                 path="/bye?now=1",
                 port="web",
                 host="10.0.0.1",
@@ -120,7 +121,7 @@ def test_states(state: api_pb2.ContainerState.ValueType, expected: ContainerStat
                 headers=(("X-A", "1"), ("X-A", "")),
             ),
         ),
-        ({"exec": {"command": ["x"]}, "httpGet": {"port": 1}}, Hook(kind="exec", command=("x",))),
+        ({"exec": {"command": ["x"]}, "httpGet": {"port": 1}}, Hook(HookKind.EXEC, command=("x",))),
     ],
 )
 def test_hooks(handler: object, expected: Hook) -> None:
@@ -164,7 +165,7 @@ def test_hooks(handler: object, expected: Hook) -> None:
 def test_a_hook_that_cannot_be_read_says_why(text: str) -> None:
     hook = convert.hook(text)
 
-    assert hook.kind == "invalid"
+    assert hook.kind is HookKind.INVALID
     assert hook.error.startswith("the preStop hook")
 
 
@@ -222,32 +223,23 @@ def test_no_annotation_and_no_label_is_too_odd(annotations: dict[str, str], own_
     assert found.restart_count >= 0
     assert found.grace_seconds is None or found.grace_seconds >= 0
     if found.hook is not None:
-        assert (found.hook.kind == "invalid") == bool(found.hook.error)
-        assert found.hook.kind in ("exec", "httpGet", "sleep", "tcpSocket", "invalid")
+        assert (found.hook.kind is HookKind.INVALID) == bool(found.hook.error)
+        assert found.hook.kind in HookKind
 
 
 LISTED = convert.instance(container(), "containerd")
 
 
-def test_the_detail_of_a_running_container_is_how_long_it_runs() -> None:
-    status = api_pb2.ContainerStatus(id="a1", state=api_pb2.CONTAINER_RUNNING, started_at=1_000_000_000)
+def test_the_detail_of_a_running_container_has_no_exit_code() -> None:
+    status = api_pb2.ContainerStatus(id="a1", state=api_pb2.CONTAINER_RUNNING, exit_code=3)
 
-    found = convert.detailed(LISTED, status, 3_500_000_000)
+    found = convert.detailed(LISTED, status)
 
-    assert (found.running_seconds, found.exit_code, found.state) == (2.5, None, ContainerState.RUNNING)
-    assert found.pod_uid == LISTED.pod_uid
-    assert convert.detailed(LISTED, status, 0).running_seconds == 0.0  # the clock was set back
+    assert (found.exit_code, found.state) == (None, ContainerState.RUNNING)
+    assert found == replace(LISTED, state=ContainerState.RUNNING)
 
 
 def test_the_detail_of_an_exited_container_is_its_exit_code() -> None:
     status = api_pb2.ContainerStatus(id="a1", state=api_pb2.CONTAINER_EXITED, started_at=1, exit_code=137)
 
-    found = convert.detailed(LISTED, status, 5)
-
-    assert (found.running_seconds, found.exit_code, found.state) == (None, 137, ContainerState.EXITED)
-
-
-def test_a_running_container_without_a_start_is_of_unknown_age() -> None:
-    status = api_pb2.ContainerStatus(id="a1", state=api_pb2.CONTAINER_RUNNING)
-
-    assert convert.detailed(LISTED, status, 5).running_seconds is None
+    assert convert.detailed(LISTED, status) == replace(LISTED, state=ContainerState.EXITED, exit_code=137)

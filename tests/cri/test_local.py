@@ -7,7 +7,7 @@ import pytest
 
 from daemon.core.api.types import Request
 from daemon.core.recreate.actions import RunHook
-from daemon.core.recreate.observation import Hook
+from daemon.core.recreate.observation import Hook, HookKind
 from daemon.cri.runtime import connect
 from daemon.kubelet.runtime_status import ContainerState
 from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
@@ -43,7 +43,7 @@ async def test_a_container_is_found_run_in_and_stopped(tmp_path: Path) -> None:
         stream = node.events()
         step = asyncio.create_task(anext(stream))
         request = Request("shop", "crr", "u", "1", "2026-01-01T00:00:00Z", "web", POD_UID, "node", ())
-        hook = Hook(kind="exec", command=("sh", "-c", f"echo hook >> {tmp_path}/said"))
+        hook = Hook(HookKind.EXEC, command=("sh", "-c", f"echo hook >> {tmp_path}/said"))
         hooks = HookRunner(node)
         await until((tmp_path / "up").exists)
 
@@ -52,7 +52,7 @@ async def test_a_container_is_found_run_in_and_stopped(tmp_path: Path) -> None:
         await node.stop(instance, 10)
         exited = await node.detail(instance)
 
-        assert running.running_seconds is not None
+        assert (running.state, running.exit_code) == (ContainerState.RUNNING, None)
         assert (exited.state, exited.exit_code) == (ContainerState.EXITED, 7)
         assert (tmp_path / "said").read_text() == "hook\nterm\n"
         assert await asyncio.wait_for(step, PATIENCE) == POD_UID

@@ -1,7 +1,8 @@
 """One or several runtimes behind the port: whose is a pod, which ID is meant, and whose events are heard."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,13 @@ import pytest
 
 from cri_stubs import api_pb2
 from daemon.core.api.types import Pin
+from daemon.core.recreate.observation import Instance
+from daemon.cri import discovery
 from daemon.cri import runtime as module
 from daemon.cri.client import CriClient
 from daemon.cri.runtime import Connection, NodeRuntime, connect
 from daemon.kubelet.runtime_status import ContainerState
+from daemon.lib.backoff import Backoff
 from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from daemon.ports import Runtime
 from tests.support.scripted_cri import ScriptedRuntime, serving
@@ -48,18 +52,79 @@ def event(pod_uid: str) -> api_pb2.ContainerEventResponse:
     )
 
 
-async def test_connect_asks_each_socket_what_it_is(tmp_path: Path) -> None:
+async def test_discovery_asks_each_socket_what_it_is(tmp_path: Path) -> None:
     calls: list[str] = []
     server = ScriptedRuntime(name="containerd", version="2.1.0")
     server.add("a1")
     async with serving(server, tmp_path / "s") as endpoint:
-        node: Runtime = await connect([endpoint], on_call=lambda method, _code, _seconds: calls.append(method))
+        node = NodeRuntime(on_call=lambda method, _code, _seconds: calls.append(method))
+        assert not node.found.is_set()
+        await node.discover([endpoint])
 
+        assert node.found.is_set()
         assert node.names == {"containerd"}
+        assert node.versions == (("containerd", "2.1.0"),)
         (found,) = await node.instances("uid-1")
         assert (found.id, found.runtime) == ("a1", "containerd")
         assert calls == ["ListContainers"]
+        await node.close()
+
+
+async def test_what_was_found_is_not_looked_for_again(tmp_path: Path) -> None:
+    server = ScriptedRuntime(name="containerd")
+    server.add("a1")
+    async with serving(server, tmp_path / "s") as endpoint:
+        node: Runtime = await connect([endpoint])
+        asked = len(server.asked)
+
+        await node.discover([endpoint])  # type: ignore[attr-defined]  # the port has no discovery
+
+        assert len(server.asked) == asked
+        assert [found.id for found in await node.instances("uid-1")] == ["a1"]
         await node.close()  # type: ignore[attr-defined]  # the port has no close
+
+
+async def test_until_a_runtime_is_found_none_answers_and_discovery_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "BACKOFF", Backoff(initial=0.01, factor=1.0, maximum=0.01, jitter=0.0))
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))  # and nobody listens: a runtime that is down
+    node = NodeRuntime()
+    gone = Instance("a1", "containerd", "app", "shop", "web-0", "uid-1", ContainerState.RUNNING, 0)
+    calls: tuple[Callable[[], Awaitable[object]], ...] = (
+        lambda: node.instances("uid-1"),
+        lambda: node.find(gone.pin),
+        lambda: node.detail(gone),
+        lambda: node.stop(gone, 2),
+        lambda: node.execute(gone, ("true",), 2),
+        node.containers,
+        lambda: anext(node.events()),
+    )
+
+    assert await node.check() == "no container runtime has answered yet"
+    looking = asyncio.create_task(node.discover([str(path)]))
+    async with asyncio.timeout(PATIENCE):
+        while (said := await node.check()) == "no container runtime has answered yet":
+            await asyncio.sleep(0.01)
+    assert str(path) in said
+    assert "Connection refused" in said
+    for call in calls:
+        with pytest.raises(RuntimeUnavailableError) as caught:
+            await call()
+        assert str(caught.value) == said
+    assert node.names == frozenset()
+    assert not node.found.is_set()
+
+    path.unlink()
+    async with serving(ScriptedRuntime(name="containerd"), path):
+        await asyncio.wait_for(looking, PATIENCE)
+        await asyncio.wait_for(node.found.wait(), PATIENCE)
+        assert await node.check() == ""
+        assert await node.instances("uid-1") == ()
+    assert "cannot be reached" in await node.check()
+    await node.close()
 
 
 async def test_the_instances_of_one_pod_only(start: Start) -> None:
@@ -118,9 +183,7 @@ async def test_detail_is_of_now(start: Start) -> None:
     status.exit_code = 3
     exited = await node.detail(listed)
 
-    assert running.state is ContainerState.RUNNING
-    assert running.running_seconds is not None
-    assert running.running_seconds > 0
+    assert (running.state, running.exit_code) == (ContainerState.RUNNING, None)
     assert (exited.state, exited.exit_code) == (ContainerState.EXITED, 3)
 
 

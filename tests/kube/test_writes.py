@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.core.api.types import Pin, RecreateState, Request, RequestPhase, StatePhase, Status
+from daemon.core.api.reasons import EventReason
+from daemon.core.api.types import Begun, Pin, RecreateState, Request, RequestPhase, StatePhase, Status
 from daemon.core.api.v1alpha1 import parse_request
-from daemon.core.recreate.actions import EmitEvent, EventReason
+from daemon.core.recreate.actions import EmitEvent
 from daemon.kube import events as events_module
 from daemon.kube.client import KubeClient
 from daemon.kube.events import CAPACITY, KubeEventSink
@@ -79,11 +80,18 @@ async def test_pins_are_written_and_come_back() -> None:
     async with local() as (_, client):
         request = await created(client)
         pins = {"app": Pin("containerd://c1", 3)}
-        written = await RequestWriter(client).pin(request, pins)
+        written = await RequestWriter(client).pin(request, pins, {})
         assert written.pinned == pins
+        assert written.begun == {}
         assert written.containers == request.containers
         more = {**pins, "log": Pin("containerd://c2")}
-        assert (await RequestWriter(client).pin(written, more)).pinned == more
+        begun = {"log": Begun(hook="2026-01-02T03:04:05Z")}
+        written = await RequestWriter(client).pin(written, more, begun)
+        assert (written.pinned, written.begun) == (more, begun)
+        begun = {"app": Begun(stop="2026-01-02T03:04:06Z"), "log": replace(begun["log"], stop="2026-01-02T03:04:07Z")}
+        written = await RequestWriter(client).pin(written, more, begun)
+        assert (written.pinned, written.begun) == (more, begun)
+        assert parse_request(await client.get(REQUESTS, "default", "r")) == written
 
 
 async def test_nothing_is_written_on_another_version_or_another_request() -> None:
@@ -94,7 +102,7 @@ async def test_nothing_is_written_on_another_version_or_another_request() -> Non
         with pytest.raises(ConflictError):
             await writer.write_status(request, Status(RequestPhase.COMPLETED))
         with pytest.raises(ConflictError):
-            await writer.pin(request, {})
+            await writer.pin(request, {}, {})
         assert parse_request(await client.get(REQUESTS, "default", "r")) == newer
         await client.delete(REQUESTS, "default", "r")
         with pytest.raises(GoneError):
@@ -104,7 +112,7 @@ async def test_nothing_is_written_on_another_version_or_another_request() -> Non
             await writer.write_status(newer, Status(RequestPhase.COMPLETED))
         # Were the version the same by chance, only a write of the object itself would be held against the uid.
         with pytest.raises(GoneError):
-            await writer.pin(replace(successor, uid=newer.uid), {})
+            await writer.pin(replace(successor, uid=newer.uid), {}, {})
         assert parse_request(await client.get(REQUESTS, "default", "r")) == successor
 
 

@@ -83,14 +83,24 @@ REASONS = {
     *(
         ("failed", reason)
         for reason in (
-            "invalid_request",
-            "not_the_container",
-            "not_restartable",
-            "left_down",
-            "stop_failed",
-            "pod_gone",
-            "earlier_failure",
-            "completed_elsewhere",
+            "InvalidRequest",
+            "ContainerNotFound",
+            "NotRecreatable",
+            "ContainerMismatch",
+            "NotRestartable",
+            "LeftDown",
+            "StopFailed",
+            "StillRuns",
+            "PinLost",
+            "PodGone",
+            "PodReplaced",
+            "PodElsewhere",
+            "PodDeleting",
+            "PodEnded",
+            "EarlierFailure",
+            "NoDaemonAnswered",
+            "DeadlineExceeded",
+            "CompletedElsewhere",
         )
     ),
 }
@@ -177,7 +187,9 @@ async def test_counters_begin_at_zero(registry: CollectorRegistry, address: str)
     found = samples((await read(address))[1], parse_text)
     for outcome in ("succeeded", "partial", "failed", "gone"):
         assert found["crrd_requests_total", (("outcome", outcome),)].value == 0
-    assert found["crrd_pre_stop_hook_failures_total", (("kind", "exec"),)].value == 0
+    for kind in ("exec", "httpGet", "sleep", "tcpSocket", "invalid"):
+        assert found["crrd_pre_stop_hooks_total", (("kind", kind),)].value == 0
+        assert found["crrd_pre_stop_hook_failures_total", (("kind", kind),)].value == 0
     assert not [name for name, _ in found if name.endswith("_created")]
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.time import rfc3339
 from daemon.core.lifecycle import steps as lc
-from daemon.core.recreate.actions import EventReason
 from daemon.kube.resources import PODS, REQUESTS
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, lifecycle_cluster
 
@@ -46,8 +46,8 @@ class TestPod:
             "Request new: pod has gone", EventReason.FAILED, True,
         )  # fmt: skip
         assert sorted(said) == ["new", "served"]
-        ends = [action.cause for action in manager.done if isinstance(action, lc.Complete)]
-        assert ends == [lc.EndCause.POD_GONE] * 2
+        ends = [action.status.reason for action in manager.done if isinstance(action, lc.Complete)]
+        assert ends == [Reason.POD_GONE] * 2
 
     @pytest.mark.usefixtures("manager")
     async def test_a_pod_that_never_was(self, cluster: LifecycleCluster) -> None:
@@ -110,8 +110,8 @@ class TestTimes:
         await cluster.settle("one")
         assert cluster.message("one") == "no daemon answered on node node-a"
         assert states(cluster, "one") == [("Failed", "no daemon answered on node node-a")]
-        ends = [action.cause for action in manager.done if isinstance(action, lc.Complete)]
-        assert ends == [lc.EndCause.NO_ANSWER]
+        ends = [action.status.reason for action in manager.done if isinstance(action, lc.Complete)]
+        assert ends == [Reason.NO_ANSWER]
 
     @pytest.mark.usefixtures("manager")
     async def test_nobody_can_answer_without_the_nodes_label(self, cluster: LifecycleCluster) -> None:
@@ -119,7 +119,7 @@ class TestTimes:
         await cluster.label("one", NODE_LABEL, None)
         await cluster.jump(61)
         await cluster.settle("one")
-        assert cluster.message("one") == "no daemon answered: the request has no node label"
+        assert cluster.message("one") == "no daemon answered on node (the request has no node label)"
 
     @pytest.mark.usefixtures("manager")
     async def test_nobody_sees_a_request_without_the_active_label(self, cluster: LifecycleCluster) -> None:

@@ -12,10 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from daemon.core.admission.rules import Admitted, DenialReason, review_create
 from daemon.core.api.pod import PodMeta
+from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.types import RequestPhase, Status
 from daemon.core.api.v1alpha1 import parse_request
 from daemon.core.lifecycle import steps as lc
-from daemon.core.recreate.actions import EmitEvent, EventReason
+from daemon.core.recreate.actions import EmitEvent
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
@@ -162,33 +163,42 @@ async def test_series_do_not_grow_with_calls(counted: Counted) -> None:
 
 
 POD = PodMeta("shop", "web-0", "uid-1")
-COMPLETE = Status(RequestPhase.COMPLETED)
-ACTIONS: list[tuple[lc.LifecycleAction, str]] = [
-    (lc.Complete(COMPLETE, lc.EndCause.POD_GONE), "pod_gone"),
-    (lc.Complete(COMPLETE, lc.EndCause.NO_ANSWER), "no_answer"),
-    (lc.Complete(COMPLETE, lc.EndCause.DEADLINE), "deadline"),
-    (lc.AddFinalizer(), "finalizer_added"),
-    (lc.AcquireUnready(POD, "shop/r"), "readiness_acquired"),
-    (lc.MarkAcquired("2026-01-01T00:00:00Z"), "marked"),
-    (lc.ReleaseUnready(POD, "shop/r"), "readiness_released"),
-    (lc.InitReadiness(POD), "readiness_initialised"),
-    (lc.RemoveFinalizer(), "finalizer_removed"),
-    (lc.RemoveActive(), "deactivated"),
-    (lc.Delete(), "deleted"),
+
+
+def complete(reason: Reason) -> lc.Complete:
+    return lc.Complete(Status(RequestPhase.COMPLETED, reason=reason))
+
+
+ACTIONS: list[tuple[lc.LifecycleAction, str, str]] = [
+    (complete(Reason.POD_GONE), "completed", "PodGone"),
+    (complete(Reason.POD_REPLACED), "completed", "PodReplaced"),
+    (complete(Reason.NO_ANSWER), "completed", "NoDaemonAnswered"),
+    (complete(Reason.DEADLINE), "completed", "DeadlineExceeded"),
+    (lc.AddFinalizer(), "finalizer_added", "none"),
+    (lc.AcquireUnready(POD, "shop/r"), "readiness_acquired", "none"),
+    (lc.MarkAcquired("2026-01-01T00:00:00Z"), "marked", "none"),
+    (lc.ReleaseUnready(POD, "shop/r"), "readiness_released", "none"),
+    (lc.InitReadiness(POD), "readiness_initialised", "none"),
+    (lc.RemoveFinalizer(), "finalizer_removed", "none"),
+    (lc.RemoveActive(), "deactivated", "none"),
+    (lc.Delete(), "deleted", "none"),
 ]
 
 
-@pytest.mark.parametrize(("action", "name"), ACTIONS, ids=[name for _, name in ACTIONS])
-def test_what_the_controller_did(action: lc.LifecycleAction, name: str) -> None:
+@pytest.mark.parametrize(("action", "name", "reason"), ACTIONS, ids=[f"{name} {why}" for _, name, why in ACTIONS])
+def test_what_the_controller_did(action: lc.LifecycleAction, name: str, reason: str) -> None:
     metrics = ManagerMetrics()
-    labels = {name for _, name in ACTIONS}
-    assert {each: value(metrics, "crrd_lifecycle_actions_total", action=each) for each in labels} == dict.fromkeys(
-        labels, 0.0
-    )
+
+    def counted() -> dict[tuple[str, str], float]:
+        families = {family.name: family for family in metrics.registry.collect()}
+        samples = families["crrd_lifecycle_actions"].samples
+        return {(each.labels["action"], each.labels["reason"]): each.value for each in samples}
+
+    labels = {(name, reason) for _, name, reason in ACTIONS}
+    assert counted() == dict.fromkeys(labels, 0.0)
     metrics.acted(action)
     metrics.acted(EmitEvent(parse_request(new_request()), EventReason.FAILED, "not counted"))
-    assert value(metrics, "crrd_lifecycle_actions_total", action=name) == 1
-    assert sum(value(metrics, "crrd_lifecycle_actions_total", action=each) or 0 for each in labels) == 1
+    assert counted() == {**dict.fromkeys(labels, 0.0), (name, reason): 1}
     assert value(metrics, "crrd_ttl_deletions_total") == float(name == "deleted")
 
 

@@ -14,7 +14,7 @@ from daemon.kube.cache import NodeCache
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import EVENTS, PODS, REQUESTS
 from daemon.lib.heartbeat import PATIENCE_SECONDS
-from daemon.node.daemon import QUEUE_LIMIT, NodeConfig, _Node
+from daemon.node.daemon import QUEUE_LIMIT, NodeConfig, NodeDaemon
 from tests.support.health_pages import Watched, end
 from tests.support.silent_api import SilentApi
 from tests.support.standins import MemoryNode
@@ -54,6 +54,12 @@ class Runtime(MemoryNode):
     hanging = False
     versions = (("containerd", "1.7"),)
 
+    async def discover(self, endpoints: object) -> None:
+        """It was there all along."""
+
+    async def check(self) -> str:
+        return ""
+
     async def instances(self, pod_uid: str) -> Any:
         if self.hanging:
             await asyncio.Event().wait()
@@ -85,9 +91,9 @@ async def running() -> AsyncIterator[Running]:
     meta = {"namespace": "default", "name": "web", "uid": POD_UID, "resourceVersion": "1"}
     spec = {"containers": [{"name": "app"}], "nodeName": NODE}
     api.put(PODS, {"metadata": meta, "spec": spec, "status": {"phase": "Running", "containerStatuses": [status]}})
-    daemon = _Node(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
+    daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
     stop = asyncio.Event()
-    served = daemon._serve(cast("NodeRuntime", runtime), cast("KubeClient", api), stop)
+    served = daemon.serve(cast("NodeRuntime", runtime), cast("KubeClient", api), stop)
     task = asyncio.create_task(served)
     try:
         yield Running(daemon._health, api, runtime)

@@ -13,7 +13,7 @@ from aiohttp import web
 from daemon import __version__
 from daemon.core.api.types import Pin, Request
 from daemon.core.recreate.actions import RunHook
-from daemon.core.recreate.observation import ExecResult, Hook, HookResult, Instance
+from daemon.core.recreate.observation import ExecResult, Hook, HookKind, HookResult, Instance
 from daemon.kubelet.runtime_status import ContainerState
 from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from daemon.node import hooks
@@ -87,7 +87,7 @@ async def run(
 
 
 def exec_action(seconds: float = 30.0) -> RunHook:
-    return RunHook(REQUEST, INSTANCE, Hook(kind="exec", command=("sh", "-c", "bye")), seconds)
+    return RunHook(REQUEST, INSTANCE, Hook(HookKind.EXEC, command=("sh", "-c", "bye")), seconds)
 
 
 # exec
@@ -169,14 +169,14 @@ async def test_a_runtime_that_goes_away_is_no_failed_hook() -> None:
 
 
 async def test_sleep_waits() -> None:
-    result = await run(Hook(kind="sleep", seconds=0.05))
+    result = await run(Hook(HookKind.SLEEP, seconds=0.05))
 
     assert result.error == ""
     assert result.seconds >= 0.05
 
 
 async def test_sleep_is_cut_when_the_grace_period_is_used_up() -> None:
-    result = await run(Hook(kind="sleep", seconds=float(2**62)), seconds=0.01)
+    result = await run(Hook(HookKind.SLEEP, seconds=float(2**62)), seconds=0.01)
 
     assert result.error == "sleep was cancelled: it had not ended after 0 s, when the grace period was used up"
     assert 0.01 <= result.seconds < 10
@@ -185,9 +185,8 @@ async def test_sleep_is_cut_when_the_grace_period_is_used_up() -> None:
 @pytest.mark.parametrize(
     ("hook", "error"),
     [
-        (Hook(kind="tcpSocket"), "tcpSocket is not supported as a preStop hook"),
-        (Hook(kind="invalid", error="the preStop hook is odd"), "the preStop hook is odd"),
-        (Hook(kind="fax"), "fax is not supported as a preStop hook"),
+        (Hook(HookKind.TCP_SOCKET), "tcpSocket is not supported as a preStop hook"),
+        (Hook(HookKind.INVALID, error="the preStop hook is odd"), "the preStop hook is odd"),
     ],
 )
 async def test_what_cannot_be_run_is_an_error(hook: Hook, error: str) -> None:
@@ -246,7 +245,7 @@ def tls() -> ssl.SSLContext:
 async def test_http_get_goes_to_the_pods_ip(serve: Serve) -> None:
     server = await serve()
 
-    result = await run(Hook(kind="httpGet", port=server.port, path="/bye/%41 ü?now=1&x=%20y#part"))
+    result = await run(Hook(HookKind.HTTP_GET, port=server.port, path="/bye/%41 ü?now=1&x=%20y#part"))
 
     assert result.error == ""
     (request,) = server.asked
@@ -260,7 +259,7 @@ async def test_http_get_goes_to_the_pods_ip(serve: Serve) -> None:
 async def test_http_get_paths(serve: Serve, path: str, sent: str) -> None:
     server = await serve()
 
-    assert (await run(Hook(kind="httpGet", port=server.port, path=path))).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port, path=path))).error == ""
     assert [request.raw_path for request in server.asked] == [sent]
 
 
@@ -268,7 +267,7 @@ async def test_http_get_sends_the_hooks_headers(serve: Serve) -> None:
     server = await serve()
     headers = (("Host", "shop.example"), ("X-A", "1"), ("x-a", "2"), ("user-agent", "me"), ("Accept", ""))
 
-    assert (await run(Hook(kind="httpGet", port=server.port, headers=headers))).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port, headers=headers))).error == ""
 
     sent = server.asked[0].headers
     assert sent["Host"] == "shop.example"
@@ -282,7 +281,7 @@ async def test_http_get_resolves_ports_as_kubelet_does(serve: Serve, port: str) 
     server = await serve()
     wanted = "web" if port == "web" else str(server.port)
 
-    result = await run(Hook(kind="httpGet", port=wanted), ports=(("web", server.port), ("web", 1), ("admin", 2)))
+    result = await run(Hook(HookKind.HTTP_GET, port=wanted), ports=(("web", server.port), ("web", 1), ("admin", 2)))
 
     assert result.error == ""
     assert len(server.asked) == 1
@@ -290,7 +289,7 @@ async def test_http_get_resolves_ports_as_kubelet_does(serve: Serve, port: str) 
 
 @pytest.mark.parametrize("port", ["nix", "0", "70000", "999999999", "-1", "٣", 0, 65536])
 async def test_http_get_without_a_port_is_an_error(port: int | str) -> None:
-    result = await run(Hook(kind="httpGet", port=port), ports=(("web", 80),))
+    result = await run(Hook(HookKind.HTTP_GET, port=port), ports=(("web", 80),))
 
     assert result.error == (
         f"httpGet could not be sent: {port!r} is neither a port number nor the name of one of the ports"
@@ -300,12 +299,12 @@ async def test_http_get_without_a_port_is_an_error(port: int | str) -> None:
 async def test_http_get_to_a_named_host(serve: Serve) -> None:
     server = await serve()
 
-    assert (await run(Hook(kind="httpGet", host="localhost", port=server.port), pod_ip="")).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, host="localhost", port=server.port), pod_ip="")).error == ""
     assert server.asked[0].headers["Host"] == f"localhost:{server.port}"
 
 
 async def test_http_get_needs_somewhere_to_go() -> None:
-    assert (await run(Hook(kind="httpGet", port=80), pod_ip="")).error == (
+    assert (await run(Hook(HookKind.HTTP_GET, port=80), pod_ip="")).error == (
         "httpGet could not be sent: the pod's IP is not known"
     )
 
@@ -318,14 +317,14 @@ async def test_http_get_to_ipv6(serve: Serve, host: str) -> None:
         pytest.skip("no IPv6 on this machine's loopback")
 
     assert (
-        await run(Hook(kind="httpGet", host=host if host[0] == "[" else "", port=server.port), pod_ip=host)
+        await run(Hook(HookKind.HTTP_GET, host=host if host[0] == "[" else "", port=server.port), pod_ip=host)
     ).error == ""
     assert server.asked[0].headers["Host"] == f"[::1]:{server.port}"
 
 
 @pytest.mark.parametrize("host", ["evil.example/x", "a@b", "a b", "a\r\nX: y", "\ud800", "ü" * 100])
 async def test_http_get_to_what_is_no_host_is_an_error(host: str) -> None:
-    result = await run(Hook(kind="httpGet", host=host, port=80))
+    result = await run(Hook(HookKind.HTTP_GET, host=host, port=80))
 
     assert result.error.startswith("httpGet http://")
     assert result.error.isprintable()
@@ -335,7 +334,7 @@ async def test_http_get_to_what_is_no_host_is_an_error(host: str) -> None:
 async def test_http_get_with_an_impossible_header_is_an_error(serve: Serve, header: tuple[str, str]) -> None:
     server = await serve()
 
-    result = await run(Hook(kind="httpGet", port=server.port, headers=(header,)), seconds=5)
+    result = await run(Hook(HookKind.HTTP_GET, port=server.port, headers=(header,)), seconds=5)
 
     assert "failed" in result.error
     assert server.asked == []
@@ -350,11 +349,11 @@ async def test_any_answer_is_a_success(serve: Serve, status: int) -> None:
 
     server.answer = answer
 
-    assert (await run(Hook(kind="httpGet", port=server.port))).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
 
 
 async def test_nobody_there_is_an_error(serve: Serve, unused_tcp_port: int) -> None:
-    result = await run(Hook(kind="httpGet", port=unused_tcp_port))
+    result = await run(Hook(HookKind.HTTP_GET, port=unused_tcp_port))
 
     assert result.error.startswith(f"httpGet http://127.0.0.1:{unused_tcp_port} failed: ")
 
@@ -365,7 +364,7 @@ async def test_who_hangs_up_is_an_error() -> None:
         writer.close()
 
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
-        result = await run(Hook(kind="httpGet", port=server.sockets[0].getsockname()[1]))
+        result = await run(Hook(HookKind.HTTP_GET, port=server.sockets[0].getsockname()[1]))
 
     assert "failed" in result.error
 
@@ -383,7 +382,7 @@ async def test_who_never_answers_is_cut_off(serve: Serve) -> None:
 
     server.answer = answer
 
-    result = await run(Hook(kind="httpGet", port=server.port), seconds=0.2)
+    result = await run(Hook(HookKind.HTTP_GET, port=server.port), seconds=0.2)
 
     assert result.error.startswith("httpGet was cancelled")
     await asyncio.wait_for(gone.wait(), 20)
@@ -404,7 +403,7 @@ async def test_a_small_body_is_waited_for(serve: Serve) -> None:
 
     server.answer = answer
 
-    assert (await run(Hook(kind="httpGet", port=server.port))).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
     assert worked.is_set()
 
 
@@ -419,7 +418,7 @@ async def test_an_endless_body_is_not_read_to_its_end(serve: Serve) -> None:
 
     server.answer = answer
 
-    assert (await run(Hook(kind="httpGet", port=server.port))).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
 
 
 async def test_a_body_that_breaks_off_is_no_failure(serve: Serve) -> None:
@@ -435,7 +434,7 @@ async def test_a_body_that_breaks_off_is_no_failure(serve: Serve) -> None:
 
     server.answer = answer
 
-    assert (await run(Hook(kind="httpGet", port=server.port))).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
 
 
 # redirects
@@ -457,7 +456,7 @@ async def test_a_redirect_on_the_same_host_is_followed(serve: Serve, status: int
     server = await serve()
     server.answer = redirecting(lambda _: "/end", status)
 
-    assert (await run(Hook(kind="httpGet", port=server.port, headers=(("Host", "shop"), ("X-A", "1"))))).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port, headers=(("Host", "shop"), ("X-A", "1"))))).error == ""
 
     assert [(request.path, request.headers["Host"], request.headers["X-A"]) for request in server.asked] == [
         ("/", "shop", "1"),
@@ -469,7 +468,7 @@ async def test_a_redirect_to_another_port_of_the_host_is_followed(serve: Serve) 
     server, other = await serve(), await serve()
     server.answer = redirecting(lambda _: f"http://127.0.0.1:{other.port}/end")
 
-    assert (await run(Hook(kind="httpGet", port=server.port, headers=(("Host", "shop"),)))).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port, headers=(("Host", "shop"),)))).error == ""
 
     assert [request.headers["Host"] for request in other.asked] == [f"127.0.0.1:{other.port}"]
 
@@ -480,7 +479,7 @@ async def test_a_redirect_elsewhere_is_the_answer_itself(serve: Serve, target: s
     server, other = await serve(), await serve("localhost")
     server.answer = redirecting(lambda _: target.format(port=other.port))
 
-    assert (await run(Hook(kind="httpGet", port=server.port))).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
 
     assert (len(server.asked), len(other.asked)) == (1, 0)
 
@@ -489,7 +488,7 @@ async def test_redirects_are_followed_ten_times(serve: Serve) -> None:
     server = await serve()
     server.answer = redirecting(lambda _: "/again")
 
-    result = await run(Hook(kind="httpGet", port=server.port))
+    result = await run(Hook(HookKind.HTTP_GET, port=server.port))
 
     assert "stopped after 10 redirects" in result.error
     assert len(server.asked) == 10
@@ -499,7 +498,7 @@ async def test_a_redirect_that_cannot_be_read_is_an_error(serve: Serve) -> None:
     server = await serve()
     server.answer = redirecting(lambda _: "http://[")
 
-    assert "failed" in (await run(Hook(kind="httpGet", port=server.port))).error
+    assert "failed" in (await run(Hook(HookKind.HTTP_GET, port=server.port))).error
 
 
 # https
@@ -508,7 +507,7 @@ async def test_a_redirect_that_cannot_be_read_is_an_error(serve: Serve) -> None:
 async def test_https_is_not_verified(serve: Serve, tls: ssl.SSLContext) -> None:
     server = await serve(context=tls)
 
-    assert (await run(Hook(kind="httpGet", port=server.port, scheme="https"))).error == ""
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port, scheme="https"))).error == ""
     assert server.asked[0].scheme == "https"
 
 
@@ -516,7 +515,7 @@ async def test_https_to_an_http_server_falls_back(serve: Serve) -> None:
     server = await serve()
     headers = (("Authorization", "Bearer secret"), ("X-A", "1"))
 
-    result = await run(Hook(kind="httpGet", port=server.port, scheme="https", path="/bye?x", headers=headers))
+    result = await run(Hook(HookKind.HTTP_GET, port=server.port, scheme="https", path="/bye?x", headers=headers))
 
     assert result.error == ""
     request = server.asked[-1]
@@ -535,7 +534,7 @@ async def test_https_to_a_plain_server_falls_back() -> None:
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        result = await run(Hook(kind="httpGet", port=server.sockets[0].getsockname()[1], scheme="https"))
+        result = await run(Hook(HookKind.HTTP_GET, port=server.sockets[0].getsockname()[1], scheme="https"))
 
     assert result.error == ""
     assert [line[:3] for line in lines] == [b"\x16\x03\x01", b"GET"]
@@ -549,6 +548,6 @@ async def test_https_to_a_server_that_refuses_tls_is_an_error() -> None:
         writer.close()
 
     async with await asyncio.start_server(alert, "127.0.0.1", 0) as server:
-        result = await run(Hook(kind="httpGet", port=server.sockets[0].getsockname()[1], scheme="https"))
+        result = await run(Hook(HookKind.HTTP_GET, port=server.sockets[0].getsockname()[1], scheme="https"))
 
     assert result.error.startswith("httpGet https://127.0.0.1")

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
+from daemon.core.api.reasons import Reason
 from daemon.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
-from daemon.core.recreate.observation import Hook, HookResult
+from daemon.core.recreate.observation import Hook, HookKind, HookResult
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.lib.errors import RuntimeCallError
 from daemon.lib.metrics import new_registry
-from daemon.node.metrics import NAMESPACES, NodeMetrics, NodeState, WatchState
+from daemon.node.metrics import ELSEWHERE, NAMESPACES, NodeMetrics, NodeState, WatchState
 from tests.support.standins import MemoryNode
 from tests.support.worlds import request
 
@@ -69,7 +70,7 @@ async def forgotten(node: MemoryNode, uid: str = "r1") -> None:
 
 
 async def test_every_stage_of_a_recreate_is_timed(metrics: NodeMetrics, book: Book) -> None:
-    async with MemoryNode(hook=Hook("exec", command=("true",)), recorder=metrics) as node:
+    async with MemoryNode(hook=Hook(HookKind.EXEC, command=("true",)), recorder=metrics) as node:
         node.gate = True
         node.post(request(strategy=Strategy(unready_grace_seconds=5), unready_acquired=True))
         await node.completed()
@@ -113,7 +114,7 @@ async def test_one_that_waits_for_another_queues(metrics: NodeMetrics, book: Boo
 
 async def test_failures_have_reasons(metrics: NodeMetrics, book: Book) -> None:
     async with MemoryNode("a", "b", recorder=metrics) as node:
-        node.stop_errors = [RuntimeCallError("no", code="INTERNAL") for _ in range(5)]
+        node.stop_errors = [RuntimeCallError("no", code="INTERNAL") for _ in range(100)]
         node.post(request("a", "b"))
         await node.completed()
     async with MemoryNode(policy=RestartPolicy.NEVER, recorder=metrics) as node:
@@ -123,10 +124,10 @@ async def test_failures_have_reasons(metrics: NodeMetrics, book: Book) -> None:
         await node.completed("r3")
     assert book.nonzero("crrd_requests_total") == {("failed",): 3}
     assert book.nonzero("crrd_container_recreations_total") == {
-        ("failed", "stop_failed"): 1,
-        ("failed", "earlier_failure"): 1,
-        ("failed", "not_restartable"): 1,
-        ("failed", "invalid_request"): 1,
+        ("failed", Reason.STOP_FAILED): 1,
+        ("failed", Reason.EARLIER_FAILURE): 1,
+        ("failed", Reason.NOT_RESTARTABLE): 1,
+        ("failed", Reason.CONTAINER_NOT_FOUND): 1,
     }
     assert book.nonzero("crrd_requested_restarts_total") == {}
 
@@ -139,12 +140,14 @@ async def test_some_of_several_is_partial(metrics: NodeMetrics, book: Book) -> N
 
 
 async def test_a_hook_that_fails_is_counted_by_kind(metrics: NodeMetrics, book: Book) -> None:
-    for kind, label in (("httpGet", "httpGet"), ("tcpSocket", "other")):
+    for kind in HookKind:
+        assert book("crrd_pre_stop_hook_failures_total", kind=kind.value) == 0
         async with MemoryNode(hook=Hook(kind), recorder=metrics) as node:
             node.hook_error = "no"
-            node.post(request(uid=kind))
-            await node.completed(kind)
-        assert book("crrd_pre_stop_hook_failures_total", kind=label) == 1
+            node.post(request(uid=kind.value))
+            await node.completed(kind.value)
+        assert book("crrd_pre_stop_hook_failures_total", kind=kind.value) == 1
+        assert book("crrd_pre_stop_hooks_total", kind=kind.value) == 1
 
 
 async def test_what_ends_elsewhere_is_told_apart(metrics: NodeMetrics, book: Book) -> None:
@@ -162,7 +165,7 @@ async def test_what_ends_elsewhere_is_told_apart(metrics: NodeMetrics, book: Boo
         node.delete("r2")
         await node.until(lambda: len(book.nonzero("crrd_requests_total")) == 2)
     assert book.nonzero("crrd_requests_total") == {("failed",): 1, ("gone",): 1}
-    assert book.nonzero("crrd_container_recreations_total") == {("failed", "completed_elsewhere"): 1}
+    assert book.nonzero("crrd_container_recreations_total") == {("failed", ELSEWHERE): 1}
 
 
 async def test_a_watch_that_overtakes_the_answer_to_a_write_changes_nothing(metrics: NodeMetrics, book: Book) -> None:
@@ -258,7 +261,7 @@ async def test_ten_thousand_requests_leave_the_series_where_they_were(
         return sum(len(family.samples) for family in registry.collect())
 
     counts = []
-    hook = Hook("exec")
+    hook = Hook(HookKind.EXEC)
     for number in range(10_000):
         before = request(uid=f"r{number}", name=f"request-{number}", strategy=Strategy(unready_grace_seconds=1))
         done = tuple(RecreateState("app", StatePhase.SUCCEEDED, is_killed=True) for _ in before.containers)
@@ -270,7 +273,7 @@ async def test_ten_thousand_requests_leave_the_series_where_they_were(
         metrics.stop_sent(before, "app")
         metrics.stop_ended(before, "app", 0.1, "")
         metrics.successor_seen(before, "app")
-        metrics.written(before, after, {})
+        metrics.written(before, after)
         metrics.forgotten(after)
         counts.append(series() if number in (0, 9_999) else 0)
     assert counts[0] == counts[-1]

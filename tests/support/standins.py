@@ -17,6 +17,7 @@ from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
 from daemon.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeCallError, RuntimeUnavailableError
 from daemon.node.controller import NodeController
+from daemon.node.edges import Edges
 from daemon.ports import Recorder
 from tests.support.silence import Silence
 from tests.support.worlds import NODE, RUNTIME, instance
@@ -44,8 +45,7 @@ class MemoryNode:
         exit_code: int = 137,
         recorder: Recorder | None = None,
     ) -> None:
-        self.controller = NodeController(
-            node_name=NODE,
+        edges = Edges(
             runtime=self,
             hooks=self,
             writer=self,
@@ -53,8 +53,8 @@ class MemoryNode:
             kubelet=self,
             events=self,
             recorder=recorder or Silence(),
-            clock=asyncio.get_running_loop().time,
         )
+        self.controller = NodeController(NODE, edges, asyncio.get_running_loop().time)
         self.known: dict[str, Instance] = {}
         self.hook = hook
         self.policy = policy

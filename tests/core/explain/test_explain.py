@@ -47,6 +47,7 @@ def request(
     age: float = 60.0,
     phase: str = "",
     message: str = "",
+    reason: str = "",
     states: Any = (),
     completed: float | None = None,
     context: bool = True,
@@ -58,6 +59,7 @@ def request(
     status: Json = {"containerRecreateStates": list(states)}
     status |= {"phase": phase} if phase else {}
     status |= {"message": message} if message else {}
+    status |= {"reason": reason} if reason else {}
     status |= {"completionTime": ago(completed)} if completed is not None else {}
     given = {"statusContext": {"containerID": OLD, "restartCount": 2}} if context else {}
     return {
@@ -84,8 +86,10 @@ def request(
     }
 
 
-def state(name: str = "app", phase: str = "Recreating", message: str = "", *, killed: bool = False) -> Json:
-    return {"name": name, "phase": phase, "message": message, "isKilled": killed}
+def state(
+    name: str = "app", phase: str = "Recreating", message: str = "", reason: str = "", *, killed: bool = False
+) -> Json:
+    return {"name": name, "phase": phase, "message": message, "reason": reason, "isKilled": killed}
 
 
 def status(container_id: str = OLD, count: int = 2, **changes: Any) -> Json:
@@ -171,8 +175,8 @@ PODS_THERE = (
 BACK_OFF = "back-off 40s restarting failed container=app pod=web_shop(pod-1)"
 
 
-def failed(message: str, summary: str = "0 of 1 containers recreated; failed: app") -> Json:
-    states = [state(phase="Failed", message=message)]
+def failed(message: str, reason: str = "", summary: str = "0 of 1 containers recreated; failed: app") -> Json:
+    states = [state(phase="Failed", message=message, reason=reason)]
     return request(phase="Completed", message=summary, states=states, completed=5, spec={"activeDeadlineSeconds": 90})
 
 
@@ -301,11 +305,28 @@ ROWS = [
     ),
     Row(
         "a pod that the daemon does not see",
-        request(phase="Pending", message="waiting to see pod shop/web on node n1"),
+        request(phase="Pending", message="waiting to see pod shop/web on node n1", reason="WaitingForPod"),
         STUCK,
-        "the node daemon does not see the pod: waiting to see pod shop/web on node n1",
+        "the node daemon is waiting to see pod shop/web on node n1",
         "is the pod on that node? kubectl get pod -n shop web -o wide | "
         "may the daemon list pods? kubectl -n crrd-node logs crrd-node-x",
+    ),
+    Row(
+        "a runtime that does not answer",
+        request(
+            phase="Pending",
+            message="waiting for the container runtime: connection refused",
+            reason="RuntimeUnavailable",
+        ),
+        STUCK,
+        "the node daemon is waiting for the container runtime: connection refused",
+        "look at the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+    ),
+    Row(
+        "a message alone is not read",
+        request(phase="Pending", message="waiting to see pod shop/web on node n1", reason="AnotherProgramsReason"),
+        MOVING,
+        "container app: its turn has not come yet",
     ),
     # others
     Row(
@@ -436,10 +457,35 @@ ROWS = [
     ),
     Row(
         "the stop fails",
-        request(phase="Recreating", states=[state(message="stopping failed: no such socket", killed=True)]),
-        MOVING,
-        "container app: stopping failed: no such socket; it is tried again",
-        "the daemon tries again; look at the container runtime on the node | kubectl -n crrd-node logs crrd-node-x",
+        request(
+            phase="Recreating",
+            states=[
+                state(
+                    message="stopping failed 3 times, is tried again: no such socket",
+                    reason="StopRetried",
+                    killed=True,
+                )
+            ],
+        ),
+        STUCK,
+        "container app: stopping failed 3 times, is tried again: no such socket",
+        "look at the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+    ),
+    Row(
+        "kubelet does not answer",
+        request(
+            phase="Recreating",
+            states=[
+                state(
+                    phase="Pending",
+                    message="kubelet on this node does not answer since 10 s: nothing is stopped",
+                    reason="KubeletNotAnswering",
+                )
+            ],
+        ),
+        STUCK,
+        "container app: kubelet on this node does not answer since 10 s: nothing is stopped",
+        "see what is wrong with kubelet on node n1: systemctl status kubelet",
     ),
     Row(
         "its turn comes later, and says why",
@@ -516,6 +562,18 @@ ROWS = [
         request(**KILLED),
         MOVING,
         "container app: the container has stopped; waiting for kubelet to start the next one",
+        pod=pod(waiting("ContainerCreating", finished=None)),
+    ),
+    Row(
+        "not started for a while",
+        request(
+            phase="Recreating",
+            states=[
+                state(message="kubelet has not started it for 10 s", reason="WaitingForKubelet", killed=True)
+            ],
+        ),
+        MOVING,
+        "container app: the container has stopped; kubelet has not started it for 10 s",
         pod=pod(waiting("ContainerCreating", finished=None)),
     ),
     Row(
@@ -624,15 +682,15 @@ ROWS = [
     Row("failed without a word", failed(""), FAILED, did_fail("no reason was given"), "a request can be made", since=5),
     Row(
         "the runtime would not",
-        failed("stopping failed 5 times, last with: no"),
+        failed("stopping failed 8 times in 130 s, last with: no", "StopFailed"),
         FAILED,
-        did_fail("stopping failed 5 times, last with: no"),
+        did_fail("stopping failed 8 times in 130 s, last with: no"),
         "look at the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
         since=5,
     ),
     Row(
         "too late",
-        failed("activeDeadlineSeconds (90) has passed"),
+        failed("activeDeadlineSeconds (90) has passed", "DeadlineExceeded"),
         FAILED,
         did_fail("activeDeadlineSeconds (90) has passed"),
         "give it more time than 90 s, or none",
@@ -640,11 +698,38 @@ ROWS = [
     ),
     Row(
         "given up",
-        failed("no daemon answered on node n1"),
+        failed("no daemon answered on node n1", "NoDaemonAnswered"),
         FAILED,
         did_fail("no daemon answered on node n1"),
         "its daemon's pod crrd-node/crrd-node-x is Running, ready: kubectl -n crrd-node logs crrd-node-x | "
         "a request can be made anew",
+        since=5,
+    ),
+    Row(
+        "a reason that is another program's",
+        failed("no daemon answered on node n1", "AnotherProgramsReason"),
+        FAILED,
+        did_fail("no daemon answered on node n1"),
+        "a request can be made anew",
+        since=5,
+    ),
+    Row(
+        "what failed first is what counts",
+        request(
+            "restart",
+            "app",
+            "log",
+            phase="Completed",
+            reason="DeadlineExceeded",
+            states=[
+                state(phase="Failed", message="an earlier one failed", reason="EarlierFailure"),
+                state("log", "Failed", "restartPolicy is Never", "NotRestartable"),
+            ],
+            completed=5,
+        ),
+        FAILED,
+        "Completed, but not every container was recreated: app: an earlier one failed; log: restartPolicy is Never",
+        "kubelet does not start such a container again: replace the pod instead",
         since=5,
     ),
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daemon.core.api.pod import NO_CONDITION, PodMeta, Readiness
+from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.time import rfc3339
 from daemon.core.api.types import (
     FINALIZER,
@@ -24,7 +25,7 @@ from daemon.core.api.types import (
 from daemon.core.lifecycle import steps as lc
 from daemon.core.lifecycle.readiness import acquired, released
 from daemon.core.lifecycle.steps import Steps, next_steps, pod_steps
-from daemon.core.recreate.actions import EmitEvent, EventReason
+from daemon.core.recreate.actions import EmitEvent
 
 CREATED = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 READY = Readiness("True")
@@ -67,6 +68,13 @@ def serving(**changes: Any) -> Request:
     return request(status=RECREATING, strategy=GRACE, **changes)
 
 
+def reasons(steps: Steps) -> list[Reason]:
+    """Of the status that the first step writes, and of its containers."""
+    complete = steps.actions[0]
+    assert isinstance(complete, lc.Complete)
+    return [complete.status.reason, *(state.reason for state in complete.status.states)]
+
+
 class TestEnds:
     def test_a_served_request_is_left_alone(self) -> None:
         assert next_steps(request(status=RECREATING), POD, at(10_000)) == Steps()
@@ -85,13 +93,15 @@ class TestEnds:
         event = EmitEvent(
             request(status=RECREATING), EventReason.FAILED, "Request r: pod has gone", container="", warning=True
         )
-        assert steps == Steps((lc.Complete(status, lc.EndCause.POD_GONE), event))
+        assert steps == Steps((lc.Complete(status), event))
+        assert reasons(steps) == [Reason.POD_GONE] * 3
 
     def test_a_pod_that_was_replaced_is_gone(self) -> None:
         steps = next_steps(request(), replace(POD, uid="pod-2"), at(7))
         complete = steps.actions[0]
         assert isinstance(complete, lc.Complete)
         assert complete.status.message == ("pod has gone: the request is for UID pod-1, ns/web-0 now has UID pod-2")
+        assert reasons(steps) == [Reason.POD_REPLACED] * 3
 
     def test_a_request_without_the_uid_label_takes_the_pod_of_its_name(self) -> None:
         assert next_steps(request(pod_uid="", status=PENDING), POD, at(7)) == Steps()
@@ -100,26 +110,30 @@ class TestEnds:
         ("node", "message"),
         [
             ("node-a", "no daemon answered on node node-a"),
-            ("", "no daemon answered: the request has no node label"),
+            ("", "no daemon answered on node (the request has no node label)"),
         ],
     )
     def test_an_unanswered_request_ends_after_a_minute(self, node: str, message: str) -> None:
         view = request(node_name=node)
         assert next_steps(view, POD, at(59.9)) == Steps((), at(60))
-        complete = next_steps(view, POD, at(60)).actions[0]
+        steps = next_steps(view, POD, at(60))
+        complete = steps.actions[0]
         assert isinstance(complete, lc.Complete)
         assert complete.status.message == message
+        assert reasons(steps) == [Reason.NO_ANSWER] * 3
         assert {state.phase for state in complete.status.states} == {StatePhase.FAILED}
 
     def test_the_deadline_ends_a_request_and_keeps_what_is_final(self) -> None:
         states = (
-            RecreateState("app", StatePhase.SUCCEEDED, "kept"),
+            RecreateState("app", StatePhase.SUCCEEDED, "kept", reason=Reason.HOOK_FAILED),
             RecreateState("side", StatePhase.RECREATING, "", True),
         )
         view = replace(request(status=Status(RequestPhase.RECREATING, states)), deadline_seconds=30)
         assert next_steps(view, POD, at(29)) == Steps((), at(30))
-        complete = next_steps(view, POD, at(30)).actions[0]
+        steps = next_steps(view, POD, at(30))
+        complete = steps.actions[0]
         assert isinstance(complete, lc.Complete)
+        assert reasons(steps) == [Reason.DEADLINE, Reason.HOOK_FAILED, Reason.DEADLINE]
         reason = "activeDeadlineSeconds (30) has passed"
         assert complete.status.states == (states[0], replace(states[1], phase=StatePhase.FAILED, message=reason))
         assert complete.status.message == reason
