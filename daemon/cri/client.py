@@ -50,6 +50,8 @@ _OPTIONS: Sequence[tuple[str, str | int]] = (
     # gRPC would make the :authority of the socket's path, which Go's HTTP/2 refuses where it has odd characters
     ("grpc.default_authority", "localhost"),
     ("grpc.enable_http_proxy", 0),
+    # the probe widens the windows to what could come: answers that nobody reads yet would pile up in here
+    ("grpc.http2.bdp_probe", 0),
     # back-off is kept per connection: a client must not inherit that of an earlier one on the same socket
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -134,6 +134,8 @@ class ServiceAccountAccess:
             tls = self._access.tls  # another context would open new connections for nothing
         else:
             try:
+                if not ca.strip():  # without one, the system's authorities would be trusted with the token
+                    raise ConfigurationError(f"{self._ca_file}: there is no certificate in it")
                 tls = tls_context(ca, where=str(self._ca_file))
             except ConfigurationError:
                 if self._access is None:

@@ -33,7 +33,7 @@ class RequestWriter:
 
     Raises:
         ConflictError: the request is another version than the one that was decided on.
-        GoneError: the request is no more, or another one has its name.
+        GoneError: the request is no more, or another one has its name (a deletion says ConflictError to the latter).
         ApiUnavailableError, ApiRefusedError: see there.
     """
 

@@ -30,6 +30,8 @@ A_MOMENT = 0.01
 """Seconds between looks at a write whose next try is due: the queue is about to start it."""
 STOPS_AT_ONCE = 32
 """StopContainers that are sent to the runtime at once: what it bears without making kubelet wait."""
+LEFT_SECONDS = 600.0
+"""For how long a hook that has run is remembered for a request that left the selection, and may come back to it."""
 SLOT_SECONDS = 2.0
 """For how long a stop holds its slot at most: one that waits for its container to end costs the runtime nothing."""
 
@@ -52,8 +54,6 @@ class Executor:
         self._poke = poke
         self._works: dict[str, dict[Key, Work]] = {}
         """By pod (`namespace/name`)."""
-        self._hook_ends: dict[Key, float] = {}
-        """When the grace period in which a hook began is over."""
         self._slots = asyncio.Semaphore(STOPS_AT_ONCE)
         self._writing: set[str] = set()
         self._write_failures: dict[str, int] = {}
@@ -176,13 +176,14 @@ class Executor:
         if work.under_way is not None or (request is not None and request.live):
             return
         loop = asyncio.get_running_loop()
-        ends = self._hook_ends.get(key, 0.0)
-        deleted = request is None or request.deleting
-        if deleted and work.hook is not None and work.stop_sent is None and loop.time() < ends:
-            loop.call_at(ends, self._drop_unneeded, pod_key, key)
-            return
+        if work.hook_until is not None and work.stop_sent is None:
+            kept_until = work.hook_until
+            if request is None:
+                kept_until = max(kept_until, (work.hook_began or 0.0) + LEFT_SECONDS)
+            if loop.time() < kept_until:
+                loop.call_at(kept_until, self._drop_unneeded, pod_key, key)
+                return
         works.pop(key, None)
-        self._hook_ends.pop(key, None)
         if not works:
             self._works.pop(pod_key, None)
 
@@ -204,8 +205,8 @@ class Executor:
         loop = asyncio.get_running_loop()
         began = loop.time()
         who = _who(action)
-        self._hook_ends[_key(action)] = began + action.seconds
-        self._note(action, until=began + action.seconds, hook_began=began)
+        ends = began + action.seconds
+        self._note(action, until=ends, hook_began=began, hook_until=ends)
         self._edges.recorder.hook_started(action.request)
         log.info("preStop hook started", kind=action.hook.kind.value, **who)
         pod = self._cache.pod(action.request.pod_key)

@@ -102,9 +102,8 @@ def _tell_cost(spent: dict[str, list[float]], cpu: float, seconds: float) -> Non
     scraped = page * seconds / SCRAPE_SECONDS
     print("  CPU time inside every call into the metrics, as part of the process', both of the same run:")
     print(f"  the daemon's CPU in the run of {seconds:.1f} s         {cpu * 1000:.0f} ms")
-    print(
-        f"  counting, on the way to a stop               {counting * 1000:.2f} ms, {counting / cpu:.1%} ({count:.0f} calls)"
-    )
+    print(f"  counting, on the way to a stop               {counting * 1000:.2f} ms, {counting / cpu:.1%}", end="")
+    print(f" ({count:.0f} calls)")
     print(f"  writing the page                             {page * 1000:.2f} ms each time; ", end="")
     print(f"read every {SCRAPE_SECONDS} s that is {scraped / cpu:.1%}")
     print(f"  in all                                       {(counting + scraped) / cpu:.1%}", flush=True)

@@ -4,14 +4,16 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 
 from cri_stubs import api_pb2
-from daemon.cri.client import CALL_SECONDS, OUTPUT_BYTES, CriClient
+from daemon.cri import client as client_module
+from daemon.cri.client import CALL_SECONDS, LARGE_ANSWERS, OUTPUT_BYTES, CriClient
 from daemon.lib.errors import ConfigurationError, RuntimeCallError, RuntimeUnavailableError
 from tests.support.scripted_cri import ScriptedRuntime, serving
 
@@ -118,6 +120,102 @@ async def test_a_bigger_answer_is_an_error(client: CriClient, runtime: ScriptedR
         await client.exec_sync("a1", ["yes"], 5)
 
     assert caught.value.code == "RESOURCE_EXHAUSTED"
+
+
+async def test_an_answer_that_the_runtime_itself_cannot_send_is_an_error(
+    client: CriClient, runtime: ScriptedRuntime
+) -> None:
+    runtime.fail["ExecSync"] = (grpc.StatusCode.RESOURCE_EXHAUSTED, "trying to send message larger than max")
+
+    for _ in range(2 * LARGE_ANSWERS):  # and each of them makes room for the next
+        with pytest.raises(RuntimeCallError, match="ExecSync failed: trying to send") as caught:
+            await client.exec_sync("a1", ["yes"], 5)
+        assert caught.value.code == "RESOURCE_EXHAUSTED"
+
+
+async def test_an_answer_of_a_command_that_is_no_message_is_an_error(
+    client: CriClient, runtime: ScriptedRuntime
+) -> None:
+    runtime.raw["ExecSync"] = b"\xff\xff\xff"
+
+    with pytest.raises(RuntimeCallError) as caught:
+        await client.exec_sync("a1", ["yes"], 5)
+
+    assert caught.value.code == "INTERNAL"
+
+
+@asynccontextmanager
+async def weighing(path: Path, endpoint: str, weigh: Callable[[int], None]) -> AsyncIterator[str]:
+    """A way to the endpoint that tells how many bytes go to the client, as they go."""
+    pumps: set[asyncio.Task[None]] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, told: Callable[[int], None]) -> None:
+        try:
+            while data := await reader.read(2**16):
+                writer.write(data)
+                await writer.drain()
+                told(len(data))
+        except OSError:
+            return
+        finally:
+            writer.close()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far, back = await asyncio.open_unix_connection(endpoint.removeprefix("unix://"))
+        for way in (pump(reader, back, lambda _: None), pump(far, writer, weigh)):
+            pumps.add(asyncio.create_task(way))
+
+    server = await asyncio.start_unix_server(connect, path)
+    try:
+        yield f"unix://{path}"
+    finally:
+        server.close()
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def test_of_many_large_answers_few_are_taken_in_at_once(
+    runtime: ScriptedRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has come and is not decoded yet is the client's memory."""
+    size, many = 2**22, 12
+    taken_in = peak = 0
+    cut = client_module._cut_result
+
+    def weigh(count: int) -> None:
+        nonlocal taken_in, peak
+        taken_in += count
+        peak = max(peak, taken_in)
+
+    def decode(data: bytes) -> object:
+        weigh(-len(data))
+        return cut(data)
+
+    monkeypatch.setattr(client_module, "_cut_result", decode)
+    runtime.executed = api_pb2.ExecSyncResponse(stdout=b"o" * size)
+    async with serving(runtime, tmp_path / "s") as direct, weighing(tmp_path / "w", direct, weigh) as endpoint:
+        client = CriClient(endpoint)
+        results = await asyncio.gather(*(client.exec_sync("a1", ["yes"], 60) for _ in range(many)))
+        await client.close()
+
+    assert [result.stdout for result in results] == [b"o" * OUTPUT_BYTES] * many
+    assert size < peak < (LARGE_ANSWERS + 1) * size  # the rest is what flow control lets through unread
+
+
+async def test_commands_that_take_long_keep_no_other_from_running(client: CriClient, runtime: ScriptedRuntime) -> None:
+    runtime.hang.add("ExecSync")
+    long = [asyncio.create_task(client.exec_sync("a1", ["sleep", "60"], 60)) for _ in range(2 * LARGE_ANSWERS)]
+    async with asyncio.timeout(PATIENCE):
+        while len(runtime.asked) < len(long):
+            await asyncio.sleep(0.01)
+    runtime.hang.clear()
+
+    assert (await client.exec_sync("a1", ["true"], 5)).exit_code == 0
+
+    for task in long:
+        task.cancel()
+    await asyncio.wait(long)
 
 
 @pytest.mark.parametrize(

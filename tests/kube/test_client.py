@@ -10,7 +10,7 @@ import pytest
 from daemon import __version__
 from daemon.kube.client import Deadlines, KubeClient
 from daemon.kube.config import Access
-from daemon.kube.errors import MalformedAnswerError, ResourceMissingError, decode, from_answer
+from daemon.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError, decode, from_answer
 from daemon.kube.resources import EVENTS, PODS, REQUESTS, WatchEvent
 from daemon.kube.stream import LONGEST_LINE, lines
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
@@ -144,11 +144,14 @@ async def test_calls_are_counted(api: ScriptedApi) -> None:
         (429, {}, ApiUnavailableError),
         (500, {}, ApiUnavailableError),
         (503, {}, ApiUnavailableError),
+        (504, {}, ApiUnavailableError),
+        (504, {"causes": [{"reason": "ResourceVersionTooLarge"}]}, FutureVersionError),
+        (504, {"causes": ["ResourceVersionTooLarge", {"reason": "Other"}]}, ApiUnavailableError),
         (302, {}, ApiRefusedError),
     ],
 )
 async def test_refusals_keep_the_servers_sentence(
-    api: ScriptedApi, client: KubeClient, status: int, details: dict[str, str], kind: type[Exception]
+    api: ScriptedApi, client: KubeClient, status: int, details: dict[str, Any], kind: type[Exception]
 ) -> None:
     api.then(reply(failure(status, "because it is so", **details), status))
     with pytest.raises((ApiRefusedError, ApiUnavailableError)) as caught:

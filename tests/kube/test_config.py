@@ -18,6 +18,7 @@ from aiohttp import web
 from daemon.kube.client import KubeClient
 from daemon.kube.config import (
     SERVICE_ACCOUNT,
+    Access,
     AccessSource,
     KubeconfigAccess,
     ServiceAccountAccess,
@@ -128,6 +129,28 @@ async def test_a_service_account_keeps_its_tls_context_while_the_ca_is_the_same(
     assert second.authorization == "Bearer two"
     assert second.tls is first.tls
     assert "two" not in repr(second)
+
+
+@pytest.mark.parametrize("spoilt", ["", CA[: len(CA) // 2], "no certificate"])
+async def test_a_spoilt_authority_leaves_the_connections_as_they_are(mount: Mount, spoilt: str) -> None:
+    access = ServiceAccountAccess("https://127.0.0.1", mount.folder)
+    first = await access.current()
+    mount.swap("two", spoilt)
+    second = await access.current()
+    assert second.authorization == "Bearer two"
+    assert second.tls is first.tls
+    assert await access.current() is second  # and is not read at every call
+    assert (await access.renew(second)).tls is first.tls
+    mount.swap("three", ANOTHER_CA)
+    third = await access.current()
+    assert third.tls is not first.tls
+    assert third.tls is not None
+    assert third.tls.get_ca_certs() != first_certs(first)
+
+
+def first_certs(access: Access) -> object:
+    assert access.tls is not None
+    return access.tls.get_ca_certs()
 
 
 async def test_service_accounts_that_cannot_be_used(mount: Mount, tmp_path: Path) -> None:

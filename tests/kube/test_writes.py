@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.core.api.reasons import EventReason
+from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.types import Begun, Pin, RecreateState, Request, RequestPhase, StatePhase, Status
 from daemon.core.api.v1alpha1 import parse_request
+from daemon.core.lifecycle import steps as lc
 from daemon.core.recreate.actions import EmitEvent
 from daemon.kube import events as events_module
 from daemon.kube.client import KubeClient
 from daemon.kube.events import CAPACITY, KubeEventSink
 from daemon.kube.resources import EVENTS, PODS, REQUESTS
 from daemon.kube.writer import RequestWriter
-from daemon.lib.errors import ConflictError, GoneError
+from daemon.lib.errors import ApiRefusedError, ConflictError, GoneError
 from daemon.localnode.apiserver import ApiServer
 from daemon.node.watches import PodSource, RequestSource
 from tests.support.observers import Notes
@@ -61,9 +62,11 @@ async def test_a_status_is_written_and_comes_back() -> None:
     async with local() as (_, client):
         request = await created(client)
         writer = RequestWriter(client)
-        first = Status(RequestPhase.RECREATING, (RecreateState("app", is_killed=True),), message="stopping")
+        waits = RecreateState("app", is_killed=True, reason=Reason.NOT_STARTED_AGAIN)
+        first = Status(RequestPhase.RECREATING, (waits,), message="stopping", reason=Reason.OTHER_WORK)
         written = await writer.write_status(request, first)
         assert written.status == first
+        assert reasons(written) == [Reason.OTHER_WORK, Reason.NOT_STARTED_AGAIN]  # the CRD's schema has them
         assert written.resource_version != request.resource_version
         assert replace(written, status=Status(), resource_version="") == replace(request, resource_version="")
         last = Status(
@@ -73,7 +76,13 @@ async def test_a_status_is_written_and_comes_back() -> None:
         )
         written = await writer.write_status(written, last)
         assert written.status == last  # the message of before is gone too
+        assert reasons(written) == [Reason.NONE, Reason.NONE]  # and so are its reasons
         assert parse_request(await client.get(REQUESTS, "default", "r")) == written
+
+
+def reasons(request: Request) -> list[Reason]:
+    """Of the request, and of its containers."""
+    return [request.status.reason, *(state.reason for state in request.status.states)]
 
 
 async def test_pins_are_written_and_come_back() -> None:
@@ -114,6 +123,49 @@ async def test_nothing_is_written_on_another_version_or_another_request() -> Non
         with pytest.raises(GoneError):
             await writer.pin(replace(successor, uid=newer.uid), {}, {})
         assert parse_request(await client.get(REQUESTS, "default", "r")) == successor
+
+
+@pytest.mark.parametrize(
+    "action", [lc.AddFinalizer(), lc.RemoveFinalizer(), lc.MarkAcquired("2026-01-02T03:04:05Z"), lc.RemoveActive()]
+)
+async def test_the_lifecycle_writes_nothing_on_another_version_or_another_request(action: lc.RequestAction) -> None:
+    async with local() as (_, client):
+        writer = RequestWriter(client)
+        request = await created(client)
+        newer = await writer.write_status(request, Status(RequestPhase.PENDING))
+        with pytest.raises(ConflictError):
+            await writer.carry_out(request, action)
+        # Of the same name and version, and not the one that was decided on.
+        with pytest.raises(GoneError, match=r"metadata\.uid"):
+            await writer.carry_out(replace(newer, uid="u-of-before"), action)
+        assert parse_request(await client.get(REQUESTS, "default", "r")) == newer
+        await client.delete(REQUESTS, "default", "r")
+        with pytest.raises(GoneError):
+            await writer.carry_out(newer, action)
+
+
+async def test_another_request_of_the_name_is_not_deleted() -> None:
+    async with local() as (_, client):
+        request = await created(client)
+        with pytest.raises(ConflictError):
+            await RequestWriter(client).carry_out(replace(request, uid="u-of-before"), lc.Delete())
+        assert parse_request(await client.get(REQUESTS, "default", "r")) == request
+
+
+async def test_what_else_the_server_holds_invalid_is_refused_and_not_gone() -> None:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        request = event().request
+        api.then(
+            refuse(422, "metadata.finalizers: Invalid value"),
+            refuse(422, "metadata.uid: Invalid value: field is immutable"),
+        )
+        with pytest.raises(ApiRefusedError) as caught:
+            await RequestWriter(client).carry_out(request, lc.AddFinalizer())
+        assert type(caught.value) is ApiRefusedError
+        with pytest.raises(GoneError) as gone:
+            await RequestWriter(client).carry_out(request, lc.AddFinalizer())
+        assert gone.value.status == 422
+        assert json.loads(api.bodies[0])["metadata"]["uid"] == request.uid
 
 
 def event(**fields: Any) -> EmitEvent:

@@ -119,7 +119,7 @@ class TestTimes:
         await cluster.label("one", NODE_LABEL, None)
         await cluster.jump(61)
         await cluster.settle("one")
-        assert cluster.message("one") == "no daemon answered on node (the request has no node label)"
+        assert cluster.message("one") == "no daemon answered: the request has no node label"
 
     @pytest.mark.usefixtures("manager")
     async def test_nobody_sees_a_request_without_the_active_label(self, cluster: LifecycleCluster) -> None:

@@ -125,6 +125,17 @@ async def test_deleted_during_its_hook_nothing_is_stopped_and_the_hook_is_not_ru
         assert node.hooks_run == ["old"]
 
 
+async def test_a_request_that_loses_its_label_during_its_hook_does_not_run_it_again() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.post(request(strategy=Strategy(grace_seconds=5)))
+        await node.until(lambda: bool(node.hooks_run))
+        node.controller.cache.request_deleted(replace(node.requests["r1"], resource_version="50"))
+        await asyncio.sleep(60)
+        node.post(replace(node.requests["r1"], resource_version="51"))
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert node.hooks_run == ["old"]
+
+
 async def test_without_event_stream_the_runtime_is_polled_only_while_it_is_awaited() -> None:
     async with MemoryNode(streams=False) as node:
         node.kubelet_seconds = 3.0
@@ -222,7 +233,6 @@ async def test_nothing_is_remembered_of_what_has_ended() -> None:
         executor, reconciler = node.controller.executor, node.controller.reconciler
         for memory in (
             executor._works,
-            executor._hook_ends,
             executor._emitted,
             executor._write_failures,
             executor._write_after,

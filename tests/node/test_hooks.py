@@ -147,6 +147,17 @@ async def test_exec_that_the_runtime_cut_off_took_too_long() -> None:
     assert result.error == "exec was cancelled: it had not ended after 30 s, when the grace period was used up"
 
 
+async def test_exec_that_said_too_much_has_run() -> None:
+    async def behave(_: float) -> ExecResult:
+        raise RuntimeCallError("ExecSync failed: too large (RESOURCE_EXHAUSTED)", code="RESOURCE_EXHAUSTED")
+
+    result = await runner(behave).run(exec_action(), "")
+
+    assert result.error == (
+        "exec ran, its result is unknown: its output was too large (ExecSync failed: too large (RESOURCE_EXHAUSTED))"
+    )
+
+
 async def test_exec_that_not_even_the_runtime_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks, "EXEC_MARGIN_SECONDS", 0.01)
 

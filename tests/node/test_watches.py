@@ -150,6 +150,90 @@ async def test_what_cannot_be_gone_on_from_is_listed_again(odd: Reply) -> None:
         assert here.api.calls() == ["list", "watch 5", "watch 5", "list", "watch 9"]
 
 
+def lists(api: ScriptedApi) -> list[dict[str, str]]:
+    """Version and limit of every list that was asked for."""
+    asked = (dict(request.query) for request in api.seen if "watch" not in request.query)
+    return [{key: query[key] for key in ("resourceVersion", "limit") if key in query} for query in asked]
+
+
+NEWEST = {"limit": "500"}
+TOO_LARGE: dict[str, Any] = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
+
+
+async def test_pods_listed_again_are_not_older_than_what_was_seen() -> None:
+    """Another API server's cache may lag behind: time would go back."""
+    script = (listing("5"), stream(event("MODIFIED", obj("a", "6")), bookmark("9"), end="silent"))
+    async with story(*script, make=PodSource) as here:
+        await here.notes.until("listed", "changed a")
+        while here.source._version != "9":
+            await asyncio.sleep(0)
+        for version in ("12", "14"):
+            here.task.cancel()
+            await asyncio.gather(here.task, return_exceptions=True)
+            here.api.then(listing(version))
+            here.api.silent.clear()
+            here.task = asyncio.create_task(run(here.source))
+            await here.api.silent.wait()
+        assert lists(here.api) == [{"resourceVersion": "0"}, {"resourceVersion": "9"}, {"resourceVersion": "12"}]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [(refuse(500),), (refuse(429),), (refuse(504),), (vanish(), vanish())],  # a cut connection is tried anew
+)
+async def test_trouble_with_a_list_does_not_make_it_older(trouble: tuple[Reply, ...]) -> None:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        source = PodSource(client, "node-1", Notes())
+        api.then(listing("5"), stream(bookmark("9"), end="breaks"))
+        await source._connect_once()
+        source._version = ""  # as a run that begins has it
+        api.then(*trouble, listing("12"), stream())
+        await source._connect_once()
+        await source._connect_once()
+        assert lists(api) == [{"resourceVersion": "0"}, *[{"resourceVersion": "9"}] * (len(trouble) + 1)]
+        assert api.calls()[-1] == "watch 12"
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        refuse(410),
+        stream(event("ERROR", failure(410))),
+        refuse(504, **TOO_LARGE),
+        stream(event("ERROR", failure(504, **TOO_LARGE))),
+        refuse(400),
+        reply(b"hello"),
+    ],
+)
+async def test_a_version_that_the_server_has_not_makes_it_list_the_newest(gone: Reply) -> None:
+    script = (listing("5"), stream(bookmark("9")), gone, listing("3"))
+    async with story(*script, make=PodSource) as here:
+        await here.api.silent.wait()
+        assert here.api.calls() == ["list", "watch 5", "watch 9", "list", "watch 3"]
+        assert lists(here.api) == [{"resourceVersion": "0"}, NEWEST]
+
+
+async def test_a_list_from_the_future_is_asked_for_as_of_now() -> None:
+    """The server was restored from a backup: it will not reach for long what was seen before."""
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        source = PodSource(client, "node-1", Notes())
+        api.then(listing("500"), stream())
+        await source._connect_once()
+        source._version = ""  # as a run that begins has it
+        api.then(refuse(504, **TOO_LARGE), listing("7"), stream())
+        await source._connect_once()
+        await source._connect_once()
+        assert lists(api) == [{"resourceVersion": "0"}, {"resourceVersion": "500"}, NEWEST]
+        assert api.calls()[-1] == "watch 7"
+
+
+async def test_requests_are_listed_as_they_are_now() -> None:
+    script = (listing("5"), stream(bookmark("9")), refuse(410), listing("12"))
+    async with story(*script) as here:
+        await here.api.silent.wait()
+        assert lists(here.api) == [NEWEST, NEWEST]
+
+
 async def test_a_silent_connection_is_noticed() -> None:
     async with story(listing("5"), stream(bookmark("6"), end="silent"), stall=0.5) as here:
         await here.api.silent.wait()
@@ -241,6 +325,8 @@ async def test_the_server_is_given_the_time_that_it_asks_for() -> None:
         api.then(refuse(429, headers={"Retry-After": "7"}))
         assert await source._connect_once() >= 7
         api.then(refuse(503, headers={"Retry-After": "999999"}))
+        assert await source._connect_once() == 30
+        api.then(refuse(429, retryAfterSeconds=3600))
         assert await source._connect_once() == 30
         api.then(refuse(500))
         assert await source._connect_once() < 7

@@ -237,6 +237,7 @@ class World:
             under_way=WorkKind.HOOK,
             until=self.now + action.seconds,
             hook_began=self.now,
+            hook_until=self.now + action.seconds,
             spent_before=action.spent_before,
         )
 

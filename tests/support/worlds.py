@@ -105,9 +105,11 @@ def hooking(
     return {(uid, container_id): Work(name, pin(container_id), WorkKind.HOOK, since + seconds, hook_began=since)}
 
 
-def hooked(result: HookResult, container_id: str = "old", uid: str = "r1") -> dict[tuple[str, str], Work]:
+def hooked(
+    result: HookResult, container_id: str = "old", uid: str = "r1", *, until: float = 120.0
+) -> dict[tuple[str, str], Work]:
     """A hook that has ended."""
-    return {(uid, container_id): Work("app", pin(container_id), hook_began=90.0, hook=result)}
+    return {(uid, container_id): Work("app", pin(container_id), hook_began=90.0, hook_until=until, hook=result)}
 
 
 def stopped(

@@ -47,6 +47,7 @@ class Reason(StrEnum):
     WAITING_FOR_UNREADY = "WaitingForUnready"
     UNREADY_GRACE = "UnreadyGracePeriod"
     NO_READINESS_GATE = "NoReadinessGate"
+    WAITING_FOR_IP = "WaitingForPodIP"
     NOT_CREATED = "ContainerNotCreated"
     NOT_STARTED = "ContainerNotStarted"
     OTHER_WORK = "OtherRequestAtWork"
@@ -136,7 +137,7 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
             final=True,
         ),
         Reason.EARLIER_FAILURE: Cause('{what}: container "{name}" failed', (_AGAIN,), final=True),
-        Reason.NO_ANSWER: Cause("no daemon answered on node {node}", (_AGAIN,), final=True),
+        Reason.NO_ANSWER: Cause("no daemon answered{where}", (_AGAIN,), final=True),
         Reason.DEADLINE: Cause(
             "activeDeadlineSeconds ({deadline}) has passed",
             ("give it more time than {deadline} s, or none",),
@@ -154,6 +155,7 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         Reason.NO_READINESS_GATE: Cause(
             "the pod has no readiness gate KruisePodReady: unreadyGracePeriodSeconds is not waited for"
         ),
+        Reason.WAITING_FOR_IP: Cause("waiting to see the pod's IP, for the preStop hook"),
         Reason.NOT_CREATED: Cause("the container has not been created yet"),
         Reason.NOT_STARTED: Cause("the container is created but not started yet"),
         Reason.OTHER_WORK: Cause("a {work} of this container by another request is under way"),

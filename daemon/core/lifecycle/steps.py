@@ -124,8 +124,8 @@ def next_steps(request: Request, pod: PodMeta | None, now: datetime) -> Steps:
         times.append((after(request.created, ANSWER_SECONDS), Reason.NO_ANSWER))
     for at, reason in times:
         if at is not None and at <= now:
-            node = request.node_name or "(the request has no node label)"
-            return _end(request, reason, now, deadline=request.deadline_seconds, node=node)
+            where = f" on node {request.node_name}" if request.node_name else ": the request has no node label"
+            return _end(request, reason, now, deadline=request.deadline_seconds, where=where)
     wake_at = min((at for at, _ in times if at is not None), default=None)
     if wants_unready(request, own):
         return Steps(_acquire(request, own, now), wake_at)

@@ -17,7 +17,7 @@ from daemon.core.api.types import (
     Request,
     RequestedContainer,
 )
-from daemon.core.recreate.observation import Ending, Instance, Observation, WorkKind
+from daemon.core.recreate.observation import Ending, Hook, HookKind, Instance, Observation, WorkKind
 from daemon.kubelet.restart_rules import comes_back
 
 UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -248,10 +248,19 @@ def stop_seconds(request: Request, instance: Instance, seen: Observation, now: f
     return max(float(MINIMUM_GRACE_SECONDS), left)
 
 
-def hook_done(request: Request, instance: Instance, seen: Observation) -> bool:
-    """Whether the instance's hook has run to its end, for this request or for one that was deleted since (step 9)."""
-    works = (seen.work(request.uid, instance.id), *seen.others(request.uid, instance.id))
-    return any(work.hook is not None for work in works)
+def hook_done(request: Request, instance: Instance, seen: Observation, now: float) -> bool:
+    """Whether the instance's hook has run to its end (step 9).
+
+    For this request, or for one that was deleted since: that counts until its grace period would have ended.
+    """
+    others = seen.others(request.uid, instance.id)
+    counting = (work for work in others if work.hook_until is not None and now < work.hook_until)
+    return any(work.hook is not None for work in (seen.work(request.uid, instance.id), *counting))
+
+
+def lacks_ip(hook: Hook, seen: Observation) -> bool:
+    """Whether a hook needs the pod's IP, and nobody has told it yet."""
+    return hook.kind is HookKind.HTTP_GET and not hook.host and not (seen.pod and seen.pod.pod_ip)
 
 
 def at_work(request: Request, instance: Instance, seen: Observation) -> tuple[WorkKind, float | None] | None:

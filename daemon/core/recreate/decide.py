@@ -46,6 +46,7 @@ from daemon.core.recreate.checks import (
     grace_of,
     held_back,
     hook_done,
+    lacks_ip,
     list_is_behind,
     meant,
     not_looked_up,
@@ -67,6 +68,8 @@ POD_PATIENCE = 60.0
 """Seconds after which a pod that was never seen on this node is asked for."""
 QUIET = 1.0
 """Seconds that a wait for the pod or a container goes on before it is worth a status write."""
+IP_PATIENCE = 10.0
+"""Seconds that a hook waits for the pod's IP: a list of pods can be older than the container that runs in one."""
 BEGUN_SECONDS = 2.0
 """Seconds that a hook or a stop goes on before its beginning is persisted: so much grace a restart may grant anew."""
 STOP_ATTEMPTS = 8
@@ -166,6 +169,10 @@ class _Turn:
         if at is not None and (self.wake_at is None or at < self.wake_at):
             self.wake_at = at
 
+    def first_seen(self, request: Request) -> float:
+        """Monotonic time at which this process first saw the request."""
+        return self.seen.first_seen.get(request.uid, self.now)
+
     def serve(self, request: Request) -> None:
         """The pod's current request: all its containers, then the phase that follows from them."""
         pod = self.seen.pod
@@ -208,7 +215,7 @@ class _Turn:
             self.write(request, replace(status, reason=failed[0].reason if failed else Reason.NONE))
             return
         status = Status(RequestPhase.RECREATING, states, gate.told.message, reason=gate.told.reason)
-        quiet_until = self.seen.first_seen.get(request.uid, self.now) + QUIET
+        quiet_until = self.first_seen(request) + QUIET
         if self.hook_runs and self.now < quiet_until and _only_begun(request.status, status):
             self.wake(quiet_until)
         elif not self.write(request, status):
@@ -227,7 +234,7 @@ class _Turn:
         What the watch says (it has gone, another one has its name, it never came) is a reason to ask. A watch can be
         behind, and a verdict is final.
         """
-        first_seen = self.seen.first_seen.get(request.uid, self.now)
+        first_seen = self.first_seen(request)
         missing = self.seen.pod_gone or self.seen.pod is not None
         if not missing and self.seen.pods_since is not None:
             since = max(first_seen, self.seen.pods_since)
@@ -255,7 +262,7 @@ class _Turn:
 
     def tell(self, request: Request, why: Told) -> None:
         """Nothing can be done for the request as a whole: said when it takes a while."""
-        quiet_until = self.seen.first_seen.get(request.uid, self.now) + QUIET
+        quiet_until = self.first_seen(request) + QUIET
         if self.now < quiet_until:
             self.wake(quiet_until)
             return
@@ -369,7 +376,7 @@ class _Turn:
         if not gate.open:
             self.wake(gate.wake_at)
             return _Move(old, blocks=True)
-        if blocked or (self.seen.draining and not hook_done(request, instance, self.seen)):
+        if blocked or (self.seen.draining and not hook_done(request, instance, self.seen, self.now)):
             return _Move(old, blocks=True)
         if (silent := self.seen.kubelet_silent_since) is not None:
             self.wake(self.now + LOOK_AGAIN)
@@ -390,7 +397,7 @@ class _Turn:
             if until is None or self.now + grace < until:
                 return self.send(request, old, instance)
         else:
-            limit = self.seen.first_seen.get(request.uid, self.now) + grace_of(request, instance)
+            limit = self.first_seen(request) + grace_of(request, instance)
             if self.now >= limit:
                 return self.send(request, old, instance)
             self.wake(limit)
@@ -400,12 +407,15 @@ class _Turn:
         """Step 9: nothing stands in the way: the hook, then the stop."""
         work = self.seen.work(request.uid, instance.id)
         grace, used = grace_of(request, instance), spent_before(request, instance, self.seen)
-        done = hook_done(request, instance, self.seen)
+        done = hook_done(request, instance, self.seen, self.now)
         if not done and work.stop is None and not old.is_killed:
             self.emit(request, EventReason.RECREATING, f"Stopping container {old.name} to recreate it", old.name)
             if gate.told:
                 self.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {gate.told.message}")
             if instance.hook is not None and grace - used > 0:
+                if lacks_ip(instance.hook, self.seen) and self.now < self.first_seen(request) + IP_PATIENCE:
+                    self.wake(self.first_seen(request) + IP_PATIENCE)
+                    return self.hold(request, old, told(Reason.WAITING_FOR_IP))
                 self.actions.append(RunHook(request, instance, instance.hook, grace - used, used))
                 self.hook_runs = True
                 return _Move(replace(old, phase=StatePhase.RECREATING), blocks=True)
@@ -498,7 +508,7 @@ class _Turn:
     def hold(self, request: Request, old: RecreateState, why: Told) -> _Move:
         """Something has to happen before the container's turn; said only when it takes a while."""
         self.watch_runtime = True
-        quiet_until = self.seen.first_seen.get(request.uid, self.now) + QUIET
+        quiet_until = self.first_seen(request) + QUIET
         if self.now < quiet_until:
             self.wake(quiet_until)
             return _Move(old, blocks=True)

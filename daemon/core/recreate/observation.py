@@ -123,6 +123,8 @@ class Work:
     until: float | None = None
     """When what is under way has to have had its effect; None while it waits to be sent."""
     hook_began: float | None = None
+    hook_until: float | None = None
+    """When the grace period in which the hook began is over."""
     hook: HookResult | None = None
     stop_sent: float | None = None
     """When a stop was sent for the first time."""

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.core.api.pod import ContainerKind, Pod, PodContainer, parse_pod
+from daemon.core.api.reasons import Reason
 from daemon.core.api.types import (
+    Begun,
     FailurePolicy,
     Pin,
     RecreateState,
@@ -290,6 +292,22 @@ def test_pins_that_cannot_be_read(annotation: object, sentence: str) -> None:
     assert parse_request(obj).pinned == {}
 
 
+@pytest.mark.parametrize("odd", [7, None, True, "", "yesterday", "2026-01-02", "2026-13-40T99:00:00Z", ["x"], {}])
+def test_odd_times_of_what_was_begun_are_as_if_absent(odd: object) -> None:
+    obj = sound()
+    entry = {"containerID": "containerd://c1", "restartCount": 3}
+    for times, begun in (
+        ({"hookStartedAt": odd, "stopSentAt": odd}, {}),
+        ({"hookStartedAt": odd, "stopSentAt": "2026-01-02T03:04:05Z"}, {"app": Begun(stop="2026-01-02T03:04:05Z")}),
+        ({"hookStartedAt": "2026-01-02T03:04:05Z", "stopSentAt": odd}, {"app": Begun(hook="2026-01-02T03:04:05Z")}),
+    ):
+        obj["metadata"]["annotations"][PINNED] = json.dumps({"app": {**entry, **times}})
+        request = parse_request(obj)
+        assert request.error == ""
+        assert request.pinned == {"app": Pin("containerd://c1", 3)}
+        assert request.begun == begun
+
+
 @pytest.mark.parametrize("mark", ["2026-01-02T03:04:06Z", "2026-01-02T03:04:06.123456789+02:00"])
 def test_mark_unready_acquired(mark: str) -> None:
     obj = sound()
@@ -424,9 +442,21 @@ def test_any_json_in_any_place_of_a_pod_is_read(data: st.DataObject) -> None:
 
 
 NAMES = st.text(min_size=1, max_size=8)
-STATES = st.builds(RecreateState, NAMES, st.sampled_from(StatePhase), st.text(max_size=8), st.booleans())
+STATES = st.builds(
+    RecreateState,
+    NAMES,
+    st.sampled_from(StatePhase),
+    st.text(max_size=8),
+    st.booleans(),
+    st.sampled_from(Reason),
+)
 STATUSES = st.builds(
-    Status, st.sampled_from(RequestPhase), st.lists(STATES, max_size=3).map(tuple), st.text(max_size=8), st.text()
+    Status,
+    st.sampled_from(RequestPhase),
+    st.lists(STATES, max_size=3).map(tuple),
+    st.text(max_size=8),
+    st.text(),
+    st.sampled_from(Reason),
 )
 PINS = st.builds(Pin, st.from_regex(r"[a-z]+://[a-z0-9]+", fullmatch=True), st.integers(0, 2**31 - 1))
 
@@ -435,30 +465,68 @@ PINS = st.builds(Pin, st.from_regex(r"[a-z]+://[a-z0-9]+", fullmatch=True), st.i
 def test_a_status_comes_back_as_it_went(status: Status) -> None:
     obj = sound()
     obj["status"] = json.loads(json.dumps(status_to_json(status)))
-    assert parse_request(obj).status == status
+    found = parse_request(obj).status
+    assert found == status
+    # reasons take no part in that comparison
+    assert found.reason is status.reason
+    assert [state.reason for state in found.states] == [state.reason for state in status.states]
     assert parse_request(obj).error == ""
 
 
-@given(st.dictionaries(NAMES, PINS, max_size=3))
-def test_pins_come_back_as_they_went(pins: dict[str, Pin]) -> None:
+@pytest.mark.parametrize("odd", ["BecauseItIsSo", "podgone", 7, None, ["PodGone"], {}])
+def test_a_reason_of_another_program_is_none(odd: object) -> None:
     obj = sound()
-    obj["metadata"]["annotations"][PINNED] = pins_to_json(pins)
-    assert parse_request(obj).pinned == pins
-    assert parse_request(obj).error == ""
+    obj["status"] = {
+        "phase": "Completed",
+        "reason": odd,
+        "containerRecreateStates": [{"name": "app", "phase": "Failed", "reason": odd}],
+    }
+    request = parse_request(obj)
+    assert (request.error, request.status.reason, request.status.states[0].reason) == ("", Reason.NONE, Reason.NONE)
+
+
+def test_a_change_of_the_reason_alone_is_no_change() -> None:
+    assert Status(reason=Reason.POD_GONE) == Status(reason=Reason.POD_REPLACED)
+    assert RecreateState("app", reason=Reason.POD_GONE) == RecreateState("app")
+
+
+TIMES = st.sampled_from(["", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.678901Z", "2026-01-02T03:04:05+02:00"])
+BEGUN = st.builds(Begun, TIMES, TIMES)
+
+
+@given(st.dictionaries(NAMES, st.tuples(PINS, BEGUN), max_size=3))
+def test_pins_come_back_as_they_went(entries: dict[str, tuple[Pin, Begun]]) -> None:
+    obj = sound()
+    pins = {name: pin for name, (pin, _) in entries.items()}
+    begun = {name: times for name, (_, times) in entries.items()}
+    obj["metadata"]["annotations"][PINNED] = pins_to_json(pins, begun)
+    request = parse_request(obj)
+    assert request.pinned == pins
+    assert request.begun == {name: times for name, times in begun.items() if times != Begun()}
+    assert request.error == ""
+
+
+def test_what_was_begun_with_no_pinned_instance_is_not_written() -> None:
+    assert pins_to_json({}, {"app": Begun("2026-01-02T03:04:05Z")}) == "{}"
 
 
 def test_status_leaves_out_what_is_empty() -> None:
     status = Status(
         RequestPhase.COMPLETED,
-        (RecreateState("a", StatePhase.SUCCEEDED, is_killed=True), RecreateState("b", StatePhase.FAILED, "gone")),
+        (
+            RecreateState("a", StatePhase.SUCCEEDED, is_killed=True),
+            RecreateState("b", StatePhase.FAILED, "gone", reason=Reason.POD_GONE),
+        ),
         completion_time="2026-01-02T03:04:05Z",
+        reason=Reason.DEADLINE,
     )
     assert status_to_json(status) == {
         "phase": "Completed",
         "completionTime": "2026-01-02T03:04:05Z",
+        "reason": "DeadlineExceeded",
         "containerRecreateStates": [
             {"name": "a", "phase": "Succeeded", "isKilled": True},
-            {"name": "b", "phase": "Failed", "message": "gone"},
+            {"name": "b", "phase": "Failed", "message": "gone", "reason": "PodGone"},
         ],
     }
     assert status_to_json(Status(RequestPhase.PENDING, message="waits")) == {

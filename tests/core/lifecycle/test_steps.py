@@ -110,7 +110,7 @@ class TestEnds:
         ("node", "message"),
         [
             ("node-a", "no daemon answered on node node-a"),
-            ("", "no daemon answered on node (the request has no node label)"),
+            ("", "no daemon answered: the request has no node label"),
         ],
     )
     def test_an_unanswered_request_ends_after_a_minute(self, node: str, message: str) -> None:

@@ -556,6 +556,17 @@ class TestStop:
         assert actions(decision, RunHook)
         assert written(decision).states[0].phase is StatePhase.SUCCEEDED
 
+    def test_a_hook_over_http_waits_for_the_pods_ip(self) -> None:
+        asks = instance("old", hook=Hook(HookKind.HTTP_GET, port=80))
+        waits = one(request(), asks, pod=pod(pod_ip=""), first_seen={"r1": NOW - 2})
+        assert not actions(waits, RunHook)
+        assert written(waits).states[0].reason is Reason.WAITING_FOR_IP
+        assert waits.wake_at == NOW + 8
+        assert actions(one(request(), asks, first_seen={"r1": NOW - 2}), RunHook)
+        assert actions(one(request(), asks, pod=pod(pod_ip=""), first_seen={"r1": NOW - 10}), RunHook)
+        elsewhere = instance("old", hook=Hook(HookKind.HTTP_GET, port=80, host="hooks.example"))
+        assert actions(one(request(), elsewhere, pod=pod(pod_ip="")), RunHook)
+
     def test_no_hook_without_grace(self) -> None:
         decision = one(request(strategy=Strategy(grace_seconds=0)), instance("old", hook=HOOK))
         assert not actions(decision, RunHook)
@@ -766,6 +777,14 @@ class TestOfAnotherRequest:
         assert written(first) == recreating(killed())
         second = one(request(status=recreating(killed())), instance("old", hook=HOOK), works=works)
         assert only(second, StopContainer).seconds == 30
+
+    def test_but_its_grace_period_ends_that(self) -> None:
+        works = hooked(HookResult(3.0), uid="gone", until=NOW)
+        assert actions(one(request(), instance("old", hook=HOOK), works=works), RunHook)
+
+    def test_a_request_that_comes_back_does_not_run_its_hook_again(self) -> None:
+        works = hooked(HookResult(3.0), until=NOW - 50)
+        assert not actions(one(request(), instance("old", hook=HOOK), works=works), RunHook)
 
 
 class TestPinsThatWereTakenAway:

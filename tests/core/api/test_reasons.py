@@ -1,0 +1,111 @@
+"""The table of reasons: that it is whole, and that whoever gives a reason gives what its sentence takes."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from daemon.core.api.reasons import CAUSES, Reason, remedy, say
+from daemon.core.lifecycle import steps as lc
+
+DAEMON = Path(__file__).parents[3] / "daemon"
+REASONS = [reason for reason in Reason if reason is not Reason.NONE]
+REMEDY_TAKES = {"namespace", "pod", "request", "node", "deadline", "log"}
+FINAL = {
+    Reason.INVALID_REQUEST,
+    Reason.CONTAINER_NOT_FOUND,
+    Reason.NOT_RECREATABLE,
+    Reason.CONTAINER_MISMATCH,
+    Reason.NOT_RESTARTABLE,
+    Reason.LEFT_DOWN,
+    Reason.STOP_FAILED,
+    Reason.STILL_RUNS,
+    Reason.PIN_LOST,
+    Reason.POD_GONE,
+    Reason.POD_REPLACED,
+    Reason.POD_ELSEWHERE,
+    Reason.POD_DELETING,
+    Reason.POD_ENDED,
+    Reason.EARLIER_FAILURE,
+    Reason.NO_ANSWER,
+    Reason.DEADLINE,
+}
+"""Those with which a container fails."""
+
+
+def fields(text: str) -> set[str]:
+    """What a text takes."""
+    return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+
+
+def givers() -> Iterator[tuple[str, Reason, set[str]]]:
+    """Every place that makes a sentence of one certain reason, and what it gives for it."""
+    for path in sorted(DAEMON.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            first = node.args[0]
+            certain = isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name)
+            if name in ("told", "say") and certain and isinstance(first, ast.Attribute):
+                given = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+                yield f"{path.relative_to(DAEMON)}:{node.lineno}", Reason[first.attr], given
+
+
+GIVERS = list(givers())
+
+
+def test_every_reason_has_a_cause_and_none_has_not() -> None:
+    assert list(CAUSES) == REASONS
+    assert say(Reason.NONE) == ""
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_reason_is_one_word(reason: Reason) -> None:
+    assert reason.value.isalpha()
+    assert reason.value[0].isupper()
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_sentence_says_all_that_it_is_given(reason: Reason) -> None:
+    names = fields(CAUSES[reason].sentence)
+    assert all(name.isidentifier() for name in names)
+    said = say(reason, **{name: f"<{name}>" for name in names})
+    assert said
+    assert all(f"<{name}>" in said for name in names)
+    assert not set("{}") & set(said)
+
+
+@pytest.mark.parametrize(("where", "reason", "given"), GIVERS, ids=[f"{where} {each}" for where, each, _ in GIVERS])
+def test_whoever_gives_a_reason_gives_what_its_sentence_takes(where: str, reason: Reason, given: set[str]) -> None:
+    assert given == fields(CAUSES[reason].sentence), where
+
+
+def test_most_reasons_are_given_in_one_certain_place() -> None:
+    """Else the test before would look at nothing. The lifecycle chooses the rest, and gives all that any may take."""
+    assert set(REASONS) - {reason for _, reason, _ in GIVERS} <= {Reason.NO_ANSWER, Reason.DEADLINE}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_remedy_can_be_told(reason: Reason) -> None:
+    assert fields(" ".join(CAUSES[reason].remedy)) <= REMEDY_TAKES
+    steps = remedy(reason, **{name: f"<{name}>" for name in REMEDY_TAKES})
+    assert steps
+    assert len(steps) == max(1, len(CAUSES[reason].remedy))
+    assert not [step for step in steps if set("{}") & set(step)]
+
+
+def test_what_is_not_known_has_a_remedy_too() -> None:
+    assert len(remedy(Reason.NONE)) == 1
+
+
+def test_the_final_ones_are_those_that_fail_a_container() -> None:
+    assert {reason for reason in REASONS if CAUSES[reason].final} == FINAL
+    assert set(lc.ENDS) <= FINAL
+
+
+@pytest.mark.parametrize("reason", sorted(FINAL))
+def test_what_has_failed_can_be_helped(reason: Reason) -> None:
+    assert CAUSES[reason].remedy

@@ -1,0 +1,168 @@
+"""The question to kubelet's /healthz, over real connections to something on loopback that plays kubelet."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from daemon.node import kubelet_health
+from daemon.node.kubelet_health import KubeletProbe
+
+
+class Kubelet:
+    """Answers /healthz with a status, or keeps quiet; may go and come back on the same port."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.status: int | None = 200
+        """None for no answer at all."""
+        self.asked: list[str] = []
+        self._runner: web.AppRunner | None = None
+
+    async def come(self) -> None:
+        app = web.Application()
+        app.router.add_get("/{page:.*}", self._answer)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+
+    async def go(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path)
+        if self.status is None:
+            await asyncio.Event().wait()
+        return web.Response(status=self.status or 500, text="ok")
+
+
+@pytest.fixture
+async def kubelet(unused_tcp_port: int) -> AsyncIterator[Kubelet]:
+    made = Kubelet(unused_tcp_port)
+    yield made
+    await made.go()
+
+
+@pytest.fixture
+async def probe(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeletProbe]:
+    """One that asks each time."""
+    monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", -1.0)
+    made = KubeletProbe(kubelet.port)
+    yield made
+    await made.close()
+
+
+Hang = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture
+def hang(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> Hang:
+    async def begin() -> None:
+        monkeypatch.setattr(kubelet_health, "PATIENCE_SECONDS", 0.1)
+        kubelet.status = None
+
+    return begin
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def since(probe: KubeletProbe) -> float:
+    """Ask for the first time after something went wrong: the time is that of the question."""
+    before = now()
+    found = await probe.silent_since()
+    assert found is not None
+    assert before <= found <= now()
+    return found
+
+
+async def test_one_that_answers_is_there(kubelet: Kubelet, probe: KubeletProbe) -> None:
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    assert kubelet.asked == ["/healthz"]
+
+
+@pytest.mark.parametrize("status", [500, 302, 404])
+async def test_any_answer_counts(kubelet: Kubelet, probe: KubeletProbe, status: int) -> None:
+    """Kubelet says 500 while it cannot sync its pods' state, and starts containers all the same."""
+    kubelet.status = status
+    await kubelet.come()
+    assert await probe.silent_since() is None
+
+
+async def test_one_that_was_never_there_decides_nothing(probe: KubeletProbe) -> None:
+    assert await probe.silent_since() is None
+    assert await probe.silent_since() is None
+
+
+async def test_one_that_refuses_after_it_has_answered_is_silent_since_the_first_refusal(
+    kubelet: Kubelet, probe: KubeletProbe
+) -> None:
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    await kubelet.go()
+    first = await since(probe)
+    assert await probe.silent_since() == first
+
+
+async def test_one_that_hangs_is_silent_though_it_never_answered(
+    kubelet: Kubelet, probe: KubeletProbe, hang: Hang
+) -> None:
+    await kubelet.come()
+    await hang()
+    first = await since(probe)
+    await kubelet.go()
+    assert await probe.silent_since() == first
+
+
+async def test_one_that_hangs_after_it_has_answered(kubelet: Kubelet, probe: KubeletProbe, hang: Hang) -> None:
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    await hang()
+    await since(probe)
+
+
+async def test_one_that_comes_back_is_there_and_may_go_again(kubelet: Kubelet, probe: KubeletProbe) -> None:
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    await kubelet.go()
+    first = await since(probe)
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    await kubelet.go()
+    assert await since(probe) > first
+
+
+async def test_a_restart_between_two_questions_is_not_noticed(kubelet: Kubelet, probe: KubeletProbe) -> None:
+    """The connection of before is dead: that is not kubelet's silence."""
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    await kubelet.go()
+    await kubelet.come()
+    assert await probe.silent_since() is None
+
+
+async def test_port_0_is_never_asked() -> None:
+    probe = KubeletProbe(0)
+    assert await probe.silent_since() is None
+    assert probe._session is None
+    await probe.close()
+
+
+async def test_a_burst_asks_once(
+    kubelet: Kubelet, probe: KubeletProbe, hang: Hang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kubelet.come()
+    monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", 3600.0)
+    assert await asyncio.gather(*(probe.silent_since() for _ in range(20))) == [None] * 20
+    assert len(kubelet.asked) == 1
+    await hang()
+    monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", -1.0)
+    first = await since(probe)
+    monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", 3600.0)
+    assert await asyncio.gather(*(probe.silent_since() for _ in range(20))) == [first] * 20
+    assert len(kubelet.asked) == 2
