@@ -134,9 +134,7 @@ class ServiceAccountAccess:
             tls = self._access.tls  # another context would open new connections for nothing
         else:
             try:
-                if not ca.strip():  # without one, the system's authorities would be trusted with the token
-                    raise ConfigurationError(f"{self._ca_file}: there is no certificate in it")
-                tls = tls_context(ca, where=str(self._ca_file))
+                tls = self._context(ca)
             except ConfigurationError:
                 if self._access is None:
                     raise
@@ -144,6 +142,12 @@ class ServiceAccountAccess:
         self._stamp, self._ca = stamp, ca
         self._access = Access(self._server, f"Bearer {token}", tls)
         return self._access
+
+    def _context(self, ca: str) -> ssl.SSLContext:
+        """TLS with the cluster's own authority alone: the system's are not to be trusted with the token."""
+        if not ca.strip():
+            raise ConfigurationError(f"{self._ca_file}: there is no certificate in it")
+        return tls_context(ca, where=str(self._ca_file))
 
 
 class KubeconfigAccess:
