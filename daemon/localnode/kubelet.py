@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,29 +50,30 @@ _T = TypeVar("_T")
 NODES = Resource("nodes")
 NODE_IP = "127.0.0.1"
 KUBELET_VERSION = "v1.36.0"
-RELIST_SECONDS = 1.0
-"""Kubelet's PLEG relist period."""
-RETRY_SECONDS = 10.0
-"""Kubelet's wait after a sync that failed for a reason without a back-off of its own."""
 AGAIN_SECONDS = 0.25
 """The wait before the runtime or the API server is asked again at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds that a kubelet waits."""
+
+    backoff: float = backoff.CONTAINER_INITIAL_SECONDS
+    """The first wait of a container that was restarted before; it doubles from there."""
+    retry: float = 10.0
+    """After a sync that failed for a reason without a back-off of its own."""
+    relist: float = 1.0
+    """Between two relists (kubelet's generic PLEG)."""
+
+
+_USUAL = Timing()
 
 
 class Kubelet:
     """One node's kubelet: `await start()`, `await stop()`; containers run on when it stops."""
 
     def __init__(
-        self,
-        client: KubeClient,
-        cri_endpoint: str,
-        node_name: str,
-        root: Path,
-        *,
-        backoff_seconds: float = backoff.CONTAINER_INITIAL_SECONDS,
-        backoff_maximum_seconds: float = backoff.MAXIMUM_SECONDS,
-        retry_seconds: float = RETRY_SECONDS,
-        relist_seconds: float = RELIST_SECONDS,
-        version: str = KUBELET_VERSION,
+        self, client: KubeClient, cri_endpoint: str, node_name: str, root: Path, timing: Timing = _USUAL
     ) -> None:
         """Start nothing yet.
 
@@ -80,20 +82,14 @@ class Kubelet:
             cri_endpoint: `unix:///...`.
             node_name: Pods with this spec.nodeName are run.
             root: Directory for volumes, logs and termination messages.
-            backoff_seconds: First wait of a container that was restarted before; it doubles from there.
-            backoff_maximum_seconds: Where that ends (kubelet's crashLoopBackOff.maxContainerRestartPeriod).
-            retry_seconds: Wait after a failure that has no back-off of its own.
-            relist_seconds: Period of the relist.
-            version: The kubelet's version, whose rules it follows and which the Node tells.
+            timing: Kubelet's own where none is given.
         """
         self.node_name = node_name
-        self.version = version
         self._client = client
         self._endpoint = cri_endpoint
         self._folders = PodFolders(root.absolute())
-        self._backoff = backoff.BackOff(backoff_seconds, backoff_maximum_seconds)
-        self._retry_seconds = retry_seconds
-        self._relist_seconds = relist_seconds
+        self._backoff = backoff.BackOff(timing.backoff, backoff.MAXIMUM_SECONDS)
+        self._timing = timing
         self._workers: dict[str, PodWorker] = {}
         self._known: dict[str, frozenset[tuple[str, int]]] = {}
         self._ended: set[str] = set()
@@ -118,7 +114,7 @@ class Kubelet:
             node_name=self.node_name,
             node_ip=NODE_IP,
             backoff=self._backoff,
-            retry_seconds=self._retry_seconds,
+            retry_seconds=self._timing.retry,
         )
         self._node = Node(
             client=self._client,
@@ -129,8 +125,8 @@ class Kubelet:
             probes=Probes(handlers, self._wake),
             folders=self._folders,
             node_ip=NODE_IP,
-            retry_seconds=self._retry_seconds,
-            version=self.version,
+            retry_seconds=self._timing.retry,
+            version=KUBELET_VERSION,
         )
         await self._patiently(lambda: self._register(f"{name}://{version}"))
         self._spawn(self._watch_pods())
@@ -171,7 +167,7 @@ class Kubelet:
 
     async def _register(self, runtime_version: str) -> None:
         """Create the Node object, or say anew in an old one that the node is ready."""
-        node = node_object(self.node_name, self.version, runtime_version)
+        node = node_object(self.node_name, runtime_version)
         try:
             await self._client.create(NODES, "", node)
         except ConflictError:
@@ -228,7 +224,7 @@ class Kubelet:
                 self._compare(await runtime.relist())
             except (RuntimeUnavailableError, RuntimeCallError) as error:
                 _log.warning("relist_failed", node=self.node_name, error=str(error))
-            await asyncio.sleep(self._relist_seconds)
+            await asyncio.sleep(self._timing.relist)
 
     def _compare(self, relisted: Relisted) -> None:
         """Wake the workers of pods that have changed since the last relist; end pods that nobody wants any more."""
@@ -242,7 +238,7 @@ class Kubelet:
                 self._begin(_remembered(sandbox)).object_gone()
 
 
-def node_object(name: str, kubelet_version: str, runtime_version: str) -> Json:
+def node_object(name: str, runtime_version: str) -> Json:
     """The Node as kubelet registers it: ready, with room for 110 pods."""
     system = os.uname()
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_kib()}Ki", "pods": "110"}
@@ -276,7 +272,7 @@ def node_object(name: str, kubelet_version: str, runtime_version: str) -> Json:
                 "architecture": architecture,
                 "operatingSystem": "linux",
                 "kernelVersion": system.release,
-                "kubeletVersion": kubelet_version,
+                "kubeletVersion": KUBELET_VERSION,
                 "containerRuntimeVersion": runtime_version,
             },
         },
@@ -305,14 +301,8 @@ async def _run(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with KubeClient(KubeconfigAccess(arguments.kubeconfig)) as client:
-        kubelet = Kubelet(
-            client,
-            arguments.cri_endpoint,
-            arguments.node_name,
-            arguments.root,
-            backoff_seconds=arguments.backoff,
-            relist_seconds=arguments.relist,
-        )
+        timing = Timing(backoff=arguments.backoff, relist=arguments.relist)
+        kubelet = Kubelet(client, arguments.cri_endpoint, arguments.node_name, arguments.root, timing)
         starting = asyncio.create_task(kubelet.start())
         try:
             await ended.wait()
@@ -335,11 +325,11 @@ def main() -> int:
     parser.add_argument(
         "--backoff",
         type=float,
-        default=backoff.CONTAINER_INITIAL_SECONDS,
+        default=_USUAL.backoff,
         help="first wait, in seconds, of a container that was restarted before (default: %(default)s)",
     )
     parser.add_argument(
-        "--relist", type=float, default=RELIST_SECONDS, help="seconds between two relists (default: %(default)s)"
+        "--relist", type=float, default=_USUAL.relist, help="seconds between two relists (default: %(default)s)"
     )
     asyncio.run(_run(parser.parse_args()))
     return 0

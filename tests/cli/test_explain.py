@@ -13,7 +13,6 @@ from daemon.core.api import types as model
 from daemon.core.api.time import rfc3339
 from daemon.kube.clock import ServerClock
 from daemon.kube.resources import REQUESTS
-from daemon.localnode.api.faults import Match
 from tests.support.cluster import (
     PATIENCE,
     Cluster,
@@ -25,6 +24,7 @@ from tests.support.cluster import (
 )
 from tests.support.command import crrd
 from tests.support.daemons import NodeDaemon
+from tests.support.faulty_api import Match
 
 GATE: dict[str, Any] = {"readinessGates": [{"conditionType": model.READINESS_GATE}]}
 
@@ -34,7 +34,7 @@ DAEMONS = "kubectl get pods -A -l app.kubernetes.io/name=crrd,app.kubernetes.io/
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """Its kubelet's back-off outlasts any test."""
-    async with local_cluster(tmp_path, backoff_seconds=300) as found:
+    async with local_cluster(tmp_path, backoff=300) as found:
         yield found
 
 

@@ -10,12 +10,11 @@ import aiohttp
 
 from daemon.kube.resources import REQUESTS
 from daemon.localnode.api.admission import User
-from daemon.localnode.api.routing import Call
-from daemon.localnode.apiserver import ApiServer
-from daemon.localnode.node import LocalNode
 from tests.support.cluster import Cluster, container, container_status, crr_for, on_local_node, restart_count, states
 from tests.support.command import Ended, crrd
 from tests.support.daemons import NodeDaemon
+from tests.support.faulty_api import Call, FaultyApiServer
+from tests.support.faulty_node import FaultyNode
 
 
 async def node(*flags: str, **environment: str) -> Ended:
@@ -73,7 +72,7 @@ class TestConfiguration:
         assert str(path) in result.last_line
 
     async def test_no_crd(self, tmp_path: Path) -> None:
-        async with LocalNode(tmp_path / "n", api=ApiServer(crds=[])) as local:
+        async with FaultyNode(tmp_path / "n", api=FaultyApiServer(crds=[])) as local:
             flags = ("--node-name", "a", "--cri-endpoint", local.cri_endpoint, "--kubeconfig", str(local.kubeconfig))
             result = await node(*flags)
         assert result.code == 2
@@ -144,9 +143,9 @@ async def watched_cluster(tmp_path: Path) -> AsyncIterator[tuple[Cluster, NodeDa
         if call.user == "crrd-node":
             calls.append(call)
 
-    api = ApiServer(tokens={"secret": User("crrd-node")}, log=note)
+    api = FaultyApiServer(tokens={"secret": User("crrd-node")}, log=note)
     async with (
-        LocalNode(tmp_path / "node", api=api) as local,
+        FaultyNode(tmp_path / "node", api=api) as local,
         on_local_node(local, tmp_path) as cluster,
     ):
         kubeconfig = api.kubeconfig(tmp_path / "daemon.kubeconfig", token="secret")

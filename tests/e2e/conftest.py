@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from daemon.localnode.node import LocalNode
 from tests.support.cluster import Cluster, foreign, on_foreign_cluster, on_local_node
 from tests.support.containerd import Containerd
+from tests.support.faulty_node import FaultyNode
 from tests.support.images import BUSYBOX_IMAGE, BUSYBOX_IMAGE_2
 
 
@@ -26,7 +26,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         await asyncio.to_thread(containerd.start)
     # Another name for each test: a kubelet leaves alone what is not its own.
     async with (
-        LocalNode(node_name=f"node-{secrets.token_hex(4)}", cri_endpoint=containerd.endpoint) as node,
+        FaultyNode(node_name=f"node-{secrets.token_hex(4)}", cri_endpoint=containerd.endpoint) as node,
         on_local_node(
             node, tmp_path, image=BUSYBOX_IMAGE, second_image=BUSYBOX_IMAGE_2, containerd=containerd
         ) as found,

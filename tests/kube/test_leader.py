@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from daemon.kube.client import KubeClient
 from daemon.kube.leader import LEASES, LeaderElection, LeaseTiming
 from daemon.lib.errors import ConfigurationError
-from daemon.localnode.apiserver import Call
+from tests.support.faulty_api import Call
 from tests.support.lifecycle_cluster import LifecycleCluster, Wire, lifecycle_cluster
 
 QUICK = LeaseTiming(duration=1.0, renew_deadline=0.5, retry=0.05)

@@ -21,8 +21,8 @@ from daemon.kube.events import CAPACITY, KubeEventSink
 from daemon.kube.resources import EVENTS, PODS, REQUESTS
 from daemon.kube.writer import RequestWriter
 from daemon.lib.errors import ApiRefusedError, ConflictError, GoneError
-from daemon.localnode.apiserver import ApiServer
 from daemon.node.watches import PodSource, RequestSource
+from tests.support.faulty_api import FaultyApiServer
 from tests.support.observers import Notes
 from tests.support.scripted_api import FixedAccess, ScriptedApi, refuse, reply, scripted_api
 
@@ -49,8 +49,8 @@ POD = {
 
 
 @asynccontextmanager
-async def local() -> AsyncIterator[tuple[ApiServer, KubeClient]]:
-    async with ApiServer() as server, KubeClient(FixedAccess(server.url)) as client:
+async def local() -> AsyncIterator[tuple[FaultyApiServer, KubeClient]]:
+    async with FaultyApiServer() as server, KubeClient(FixedAccess(server.url)) as client:
         yield server, client
 
 
@@ -332,7 +332,7 @@ async def follow(source: RequestSource | PodSource) -> None:
 
 @pytest.mark.parametrize("as_event", [True, False])
 async def test_a_compacted_history_is_listed_again(as_event: bool) -> None:
-    async with ApiServer(expired_as_event=as_event) as server, KubeClient(FixedAccess(server.url)) as client:
+    async with FaultyApiServer(expired_as_event=as_event) as server, KubeClient(FixedAccess(server.url)) as client:
         notes = Notes()
         task = asyncio.create_task(follow(RequestSource(client, "node-1", notes)))
         await notes.until("listed")

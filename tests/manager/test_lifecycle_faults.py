@@ -15,8 +15,8 @@ from daemon.lib import workqueue as queue_module
 from daemon.lib.backoff import Backoff
 from daemon.lib.errors import GoneError
 from daemon.localnode.api.store import Event
-from daemon.localnode.apiserver import Call
 from daemon.manager import lifecycle as controller_module
+from tests.support.faulty_api import Call
 from tests.support.lifecycle_cluster import CRRS, LifecycleCluster, Replica, lifecycle_cluster
 
 READY = ("True", "")

@@ -22,9 +22,9 @@ from daemon.kube.resources import PODS
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from daemon.lib.health import StatusServer
 from daemon.lib.metrics import metrics_route
-from daemon.localnode.apiserver import ApiServer
 from daemon.manager.metrics import USERS, ManagerMetrics
 from tests.support.admission import JsonObject, new_pod, new_request, new_review
+from tests.support.faulty_api import FaultyApiServer
 from tests.support.scripted_api import FixedAccess
 from tests.support.webhook import Pods, Served, webhook
 
@@ -241,7 +241,7 @@ async def test_the_page_in_both_formats(counted: Counted) -> None:
 
 async def test_calls_to_the_api_server() -> None:
     metrics = ManagerMetrics()
-    async with ApiServer() as api, KubeClient(FixedAccess(api.url), on_call=metrics.api_call) as client:
+    async with FaultyApiServer() as api, KubeClient(FixedAccess(api.url), on_call=metrics.api_call) as client:
         with pytest.raises(GoneError):
             await client.get(PODS, "default", "nobody")
         api.fail_next(count=9, status=None)

@@ -12,12 +12,11 @@ import yaml
 from daemon.core.api import types as model
 from daemon.kube.resources import REQUESTS, Resource
 from daemon.localnode.api.admission import User
-from daemon.localnode.api.routing import Call
-from daemon.localnode.apiserver import ApiServer
 from daemon.localnode.daemons import manager_daemon, running_manager
-from daemon.localnode.node import LocalNode
 from tests.support.cluster import container, on_local_node
 from tests.support.daemons import NodeDaemon
+from tests.support.faulty_api import Call, FaultyApiServer
+from tests.support.faulty_node import FaultyNode
 
 SECRETS = Resource("secrets")
 DEFAULT = Path(__file__).parents[2] / "manifests" / "default"
@@ -51,9 +50,9 @@ def asked(calls: list[Call], user: str) -> set[tuple[str, str, str]]:
 async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> None:
     calls: list[Call] = []
     users = {"n": User("crrd-node"), "m": User("crrd-manager")}
-    api = ApiServer(tokens=users, log=calls.append)
+    api = FaultyApiServer(tokens=users, log=calls.append)
     async with (
-        LocalNode(tmp_path / "node", api=api) as local,
+        FaultyNode(tmp_path / "node", api=api) as local,
         on_local_node(local, tmp_path) as cluster,
     ):
         manager_config = api.kubeconfig(tmp_path / "manager.kubeconfig", token="m")

@@ -27,8 +27,8 @@ from daemon.kube.client import KubeClient
 from daemon.kube.config import KubeconfigAccess
 from daemon.kube.resources import PODS, REQUESTS, Resource
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
-from daemon.localnode.node import LocalNode
 from tests.support.containerd import Containerd
+from tests.support.faulty_node import FaultyNode
 
 if TYPE_CHECKING:
     from cri_stubs.api_pb2_grpc import RuntimeServiceAsyncStub
@@ -81,7 +81,7 @@ class Cluster:
     folder: Path
     """On the node, for hostPath volumes."""
     cri: "RuntimeServiceAsyncStub"
-    node: LocalNode | None = None
+    node: FaultyNode | None = None
     """The local node; None where the cluster is foreign."""
     containerd: Containerd | None = None
     """The private containerd; None where the runtime is another."""
@@ -89,7 +89,7 @@ class Cluster:
     # What only the local node can do
 
     @property
-    def local(self) -> LocalNode:
+    def local(self) -> FaultyNode:
         """The local node; skips the test where the cluster is foreign."""
         if self.node is None:
             pytest.skip("needs the local node's API server or kubelet")
@@ -447,7 +447,7 @@ async def _opened(build: Callable[[str, "RuntimeServiceAsyncStub"], Cluster], en
 
 @asynccontextmanager
 async def on_local_node(
-    node: LocalNode,
+    node: FaultyNode,
     folder: Path,
     *,
     image: str = "local/shell:1",
@@ -478,7 +478,7 @@ async def on_local_node(
 @asynccontextmanager
 async def local_cluster(folder: Path, **options: Any) -> AsyncIterator[Cluster]:
     """A local node with these options, its runtime one of plain processes."""
-    async with LocalNode(**options) as node, on_local_node(node, folder) as cluster:
+    async with FaultyNode(**options) as node, on_local_node(node, folder) as cluster:
         yield cluster
 
 

@@ -19,8 +19,8 @@ from daemon.kube.config import Access
 from daemon.kube.leader import LeaderElection, LeaseTiming
 from daemon.kube.resources import PODS, REQUESTS, Resource
 from daemon.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
-from daemon.localnode.apiserver import ApiServer
 from daemon.manager.lifecycle import LifecycleController
+from tests.support.faulty_api import FaultyApiServer
 
 CRRS = "apps.kruise.io/containerrecreaterequests"
 GATED = {"readinessGates": [{"conditionType": "KruisePodReady"}]}
@@ -137,7 +137,7 @@ class LifecycleCluster:
 
     def __init__(self) -> None:
         self.ahead = timedelta()
-        self.server = ApiServer(clock=self.now)
+        self.server = FaultyApiServer(clock=self.now)
         self._replicas: list[Replica] = []
         self._client: KubeClient | None = None
         self._markers = 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from daemon.localnode.apiserver import ApiServer
+from tests.support.faulty_api import FaultyApiServer
 
 CRRS = "/apis/apps.kruise.io/v1alpha1/namespaces/default/containerrecreaterequests"
 ALL_CRRS = "/apis/apps.kruise.io/v1alpha1/containerrecreaterequests"
@@ -55,7 +55,7 @@ class Watch:
 class Api:
     """HTTP calls to one server."""
 
-    def __init__(self, server: ApiServer, session: aiohttp.ClientSession) -> None:
+    def __init__(self, server: FaultyApiServer, session: aiohttp.ClientSession) -> None:
         self.server = server
         self.session = session
 
@@ -94,7 +94,7 @@ class Api:
 @asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[Api]:
     """A server with these options, and a client."""
-    async with ApiServer(**options) as server, aiohttp.ClientSession() as session:
+    async with FaultyApiServer(**options) as server, aiohttp.ClientSession() as session:
         yield Api(server, session)
 
 

@@ -18,12 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from daemon.localnode.daemons import running_manager
-from daemon.localnode.node import LocalNode
 from tests.support import containerd as real
 from tests.support import prometheus as prom
 from tests.support import traffic
 from tests.support.cluster import Cluster, on_local_node
 from tests.support.daemons import NodeDaemon
+from tests.support.faulty_node import FaultyNode
 from tests.support.images import BUSYBOX_IMAGE, BUSYBOX_IMAGE_2
 
 OUTPUT = Path(__file__).parents[2] / "docs" / "monitoring.png"
@@ -176,7 +176,7 @@ async def run(output: Path) -> None:
         folder = Path(name)
         try:
             async with (
-                LocalNode(node_name="worker-1", cri_endpoint=containerd.endpoint) as node,
+                FaultyNode(node_name="worker-1", cri_endpoint=containerd.endpoint) as node,
                 on_local_node(
                     node, folder, image=BUSYBOX_IMAGE, second_image=BUSYBOX_IMAGE_2, containerd=containerd
                 ) as cluster,

@@ -1,10 +1,5 @@
-"""Lists: selection, order, pages, and which resourceVersion they are of.
+"""Lists: selection, order, pages, and which resourceVersion they are of."""
 
-`Cache` stands for the API server's watch cache: what a list with resourceVersion=0 is answered from, and what watches
-are fed from. It is always current here, unless it is held back to show what a slow cache does to clients.
-"""
-
-import asyncio
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,36 +21,6 @@ class Page:
     token: str = ""
     remaining: int | None = None
     """How many items are still to come; None where nothing is, or where a selector leaves it open."""
-
-
-class Cache:
-    """The state that lists with resourceVersion=0 show, and the gate that watch events go through."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._held: tuple[int, dict[str, dict[Name, Stored]]] | None = None
-        self.flowing = asyncio.Event()
-        self.flowing.set()
-
-    def hold(self) -> None:
-        """From now on show the state of now, whatever is written."""
-        held: dict[str, dict[Name, Stored]] = {}
-        for key, stored in self._store.everything():
-            held.setdefault(key, {})[stored.name] = stored
-        self._held = (self._store.revision, held)
-        self.flowing.clear()
-
-    def release(self) -> None:
-        """Catch up, and stay current."""
-        self._held = None
-        self.flowing.set()
-
-    def state(self, key: str) -> tuple[int, dict[Name, Stored]]:
-        """A resourceVersion, and the objects as the cache has them at that."""
-        if self._held is None:
-            return self._store.revision, self._store.objects(key)
-        revision, held = self._held
-        return revision, held.get(key, {})
 
 
 def selection(kind: Kind, namespace: str, query: Mapping[str, str]) -> Predicate | None:
@@ -103,9 +68,8 @@ class Listing:
     API server has: `ShouldDelegateList` and `computeListLimit` in k8s.io/apiserver's pkg/storage/cacher.
     """
 
-    def __init__(self, store: Store, cache: Cache) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._cache = cache
 
     def page(self, kind: Kind, namespace: str, query: Mapping[str, str]) -> Page:
         """The objects that a list request asks for. Raises ApiError."""
@@ -138,7 +102,7 @@ class Listing:
                 raise errors.expired_list()
             return asked, self._store.at(kind.key, asked)
         if text:
-            revision, objects = self._cache.state(kind.key)
+            revision, objects = self._store.cached(kind.key)
             if revision >= asked:
                 return revision, objects
         return self._store.revision, self._store.objects(kind.key)

@@ -10,29 +10,6 @@ _TRUE = ("1", "true", "True", "t", "T", "TRUE")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One request, as logs and fault injection see it."""
-
-    verb: str
-    """Kubernetes' verb: get, list, watch, create, update, patch, delete; else the HTTP method."""
-    path: str
-    group: str = ""
-    resource: str = ""
-    """The plural name, "" for what is no resource (discovery, health)."""
-    subresource: str = ""
-    namespace: str = ""
-    name: str = ""
-    user: str = ""
-    status: int = 0
-    """The HTTP status of the answer; 0 while there is none."""
-
-    @property
-    def writes(self) -> bool:
-        """Whether this is a request that could change something."""
-        return self.verb in ("create", "update", "patch", "delete")
-
-
-@dataclass(frozen=True, slots=True)
 class Route:
     """What a path names; `kind` is None for paths that name no resource."""
 
@@ -42,14 +19,6 @@ class Route:
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-
-    def call(self, user: str) -> Call:
-        """What logs and fault injection see of it."""
-        kind = self.kind
-        return Call(
-            self.verb, self.path, kind.group if kind else "", kind.plural if kind else "", self.subresource,
-            self.namespace, self.name, user,
-        )  # fmt: skip
 
 
 def is_true(query: Mapping[str, str], name: str) -> bool:

@@ -111,14 +111,13 @@ class Subscriber(Protocol):
 class Store:
     """Objects of all kinds. Not for several threads; no method awaits, so each call is atomic for its callers."""
 
-    def __init__(self, history: int = 4096) -> None:
-        """`history` is how many events are kept for every key."""
+    def __init__(self) -> None:
         self.revision = 0
-        self._history_size = history
+        self.kept = 4096
+        """How many events are kept for every key, from which watches can start."""
         self._objects: dict[str, dict[Name, Stored]] = {}
         self._history: dict[str, deque[Event]] = {}
         self._floors: dict[str, int] = {}
-        self._floor = 0
         self._subscribers: dict[str | None, list[Subscriber]] = {}
 
     def get(self, key: str, name: Name) -> Stored | None:
@@ -128,6 +127,10 @@ class Store:
     def objects(self, key: str) -> dict[Name, Stored]:
         """All objects under a key; not to be changed, and good only until the next write."""
         return self._objects.get(key, {})
+
+    def cached(self, key: str) -> tuple[int, dict[Name, Stored]]:
+        """What the API server's watch cache knows: a resourceVersion, and the objects at that. Here always the last."""
+        return self.revision, self.objects(key)
 
     def everything(self) -> Iterator[tuple[str, Stored]]:
         """All objects, each with the key it lies under; good only until the next write."""
@@ -167,14 +170,14 @@ class Store:
         if history is None:
             history = self._history[event.key] = deque()
         history.append(event)
-        if len(history) > self._history_size:
+        if len(history) > self.kept:
             self._floors[event.key] = history.popleft().revision
         for subscriber in (*self._subscribers.get(event.key, ()), *self._subscribers.get(None, ())):
             subscriber(event)
 
     def floor(self, key: str) -> int:
         """The oldest resourceVersion that a watch of this key can start from."""
-        return max(self._floor, self._floors.get(key, 0))
+        return self._floors.get(key, 0)
 
     def since(self, key: str, revision: int) -> list[Event]:
         """The changes after a resourceVersion, oldest first. Raises ApiError 410 if they are no longer known."""
@@ -199,11 +202,6 @@ class Store:
             elif event.new is not None:
                 del then[event.new.name]
         return then
-
-    def compact(self) -> None:
-        """Forget the history, as etcd's compaction does."""
-        self._floor = self.revision
-        self._history.clear()
 
     def subscribe(self, key: str | None, subscriber: Subscriber) -> Callable[[], None]:
         """Tell `subscriber` of every change under a key (None: of all) from now on; returns how to end that."""

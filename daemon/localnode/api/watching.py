@@ -15,7 +15,7 @@ from aiohttp import web
 from daemon.localnode.api import store as events
 from daemon.localnode.api.errors import ApiError, Cause, invalid
 from daemon.localnode.api.kinds import Kind
-from daemon.localnode.api.listing import Cache, parse_revision, selection
+from daemon.localnode.api.listing import parse_revision, selection
 from daemon.localnode.api.objects import dumps
 from daemon.localnode.api.routing import is_true
 from daemon.localnode.api.selectors import Predicate
@@ -31,13 +31,11 @@ class Watches:
     """All watches of a server, and what is common to them."""
 
     store: Store
-    cache: Cache
     clock: Callable[[], datetime]
-    bookmark_seconds: float
-    longest_seconds: float
+    bookmark_seconds: float = 60
+    """How often watches that ask for bookmarks get one."""
+    longest_seconds: float = 3600
     """How long a watch lasts that does not say how long (timeoutSeconds)."""
-    expired_as_event: bool = True
-    """A resourceVersion that is too old ends a 200 stream with an ERROR event, instead of being refused with 410."""
     open: set["Watch"] = field(default_factory=set)
 
     def begin(self, kind: Kind, namespace: str, query: Mapping[str, str], form: Accepted) -> "Watch":
@@ -85,11 +83,12 @@ class Watch:
         """Take note of everything after a resourceVersion, or, where that is 0, of what there is and what comes.
 
         A resourceVersion that is yet to come is no error, here as in Kubernetes: nothing is said until it has passed.
+        One that is too old ends the stream with an ERROR event, as by a server with a watch cache.
         """
         store, key = self._watches.store, self._kind.key
         self._after = revision
         if revision == 0:
-            revision, objects = self._watches.cache.state(key)
+            revision, objects = store.cached(key)
             for stored in objects.values():
                 if self._selects is None or self._selects(stored.obj):
                     self._pending.append(self._line(events.ADDED, stored))
@@ -97,8 +96,6 @@ class Watch:
             for event in store.since(key, revision):
                 self._note(event)
         except ApiError as error:
-            if not self._watches.expired_as_event:
-                raise
             self._pending.append(event_line("ERROR", dumps(error.status)))
             self._ending = True
         self._awake.set()
@@ -130,8 +127,12 @@ class Watch:
             return event_line(kind, stored.text)
         return event_line(kind, dumps(metadata_only(stored, self._form.version)))
 
+    @property
+    def _revision(self) -> int:
+        return self._watches.store.cached(self._kind.key)[0]
+
     def _bookmark(self) -> bytes:
-        revision = str(self._watches.store.revision)
+        revision = str(self._revision)
         obj = {
             "kind": self._kind.kind,
             "apiVersion": self._kind.api_version,
@@ -157,14 +158,13 @@ class Watch:
             await response.prepare(request)
             while True:
                 await self._awake.wait()
-                await self._watches.cache.flowing.wait()
                 self._awake.clear()
                 now = loop.time()
                 over = self._ending or now >= until
                 lines = b"".join(self._pending)
                 self._pending.clear()
                 if self._bookmarks and not self._ending and (now >= bookmark or over):
-                    if self._watches.store.revision > self._after:
+                    if self._revision > self._after:
                         lines += self._bookmark()
                     bookmark = now + self._watches.bookmark_seconds
                     timers.append(loop.call_at(bookmark, self._awake.set))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from daemon.localnode.apiserver import Call, User
+from daemon.localnode.api.admission import User
+from tests.support.faulty_api import Call
 from tests.support.local_api import ALL_CRRS, CRRS, PODS, Api, crr, pod, running
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

@@ -10,12 +10,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from daemon.localnode.apiserver import ApiServer, main
+from daemon.localnode.apiserver import main
+from tests.support.faulty_api import FaultyApiServer
 from tests.support.local_api import CRRS, Api, crr
 
 
 async def test_the_same_server_starts_again_on_its_port_with_what_it_had() -> None:
-    server = ApiServer()
+    server = FaultyApiServer()
     await server.stop()
     async with server, aiohttp.ClientSession() as session:
         made = await Api(server, session).post(CRRS, crr())
@@ -27,7 +28,7 @@ async def test_the_same_server_starts_again_on_its_port_with_what_it_had() -> No
 
 def test_what_is_no_definition_is_refused() -> None:
     with pytest.raises(ValueError, match="not a CustomResourceDefinition"):
-        ApiServer(crds=[{"kind": "Pod"}])
+        FaultyApiServer(crds=[{"kind": "Pod"}])
 
 
 async def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:

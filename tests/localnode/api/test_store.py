@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from daemon.localnode.api.errors import ApiError
 from daemon.localnode.api.store import ADDED, DELETED, MODIFIED, Changed, Event, Store, Stored
+from tests.support.faulty_api import FaultyStore
 
 KEY = "/things"
 
@@ -92,7 +93,8 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = Store(history=5)
+        self.store = FaultyStore()
+        self.store.kept = 5
         self.past: dict[int, dict[str, int]] = {0: {}}
 
     def _remember(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from daemon.localnode.apiserver import Call
+from tests.support.faulty_api import Call
 from tests.support.local_api import ALL_CRRS, CRRS, PODS, Api, crr, pod, running, until
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"

@@ -551,7 +551,7 @@ async def test_a_status_made_from_an_older_version_is_made_anew(cluster: Cluster
 
 
 async def test_a_runtime_that_dies_and_comes_back_keeps_its_pods(tmp_path: Path) -> None:
-    async with local_cluster(tmp_path, relist_seconds=0.05, runtime_process=True) as cluster:
+    async with local_cluster(tmp_path, relist=0.05, runtime_process=True) as cluster:
         before = await cluster.run_pod("web", [container("app")])
         await cluster.local.kill_runtime()
         await cluster.local.start_runtime()

@@ -17,8 +17,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import Resource
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError
-from daemon.localnode.api.routing import Call
-from daemon.localnode.apiserver import ApiServer
 from daemon.manager.certificates import keeper as certs
 from daemon.manager.certificates.keeper import (
     MUTATING,
@@ -42,6 +40,7 @@ from daemon.manager.certificates.pki import (
 )
 from daemon.manager.certificates.rotation import Inventory, Lifetimes, Plan, Validity, plan
 from daemon.manager.certificates.tls import ServingTls
+from tests.support.faulty_api import Call, FaultyApiServer
 from tests.support.scripted_api import FixedAccess
 
 LIFETIMES = Lifetimes(
@@ -186,8 +185,8 @@ def handshake(tls: ServingTls, bundle: bytes, host: str = HOST) -> int:
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[ApiServer]:
-    async with ApiServer(log=calls.append) as server:
+async def api() -> AsyncIterator[FaultyApiServer]:
+    async with FaultyApiServer(log=calls.append) as server:
         calls.clear()
         yield server
 
@@ -196,7 +195,7 @@ calls: list[Call] = []
 
 
 @pytest.fixture
-async def client(api: ApiServer) -> AsyncIterator[KubeClient]:
+async def client(api: FaultyApiServer) -> AsyncIterator[KubeClient]:
     async with KubeClient(FixedAccess(api.url)) as made:
         yield made
 
@@ -324,7 +323,7 @@ async def test_two_months_of_two_replicas_without_a_gap(client: KubeClient) -> N
     assert len(set(known)) >= 5, "the authority was not renewed, or the old one not dropped"
 
 
-async def test_a_certificate_is_not_served_before_it_is_trusted(api: ApiServer, client: KubeClient) -> None:
+async def test_a_certificate_is_not_served_before_it_is_trusted(api: FaultyApiServer, client: KubeClient) -> None:
     await install(client)
     replica = Replica(client)
     await replica.keeper.sync(NOW - timedelta(days=7))
@@ -337,7 +336,7 @@ async def test_a_certificate_is_not_served_before_it_is_trusted(api: ApiServer, 
     assert handshake(replica.tls, before.bundle) == serial(await held(client)) != serial(before)
 
 
-async def test_something_is_served_from_the_start(api: ApiServer, client: KubeClient) -> None:
+async def test_something_is_served_from_the_start(api: FaultyApiServer, client: KubeClient) -> None:
     """Without the right to write the configurations: somebody else may have done it."""
     replica = Replica(client)
     api.fail_next(1, 403, match=lambda call: call.resource == "mutatingwebhookconfigurations")
@@ -348,7 +347,7 @@ async def test_something_is_served_from_the_start(api: ApiServer, client: KubeCl
     await replica.keeper.sync(NOW)  # no such configurations: nothing to write
 
 
-async def test_an_endless_quarrel_is_given_up(api: ApiServer, client: KubeClient) -> None:
+async def test_an_endless_quarrel_is_given_up(api: FaultyApiServer, client: KubeClient) -> None:
     await install(client)
     api.fail_next(5, 409, match=lambda call: call.verb == "create")
     with pytest.raises(ConflictError):
@@ -356,7 +355,7 @@ async def test_an_endless_quarrel_is_given_up(api: ApiServer, client: KubeClient
     await Replica(client).keeper.sync(NOW)
 
 
-async def test_run_tries_again(api: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_tries_again(api: FaultyApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certs, "_RETRIES", replace(certs._RETRIES, initial=0.01))
     monkeypatch.setattr(certs, "SYNC_SECONDS", 0.01)
     await install(client)

@@ -12,7 +12,6 @@ from daemon.core.admission.rules import Admitted, review_create
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError
-from daemon.localnode.apiserver import ApiServer
 from tests.support.admission import (
     CREATE_REFUSALS,
     NODE_NAME,
@@ -25,6 +24,7 @@ from tests.support.admission import (
     new_request,
     new_review,
 )
+from tests.support.faulty_api import FaultyApiServer
 from tests.support.scripted_api import FixedAccess
 from tests.support.webhook import Pods, Served, webhook
 
@@ -179,7 +179,7 @@ async def test_each_answer_is_reported(pods: Pods) -> None:
 
 async def test_pods_of_a_real_api_server() -> None:
     """The whole way: the pod comes over HTTP, there is none, and the API server stalls."""
-    async with ApiServer() as api, KubeClient(FixedAccess(api.url)) as client, webhook(client) as served:
+    async with FaultyApiServer() as api, KubeClient(FixedAccess(api.url)) as client, webhook(client) as served:
         await client.create(PODS, "default", {"metadata": {"name": "web-0"}, "spec": new_pod()["spec"]})
         await client.merge_patch(PODS, "default", "web-0", {"status": new_pod()["status"]}, subresource="status")
         review = new_review(new_request(), namespace="default")

@@ -1,0 +1,345 @@
+"""The local API server as tests need it: with faults on purpose, a clock of their own, and notes of who asked what.
+
+Everything is done from outside, by taking the place of the server's store and of what HTTP requests meet first.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from daemon.localnode.api.admission import User
+from daemon.localnode.api.errors import ApiError
+from daemon.localnode.api.front import Front
+from daemon.localnode.api.listing import parse_revision
+from daemon.localnode.api.routing import Route
+from daemon.localnode.api.store import Event, Name, Store, Stored, Subscriber
+from daemon.localnode.api.watching import Watch
+from daemon.localnode.apiserver import ApiServer
+
+_AUTHENTICATED = "system:authenticated"
+_MESSAGES = {
+    429: "The apiserver is too busy to serve the request, please try again",
+    500: "Internal error occurred: a fault that was asked for",
+    503: "the server is currently unable to handle the request",
+    504: "the server was unable to return a response in the time allotted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, as notes and faults see it."""
+
+    verb: str
+    """Kubernetes' verb: get, list, watch, create, update, patch, delete; else the HTTP method."""
+    path: str
+    group: str = ""
+    resource: str = ""
+    """The plural name, "" for what is no resource (discovery, health)."""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    user: str = ""
+    status: int = 0
+    """The HTTP status of the answer; 0 while there is none."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether this is a request that could change something."""
+        return self.verb in ("create", "update", "patch", "delete")
+
+
+Match = Callable[[Call], bool]
+_CALL = web.RequestKey("call", Call)
+_NOTED = web.RequestKey("noted", bool)
+
+
+@dataclass(slots=True)
+class Fault:
+    """What becomes of the next matching requests."""
+
+    left: int
+    status: int | None
+    """HTTP status of the answer; None to cut the connection instead of answering."""
+    retry_after: int | None
+    match: Match | None
+    after: bool
+    """The request is carried out first, and only its answer is lost."""
+
+    def error(self) -> ApiError:
+        """The answer; only for faults that have a status."""
+        status = self.status or 500
+        return ApiError(status, _MESSAGES.get(status, "a fault that was asked for"), retry_after=self.retry_after)
+
+
+class FaultyStore(Store):
+    """A store whose history can be forgotten, and whose watch cache can be held back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._compacted = 0
+        self._held: tuple[int, dict[str, dict[Name, Stored]]] | None = None
+        self._late: list[Callable[[], None]] = []
+        """What subscribers are told once the cache catches up."""
+
+    def compact(self) -> None:
+        """Forget the history, as etcd's compaction does."""
+        self._compacted = self.revision
+        self._history.clear()
+
+    def floor(self, key: str) -> int:
+        return max(self._compacted, super().floor(key))
+
+    def hold(self) -> None:
+        """From now on let the watch cache show the state of now, whatever is written."""
+        held: dict[str, dict[Name, Stored]] = {}
+        for key, stored in self.everything():
+            held.setdefault(key, {})[stored.name] = stored
+        self._held = (self.revision, held)
+
+    def release(self) -> None:
+        """Let the watch cache catch up, and stay current."""
+        self._held = None
+        late, self._late = self._late, []
+        for tell in late:
+            tell()
+
+    def cached(self, key: str) -> tuple[int, dict[Name, Stored]]:
+        if self._held is None:
+            return super().cached(key)
+        revision, held = self._held
+        return revision, held.get(key, {})
+
+    def since(self, key: str, revision: int) -> list[Event]:
+        found = super().since(key, revision)
+        return found if self._held is None else [event for event in found if event.revision <= self._held[0]]
+
+    def at(self, key: str, revision: int) -> dict[Name, Stored]:
+        held, self._held = self._held, None
+        try:
+            return super().at(key, revision)
+        finally:
+            self._held = held
+
+    def subscribe(self, key: str | None, subscriber: Subscriber) -> Callable[[], None]:
+        """Who subscribes to one key, as watches do, is told only what the cache has heard of."""
+        if key is None:
+            return super().subscribe(key, subscriber)
+        listening = True
+
+        def note(event: Event) -> None:
+            if self._held is not None:
+                self._late.append(lambda: note(event))
+            elif listening:
+                subscriber(event)
+
+        if self._held is not None:
+            for event in super().since(key, max(self._held[0], self.floor(key))):
+                note(event)
+        leave = super().subscribe(key, note)
+
+        def end() -> None:
+            nonlocal listening
+            listening = False
+            leave()
+
+        return end
+
+
+def _nobody(_call: Call) -> None:
+    """Takes note of nothing."""
+
+
+@dataclass(kw_only=True)
+class FaultyFront(Front):
+    """Lets requests meet what has been asked for, before and after the server itself."""
+
+    tokens: Mapping[str, User] = field(default_factory=dict)
+    """Bearer tokens; where there are none, tokens are not looked at."""
+    note: Callable[[Call], None] = _nobody
+    """Called with every request once its status is known (a watch: when it begins)."""
+    expired_as_event: bool = True
+    """What a watch from too old a resourceVersion gets: an ERROR event in a 200 stream; otherwise HTTP 410."""
+    faults: list[Fault] = field(default_factory=list)
+    running: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        await self.running.wait()
+        request[_CALL] = Call(request.method.lower(), request.path)
+        response = await super().handle(request)
+        if _NOTED not in request:
+            self._note(request, response.status)
+        return response
+
+    async def serve(self, request: web.BaseRequest, route: Route, user: User) -> web.StreamResponse:
+        user = self._user(request, user)
+        kind = route.kind
+        call = request[_CALL] = Call(
+            route.verb, route.path, kind.group if kind else "", kind.plural if kind else "", route.subresource,
+            route.namespace, route.name, user.name,
+        )  # fmt: skip
+        fault = self._met(call)
+        if fault is not None:
+            if fault.after:
+                await super().serve(request, route, user)
+            if fault.status is not None:
+                raise fault.error()
+            self._note(request, 0)
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response(status=500)
+        if kind is not None and route.verb == "watch" and not self.expired_as_event:
+            self.watches.store.since(kind.key, parse_revision(request.query.get("resourceVersion", "")))
+        return await super().serve(request, route, user)
+
+    async def stream(self, request: web.BaseRequest, watch: Watch) -> web.StreamResponse:
+        self._note(request, 200)
+        return await super().stream(request, watch)
+
+    def _user(self, request: web.BaseRequest, anonymous: User) -> User:
+        """Who asks. Raises ApiError 401 for an unknown token."""
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not self.tokens:
+            return anonymous
+        user = self.tokens.get(token.strip())
+        if user is None:
+            raise ApiError(401, "Unauthorized")
+        return user if _AUTHENTICATED in user.groups else replace(user, groups=(*user.groups, _AUTHENTICATED))
+
+    def _met(self, call: Call) -> Fault | None:
+        """The fault that this request meets, None if all goes well."""
+        for fault in self.faults:
+            if fault.match is None or fault.match(call):
+                fault.left -= 1
+                if fault.left <= 0:
+                    self.faults.remove(fault)
+                return fault
+        return None
+
+    def _note(self, request: web.BaseRequest, status: int) -> None:
+        request[_NOTED] = True
+        self.note(replace(request[_CALL], status=status))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class FaultyApiServer(ApiServer):
+    """The API server that fails when it is asked to."""
+
+    STORE = FaultyStore
+    FRONT = FaultyFront
+    store: FaultyStore
+    front: FaultyFront
+
+    def __init__(
+        self,
+        port: int = 0,
+        crds: Sequence[Path | Mapping[str, Any]] | None = None,
+        *,
+        tokens: Mapping[str, User] | None = None,
+        log: Callable[[Call], None] = _nobody,
+        clock: Callable[[], datetime] = _now,
+        bookmark_seconds: float = 60,
+        watch_seconds: float = 3600,
+        expired_as_event: bool = True,
+        history: int = 4096,
+    ) -> None:
+        """The names that are not the server's own are those of `FaultyFront`, `Watches` and `Store.kept`."""
+        self._clock = clock
+        super().__init__(port, crds)
+        self.store.kept = history
+        self.watches.bookmark_seconds = bookmark_seconds
+        self.watches.longest_seconds = watch_seconds
+        self.front.tokens = dict(tokens or {})
+        self.front.note = log
+        self.front.expired_as_event = expired_as_event
+        self.front.running.set()
+
+    def now(self) -> datetime:
+        return self._clock()
+
+    async def stop(self) -> None:
+        self.resume()
+        await super().stop()
+
+    def kubeconfig(self, path: Path, *, token: str = "") -> Path:
+        """Write a kubeconfig file, with a bearer token where one is given."""
+        super().kubeconfig(path)
+        if token:
+            config = json.loads(path.read_bytes())
+            config["users"][0]["user"] = {"token": token}
+            path.write_text(json.dumps(config), encoding="utf-8")
+        return path
+
+    def compact(self) -> None:
+        """Forget all history: watches and continued lists from before get 410 Expired. Running watches go on."""
+        self.store.compact()
+
+    def drop_connections(self) -> None:
+        """Abort every open connection, as a crash or a network failure would; new ones are taken as before."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        for connection in self._runner.server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def pause(self) -> None:
+        """Stall: connections and requests are taken, nothing is answered, watches are silent.
+
+        A request whose client gives up while the server stalls is not carried out.
+        """
+        self.front.running.clear()
+        self.store.hold()
+
+    def resume(self) -> None:
+        """End a stall: what has been waiting is worked on."""
+        self.front.running.set()
+        self.store.release()
+
+    def hold_cache(self) -> None:
+        """Let the watch cache fall behind: watches are silent and lists with resourceVersion=0 show the past."""
+        self.store.hold()
+
+    def release_cache(self) -> None:
+        """Let the watch cache catch up."""
+        self.store.release()
+
+    def end_watches(self) -> None:
+        """End all open watches in good order, as the server does after their timeout."""
+        self.watches.end_all()
+
+    @property
+    def open_watches(self) -> int:
+        """How many watches are open."""
+        return len(self.watches.open)
+
+    def fail_next(
+        self,
+        count: int = 1,
+        status: int | None = 500,
+        retry_after: int | None = None,
+        match: Match | None = None,
+        *,
+        after: bool = False,
+    ) -> None:
+        """Let the next requests fail.
+
+        Args:
+            count: how many requests.
+            status: the HTTP status they get; None to cut their connection.
+            retry_after: seconds for a Retry-After header.
+            match: which requests are meant; all without it.
+            after: carry the request out, and lose only its answer.
+        """
+        self.front.faults.append(Fault(count, status, retry_after, match, after))
+
+    def clear_faults(self) -> None:
+        """Forget what `fail_next` has asked for and has not happened yet."""
+        self.front.faults.clear()
