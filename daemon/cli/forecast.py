@@ -19,7 +19,7 @@ from daemon.cli.options import add_cri_flag, add_flag, add_kubeconfig_flag, cri_
 from daemon.core.explain.request import DAEMONS
 from daemon.cri.runtime import NodeRuntime, connect
 from daemon.forecast.node import kubelet_version, node_report, pods_of_node
-from daemon.forecast.render import draw, render, report_from
+from daemon.forecast.render import FORMATS, draw, render, report_from
 from daemon.forecast.report import Outcome, Report
 from daemon.forecast.spec_store import SpecStore
 from daemon.kube.client import KubeClient
@@ -89,7 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="the running kubelet's version, for the reasons (default: %(default)s, as its Node says)",
     )
-    add("-o", "--output", choices=("table", "json", "yaml"), default="table", help="(default: %(default)s)")
+    add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
     add_flag(
         parser,
         "--node-name",

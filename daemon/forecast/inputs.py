@@ -5,7 +5,7 @@ Pure: who asked the runtime and the API server, or read a file, is not known her
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from daemon.core.api.pod import ContainerKind
@@ -20,25 +20,11 @@ _LISTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A running container, by the labels and annotations that kubelet wrote on it; "" where there are none."""
-
-    id: str
-    namespace: str
-    pod: str
-    uid: str
-    name: str
-    stored_hash: str | None
-    created_at: int = 0
-    """Nanoseconds since the epoch, the runtime's clock: for ordering only."""
-
-
 class Join:
     """Finds the spec of each running container, pod by pod, so that no pod needs to be kept."""
 
-    def __init__(self, running: Iterable[Running]) -> None:
-        self._waiting: dict[str, list[Running]] = defaultdict(list)
+    def __init__(self, running: Iterable[ForecastInput]) -> None:
+        self._waiting: dict[str, list[ForecastInput]] = defaultdict(list)
         for each in running:
             self._waiting[each.uid].append(each)
 
@@ -50,12 +36,13 @@ class Join:
         if not running:
             return []
         specs = _specs(mapping(pod.get("spec")))
-        return [_input(each, *specs.get(each.name, (None, ContainerKind.REGULAR))) for each in running]
+        found = ((each, *specs.get(each.name, (None, ContainerKind.REGULAR))) for each in running)
+        return [replace(each, spec=spec or None, kind=kind) for each, spec, kind in found]
 
     def rest(self) -> list[ForecastInput]:
         """The running containers that no pod has asked for."""
         waiting, self._waiting = self._waiting, defaultdict(list)
-        return [_input(each, None, ContainerKind.REGULAR) for found in waiting.values() for each in found]
+        return [each for found in waiting.values() for each in found]
 
 
 def _specs(spec: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], ContainerKind]]:
@@ -65,16 +52,3 @@ def _specs(spec: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], Contai
             sidecar = kind is ContainerKind.INIT and container.get("restartPolicy") == "Always"
             found[text(container.get("name"))] = (container, ContainerKind.SIDECAR if sidecar else kind)
     return found
-
-
-def _input(running: Running, spec: Mapping[str, Any] | None, kind: ContainerKind) -> ForecastInput:
-    return ForecastInput(
-        namespace=running.namespace,
-        pod=running.pod,
-        name=running.name,
-        id=running.id,
-        stored_hash=running.stored_hash,
-        spec=spec or None,
-        kind=kind,
-        created_at=running.created_at,
-    )

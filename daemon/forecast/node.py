@@ -17,7 +17,7 @@ import structlog
 from aiohttp import web
 
 from cri_stubs import api_pb2
-from daemon.forecast.inputs import Join, Running
+from daemon.forecast.inputs import Join
 from daemon.forecast.render import shape
 from daemon.forecast.report import Forecast, ForecastInput, Report, forecast
 from daemon.forecast.spec_store import SpecStore, StoredSpec
@@ -60,10 +60,10 @@ class ContainerSource(Protocol):
         ...
 
 
-async def running_containers(source: ContainerSource) -> list[Running]:
+async def running_containers(source: ContainerSource) -> list[ForecastInput]:
     """The containers that run now, as kubelet left word of itself on them. Raises as the source does."""
     return [
-        Running(
+        ForecastInput(
             id=container.id,
             namespace=container.labels.get(LABEL_POD_NAMESPACE, ""),
             pod=container.labels.get(LABEL_POD_NAME, ""),

@@ -30,7 +30,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ForecastInput:
-    """One running container: what the runtime tells of it, and its spec in the API."""
+    """One running container: what the runtime tells of it by kubelet's labels, and its spec in the API."""
 
     namespace: str
     pod: str
@@ -39,13 +39,15 @@ class ForecastInput:
     """In the runtime."""
     stored_hash: str | None
     """The annotation io.kubernetes.container.hash as it stands (hex); None where there is none."""
-    spec: Mapping[str, Any] | None
+    spec: Mapping[str, Any] | None = None
     """The container as in the pod's JSON; None where the API has no such pod or container."""
     kind: ContainerKind = ContainerKind.REGULAR
     started_with: Mapping[str, Any] | None = None
     """The spec that it was started with, where one was kept."""
     created_at: int = 0
     """Nanoseconds since the epoch, the runtime's clock: for ordering only."""
+    uid: str = ""
+    """The pod's."""
 
 
 @dataclass(frozen=True, slots=True)

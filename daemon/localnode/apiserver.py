@@ -10,34 +10,28 @@ Run it alone with `python -m daemon.localnode.apiserver --help`.
 import argparse
 import asyncio
 import json
-import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from aiohttp import web
 
+from daemon.lib.signals import stop_on_signals
 from daemon.localnode.api import resources
-from daemon.localnode.api.admission import Admission, AdmissionRequest, Mutating, Operation, User, Validating
+from daemon.localnode.api.admission import Admission
 from daemon.localnode.api.controllers import Controllers
-from daemon.localnode.api.crds import crd_path, load_crd
+from daemon.localnode.api.crds import load_crd
 from daemon.localnode.api.deletion import Deletion
-from daemon.localnode.api.errors import ApiError
 from daemon.localnode.api.front import Front, make_request
 from daemon.localnode.api.handlers import Handlers
-from daemon.localnode.api.kinds import Kind, Registry
+from daemon.localnode.api.kinds import Registry
 from daemon.localnode.api.listing import Listing
 from daemon.localnode.api.store import Store
 from daemon.localnode.api.watching import Watches
 from daemon.localnode.api.webhooks import Webhooks
 from daemon.localnode.api.writes import Writes
-
-__all__ = [
-    "AdmissionRequest", "ApiError", "ApiServer", "Kind", "Mutating", "Operation", "User", "Validating",
-    "crd_path", "main",
-]  # fmt: skip
 
 
 class ApiServer:
@@ -49,15 +43,11 @@ class ApiServer:
     STORE = Store
     FRONT = Front
 
-    def __init__(self, port: int = 0, crds: Sequence[Path | Mapping[str, Any]] | None = None) -> None:
-        """Prepare a server.
-
-        Args:
-            port: port of 127.0.0.1 to listen on; 0 for any free one, which stays the same when started again.
-            crds: CRDs to begin with, as files or objects; None for this project's own.
-        """
+    def __init__(self, port: int = 0) -> None:
+        """`port` of 127.0.0.1 is listened on; 0 is any free one, which stays the same when started again."""
         self._port = port
-        self._crds = [load_crd(crd) for crd in ([crd_path()] if crds is None else crds)]
+        self.crds = [load_crd()]
+        """What is made sure of at the start."""
         self.store = self.STORE()
         self.registry = Registry(resources.BUILTIN)
         self.admission = Admission()
@@ -79,7 +69,7 @@ class ApiServer:
 
     async def start(self) -> None:
         """Make sure of the CRDs and the namespaces that are always there, and listen."""
-        await self._controllers.lay_ground(self._crds)
+        await self._controllers.lay_ground(self.crds)
         server = web.Server(self.front.handle, request_factory=make_request, handler_cancellation=True)
         self._runner = web.ServerRunner(server, shutdown_timeout=1)
         await self._runner.setup()
@@ -141,10 +131,7 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _serve(options: argparse.Namespace) -> None:
     server = ApiServer(port=options.port)
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
+    ended = stop_on_signals()
     async with server:
         if options.kubeconfig_out is not None:
             server.kubeconfig(options.kubeconfig_out)

@@ -8,7 +8,6 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -22,7 +21,7 @@ from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS, REQUESTS
 from daemon.lib.errors import CrrdError
 from daemon.localnode.daemons import node_daemon, running_manager
-from daemon.localnode.demo_view import PlainView, Snapshot, View
+from daemon.localnode.demo_view import PlainView, Snapshot, View, short_id
 from daemon.localnode.node import LocalNode
 
 NAMESPACE = "default"
@@ -56,14 +55,6 @@ def _make_view() -> View:
             return PlainView()
         return TerminalView()
     return PlainView()
-
-
-@dataclass(frozen=True, slots=True)
-class _Ids:
-    """What is compared before and after."""
-
-    pod: Pod
-    restarts: Mapping[str, int]
 
 
 class _Demo:
@@ -109,7 +100,7 @@ class _Demo:
         created = await client.create(REQUESTS, NAMESPACE, _request())
         final = await self._follow(client, parse_request(created))
         after = await self._pod_ready(client)
-        hook = await _read_hook(node.cri_endpoint, after.pod)
+        hook = await _read_hook(node.cri_endpoint, after)
         self._view.summary(_comparison(before, after, final, hook))
         ok = all(state.phase.value == "Succeeded" for state in final.status.states)
         if keep:
@@ -139,20 +130,19 @@ class _Demo:
             },
         }
 
-    async def _pod_ready(self, client: KubeClient) -> _Ids:
+    async def _pod_ready(self, client: KubeClient) -> Pod:
         """Wait until every container of the pod is ready."""
         said: set[str] = set()
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                shape = await client.get(PODS, NAMESPACE, POD)
-                pod = parse_pod(shape)
-                self._view.show(Snapshot(pod, None, _restarts(shape)))
+                pod = parse_pod(await client.get(PODS, NAMESPACE, POD))
+                self._view.show(Snapshot(pod, None))
                 for message in (found.waiting_message for found in pod.containers.values()):
                     if message and message not in said:
                         self._view.say(message)
                     said.add(message)
                 if pod.containers and all(container.ready for container in pod.containers.values()):
-                    return _Ids(pod, _restarts(shape))
+                    return pod
                 await asyncio.sleep(0.1)
 
     async def _follow(self, client: KubeClient, request: Request) -> Request:
@@ -163,17 +153,16 @@ class _Demo:
             asyncio.ensure_future(_watch(client, PODS, selector, changes)),
             asyncio.ensure_future(_watch(client, REQUESTS, f"metadata.name={REQUEST}", changes)),
         ]
-        shape = await client.get(PODS, NAMESPACE, POD)
-        pod, restarts = parse_pod(shape), _restarts(shape)
+        pod = parse_pod(await client.get(PODS, NAMESPACE, POD))
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while True:
-                    self._view.show(Snapshot(pod, request, restarts))
+                    self._view.show(Snapshot(pod, request))
                     if request.completed:
                         return request
                     kind, shape = await changes.get()
                     if kind == PODS.plural:
-                        pod, restarts = parse_pod(shape), _restarts(shape)
+                        pod = parse_pod(shape)
                     else:
                         request = parse_request(shape)
         finally:
@@ -210,12 +199,6 @@ async def _watch(
                 await changes.put((resource.plural, event.object))
 
 
-def _restarts(shape: Mapping[str, Any]) -> dict[str, int]:
-    """Restart counts by container."""
-    statuses = shape.get("status", {}).get("containerStatuses", [])
-    return {status["name"]: status.get("restartCount", 0) for status in statuses}
-
-
 async def _read_hook(endpoint: str, pod: Pod) -> str:
     """What the hook left in the volume, read inside the new container."""
     client = CriClient(endpoint)
@@ -227,22 +210,17 @@ async def _read_hook(endpoint: str, pod: Pod) -> str:
     return result.stdout.decode(errors="replace").strip() or result.stderr.decode(errors="replace").strip()
 
 
-def _comparison(before: _Ids, after: _Ids, final: Request, hook: str) -> list[tuple[str, str, str]]:
+def _comparison(before: Pod, after: Pod, final: Request, hook: str) -> list[tuple[str, str, str]]:
     """Rows of the summary: what, before, after."""
 
-    def container(name: str, ids: _Ids) -> str:
-        return f"{short_id(ids.pod.containers[name].container_id)}, {ids.restarts[name]} restarts"
+    def container(name: str, pod: Pod) -> str:
+        return f"{short_id(pod.containers[name])}, {pod.containers[name].restart_count} restarts"
 
     return [
         ("container app", container("app", before), container("app", after)),
         ("container side", container("side", before), container("side", after)),
-        ("pod UID", before.pod.uid, after.pod.uid),
-        ("pod IP", before.pod.pod_ip, after.pod.pod_ip),
+        ("pod UID", before.uid, after.uid),
+        ("pod IP", before.pod_ip, after.pod_ip),
         ("file in the volume", "-", hook),
         ("request", "-", f"{final.status.phase}: {final.status.message}"),
     ]
-
-
-def short_id(container_id: str) -> str:
-    """A container ID as crictl prints it."""
-    return container_id.partition("://")[2][:13]

@@ -1,14 +1,19 @@
 """How the demo looks: a live table on a terminal, plain lines anywhere else."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from daemon.core.api.pod import Pod
+from daemon.core.api.pod import Pod, PodContainer
 from daemon.core.api.types import Request
 
 Row = tuple[str, str, str]
+
+
+def short_id(container: PodContainer) -> str:
+    """A container's ID as crictl prints it."""
+    return container.container_id.partition("://")[2][:13]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +22,6 @@ class Snapshot:
 
     pod: Pod
     request: Request | None
-    restarts: Mapping[str, int]
 
     def container_rows(self) -> list[tuple[str, str, str, str, str]]:
         """Per container: name, short ID, restarts, state, what the request says of it."""
@@ -30,8 +34,7 @@ class Snapshot:
             if self.request is not None and any(wanted.name == name for wanted in self.request.containers):
                 recreate = self.request.status.state(name)
                 said = f"{recreate.phase}{', stop sent' if recreate.is_killed else ''}"
-            short = container.container_id.partition("://")[2][:13] or "-"
-            rows.append((name, short, str(self.restarts.get(name, 0)), state, said))
+            rows.append((name, short_id(container) or "-", str(container.restart_count), state, said))
         return rows
 
     def line(self) -> str:

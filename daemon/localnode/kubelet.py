@@ -16,7 +16,6 @@ Run as `python -m daemon.localnode.kubelet --kubeconfig FILE --cri-endpoint unix
 import argparse
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -32,6 +31,7 @@ from daemon.kube.config import KubeconfigAccess
 from daemon.kube.reflector import Handler, Reflector, Selection
 from daemon.kube.resources import PODS, Resource
 from daemon.lib.errors import ApiUnavailableError, ConflictError, RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.signals import stop_on_signals
 from daemon.localnode.pods import backoff
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.handlers import Handlers
@@ -107,15 +107,8 @@ class Kubelet:
         runtime = self._runtime = KubeRuntime(self._endpoint, self.node_name)
         name, version = await self._patiently(runtime.version)
         handlers = Handlers(runtime, NODE_IP)
-        starter = Starter(
-            runtime,
-            handlers,
-            self._folders,
-            node_name=self.node_name,
-            node_ip=NODE_IP,
-            backoff=self._backoff,
-            retry_seconds=self._timing.retry,
-        )
+        retry = self._timing.retry
+        starter = Starter(runtime, handlers, self._folders, self.node_name, NODE_IP, self._backoff, retry)
         self._node = Node(
             client=self._client,
             runtime=runtime,
@@ -125,7 +118,7 @@ class Kubelet:
             probes=Probes(handlers, self._wake),
             folders=self._folders,
             node_ip=NODE_IP,
-            retry_seconds=self._timing.retry,
+            retry_seconds=retry,
             version=KUBELET_VERSION,
         )
         await self._patiently(lambda: self._register(f"{name}://{version}"))
@@ -297,9 +290,7 @@ def _remembered(sandbox: Sandbox) -> Json:
 
 
 async def _run(arguments: argparse.Namespace) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    ended = stop_on_signals()
     async with KubeClient(KubeconfigAccess(arguments.kubeconfig)) as client:
         timing = Timing(backoff=arguments.backoff, relist=arguments.relist)
         kubelet = Kubelet(client, arguments.cri_endpoint, arguments.node_name, arguments.root, timing)

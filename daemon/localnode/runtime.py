@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import fcntl
 import os
-import signal
 import stat
 import sys
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 import grpc
 
 from cri_stubs import api_pb2
+from daemon.lib.signals import stop_on_signals
 from daemon.localnode.containers import rootfs
 from daemon.localnode.containers.container import Container
 from daemon.localnode.containers.events import EventHub
@@ -136,9 +136,7 @@ def _lock(path: Path) -> int:
 
 
 async def _serve(runtime: ProcessRuntime) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    ended = stop_on_signals()
     await runtime.start()
     try:
         await ended.wait()

@@ -151,12 +151,6 @@ def _certificates(
     trust = CaBundlePublisher(client, config.webhook_configurations, config.webhook_configurations)
     if config.tls_cert_file:
         ca_file = Path(config.ca_file) if config.ca_file else None
-        return MountedCertificates(
-            tls,
-            Path(config.tls_cert_file),
-            Path(config.tls_key_file),
-            ca_file=ca_file,
-            trust=trust if ca_file else None,
-        )
+        return MountedCertificates(tls, Path(config.tls_cert_file), Path(config.tls_key_file), ca_file, trust)
     names = (*service_names(config.service, config.namespace), *config.names)
     return SecretCertificates(client, tls, trust, namespace=config.namespace, secret=config.secret, names=names)

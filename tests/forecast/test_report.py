@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from daemon.core.api.pod import ContainerKind
-from daemon.forecast.inputs import Join, Running
+from daemon.forecast.inputs import Join
 from daemon.forecast.render import draw, render, report_from, shape
 from daemon.forecast.report import Change, ForecastInput, Outcome, Report, forecast, parse_stored
 from daemon.kubelet.hash.container_hash import container_hash
@@ -137,8 +137,8 @@ def test_the_annotation(annotation: str | None, value: int | None) -> None:
     assert parse_stored(annotation) == value
 
 
-def running(container_id: str, uid: str, name: str) -> Running:
-    return Running(container_id, "shop", "web", uid, name, "abc")
+def running(container_id: str, uid: str, name: str) -> ForecastInput:
+    return ForecastInput("shop", "web", name, container_id, "abc", uid=uid)
 
 
 POD: Json = {

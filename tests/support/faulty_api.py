@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
@@ -17,6 +16,7 @@ from daemon.localnode.api.admission import User
 from daemon.localnode.api.errors import ApiError
 from daemon.localnode.api.front import Front
 from daemon.localnode.api.listing import parse_revision
+from daemon.localnode.api.objects import Object
 from daemon.localnode.api.routing import Route
 from daemon.localnode.api.store import Event, Name, Store, Stored, Subscriber
 from daemon.localnode.api.watching import Watch
@@ -241,7 +241,7 @@ class FaultyApiServer(ApiServer):
     def __init__(
         self,
         port: int = 0,
-        crds: Sequence[Path | Mapping[str, Any]] | None = None,
+        crds: Sequence[Object] | None = None,
         *,
         tokens: Mapping[str, User] | None = None,
         log: Callable[[Call], None] = _nobody,
@@ -251,9 +251,11 @@ class FaultyApiServer(ApiServer):
         expired_as_event: bool = True,
         history: int = 4096,
     ) -> None:
-        """The names that are not the server's own are those of `FaultyFront`, `Watches` and `Store.kept`."""
+        """`crds` in place of the project's own; else the names are those of `FaultyFront`, `Watches`, `Store.kept`."""
         self._clock = clock
-        super().__init__(port, crds)
+        super().__init__(port)
+        if crds is not None:
+            self.crds = list(crds)
         self.store.kept = history
         self.watches.bookmark_seconds = bookmark_seconds
         self.watches.longest_seconds = watch_seconds

@@ -5,7 +5,7 @@ everything that mutates runs first, one after the other, then the object is comp
 and then everything that validates sees the object as it would be stored.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -19,12 +19,9 @@ class User:
 
     name: str
     groups: tuple[str, ...] = ()
-    uid: str = ""
-    extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
-AUTHENTICATED_GROUP = "system:authenticated"
 
 
 class Operation(StrEnum):

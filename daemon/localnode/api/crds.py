@@ -22,11 +22,9 @@ def crd_path() -> Path:
     return installed if installed.exists() else package.parents[1] / "manifests" / "base" / "crd.yaml"
 
 
-def load_crd(source: Path | Mapping[str, Any]) -> Object:
-    """One CRD, out of a YAML file or as it is given; ValueError if it is none."""
-    crd = yaml.safe_load(source.read_text(encoding="utf-8")) if isinstance(source, Path) else dict(source)
-    if not isinstance(crd, dict) or crd.get("kind") != "CustomResourceDefinition":
-        raise ValueError(f"not a CustomResourceDefinition: {source}")
+def load_crd() -> Object:
+    """The project's CRD."""
+    crd: Object = yaml.safe_load(crd_path().read_text(encoding="utf-8"))
     return crd
 
 

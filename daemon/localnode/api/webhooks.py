@@ -170,7 +170,6 @@ def _tls(bundle: str) -> ssl.SSLContext:
 def _review(uid: str, request: AdmissionRequest, new: Object | None) -> Json:
     """The question."""
     kind = request.kind
-    user = {"username": request.user.name, "groups": list(request.user.groups), "uid": request.user.uid}
     names = {"group": kind.group, "version": kind.version}
     asked: dict[str, Any] = {
         "uid": uid,
@@ -182,7 +181,7 @@ def _review(uid: str, request: AdmissionRequest, new: Object | None) -> Json:
         "name": request.name,
         "namespace": request.namespace,
         "operation": request.operation.value,
-        "userInfo": {**user, "extra": {key: list(values) for key, values in request.user.extra.items()}},
+        "userInfo": {"username": request.user.name, "groups": list(request.user.groups)},
         "object": new,
         "oldObject": request.old,
         "dryRun": request.dry_run,

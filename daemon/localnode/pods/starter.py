@@ -7,7 +7,7 @@ Source: `startContainer` and `doBackOff` in pkg/kubelet/kuberuntime, pkg/kubelet
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cri_stubs import api_pb2
 from daemon.lib.errors import RuntimeCallError
@@ -43,34 +43,24 @@ class Sandboxed:
     sandbox_attempt: int
 
 
+@dataclass(slots=True)
 class Starter:
     """Starts sandboxes and containers on one node; keeps the back-offs of all its pods."""
 
-    def __init__(
-        self,
-        runtime: KubeRuntime,
-        handlers: Handlers,
-        folders: PodFolders,
-        *,
-        node_name: str,
-        node_ip: str,
-        backoff: BackOff,
-        retry_seconds: float,
-    ) -> None:
-        """`retry_seconds` is the wait after a failure that has no back-off of its own (kubelet: 10 s)."""
-        self._runtime = runtime
-        self._handlers = handlers
-        self._folders = folders
-        self._node_name = node_name
-        self._node_ip = node_ip
-        self._backoff = backoff
-        self._pull_backoff = BackOff()
-        self._pull_errors: dict[str, tuple[float, str]] = {}
-        self._retry_seconds = retry_seconds
+    runtime: KubeRuntime
+    handlers: Handlers
+    folders: PodFolders
+    node_name: str
+    node_ip: str
+    backoff: BackOff
+    retry_seconds: float
+    """The wait after a failure that has no back-off of its own (kubelet: 10 s)."""
+    _pull_backoff: BackOff = field(default_factory=BackOff)
+    _pull_errors: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def forget(self, pod: Json) -> None:
         """The pod is gone: its back-offs with it."""
-        self._backoff.forget(podspec.uid(pod))
+        self.backoff.forget(podspec.uid(pod))
         self._pull_backoff.forget(podspec.uid(pod))
 
     async def start_sandbox(self, pod: Json, attempt: int) -> str:
@@ -80,12 +70,12 @@ class Starter:
             VolumeError: a volume of the pod cannot be had.
             RuntimeCallError, RuntimeUnavailableError: the runtime did not make one.
         """
-        self._folders.prepare(pod)
-        return await self._runtime.run_sandbox(self._sandbox_config(pod, attempt))
+        self.folders.prepare(pod)
+        return await self.runtime.run_sandbox(self._sandbox_config(pod, attempt))
 
     def _sandbox_config(self, pod: Json, attempt: int) -> api_pb2.PodSandboxConfig:
-        logs = str(self._folders.logs(pod))
-        return sandbox_config(pod, node_name=self._node_name, log_directory=logs, attempt=attempt)
+        logs = str(self.folders.logs(pod))
+        return sandbox_config(pod, node_name=self.node_name, log_directory=logs, attempt=attempt)
 
     async def start(self, place: Sandboxed, spec: Json, container_hash: str) -> None:
         """Start a new instance of the container.
@@ -97,7 +87,7 @@ class Starter:
         self._check_backoff(place, spec, container_hash)
         image_id = await self._image(place.pod, spec)
         current = place.view.newest(spec["name"])
-        attempt = current.restart_count + 1 if current else self._folders.next_log(place.pod, spec["name"])
+        attempt = current.restart_count + 1 if current else self.folders.next_log(place.pod, spec["name"])
         try:
             config = container_config(
                 place.pod,
@@ -105,27 +95,27 @@ class Starter:
                 image_id=image_id,
                 restart_count=attempt,
                 container_hash=container_hash,
-                mounts=self._folders.mounts(place.pod, spec, attempt),
-                pod_ip=self._node_ip,
-                host_ip=self._node_ip,
+                mounts=self.folders.mounts(place.pod, spec, attempt),
+                pod_ip=self.node_ip,
+                host_ip=self.node_ip,
             )
         except (ConfigError, VolumeError) as error:
             raise self._error("CreateContainerConfigError", str(error)) from error
-        (self._folders.logs(place.pod) / spec["name"]).mkdir(parents=True, exist_ok=True)
+        (self.folders.logs(place.pod) / spec["name"]).mkdir(parents=True, exist_ok=True)
         try:
-            container_id = await self._runtime.create(
+            container_id = await self.runtime.create(
                 place.sandbox_id, config, self._sandbox_config(place.pod, place.sandbox_attempt)
             )
         except RuntimeCallError as error:
             raise self._error("CreateContainerError", str(error)) from error
         try:
-            await self._runtime.start(container_id)
+            await self.runtime.start(container_id)
         except RuntimeCallError as error:
             raise self._error("RunContainerError", str(error)) from error
         await self._post_start(spec, container_id)
 
     def _error(self, reason: str, message: str) -> StartError:
-        return StartError(reason, message, retry_after=self._retry_seconds)
+        return StartError(reason, message, retry_after=self.retry_seconds)
 
     def _check_backoff(self, place: Sandboxed, spec: Json, container_hash: str) -> None:
         exited = next((found for found in place.view.instances(spec["name"]) if found.exited), None)
@@ -133,17 +123,17 @@ class Starter:
             return
         key = f"{podspec.uid(place.pod)}/{spec['name']}/{container_hash}"
         failed_at, now = exited.finished_at / 1e9, time.time()
-        remaining = self._backoff.remaining(key, failed_at, now)
+        remaining = self.backoff.remaining(key, failed_at, now)
         if remaining > 0:
-            delay = go_duration(self._backoff.delay(key))
+            delay = go_duration(self.backoff.delay(key))
             message = f"back-off {delay} restarting failed container={spec['name']} pod={podspec.full_name(place.pod)}"
             raise StartError("CrashLoopBackOff", message, retry_after=remaining)
-        self._backoff.advance(key, failed_at, now)
+        self.backoff.advance(key, failed_at, now)
 
     async def _image(self, pod: Json, spec: Json) -> str:
         """The ID of the container's image, pulled if need be."""
         image, policy = str(spec["image"]), spec["imagePullPolicy"]
-        present = await self._runtime.image_id(image)
+        present = await self.runtime.image_id(image)
         if present and policy != "Always":
             return present
         if policy == "Never":
@@ -156,7 +146,7 @@ class Starter:
             message = f'Back-off pulling image "{image}": ErrImagePull: {before}'
             raise StartError("ImagePullBackOff", message, retry_after=remaining)
         try:
-            return await self._runtime.pull(image)
+            return await self.runtime.pull(image)
         except RuntimeCallError as error:
             now = time.time()
             self._pull_backoff.advance(key, now, now)
@@ -169,7 +159,7 @@ class Starter:
         handler = (spec.get("lifecycle") or {}).get("postStart")
         if not handler:
             return
-        outcome = await self._handlers.run(handler, spec, container_id, POST_START_SECONDS)
+        outcome = await self.handlers.run(handler, spec, container_id, POST_START_SECONDS)
         if not outcome.succeeded:
-            await self._runtime.stop(container_id, 0)
+            await self.runtime.stop(container_id, 0)
             raise self._error("PostStartHookError", outcome.message)

@@ -10,6 +10,7 @@ import binascii
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
@@ -101,38 +102,22 @@ class CaBundlePublisher:
             log.info("caBundle written", resource=resource.plural, name=name)
 
 
+@dataclass(frozen=True, slots=True)
 class SecretCertificates:
-    """Certificates of our own, in one Secret that all replicas share.
+    """Certificates of our own, in one Secret that all replicas share."""
 
-    Args:
-        api: the API server.
-        tls: gets the serving certificate.
-        trust: gets the authorities.
-        namespace: the Secret's.
-        secret: the Secret's name; it is created where it is missing.
-        names: DNS names and IP addresses of the server, see `pki.service_names`.
-        lifetimes: how long certificates last.
-    """
-
-    def __init__(
-        self,
-        api: Api,
-        tls: ServingTls,
-        trust: CaBundlePublisher,
-        *,
-        namespace: str,
-        secret: str,
-        names: Sequence[str],
-        lifetimes: Lifetimes | None = None,
-    ) -> None:
-        self._api = api
-        self._tls = tls
-        self._trust = trust
-        self._namespace = namespace
-        self._secret = secret
-        self._names = names
-        self._lifetimes = lifetimes or Lifetimes()
-        self.heartbeat = Heartbeat()
+    api: Api
+    tls: ServingTls
+    """Gets the serving certificate."""
+    trust: CaBundlePublisher
+    """Gets the authorities."""
+    namespace: str
+    secret: str
+    """The Secret's name; it is created where it is missing."""
+    names: Sequence[str]
+    """DNS names and IP addresses of the server, see `pki.service_names`."""
+    lifetimes: Lifetimes = field(default_factory=Lifetimes)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
@@ -146,58 +131,47 @@ class SecretCertificates:
         """
         certificates = await _unless_conflict(self._agreed, now)
         data = to_data(certificates)
-        await _put_in_force(self._tls, data[CERTIFICATE], data[KEY], self._trust, certificates.bundle)
+        await _put_in_force(self.tls, data[CERTIFICATE], data[KEY], self.trust, certificates.bundle)
 
     async def _agreed(self, now: datetime) -> Certificates:
         """What the Secret holds, after what is due was done. ConflictError where another replica was faster."""
         try:
-            secret = await self._api.get(SECRETS, self._namespace, self._secret)
+            secret = await self.api.get(SECRETS, self.namespace, self.secret)
         except GoneError:
             secret = None
-        found = from_data(_decoded(mapping((secret or {}).get("data"))), self._names)
-        due = plan(found.inventory, now, self._lifetimes)
+        found = from_data(_decoded(mapping((secret or {}).get("data"))), self.names)
+        due = plan(found.inventory, now, self.lifetimes)
         if due.nothing:
             return found
-        renewed = renew(found, due, self._names, now, self._lifetimes)
+        renewed = renew(found, due, self.names, now, self.lifetimes)
         data = {key: base64.b64encode(value).decode() for key, value in to_data(renewed).items()}
         if secret is None:
-            shape = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": {"name": self._secret}}
-            await self._api.create(SECRETS, self._namespace, {**shape, "data": data})
+            shape = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": {"name": self.secret}}
+            await self.api.create(SECRETS, self.namespace, {**shape, "data": data})
         else:
             version = text(mapping(secret.get("metadata")).get("resourceVersion"))
             body = {"metadata": {"resourceVersion": version}, "data": data}
-            await self._api.merge_patch(SECRETS, self._namespace, self._secret, body)
+            await self.api.merge_patch(SECRETS, self.namespace, self.secret, body)
         log.info("certificates renewed", authority=due.new_authority, serving=due.new_serving)
         return renewed
 
 
+@dataclass(slots=True)
 class MountedCertificates:
-    """A certificate that somebody else makes (cert-manager, for example), in files that change.
+    """A certificate that somebody else makes (cert-manager, for example), in files that change."""
 
-    Args:
-        tls: gets the certificate.
-        cert_file: PEM, the serving certificate and what stands between it and the authority.
-        key_file: PEM, its key.
-        ca_file: PEM, what the webhook configurations are to trust; None where somebody else writes their caBundle.
-        trust: gets what `ca_file` holds.
-    """
-
-    def __init__(
-        self,
-        tls: ServingTls,
-        cert_file: Path,
-        key_file: Path,
-        *,
-        ca_file: Path | None = None,
-        trust: CaBundlePublisher | None = None,
-    ) -> None:
-        self._tls = tls
-        self._files = (cert_file, key_file)
-        self._ca_file = ca_file
-        self._trust = trust
-        self._known: tuple[bytes, ...] = ()
-        self._published = float("-inf")
-        self.heartbeat = Heartbeat()
+    tls: ServingTls
+    """Gets the certificate."""
+    cert_file: Path
+    """PEM, the serving certificate and what stands between it and the authority."""
+    key_file: Path
+    ca_file: Path | None = None
+    """PEM, what the webhook configurations are to trust; None where somebody else writes their caBundle."""
+    trust: CaBundlePublisher | None = None
+    """Gets what `ca_file` holds."""
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    _known: tuple[bytes, ...] = ()
+    _published: float = float("-inf")
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
@@ -210,14 +184,14 @@ class MountedCertificates:
             ConfigurationError: the files cannot be read or used; a certificate that was loaded stays in force.
             ApiUnavailableError, ApiRefusedError: see there.
         """
-        certificate, key = map(_content, self._files)
-        if self._ca_file is None or self._trust is None:
-            await _put_in_force(self._tls, certificate, key)
+        certificate, key = _content(self.cert_file), _content(self.key_file)
+        if self.ca_file is None or self.trust is None:
+            await _put_in_force(self.tls, certificate, key)
             return
-        authority = _content(self._ca_file)
+        authority = _content(self.ca_file)
         now = asyncio.get_running_loop().time()
         if self._known != (certificate, key, authority) or now - self._published >= SYNC_SECONDS:
-            await _put_in_force(self._tls, certificate, key, self._trust, authority)
+            await _put_in_force(self.tls, certificate, key, self.trust, authority)
             self._known, self._published = (certificate, key, authority), now
 
 

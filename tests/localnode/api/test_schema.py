@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from daemon.localnode.api.crds import crd_path, field_path, kinds_of, load_crd
+from daemon.localnode.api.crds import field_path, kinds_of, load_crd
 from daemon.localnode.api.schema import Schema
 
-CRD = load_crd(crd_path())
+CRD = load_crd()
 ROOT: dict[str, Any] = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 (KIND,) = kinds_of(CRD)
 
@@ -214,7 +214,7 @@ def test_paths(path: str, names: tuple[str, ...]) -> None:
 
 
 def test_a_column_of_numbers_and_one_that_leads_nowhere() -> None:
-    crd = load_crd(crd_path())
+    crd = load_crd()
     columns = [
         {"name": "N", "type": "integer", "jsonPath": ".n", "priority": 1},
         {"name": "ALL", "type": "string", "jsonPath": ".l[0].n"},

@@ -26,11 +26,6 @@ async def test_the_same_server_starts_again_on_its_port_with_what_it_had() -> No
         assert (await Api(server, session).get(CRRS + "/r")).body == made.body
 
 
-def test_what_is_no_definition_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a CustomResourceDefinition"):
-        FaultyApiServer(crds=[{"kind": "Pod"}])
-
-
 async def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     config = tmp_path / "config"
     process = await asyncio.create_subprocess_exec(
