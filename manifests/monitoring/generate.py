@@ -207,10 +207,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Lifecycle",
-            (
-                ('sum by (action) (crrd_lifecycle_actions_total{action!="completed"}) > 0', "{{action}}"),
-                ('sum by (reason) (crrd_lifecycle_actions_total{action="completed"}) > 0', "completed: {{reason}}"),
-            ),
+            (("sum by (action, reason) (crrd_lifecycle_actions_total) > 0", "{{action}} {{reason}}"),),
             "bargauge",
             says="What the controller did, since it started.",
         ),
