@@ -30,7 +30,7 @@ A_MOMENT = 0.01
 """Seconds between looks at a write whose next try is due: the queue is about to start it."""
 STOPS_AT_ONCE = 32
 """StopContainers that are sent to the runtime at once: what it bears without making kubelet wait."""
-LEFT_SECONDS = 600.0
+LEFT_SECONDS = 60.0
 """For how long a hook that has run is remembered for a request that left the selection, and may come back to it."""
 SLOT_SECONDS = 2.0
 """For how long a stop holds its slot at most: one that waits for its container to end costs the runtime nothing."""

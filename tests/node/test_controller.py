@@ -130,7 +130,7 @@ async def test_a_request_that_loses_its_label_during_its_hook_does_not_run_it_ag
         node.post(request(strategy=Strategy(grace_seconds=5)))
         await node.until(lambda: bool(node.hooks_run))
         node.controller.cache.request_deleted(replace(node.requests["r1"], resource_version="50"))
-        await asyncio.sleep(60)
+        await asyncio.sleep(40)
         node.post(replace(node.requests["r1"], resource_version="51"))
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
         assert node.hooks_run == ["old"]

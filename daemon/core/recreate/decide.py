@@ -417,6 +417,7 @@ class _Turn:
                     self.wake(self.first_seen(request) + IP_PATIENCE)
                     return self.hold(request, old, told(Reason.WAITING_FOR_IP))
                 self.actions.append(RunHook(request, instance, instance.hook, grace - used, used))
+                self.wake(self.now + BEGUN_SECONDS)
                 self.hook_runs = True
                 return _Move(replace(old, phase=StatePhase.RECREATING), blocks=True)
         if work.hook is not None and work.hook.error:
@@ -438,6 +439,7 @@ class _Turn:
         seconds = stop_seconds(request, instance, self.seen, self.now)
         used = spent_before(request, instance, self.seen)
         self.actions.append(StopContainer(request, instance, seconds, used))
+        self.wake(self.now + BEGUN_SECONDS)
         return _Move(replace(old, phase=StatePhase.RECREATING, is_killed=True), blocks=True)
 
     def note_begun(self, request: Request, instance: Instance) -> None:
