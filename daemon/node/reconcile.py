@@ -84,10 +84,11 @@ class Reconciler:
         requests = self._cache.requests(pod_key)
         now = asyncio.get_running_loop().time
         decision = decide(requests, observation, now())
-        if decision.ask_api:
-            live_pod = await self._ask(pod_key)
+        if decision.ask_api and (current := [request for request in requests if request.live and not request.error]):
+            answer = Live(await self._ask(pod_key))
+            # The answer may be another pod than the one whose containers were listed.
+            observation = replace(await self._observe(pod_key, current), live=answer)
             requests = self._cache.requests(pod_key)
-            observation = replace(observation, live=Live(live_pod), pod=self._cache.pod(pod_key))
             decision = decide(requests, observation, now())
         pod = self._cache.pod(pod_key)
         self._watch_runtime(pod_key, pod.runtime_uid if pod else "", decision.watch_runtime)

@@ -344,6 +344,16 @@ async def test_a_watch_that_loses_the_pod_ends_nothing() -> None:
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
 
+async def test_a_watch_that_still_has_the_pod_before_this_one_ends_nothing() -> None:
+    async with MemoryNode() as node:
+        node.earlier_pod = True
+        node.known["earlier"] = replace(node.known["old"], id="earlier", pod_uid="uid-of-earlier")
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert node.asked >= 1
+        assert node.stops == [("old", 30)]
+
+
 async def test_a_pod_that_the_api_server_has_lost_ends_the_request() -> None:
     async with MemoryNode() as node:
         node.kubelet_seconds = 3600.0

@@ -80,6 +80,8 @@ class MemoryNode:
         self.kubelet_silent: float | None = None
         self.pod_lost = False
         """The API server has no pod of that name any more."""
+        self.earlier_pod = False
+        """The watch begins with the pod that had the name before."""
         self.api_away = False
         """Nobody answers who asks for the pod."""
         self.asked = 0
@@ -169,7 +171,8 @@ class MemoryNode:
     async def _watch_pods(self) -> None:
         self.lists += 1
         await asyncio.sleep(0.01)
-        self.controller.cache.pods_listed([self.view()], "12")
+        view = replace(self.view(), uid="uid-of-earlier") if self.earlier_pod else self.view()
+        self.controller.cache.pods_listed([view], "12")
         await asyncio.Event().wait()
 
     def _spawn(self, work: Any) -> None:
