@@ -152,17 +152,17 @@ CREATE_REFUSALS = [
     ),
     Refusal(
         "preStop given",
-        "spec.containers[0].preStop must be left out: admission copies it from the pod",
+        "spec.containers[0].preStop must be left out: admission takes it from the pod",
         containers({"name": "app", "preStop": {"exec": {"command": ["reboot"]}}}),
     ),
     Refusal(
         "ports given",
-        "spec.containers[1].ports must be left out: admission copies it from the pod",
+        "spec.containers[1].ports must be left out: admission takes it from the pod",
         containers({"name": "app"}, {"name": "proxy", "ports": []}),
     ),
     Refusal(
         "statusContext given",
-        "spec.containers[0].statusContext must be left out: admission copies it from the pod",
+        "spec.containers[0].statusContext must be left out: admission takes it from the pod",
         containers({"name": "app", "statusContext": {"containerID": "containerd://a1", "restartCount": 2}}),
     ),
     Refusal(

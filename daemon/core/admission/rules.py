@@ -42,13 +42,6 @@ _WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
 _SET_BY_ADMISSION = ("statusContext", "preStop", "ports")
 _POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LONGEST_LABEL = 63
-_HOOK_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "exec": ("command",),
-    "httpGet": ("path", "port", "host", "scheme", "httpHeaders"),
-    "tcpSocket": ("port", "host"),
-}
-"""What of a preStop hook fits the request's schema in OpenKruise's CRD, which prunes the rest."""
-_PORT_FIELDS = ("name", "containerPort", "protocol", "hostPort", "hostIP")
 
 
 class DenialReason(StrEnum):
@@ -117,7 +110,7 @@ def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: s
     for index, entry in _containers(obj):
         for key in _SET_BY_ADMISSION:
             if entry.get(key) is not None:
-                sentence = f"spec.containers[{index}].{key} must be left out: admission copies it from the pod"
+                sentence = f"spec.containers[{index}].{key} must be left out: admission takes it from the pod"
                 return Denied(sentence, DenialReason.SET_BY_ADMISSION)
     completed = _completed(obj, mapping(pod), user)
     error = _spec_error(mapping(completed["spec"]))
@@ -143,7 +136,7 @@ def review_created(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: 
             return Denied(sentence, DenialReason.SET_BY_ADMISSION)
     if error := _spec_error(mapping(obj.get("spec"))):
         return Denied(error, DenialReason.INVALID_SPEC)
-    wrong = next(_wrong_copies(obj, mapping(completed["spec"])), "")
+    wrong = next(_wrong_contexts(obj, mapping(completed["spec"])), "")
     return Denied(wrong, DenialReason.NOT_AS_SET) if wrong else Admitted(obj)
 
 
@@ -272,7 +265,10 @@ def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dic
     grace = Reader().integer(mapping(pod.get("spec")).get("terminationGracePeriodSeconds"), "")
     if strategy.get("terminationGracePeriodSeconds") is None and grace is not None:
         strategy["terminationGracePeriodSeconds"] = grace
-    containers = [{**mapping(_bare(entry)), **_copies(text(entry.get("name")), pod)} for _, entry in _containers(obj)]
+    containers = [
+        {**mapping(_bare(entry)), "statusContext": _status_context(text(entry.get("name")), pod)}
+        for _, entry in _containers(obj)
+    ]
     return {
         **obj,
         "metadata": {
@@ -284,28 +280,17 @@ def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dic
     }
 
 
-def _copies(name: str, pod: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the pod is copied into the request's entry for one container.
+def _status_context(name: str, pod: Mapping[str, Any]) -> dict[str, Any]:
+    """The container's instance as the pod's status has it now.
 
-    Hook and ports are for information only: what is run is what kubelet recorded on the container. As with
-    OpenKruise, ports come along only where the hook may name one.
+    Nothing else of the container goes into the request, its preStop hook least of all: hook, ports and environment
+    may hold secrets, an answer goes to whoever asked, and the node takes them from what kubelet recorded anyway.
     """
-    spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
-    current = _named(name, status, "containerStatuses", "initContainerStatuses")
-    container = _named(name, spec, "containers", "initContainers")
-    copies: dict[str, Any] = {
-        "statusContext": {
-            "containerID": text(current.get("containerID")),
-            "restartCount": Reader().integer(current.get("restartCount"), "", high=INT32_MAX) or 0,
-        }
+    current = _named(name, mapping(pod.get("status")), "containerStatuses", "initContainerStatuses")
+    return {
+        "containerID": text(current.get("containerID")),
+        "restartCount": Reader().integer(current.get("restartCount"), "", high=INT32_MAX) or 0,
     }
-    raw = mapping(mapping(container.get("lifecycle")).get("preStop"))
-    hook = {kind: _only(raw[kind], fields) for kind, fields in _HOOK_FIELDS.items() if raw.get(kind) is not None}
-    if hook:
-        copies["preStop"] = hook
-    if "httpGet" in hook and items(container.get("ports")):
-        copies["ports"] = [_only(port, _PORT_FIELDS) for port in items(container["ports"])]
-    return copies
 
 
 def _named(name: str, parent: Mapping[str, Any], *lists: str) -> Mapping[str, Any]:
@@ -314,21 +299,14 @@ def _named(name: str, parent: Mapping[str, Any], *lists: str) -> Mapping[str, An
     return next((entry for entry in entries if entry.get("name") == name), {})
 
 
-def _only(value: object, fields: tuple[str, ...]) -> dict[str, Any]:
-    return {key: found for key, found in mapping(value).items() if key in fields}
-
-
-def _wrong_copies(obj: Mapping[str, Any], completed: Mapping[str, Any]) -> Iterator[str]:
-    """What differs from what admission copied; only what is informative may be missing (a CRD may prune it)."""
+def _wrong_contexts(obj: Mapping[str, Any], completed: Mapping[str, Any]) -> Iterator[str]:
+    """What differs from what admission set. Hook and ports, which OpenKruise's own admission writes, are not used."""
     for (index, given), wanted in zip(_containers(obj), completed["containers"], strict=True):
-        path = f"spec.containers[{index}]"
+        path = f"spec.containers[{index}].statusContext"
         context, current = mapping(given.get("statusContext")), wanted["statusContext"]
         count = Reader().integer(context.get("restartCount"), "") or 0
         same_or_newer = count >= current["restartCount"]
         if not context:
-            yield f"{path}.statusContext must be set, as admission does"
+            yield f"{path} must be set, as admission does"
         elif same_or_newer and (context["containerID"], count) != (current["containerID"], current["restartCount"]):
-            yield f"{path}.statusContext must be that of the container's current instance, as admission sets it"
-        for key in ("preStop", "ports"):
-            if given.get(key) is not None and given[key] != wanted.get(key):
-                yield f"{path}.{key} must be the pod's own, as admission copies it"
+            yield f"{path} must be that of the container's current instance, as admission sets it"

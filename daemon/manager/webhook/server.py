@@ -2,8 +2,8 @@
 
 A call that cannot be understood gets a 4xx; one that can gets an answer with its UID from `handler`.
 
-Anybody who reaches the port can ask; the answers tell names and hooks of containers, so a NetworkPolicy should let in
-only the API server.
+Without a CA for clients (see `certificates.tls`), anybody who reaches the port can ask. The answers then tell which pods
+and containers there are, on which node and under which IDs; never what is in them.
 """
 
 import asyncio

@@ -104,12 +104,7 @@ def test_fills_in_all_that_is_admissions() -> None:
         "spec": {
             "podName": "web-0",
             "containers": [
-                {
-                    "name": "app",
-                    "statusContext": {"containerID": "containerd://a1", "restartCount": 2},
-                    "preStop": {"httpGet": {"path": "/bye", "port": "web", "scheme": "HTTP"}},
-                    "ports": [{"name": "web", "containerPort": 8080, "protocol": "TCP"}],
-                },
+                {"name": "app", "statusContext": {"containerID": "containerd://a1", "restartCount": 2}},
                 {"name": "proxy", "statusContext": {"containerID": "containerd://p1", "restartCount": 1}},
             ],
             "strategy": {"failurePolicy": "Fail", "terminationGracePeriodSeconds": 45},
@@ -143,30 +138,6 @@ def test_labels_and_annotations_of_the_user_give_way() -> None:
     found = admitted(request)["metadata"]
     assert found["labels"] == {POD_UID: "pod-uid-1", NODE_NAME: "node-1", ACTIVE: "true", "team": "b"}
     assert found["annotations"] == {REQUESTED_BY: USER, "note": "kept"}
-
-
-@pytest.mark.parametrize(
-    ("hook", "copied"),
-    [
-        ({"exec": {"command": ["a", "b"], "odd": 1}}, {"exec": {"command": ["a", "b"]}}),
-        ({"tcpSocket": {"port": 1}}, {"tcpSocket": {"port": 1}}),
-        ({"sleep": {"seconds": 5}}, None),
-        ("odd", None),
-        (None, None),
-    ],
-)
-def test_hooks_are_copied_as_far_as_the_schema_goes(hook: object, copied: object) -> None:
-    pod = new_pod(lambda o: o["spec"]["containers"][0].update(lifecycle={"preStop": hook}))
-    entry = admitted(new_request(), pod)["spec"]["containers"][0]
-    assert entry.get("preStop") == copied
-    assert "ports" not in entry, "ports matter to httpGet alone"
-
-
-def test_a_hook_without_ports() -> None:
-    pod = new_pod(lambda o: o["spec"]["containers"][0].pop("ports"))
-    entry = admitted(new_request(), pod)["spec"]["containers"][0]
-    assert "ports" not in entry
-    assert "httpGet" in entry["preStop"]
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", None])
@@ -234,7 +205,7 @@ def unannotated(key: str) -> Change:
         context("containerd://a0", 1),
         context("containerd://a0", None),
         entry(preStop=None, ports=None),
-        lambda o: o["spec"]["containers"][0].pop("ports"),
+        entry(preStop={"exec": {"command": ["as", "OpenKruise", "wrote", "it"]}}, ports=[{"containerPort": 1}]),
         entry(statusContext={"containerID": "containerd://a1", "restartCount": 2, "somethingNew": 1}),
         annotated("crr.apps.kruise.io/sync-container-statuses", "[]"),
         meta(finalizers=["crr.apps.kruise.io/unready-acquired"]),
@@ -264,11 +235,6 @@ SMUGGLED: list[tuple[Change, str]] = [
     (context("containerd://a1", 3), CONTEXT),
     (entry(statusContext=None), "spec.containers[0].statusContext must be set, as admission does"),
     (context(None, 2), "spec.containers[0].statusContext.containerID must look like containerd://ID, not null"),
-    (
-        entry(preStop={"exec": {"command": ["reboot"]}}),
-        "spec.containers[0].preStop must be the pod's own, as admission copies it",
-    ),
-    (entry(ports=[]), "spec.containers[0].ports must be the pod's own, as admission copies it"),
     (
         lambda o: o["spec"]["containers"].append({"name": "once"}),
         (
