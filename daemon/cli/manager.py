@@ -59,6 +59,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     file("--tls-cert-file", "a mounted certificate instead of an own one", env="CRRD_TLS_CERT_FILE")
     file("--tls-key-file", "its key", env="CRRD_TLS_KEY_FILE")
     file("--ca-file", "its CA, to be written as caBundle; without it somebody else writes that", env="CRRD_CA_FILE")
+    file(
+        "--client-ca-file",
+        "answer admission only to callers with a certificate of this CA; without it, to anybody",
+        env="CRRD_CLIENT_CA_FILE",
+    )
     add_kubeconfig_flag(parser)
     add_daemon_flags(parser)
 
@@ -78,7 +83,7 @@ def manager_config(args: argparse.Namespace) -> ManagerConfig:
         raise ConfigurationError("--tls-cert-file and --tls-key-file go together: give both, or none")
     if args.ca_file and not args.tls_cert_file:
         raise ConfigurationError("--ca-file goes with --tls-cert-file: without it, crrd has a CA of its own")
-    for flag in ("tls_cert_file", "tls_key_file", "ca_file"):
+    for flag in ("tls_cert_file", "tls_key_file", "ca_file", "client_ca_file"):
         file = getattr(args, flag)
         if file and not Path(file).is_file():
             raise ConfigurationError(f"--{flag.replace('_', '-')}: there is no file {file}")
@@ -95,6 +100,7 @@ def manager_config(args: argparse.Namespace) -> ManagerConfig:
         tls_cert_file=args.tls_cert_file,
         tls_key_file=args.tls_key_file,
         ca_file=args.ca_file,
+        client_ca_file=args.client_ca_file,
         bind_address=args.bind_address,
         log_format=args.log_format,
         log_level=args.log_level,

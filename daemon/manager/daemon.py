@@ -19,6 +19,7 @@ from daemon.lib.log import LogFormat, configure, toggle_debug_on_signal
 from daemon.lib.metrics import metrics_route
 from daemon.lib.signals import stop_on_signals
 from daemon.lib.supervise import Loop, supervise
+from daemon.manager.certificates.callers import CallerAuthorities
 from daemon.manager.certificates.keeper import CaBundlePublisher, MountedCertificates, SecretCertificates
 from daemon.manager.certificates.pki import service_names
 from daemon.manager.certificates.tls import ServingTls
@@ -52,6 +53,8 @@ class ManagerConfig:
     tls_cert_file: str
     tls_key_file: str
     ca_file: str
+    client_ca_file: str
+    """Authorities of which callers of the webhook must present a certificate; "" to answer anybody."""
     bind_address: str
     log_format: LogFormat
     log_level: str
@@ -126,6 +129,9 @@ async def _serve(
         Loop("election", lambda: election.run(controller.run), (election.heartbeat,)),
         Loop("events", events.run, (events.heartbeat,)),
     ]
+    if config.client_ca_file:
+        callers = CallerAuthorities(tls, Path(config.client_ca_file))
+        loops.append(Loop("client-ca", callers.run, (callers.heartbeat,)))
     async with supervise(loops, health) as running:
         await webhook.run(stop)
         log.info("draining")

@@ -45,6 +45,7 @@ CONFIG = ManagerConfig(
     tls_cert_file="",
     tls_key_file="",
     ca_file="",
+    client_ca_file="",
     bind_address="127.0.0.1:0",
     log_format="console",
     log_level="error",

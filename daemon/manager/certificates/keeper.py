@@ -121,7 +121,7 @@ class SecretCertificates:
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
-        await _repeat(lambda: self.sync(datetime.now(UTC)), SYNC_SECONDS, self.heartbeat)
+        await repeat(lambda: self.sync(datetime.now(UTC)), SYNC_SECONDS, self.heartbeat)
 
     async def sync(self, now: datetime) -> None:
         """One round.
@@ -175,7 +175,7 @@ class MountedCertificates:
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
-        await _repeat(self.sync, FILES_SECONDS, self.heartbeat)
+        await repeat(self.sync, FILES_SECONDS, self.heartbeat)
 
     async def sync(self) -> None:
         """One round: what the files hold now is published and loaded.
@@ -184,11 +184,11 @@ class MountedCertificates:
             ConfigurationError: the files cannot be read or used; a certificate that was loaded stays in force.
             ApiUnavailableError, ApiRefusedError: see there.
         """
-        certificate, key = _content(self.cert_file), _content(self.key_file)
+        certificate, key = content(self.cert_file), content(self.key_file)
         if self.ca_file is None or self.trust is None:
             await _put_in_force(self.tls, certificate, key)
             return
-        authority = _content(self.ca_file)
+        authority = content(self.ca_file)
         now = asyncio.get_running_loop().time()
         if self._known != (certificate, key, authority) or now - self._published >= SYNC_SECONDS:
             await _put_in_force(self.tls, certificate, key, self.trust, authority)
@@ -210,7 +210,8 @@ async def _put_in_force(
         log.info("serving certificate loaded", expires=f"{tls.not_after:%Y-%m-%dT%H:%M:%SZ}")
 
 
-async def _repeat(sync: Callable[[], Awaitable[None]], seconds: float, heartbeat: Heartbeat) -> NoReturn:
+async def repeat(sync: Callable[[], Awaitable[None]], seconds: float, heartbeat: Heartbeat) -> NoReturn:
+    """Do this every so many seconds for ever; what fails is logged, and tried again sooner."""
     failures = 0
     while True:
         heartbeat.within(_SYNC_SECONDS_AT_MOST, "looking after the certificate")
@@ -247,7 +248,8 @@ def _decoded(data: Mapping[str, Any]) -> dict[str, bytes]:
     return found
 
 
-def _content(file: Path) -> bytes:
+def content(file: Path) -> bytes:
+    """What a file holds. ConfigurationError: it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as error:

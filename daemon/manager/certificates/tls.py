@@ -52,6 +52,20 @@ class ServingTls:
         self.loaded.set()
         return True
 
+    def trust_callers(self, authorities: bytes) -> None:
+        """From the next handshake on, answer only callers with a certificate of these authorities (PEM).
+
+        Authorities are only added: one that was given before counts until the process ends.
+
+        Raises:
+            ConfigurationError: that is no certificate; nothing has changed.
+        """
+        try:
+            self.context.load_verify_locations(cadata=authorities.decode("ascii"))
+        except (ValueError, ssl.SSLError) as error:
+            raise ConfigurationError(f"the authorities of callers cannot be used: {error}") from error
+        self.context.verify_mode = ssl.CERT_REQUIRED
+
     def check(self) -> str:
         """For readiness: "" where handshakes can succeed, else why not."""
         if self._not_after is None:

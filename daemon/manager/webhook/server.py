@@ -2,8 +2,8 @@
 
 A call that cannot be understood gets a 4xx; one that can gets an answer with its UID from `handler`.
 
-Without a CA for clients (see `certificates.tls`), anybody who reaches the port can ask. The answers then tell which pods
-and containers there are, on which node and under which IDs; never what is in them.
+Without an authority for callers (see `certificates.callers`), anybody who reaches the port can ask. The answers then
+tell which pods and containers there are, on which node and under which IDs; never what is in them.
 """
 
 import asyncio
