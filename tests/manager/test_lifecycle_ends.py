@@ -89,6 +89,25 @@ class TestPod:
         await cluster.remove_pod()
         await cluster.settle("one")
 
+    async def test_a_pod_that_should_have_gone_ends_its_requests(
+        self, cluster: LifecycleCluster, manager: Replica
+    ) -> None:
+        """Its node is dead: nobody takes the pod away, and nobody says that it will not be recreated."""
+        pod = await cluster.ready_pod()
+        await cluster.request("one", pod, grace=5)
+        await cluster.node_says("one", "Recreating")
+        await cluster.until("acquired", lambda: cluster.acquired("one"))
+        await cluster.client.delete(PODS, "default", "web-0", grace_seconds=HOUR)
+        await cluster.jump(HOUR)
+        await cluster.later()
+        assert cluster.phase("one") == "Recreating"
+        await cluster.jump(31)
+        await cluster.settle("one")
+        assert cluster.message("one") == "pod is being deleted"
+        assert states(cluster, "one") == [("Failed", "pod is being deleted")]
+        ends = {action.status.reason for action in manager.done if isinstance(action, lc.Complete)}
+        assert Reason.POD_DELETING in ends
+
     @pytest.mark.usefixtures("manager")
     async def test_without_its_uid_a_request_takes_the_pod_of_its_name(self, cluster: LifecycleCluster) -> None:
         """No admission set the label, or somebody took it away."""

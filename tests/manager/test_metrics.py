@@ -172,6 +172,7 @@ def complete(reason: Reason) -> lc.Complete:
 ACTIONS: list[tuple[lc.LifecycleAction, str, str]] = [
     (complete(Reason.POD_GONE), "completed", "PodGone"),
     (complete(Reason.POD_REPLACED), "completed", "PodReplaced"),
+    (complete(Reason.POD_DELETING), "completed", "PodDeleting"),
     (complete(Reason.NO_ANSWER), "completed", "NoDaemonAnswered"),
     (complete(Reason.DEADLINE), "completed", "DeadlineExceeded"),
     (lc.AddFinalizer(), "finalizer_added", "none"),

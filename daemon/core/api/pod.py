@@ -115,6 +115,8 @@ class PodMeta:
     """Whether the pod carries the readiness gate KruisePodReady."""
     readiness: Readiness = NO_CONDITION
     """NO_CONDITION without the gate, too."""
+    grace_ends: str = ""
+    """deletionTimestamp of a pod that is being deleted: the end of its grace period, RFC 3339, API server's clock."""
 
     @property
     def key(self) -> str:
@@ -184,6 +186,7 @@ def _meta_fields(pod: Mapping[str, Any]) -> dict[str, Any]:
         "phase": text(mapping(pod.get("status")).get("phase")) or "Pending",
         "readiness_gate": gate,
         "readiness": readiness_of(pod) if gate else NO_CONDITION,
+        "grace_ends": text(meta.get("deletionTimestamp")),
     }
 
 

@@ -20,10 +20,12 @@ from daemon.core.api.types import Request, RequestPhase, StatePhase, Status
 from daemon.core.recreate.actions import EmitEvent
 from daemon.core.recreate.decide import check_move
 
-ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.NO_ANSWER, Reason.DEADLINE)
+ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING, Reason.NO_ANSWER, Reason.DEADLINE)
 """Why the manager completes a request that its node does not bring to an end."""
 ANSWER_SECONDS = 60
 """How long after its creation a request may be unanswered by its node's daemon."""
+GOING_SECONDS = 30
+"""How long after the grace period of a pod that is being deleted the node's daemon may leave its requests open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def next_steps(request: Request, pod: PodMeta | None, now: datetime) -> Steps:
     if own is None:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
-    times = []
+    times = [(after(own.grace_ends, GOING_SECONDS), Reason.POD_DELETING)] if own.deleting else []
     if request.deadline_seconds is not None:
         deadline = after(request.created, request.deadline_seconds)
         times.append((deadline, Reason.DEADLINE))

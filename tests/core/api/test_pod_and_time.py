@@ -48,7 +48,7 @@ def test_a_pod_is_read() -> None:
         "spec": {"readinessGates": [{"conditionType": "KruisePodReady"}]},
         "status": {"phase": "Failed", "conditions": [{"type": "KruisePodReady", "status": "True"}]},
     }
-    assert parse_meta(pod) == PodMeta("ns", "p", "u", True, "Failed", True, Readiness("True"))
+    assert parse_meta(pod) == PodMeta("ns", "p", "u", True, "Failed", True, Readiness("True"), "2026-01-01T00:00:00Z")
     assert parse_meta(pod).key == "ns/p"
     assert parse_meta({**pod, "spec": {}}).readiness == NO_CONDITION
 

@@ -603,5 +603,11 @@ def test_reads_a_pod_that_has_next_to_nothing() -> None:
     }
     pod = parse_pod(obj)
     assert pod == Pod(
-        namespace="n", name="p", uid="u", deleting=True, phase="Pending", containers={"c": PodContainer("c")}
+        namespace="n",
+        name="p",
+        uid="u",
+        deleting=True,
+        grace_ends="2026-01-02T03:04:05Z",
+        phase="Pending",
+        containers={"c": PodContainer("c")},
     )

@@ -123,6 +123,21 @@ class TestEnds:
         assert reasons(steps) == [Reason.NO_ANSWER] * 3
         assert {state.phase for state in complete.status.states} == {StatePhase.FAILED}
 
+    def test_a_pod_that_should_have_gone_long_ago_ends_its_requests(self) -> None:
+        """Its node is dead, or the daemon there: nobody else says that nothing will be recreated any more."""
+        going = replace(POD, deleting=True, grace_ends=rfc3339(at(40)))
+        for view in (request(status=PENDING), serving(unready_acquired=True)):
+            assert next_steps(view, going, at(69.9)) == Steps((), at(70))
+            steps = next_steps(view, going, at(70))
+            assert reasons(steps) == [Reason.POD_DELETING] * 3
+            assert isinstance(steps.actions[0], lc.Complete)
+            assert steps.actions[0].status.message == "pod is being deleted"
+
+    @pytest.mark.parametrize("grace_ends", ["", "soon", "9999-12-31T23:59:59Z"])
+    def test_a_pod_that_goes_nobody_knows_when_is_waited_for(self, grace_ends: str) -> None:
+        going = replace(POD, deleting=True, grace_ends=grace_ends)
+        assert next_steps(request(status=PENDING), going, at(10_000)) == Steps()
+
     def test_the_deadline_ends_a_request_and_keeps_what_is_final(self) -> None:
         states = (
             RecreateState("app", StatePhase.SUCCEEDED, "kept", reason=Reason.HOOK_FAILED),
