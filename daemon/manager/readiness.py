@@ -20,12 +20,17 @@ from daemon.lib.jsonfields import items, mapping, text
 
 ATTEMPTS = 6
 """How often a change starts over after a conflict before it is left for later."""
+_IS_READY = ("Ready", "True")
+_NOT_READY = "ReadinessGatesNotReady"
+_WHY_NOT = f'the status of pod readiness gate "{READINESS_GATE}" is not "True", but False'
+"""Kubelet's own words, so that its next write changes nothing."""
 
 
 class PodReadiness:
-    """Changes the condition KruisePodReady of single pods. Every method does nothing where nothing is left to do.
+    """Changes the condition KruisePodReady of single pods, and takes Ready away with it.
 
-    Each returns the pod as it is afterwards, None where it has gone or is another one, and raises
+    Every method does nothing where nothing is left to do, returns the pod as it is afterwards, None where it has gone
+    or is another one, and raises
 
         ConflictError: the pod changes faster than it can be patched.
         ApiUnavailableError, ApiRefusedError: see there.
@@ -57,7 +62,7 @@ class PodReadiness:
                 before = readiness_of(found)
                 after = change(before)
                 if after != before:
-                    body = _patch(found, before, after, self._now())
+                    body = _patch(found, after, self._now())
                     found = await self._client.merge_patch(PODS, pod.namespace, pod.name, body, subresource="status")
                 return parse_meta(found)
             except GoneError:
@@ -77,19 +82,28 @@ def _initial(before: Readiness) -> Readiness:
     return before if before.status else Readiness("True")
 
 
-def _patch(pod: Mapping[str, Any], before: Readiness, after: Readiness, now: datetime) -> dict[str, Any]:
-    """A merge patch of the pod's status: the whole list of conditions, bound to the version that it was read from."""
+def _patch(pod: Mapping[str, Any], after: Readiness, now: datetime) -> dict[str, Any]:
+    """A merge patch of the pod's status: the whole list of conditions, bound to the version that it was read from.
+
+    With the gate goes `Ready`, in the same write, as with OpenKruise: kubelet would set it too, but maybe late, and
+    who sees the mark on the request counts on traffic leaving the pod. `Ready` is only ever taken away here; to give it
+    back is kubelet's, who alone knows the containers.
+    """
     meta = mapping(pod.get("metadata"))
-    condition: dict[str, Any] = {"type": READINESS_GATE, "status": after.status, "lastTransitionTime": rfc3339(now)}
+    known = [mapping(condition) for condition in items(mapping(pod.get("status")).get("conditions"))]
+    before = next((each for each in known if each.get("type") == READINESS_GATE), {})
+    gate: dict[str, Any] = {"type": READINESS_GATE, "status": after.status, "lastTransitionTime": rfc3339(now)}
     if after.message:
-        condition["message"] = after.message
-    conditions = []
-    for known in items(mapping(pod.get("status")).get("conditions")):
-        if mapping(known).get("type") != READINESS_GATE:
-            conditions.append(known)
-        elif before.status == after.status and "lastTransitionTime" in known:
-            condition["lastTransitionTime"] = known["lastTransitionTime"]
+        gate["message"] = after.message
+    if before.get("status") == after.status and "lastTransitionTime" in before:
+        gate["lastTransitionTime"] = before["lastTransitionTime"]
+    unready = {"status": "False", "lastTransitionTime": rfc3339(now), "reason": _NOT_READY, "message": _WHY_NOT}
+    others = [
+        {**each, **unready} if after.status == "False" and (each.get("type"), each.get("status")) == _IS_READY else each
+        for each in known
+        if each.get("type") != READINESS_GATE
+    ]
     return {
         "metadata": {"uid": meta.get("uid"), "resourceVersion": meta.get("resourceVersion")},
-        "status": {"conditions": [*conditions, condition]},
+        "status": {"conditions": [*others, gate]},
     }

@@ -63,6 +63,34 @@ class TestOneRequest:
             lc.AddFinalizer, lc.AcquireUnready, lc.MarkAcquired,
         ]  # fmt: skip
 
+    @pytest.mark.parametrize("before", ["True", "False", None])
+    async def test_ready_goes_in_the_same_write_and_comes_back_from_kubelet_alone(
+        self, cluster: LifecycleCluster, manager: Replica, before: str | None
+    ) -> None:
+        """Kubelet may be slow: when the node reads the mark, no traffic is to go to the pod any more."""
+        pod = await cluster.ready_pod()
+        found = [dict(conditions(cluster)["KruisePodReady"])]
+        ready = {"type": "Ready", "status": before, "reason": "kubelet's", "lastProbeTime": None}
+        found += [ready] if before else []
+        body = {"status": {"conditions": found}}
+        await cluster.client.merge_patch(PODS, "default", "web-0", body, subresource="status")
+        await cluster.request("one", pod, grace=5)
+        manager.client.writes.clear()
+        await cluster.node_says("one", "Recreating")
+        await cluster.until("acquired", lambda: cluster.acquired("one"))
+        assert manager.client.writes.count("patch pods/status") == 1
+        now = conditions(cluster).get("Ready", {})
+        if before == "True":
+            assert (now["status"], now["reason"]) == ("False", "ReadinessGatesNotReady")
+            assert now["message"] == 'the status of pod readiness gate "KruisePodReady" is not "True", but False'
+            assert now["lastTransitionTime"]
+        else:
+            assert now == (ready if before else {})
+        await cluster.node_says("one", "Completed", "Succeeded")
+        await cluster.settle("one")
+        assert cluster.condition() == READY
+        assert conditions(cluster).get("Ready", {}) == now
+
     async def test_without_the_gate_nothing_is_written(self, cluster: LifecycleCluster, manager: Replica) -> None:
         """Nor without a grace period, nor without the active label; the node says why it does not wait."""
         bare = await cluster.pod("bare", gate=False)
