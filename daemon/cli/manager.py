@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from daemon.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, number
+from daemon.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
 from daemon.lib.errors import ConfigurationError
 from daemon.manager.daemon import ManagerConfig, run_manager
 
@@ -40,6 +41,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "how long it is unready before it accepts no more calls, for Services to notice",
         default="10",
         convert=number(0, 600),
+        metavar="SECONDS",
+    )
+    add_flag(
+        parser,
+        "--default-deadline-slack-seconds",
+        "what a request without activeDeadlineSeconds gets above its grace periods and minStartedSeconds",
+        default=str(DEFAULT_SLACK_SECONDS),
+        convert=number(60, 7 * 86400),
         metavar="SECONDS",
     )
     name("--service", "the Service in front of it, for the certificate", env="CRRD_SERVICE", default="crrd-manager")
@@ -96,6 +105,7 @@ def manager_config(args: argparse.Namespace) -> ManagerConfig:
         service=args.service,
         names=tuple(args.certificate_name or ()),
         secret=args.secret,
+        default_deadline_slack=int(args.default_deadline_slack_seconds),
         webhook_configurations=tuple(args.webhook_configuration or ("crrd",)),
         tls_cert_file=args.tls_cert_file,
         tls_key_file=args.tls_key_file,

@@ -48,6 +48,8 @@ class ManagerConfig:
     names: tuple[str, ...]
     """Further DNS names and IP addresses for the serving certificate."""
     secret: str
+    default_deadline_slack: int
+    """Seconds that a request without a deadline has above what it asks for."""
     webhook_configurations: tuple[str, ...]
     """Names of the mutating and validating webhook configurations whose caBundle is its to write."""
     tls_cert_file: str
@@ -117,7 +119,9 @@ async def _serve(
         on_admitted=metrics.admitted,
     )
     events = KubeEventSink(client, config.identity, "crrd-manager")
-    controller = LifecycleController(client, events, clock, on_action=metrics.acted)
+    controller = LifecycleController(
+        client, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
+    )
     election = LeaderElection(client, config.namespace, config.identity, now=lambda: datetime.now(UTC))
     metrics.watch(leading=lambda: election.leading, not_after=lambda: tls.not_after)
     health.live.update(election.checks)

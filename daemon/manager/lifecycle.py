@@ -17,7 +17,7 @@ from daemon.core.api.pod import PodMeta, parse_meta
 from daemon.core.api.types import Request
 from daemon.core.api.v1alpha1 import parse_request
 from daemon.core.lifecycle import steps as lc
-from daemon.core.lifecycle.steps import next_steps, pod_steps
+from daemon.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, next_steps, pod_steps
 from daemon.core.recreate.actions import EmitEvent
 from daemon.kube.cache import ManagerCache
 from daemon.kube.client import KubeClient
@@ -55,15 +55,23 @@ class LifecycleController:
         events: where events about requests go; somebody else runs it.
         clock: the API server's time.
         on_action: is told of everything that was done.
+        slack: see `next_steps`.
     """
 
     def __init__(
-        self, client: KubeClient, events: EventSink, clock: ServerClock, *, on_action: ActionObserver | None = None
+        self,
+        client: KubeClient,
+        events: EventSink,
+        clock: ServerClock,
+        *,
+        on_action: ActionObserver | None = None,
+        slack: int = DEFAULT_SLACK_SECONDS,
     ) -> None:
         self._client = client
         self._events = events
         self._clock = clock
         self._on_action = on_action
+        self._slack = slack
         self._writer = RequestWriter(client)
         self._readiness = PodReadiness(client, clock.now)
         self._reset()
@@ -170,7 +178,7 @@ class LifecycleController:
             wakes = []
             failure: CrrdError | None = None
             for request in requests:
-                steps = next_steps(request, pod, self._clock.now())
+                steps = next_steps(request, pod, self._clock.now(), slack=self._slack)
                 if steps.wake_at is not None:
                     wakes.append(steps.wake_at)
                 try:

@@ -41,6 +41,7 @@ CONFIG = ManagerConfig(
     service="crrd-manager",
     names=("127.0.0.1",),
     secret="tls",
+    default_deadline_slack=3600,
     webhook_configurations=(),
     tls_cert_file="",
     tls_key_file="",

@@ -195,6 +195,31 @@ CREATE_REFUSALS = [
         f"spec.activeDeadlineSeconds must be a whole number from 3 to {INT64}, not 3.5",
         spec(activeDeadlineSeconds=3.5),
     ),
+    Refusal(
+        "unready for too long",
+        "spec.strategy.unreadyGracePeriodSeconds must be at most 86400 (a day), not 86401",
+        strategy(unreadyGracePeriodSeconds=86_401),
+    ),
+    Refusal(
+        "grace too long",
+        "spec.strategy.terminationGracePeriodSeconds must be at most 604800 (7 days), not 604801",
+        strategy(terminationGracePeriodSeconds=604_801),
+    ),
+    Refusal(
+        "started for too long",
+        "spec.strategy.minStartedSeconds must be at most 604800 (7 days), not 604801",
+        strategy(minStartedSeconds=604_801),
+    ),
+    Refusal(
+        "deadline too late",
+        "spec.activeDeadlineSeconds must be at most 604800 (7 days), not 604801",
+        spec(activeDeadlineSeconds=604_801),
+    ),
+    Refusal(
+        "TTL too long",
+        "spec.ttlSecondsAfterFinished must be at most 604800 (7 days), not 604801",
+        spec(ttlSecondsAfterFinished=604_801),
+    ),
     Refusal("flag is no flag", "spec.strategy.forceRecreate must be true or false", strategy(forceRecreate="yes")),
     Refusal(
         "unknown failurePolicy",

@@ -40,8 +40,20 @@ _LABELS = (*_IMMUTABLE_LABELS, LABEL_ACTIVE)
 _WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
 """What manager and node write on a request; on a new one it can only be left over from the one it was copied from."""
 _SET_BY_ADMISSION = ("statusContext", "preStop", "ports")
+_GRACE = "terminationGracePeriodSeconds"
 _POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LONGEST_LABEL = 63
+_DAY, _WEEK = 86_400, 7 * 86_400
+_LONGEST_UNREADY = (_DAY, "a day")
+_LONGEST = (_WEEK, "7 days")
+_DURATIONS: Mapping[tuple[str, ...], tuple[int, str]] = {
+    ("strategy", "unreadyGracePeriodSeconds"): _LONGEST_UNREADY,
+    ("strategy", _GRACE): _LONGEST,
+    ("strategy", "minStartedSeconds"): _LONGEST,
+    ("activeDeadlineSeconds",): _LONGEST,
+    ("ttlSecondsAfterFinished",): _LONGEST,
+}
+"""What a new request may ask for at most. Those who serve it take more, from requests that no admission saw."""
 
 
 class DenialReason(StrEnum):
@@ -203,7 +215,29 @@ def _unfit(obj: Mapping[str, Any], pod: Mapping[str, Any] | None) -> Denied | No
     name = wanted_pod(obj)
     if isinstance(name, Denied):
         return name
-    return _unfit_pod(name, pod) or next(_unfit_containers(obj, parse_pod(mapping(pod))), None)
+    return (
+        _unfit_pod(name, pod)
+        or _too_long(mapping(obj.get("spec")), mapping(pod))
+        or next(_unfit_containers(obj, parse_pod(mapping(pod))), None)
+    )
+
+
+def _too_long(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
+    """A duration beyond reason; the pod's own grace period, which admission fills in, may be what it is."""
+    for path, (longest, words) in _DURATIONS.items():
+        asked: object = spec
+        for key in path:
+            asked = mapping(asked).get(key)
+        seconds = Reader().integer(asked, "") or 0
+        own = path[-1] == _GRACE and seconds == _grace_of(pod)
+        if seconds > longest and not own:
+            sentence = f"spec.{'.'.join(path)} must be at most {longest} ({words}), not {seconds}"
+            return Denied(sentence, DenialReason.INVALID_SPEC)
+    return None
+
+
+def _grace_of(pod: Mapping[str, Any]) -> int | None:
+    return Reader().integer(mapping(pod.get("spec")).get(_GRACE), "")
 
 
 def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
@@ -262,9 +296,9 @@ def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dic
     annotations = {key: value for key, value in mapping(meta.get("annotations")).items() if key not in _WHILE_SERVED}
     strategy = dict(mapping(spec.get("strategy")))
     strategy["failurePolicy"] = strategy.get("failurePolicy") or FailurePolicy.FAIL.value
-    grace = Reader().integer(mapping(pod.get("spec")).get("terminationGracePeriodSeconds"), "")
-    if strategy.get("terminationGracePeriodSeconds") is None and grace is not None:
-        strategy["terminationGracePeriodSeconds"] = grace
+    grace = _grace_of(pod)
+    if strategy.get(_GRACE) is None and grace is not None:
+        strategy[_GRACE] = grace
     containers = [
         {**mapping(_bare(entry)), "statusContext": _status_context(text(entry.get("name")), pod)}
         for _, entry in _containers(obj)

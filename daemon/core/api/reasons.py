@@ -66,8 +66,8 @@ class Cause:
     sentence: str
     """For a message; `{name}` takes what `say` is given."""
     remedy: tuple[str, ...] = ()
-    """What to do, one sentence or command each; takes `namespace`, `pod`, `request`, `node`, `deadline` and `log` (how
-    to read the daemon's log)."""
+    """What to do, one sentence or command each; takes `namespace`, `pod`, `request`, `node` and `log` (how to read the
+    daemon's log)."""
     final: bool = False
     """Whether it ends a container, as Failed."""
 
@@ -140,7 +140,7 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         Reason.NO_ANSWER: Cause("no daemon answered{where}", (_AGAIN,), final=True),
         Reason.DEADLINE: Cause(
             "activeDeadlineSeconds ({deadline}) has passed",
-            ("give it more time than {deadline} s, or none",),
+            ("give the next one more time, in spec.activeDeadlineSeconds", _AGAIN),
             final=True,
         ),
         Reason.WAITING_FOR_POD: Cause(

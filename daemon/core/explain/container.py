@@ -188,7 +188,6 @@ def advice_for(facts: Facts, reason: Reason) -> tuple[str, ...]:
         request=request.name,
         pod=request.pod_name,
         node=request.node_name,
-        deadline=request.deadline_seconds,
         log=daemon_log(facts),
     )
 

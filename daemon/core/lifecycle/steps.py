@@ -16,7 +16,7 @@ from datetime import datetime
 from daemon.core.api.pod import PodMeta
 from daemon.core.api.reasons import EventReason, Reason, say
 from daemon.core.api.time import after, rfc3339
-from daemon.core.api.types import Request, RequestPhase, StatePhase, Status
+from daemon.core.api.types import DEFAULT_GRACE_SECONDS, Request, RequestPhase, StatePhase, Status
 from daemon.core.recreate.actions import EmitEvent
 from daemon.core.recreate.decide import check_move
 
@@ -26,6 +26,8 @@ ANSWER_SECONDS = 60
 """How long after its creation a request may be unanswered by its node's daemon."""
 GOING_SECONDS = 30
 """How long after the grace period of a pod that is being deleted the node's daemon may leave its requests open."""
+DEFAULT_SLACK_SECONDS = 3600
+"""What a request without a deadline has above what it asks for: for kubelet, images, and requests before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Steps:
     wake_at: datetime | None = None
 
 
-def next_steps(request: Request, pod: PodMeta | None, now: datetime) -> Steps:
+def next_steps(request: Request, pod: PodMeta | None, now: datetime, *, slack: int = DEFAULT_SLACK_SECONDS) -> Steps:
     """Decide about one request.
 
     Args:
@@ -109,6 +111,7 @@ def next_steps(request: Request, pod: PodMeta | None, now: datetime) -> Steps:
         pod: the pod of that name, None where there is none. Both are for certain: a request whose pod is said to be
             gone is completed, and that is final.
         now: the API server's time, aware of its zone.
+        slack: seconds that a request without a deadline has above what it asks for.
     """
     own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
     if request.deleting:
@@ -119,19 +122,33 @@ def next_steps(request: Request, pod: PodMeta | None, now: datetime) -> Steps:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
     times = [(after(own.grace_ends, GOING_SECONDS), Reason.POD_DELETING)] if own.deleting else []
-    if request.deadline_seconds is not None:
-        deadline = after(request.created, request.deadline_seconds)
-        times.append((deadline, Reason.DEADLINE))
+    seconds, told = request.deadline_seconds, str(request.deadline_seconds)
+    if seconds is None:
+        seconds = default_deadline(request, slack)
+        told = f"{seconds}, the manager's default"
+    times.append((after(request.created, seconds), Reason.DEADLINE))
     if request.status.phase is RequestPhase.EMPTY:
         times.append((after(request.created, ANSWER_SECONDS), Reason.NO_ANSWER))
     for at, reason in times:
         if at is not None and at <= now:
             where = f" on node {request.node_name}" if request.node_name else ": the request has no node label"
-            return _end(request, reason, now, deadline=request.deadline_seconds, where=where)
+            return _end(request, reason, now, deadline=told, where=where)
     wake_at = min((at for at, _ in times if at is not None), default=None)
     if wants_unready(request, own):
         return Steps(_acquire(request, own, now), wake_at)
     return Steps(_release(request, own), wake_at)
+
+
+def default_deadline(request: Request, slack: int) -> int:
+    """Seconds from its creation after which a request ends that names no deadline.
+
+    All that it asks for, one container after the other, and `slack`: a node whose daemon is dead must not keep a pod
+    unready for ever, nor any request open.
+    """
+    strategy = request.strategy
+    grace = DEFAULT_GRACE_SECONDS if strategy.grace_seconds is None else strategy.grace_seconds
+    each = grace + strategy.min_started_seconds
+    return (strategy.unready_grace_seconds or 0) + len(request.containers) * each + slack
 
 
 def pod_steps(pod: PodMeta, requests: Iterable[Request]) -> Steps:

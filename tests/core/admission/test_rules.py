@@ -131,6 +131,19 @@ def test_a_pod_without_a_sound_grace_period_gives_none(grace: object) -> None:
     assert admitted(new_request(), pod)["spec"]["strategy"] == {"failurePolicy": "Fail"}
 
 
+def test_the_longest_durations() -> None:
+    longest = {"unreadyGracePeriodSeconds": 86_400, "minStartedSeconds": 604_800, "failurePolicy": "Fail"}
+    longest["terminationGracePeriodSeconds"] = 604_800
+    admitted(new_request(strategy=longest, activeDeadlineSeconds=604_800, ttlSecondsAfterFinished=604_800))
+
+
+def test_the_pods_own_grace_period_may_be_what_it_is() -> None:
+    pod = new_pod(spec(terminationGracePeriodSeconds=10**9))
+    finished = admitted(new_request(), pod)
+    assert finished["spec"]["strategy"]["terminationGracePeriodSeconds"] == 10**9
+    assert review_created(finished, pod, USER) == Admitted(finished)
+
+
 def test_labels_and_annotations_of_the_user_give_way() -> None:
     request = new_request()
     request["metadata"]["labels"] = {POD_UID: "other", NODE_NAME: "other", ACTIVE: "false", "team": "b"}

@@ -693,7 +693,7 @@ ROWS = [
         failed("activeDeadlineSeconds (90) has passed", "DeadlineExceeded"),
         FAILED,
         did_fail("activeDeadlineSeconds (90) has passed"),
-        "give it more time than 90 s, or none",
+        "give the next one more time, in spec.activeDeadlineSeconds",
         since=5,
     ),
     Row(
