@@ -1,6 +1,8 @@
 """The lifecycle controller: watches requests and pods, and carries out what `core.lifecycle` decides, pod by pod.
 
-It runs in the manager that leads, and from nothing each time: what it knows comes from whole lists. Nothing is polled;
+It runs in the manager that leads, and from nothing each time: what it knows comes from whole lists. So the time to live
+of a completed request begins anew with each leader: a change keeps it longer, by no more than its TTL, and never
+shortens that. Nothing is polled;
 between events only the timers that `lifecycle` asked for look at a pod again. A pod's absence is never taken from a
 watch, but asked for, because what follows from it is final.
 """
@@ -8,7 +10,7 @@ watch, but asked for, because what follows from it is final.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NoReturn
 
 import structlog
@@ -83,6 +85,8 @@ class LifecycleController:
         self._queue = WorkQueue(self._handle)
         self._slots = asyncio.Semaphore(PARALLEL)
         self._began: dict[str, float] = {}
+        self._ended: dict[str, dict[str, datetime]] = {}
+        """Pod -> UIDs of its completed requests that have a time to live -> when they were first seen so."""
         self._heartbeat = Heartbeat()
         self._watching: list[Callable[[], str]] = []
         self._requests: Reflector[Request] | None = None
@@ -175,10 +179,12 @@ class LifecycleController:
         async with self._slots, self._looking_at(key):
             requests = self._cache.requests(key)
             pod = await self._pod(key, requests)
+            ended = self._first_seen_ended(key, requests)
             wakes = []
             failure: CrrdError | None = None
             for request in requests:
-                steps = next_steps(request, pod, self._clock.now(), slack=self._slack)
+                ended_at = ended.get(request.uid)
+                steps = next_steps(request, pod, self._clock.now(), ended_at=ended_at, slack=self._slack)
                 if steps.wake_at is not None:
                     wakes.append(steps.wake_at)
                 try:
@@ -197,6 +203,15 @@ class LifecycleController:
             return None
         seconds = (min(wakes) - self._clock.now()).total_seconds()
         return asyncio.get_running_loop().time() + max(0.0, seconds) + _LATE_SECONDS
+
+    def _first_seen_ended(self, key: str, requests: Sequence[Request]) -> Mapping[str, datetime]:
+        """By UID of a pod's completed requests that have a time to live: when that began, the API server's time."""
+        now, known = self._clock.now(), self._ended.pop(key, {})
+        mortal = (request.uid for request in requests if request.completed and request.ttl_seconds is not None)
+        found = {uid: known.get(uid, now) for uid in mortal}
+        if found:
+            self._ended[key] = found
+        return found
 
     @asynccontextmanager
     async def _looking_at(self, key: str) -> AsyncIterator[None]:

@@ -242,8 +242,9 @@ class TestTimes:
         await cluster.settle("empty", "served")
         assert cluster.message("empty").startswith("no daemon answered")
         assert cluster.message("served") == "activeDeadlineSeconds (90) has passed"
+        await cluster.settle("kept", "done")
+        await cluster.jump(61)
         await cluster.until("deleted", lambda: not cluster.crr("done"))
-        await cluster.settle("kept")
         assert states(cluster, "kept") == [("Succeeded", "")]
 
 
@@ -293,15 +294,26 @@ class TestAfterwards:
         await cluster.finalizers("one")
         await cluster.until("deleted", lambda: not cluster.crr("one"))
 
-    async def test_a_completion_without_a_time_is_kept(self, cluster: LifecycleCluster, manager: Replica) -> None:
+    @pytest.mark.parametrize("told", ["2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z", None])
+    async def test_the_nodes_clock_shortens_no_time_to_live_and_lengthens_none(
+        self, cluster: LifecycleCluster, manager: Replica, told: str | None
+    ) -> None:
+        """Nor does another leader, but for the one time to live that begins with it."""
         pod = await cluster.pod(gate=False)
-        await cluster.request("one", pod, ttlSecondsAfterFinished=0)
-        status = {"status": {"phase": "Completed"}}
-        await cluster.client.merge_patch(REQUESTS, "default", "one", status, subresource="status")
+        await cluster.request("one", pod, ttlSecondsAfterFinished=600)
+        status = {"phase": "Completed"} | ({"completionTime": told} if told else {})
+        await cluster.client.merge_patch(REQUESTS, "default", "one", {"status": status}, subresource="status")
         await cluster.settle("one")
+        await cluster.jump(590)
         await cluster.later()
-        assert "delete containerrecreaterequests" not in manager.client.writes
-        assert cluster.settled("one")
+        await manager.kill()
+        successor = cluster.manager("manager-b")
+        await cluster.later()
+        await cluster.jump(590)
+        await cluster.later()
+        assert "delete containerrecreaterequests" not in [*manager.client.writes, *successor.client.writes]
+        await cluster.jump(20)
+        await cluster.until("deleted", lambda: not cluster.crr("one"))
 
     async def test_what_was_settled_stays_so_over_a_restart(self, cluster: LifecycleCluster, manager: Replica) -> None:
         pod = await cluster.pod(gate=False)

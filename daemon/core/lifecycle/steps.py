@@ -11,7 +11,7 @@ Completed status is never followed by another.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from daemon.core.api.pod import PodMeta
 from daemon.core.api.reasons import EventReason, Reason, say
@@ -103,7 +103,14 @@ class Steps:
     wake_at: datetime | None = None
 
 
-def next_steps(request: Request, pod: PodMeta | None, now: datetime, *, slack: int = DEFAULT_SLACK_SECONDS) -> Steps:
+def next_steps(
+    request: Request,
+    pod: PodMeta | None,
+    now: datetime,
+    *,
+    ended_at: datetime | None = None,
+    slack: int = DEFAULT_SLACK_SECONDS,
+) -> Steps:
     """Decide about one request.
 
     Args:
@@ -111,13 +118,14 @@ def next_steps(request: Request, pod: PodMeta | None, now: datetime, *, slack: i
         pod: the pod of that name, None where there is none. Both are for certain: a request whose pod is said to be
             gone is completed, and that is final.
         now: the API server's time, aware of its zone.
+        ended_at: when the request was first seen completed, by the same clock; None where that is now.
         slack: seconds that a request without a deadline has above what it asks for.
     """
     own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
     if request.deleting:
         return Steps(_release(request, own))
     if request.completed:
-        return _clean_up(request, own, now)
+        return _clean_up(request, own, now, ended_at or now)
     if own is None:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
@@ -207,17 +215,16 @@ def _release(request: Request, own: PodMeta | None) -> tuple[LifecycleAction, ..
     return (ReleaseUnready(own, request.key), RemoveFinalizer())
 
 
-def _clean_up(request: Request, own: PodMeta | None, now: datetime) -> Steps:
+def _clean_up(request: Request, own: PodMeta | None, now: datetime, ended_at: datetime) -> Steps:
     """What is left to do about a completed request.
 
-    One whose completionTime is missing is kept: nobody can say how long it has been completed.
+    Its time to live counts from when it was seen to be completed. The completionTime is of a node's clock: one that is
+    ahead would keep the request for ever, one that is behind would delete it before anybody has read what became of it.
     """
     actions = _release(request, own)
     if request.active:
         actions += (RemoveActive(),)
-    expires = None
-    if request.ttl_seconds is not None:
-        expires = after(request.status.completion_time, request.ttl_seconds)
+    expires = None if request.ttl_seconds is None else ended_at + timedelta(seconds=request.ttl_seconds)
     if expires is not None and expires <= now:
         return Steps((*actions, Delete()))
     return Steps(actions, expires)

@@ -252,14 +252,15 @@ class TestCleansUp:
     def test_a_completed_request_is_kept_without_a_time_to_live(self) -> None:
         assert next_steps(request(status=COMPLETED, active=False), None, at(10**8)) == Steps()
 
-    def test_the_time_to_live_counts_from_completion(self) -> None:
-        view = replace(request(status=COMPLETED), ttl_seconds=20)
-        assert next_steps(view, POD, at(29)) == Steps((lc.RemoveActive(),), at(30))
-        assert next_steps(view, POD, at(30)) == Steps((lc.RemoveActive(), lc.Delete()))
-
-    def test_nobody_knows_how_old_a_completion_without_a_time_is(self) -> None:
-        view = replace(request(status=replace(COMPLETED, completion_time=""), active=False), ttl_seconds=0)
-        assert next_steps(view, POD, at(10**6)) == Steps()
+    @pytest.mark.parametrize(
+        "told", ["2026-03-01T12:00:10Z", "2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "", "soon"]
+    )
+    def test_the_time_to_live_counts_from_when_the_completion_was_seen(self, told: str) -> None:
+        """Whatever the node's clock said of it."""
+        view = replace(request(status=replace(COMPLETED, completion_time=told)), ttl_seconds=20)
+        assert next_steps(view, POD, at(10)) == Steps((lc.RemoveActive(),), at(30))
+        assert next_steps(view, POD, at(29), ended_at=at(10)) == Steps((lc.RemoveActive(),), at(30))
+        assert next_steps(view, POD, at(30), ended_at=at(10)) == Steps((lc.RemoveActive(), lc.Delete()))
 
     def test_a_deleted_request_releases_the_pod_and_nothing_else(self) -> None:
         view = replace(serving(deleting=True), finalizers=(FINALIZER,), deadline_seconds=3)
@@ -293,6 +294,8 @@ class World:
     pod: PodMeta | None = field(default_factory=lambda: replace(POD, readiness=NO_CONDITION))
     seconds: float = 0.0
     completed: dict[str, Status] = field(default_factory=dict)
+    seen_ended: dict[str, datetime] = field(default_factory=dict)
+    """By name of a request when this manager first saw that it was completed."""
     forced: bool = False
     """Somebody took a finalizer by force."""
 
@@ -309,6 +312,7 @@ class World:
     def remove(self, name: str) -> None:
         del self.requests[name]
         self.completed.pop(name, None)
+        self.seen_ended.pop(name, None)
 
     def apply(self, name: str, action: lc.LifecycleAction) -> None:
         match action:
@@ -362,8 +366,11 @@ class World:
         busy = False
         left = 10**9 if crash_after is None else crash_after
         for name in list(self.requests):
-            for action in next_steps(self.requests[name], self.pod, at(self.seconds)).actions:
+            view, now = self.requests[name], at(self.seconds)
+            ended_at = self.seen_ended.setdefault(name, now) if view.completed else None
+            for action in next_steps(view, self.pod, now, ended_at=ended_at).actions:
                 if not left:
+                    self.seen_ended.clear()
                     return True
                 left -= 1
                 busy = True
