@@ -22,7 +22,7 @@ from daemon.lib.backoff import Backoff
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.jsonfields import items, mapping, text
-from daemon.manager.certificates.pki import CERTIFICATE, KEY, Certificates, from_data, renew, to_data
+from daemon.manager.certificates.pki import CERTIFICATE, KEY, Certificates, from_data, or_remembered, renew, to_data
 from daemon.manager.certificates.rotation import Lifetimes, plan
 from daemon.manager.certificates.tls import ServingTls
 
@@ -102,7 +102,7 @@ class CaBundlePublisher:
             log.info("caBundle written", resource=resource.plural, name=name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SecretCertificates:
     """Certificates of our own, in one Secret that all replicas share."""
 
@@ -118,6 +118,8 @@ class SecretCertificates:
     """DNS names and IP addresses of the server, see `pki.service_names`."""
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    _known: Certificates = field(default_factory=Certificates)
+    """What was agreed on last."""
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
@@ -129,7 +131,7 @@ class SecretCertificates:
         Raises:
             ApiUnavailableError, ApiRefusedError: see there; a certificate that was loaded stays in force.
         """
-        certificates = await _unless_conflict(self._agreed, now)
+        certificates = self._known = await _unless_conflict(self._agreed, now)
         data = to_data(certificates)
         await _put_in_force(self.tls, data[CERTIFICATE], data[KEY], self.trust, certificates.bundle)
 
@@ -139,7 +141,7 @@ class SecretCertificates:
             secret = await self.api.get(SECRETS, self.namespace, self.secret)
         except GoneError:
             secret = None
-        found = from_data(_decoded(mapping((secret or {}).get("data"))), self.names)
+        found = or_remembered(from_data(_decoded(mapping((secret or {}).get("data"))), self.names), self._known)
         due = plan(found.inventory, now, self.lifetimes)
         if due.nothing:
             return found

@@ -109,6 +109,18 @@ def from_data(data: Mapping[str, bytes], names: Sequence[str]) -> Certificates:
     return Certificates(authority, trusted[1:] if authority else trusted, serving)
 
 
+def or_remembered(found: Certificates, known: Certificates) -> Certificates:
+    """What there is, where nobody can sign any more because the Secret was lost: with what a replica still knows.
+
+    Others still serve with a certificate of the authority that was lost: it stays trusted, and that certificate in use
+    until it is due. Its key signs nothing more: a Secret may have been deleted for the key's sake.
+    """
+    if found.authority is not None:
+        return found
+    kept = tuple(each for each in known.trusted if each not in found.trusted)
+    return Certificates(None, (*found.trusted, *kept), found.serving or known.serving)
+
+
 def key_pem(pair: Pair) -> bytes:
     """The key, PEM (PKCS 8, not encrypted)."""
     return pair.key.private_bytes(

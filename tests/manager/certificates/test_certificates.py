@@ -301,6 +301,36 @@ async def test_damage_is_repaired(client: KubeClient) -> None:
     assert handshake(replica.tls, repaired.bundle) == serial(repaired)
 
 
+@pytest.mark.parametrize("emptied", [False, True])
+async def test_a_lost_secret_leaves_no_replica_untrusted(client: KubeClient, *, emptied: bool) -> None:
+    """Whoever comes first makes a new authority; the others have not heard of it yet, and serve as before."""
+    await install(client)
+    first, second, late = Replica(client), Replica(client), Replica(client)
+    for replica in (first, second):
+        await replica.keeper.sync(NOW)
+    before = await held(client)
+    if emptied:
+        await client.merge_patch(SECRETS, "default", "crrd-webhook", {"data": None})
+    else:
+        await client.delete(SECRETS, "default", "crrd-webhook")
+    for hour, replica in enumerate((first, late, second, first)):
+        await replica.keeper.sync(NOW + timedelta(minutes=hour))
+        after = await held(client)
+        assert after.authority is not None
+        assert after.authority.certificate not in before.trusted
+        for known in {before.bundle, *await bundles(client)}:
+            assert {handshake(each.tls, known) for each in (first, second)} == {serial(before)}
+    assert handshake(late.tls, before.bundle) == serial(before)
+    much_later = NOW + timedelta(days=7)
+    for replica in (first, second):
+        await replica.keeper.sync(much_later)
+    renewed = await held(client)
+    assert serial(renewed) != serial(before)
+    assert renewed.serving is not None
+    assert renewed.authority is not None
+    assert renewed.serving.certificate.issuer == renewed.authority.certificate.subject
+
+
 async def test_two_months_of_two_replicas_without_a_gap(client: KubeClient) -> None:
     """Every handshake with either replica succeeds for an API server that knows the bundle of any recent round."""
     await install(client)
