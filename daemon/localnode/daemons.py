@@ -23,7 +23,7 @@ READY_SECONDS = 60.0
 END_SECONDS = 30.0
 """For a daemon to end by itself."""
 _WEBHOOKS = {
-    MUTATING: ("mutate-crr", ["CREATE"]),
+    MUTATING: ("mutate-crr", ["CREATE", "UPDATE"]),
     VALIDATING: ("validate-crr", ["CREATE", "UPDATE"]),
 }
 """By kind of webhook configuration: the path that it names, and the operations that it is about."""
@@ -132,7 +132,10 @@ def manager_daemon(node: LocalNode, log_file: Path, kubeconfig: Path, *flags: st
 
 @asynccontextmanager
 async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> AsyncIterator[Daemon]:
-    """`crrd manager` for a local node, and the webhook configurations by which the API server asks it.
+    """`crrd manager` for a local node, and the webhook configurations by which the API server asks it while it runs.
+
+    They are asked about every update: matchConditions, which in a cluster keep the daemons' own writes from them, are
+    CEL, and CEL is not evaluated here.
 
     `kubeconfig` is the manager's; None for the node's own.
     """
@@ -143,6 +146,8 @@ async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> As
     async with manager_daemon(node, node.root / "crrd-manager.log", kubeconfig or node.kubeconfig) as manager:
         await ask_manager(node, manager)
         yield manager
+    for resource in _WEBHOOKS:
+        await node.client.delete(resource, "", _CONFIGURATION)
 
 
 async def ask_manager(node: LocalNode, manager: Daemon) -> None:

@@ -1,6 +1,11 @@
 """The whole admission path: the local API server calls a real `crrd manager` over TLS, with the caBundle it wrote."""
 
+import asyncio
+import json
+import shutil
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +76,34 @@ async def test_the_spec_stays_as_it_is(cluster: Cluster) -> None:
     ):
         with pytest.raises(ApiRefusedError):
             await cluster.client.merge_patch(REQUESTS, cluster.namespace, "one", change)
+
+
+@pytest.mark.usefixtures("manager")
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")
+async def test_the_same_file_can_be_applied_again(cluster: Cluster, tmp_path: Path) -> None:
+    """As GitOps tools do for ever; a change is refused in one sentence."""
+    await cluster.run_pod("web", [container("app"), container("side")])
+    file = tmp_path / "request.json"
+    kubeconfig = cluster.local.kubeconfig
+
+    async def kubectl(verb: str, **spec: object) -> tuple[int, str]:
+        file.write_text(json.dumps(plain(cluster, "one", "web", "app", **spec)))
+        command = ["kubectl", "--kubeconfig", str(kubeconfig), verb, "-f", str(file)]
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
+        said, _ = await process.communicate()
+        return process.returncode or 0, said.decode()
+
+    assert (await kubectl("apply"))[0] == 0
+    first = await cluster.client.get(REQUESTS, cluster.namespace, "one")
+    for verb in ("apply", "replace"):
+        code, said = await kubectl(verb)
+        assert code == 0, said
+        found = await cluster.client.get(REQUESTS, cluster.namespace, "one")
+        assert found["spec"] == first["spec"]
+        assert found["metadata"]["labels"] == first["metadata"]["labels"]
+    code, said = await kubectl("apply", activeDeadlineSeconds=60)
+    assert code != 0
+    assert said.count("create another request instead") == 1, said
 
 
 async def test_a_webhook_that_is_away_refuses_or_is_left_out(cluster: Cluster) -> None:

@@ -123,6 +123,23 @@ def test_the_managers_defaults_are_the_names_in_the_manifests() -> None:
     assert {"name": "webhook", "containerPort": int(port)} in crrd["ports"]
 
 
+def test_a_changed_spec_breaks_one_rule_alone() -> None:
+    """Each rule that fails is another sentence."""
+    crd = one("base", "CustomResourceDefinition", f"{model.PLURAL}.{model.GROUP}")["spec"]
+    for version in crd["versions"]:
+        first, *others = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"]
+        assert first["rule"] == "self == oldSelf"
+        assert all(each["rule"].startswith("self != oldSelf ||") for each in others)
+
+
+def test_both_webhooks_see_the_same_changes() -> None:
+    (mutating, _), (validating,) = (
+        one("default", f"{kind}WebhookConfiguration", "crrd")["webhooks"] for kind in ("Mutating", "Validating")
+    )
+    for field in ("rules", "matchConditions"):
+        assert mutating[field] == validating[field]
+
+
 def test_the_crd_is_the_kind_that_the_code_speaks() -> None:
     crd = one("base", "CustomResourceDefinition", f"{model.PLURAL}.{model.GROUP}")["spec"]
     assert (crd["group"], crd["names"]["kind"], crd["names"]["shortNames"]) == (model.GROUP, model.KIND, ["crr"])

@@ -1,9 +1,9 @@
 """What a ContainerRecreateRequest has to be like to be let in, and what admission fills in; pods' readiness gates.
 
-The mutating webhook asks `review_create`, the validating one `review_created` (which holds the finished object against
-the same rules, so that nothing that ran in between can slip something in) and `review_update`. Pure: the pod is given,
-None where there is none. Nothing here raises for what somebody else wrote. Fetching the pod, AdmissionReviews and TLS
-are `manager.webhook`'s work.
+The mutating webhook asks `review_create`, the validating one `review_created`, which holds the finished object against
+the same rules, so that nothing that ran in between can slip something in; changes are `update`'s concern. Pure: the pod
+is given, None where there is none. Nothing here raises for what somebody else wrote. Fetching the pod, AdmissionReviews
+and TLS are `manager.webhook`'s work.
 
 All denials carry 422 (Invalid). A 404 or a 409 would be taken for the API server's own word on the request that is
 being written: that its kind is not installed, that its name is taken.
@@ -35,8 +35,7 @@ from daemon.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text
 READINESS_GATE_LABEL = "crr.apps.kruise.io/readiness-gate"
 """On a namespace, with the value `enabled`: its new pods get the readiness gate."""
 
-_IMMUTABLE_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME)
-_LABELS = (*_IMMUTABLE_LABELS, LABEL_ACTIVE)
+_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME, LABEL_ACTIVE)
 _WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
 """What manager and node write on a request; on a new one it can only be left over from the one it was copied from."""
 _SET_BY_ADMISSION = ("statusContext", "preStop", "ports")
@@ -150,28 +149,6 @@ def review_created(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: 
         return Denied(error, DenialReason.INVALID_SPEC)
     wrong = next(_wrong_contexts(obj, mapping(completed["spec"])), "")
     return Denied(wrong, DenialReason.NOT_AS_SET) if wrong else Admitted(obj)
-
-
-def review_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> Admitted | Denied:
-    """Check a change: the spec, the labels that name pod and node, and who asked for it stay what they were.
-
-    The mark unready-acquired stays once it is set, since the grace period runs from it. All else is free: status,
-    finalizers, the active label, other labels and annotations.
-    """
-    before, after = mapping(mapping(old).get("spec")), mapping(mapping(new).get("spec"))
-    for key in (*before, *after):
-        if before.get(key) != after.get(key):
-            sentence = f"spec.{key} must stay as it was created: create another request instead"
-            return Denied(sentence, DenialReason.IMMUTABLE)
-    checked = [("labels", key) for key in _IMMUTABLE_LABELS] + [("annotations", ANNOTATION_REQUESTED_BY)]
-    if _of_meta(old, "annotations", ANNOTATION_UNREADY_ACQUIRED):
-        checked.append(("annotations", ANNOTATION_UNREADY_ACQUIRED))
-    for field, key in checked:
-        was, is_now = _of_meta(old, field, key), _of_meta(new, field, key)
-        if was != is_now:
-            rule = "must not be added to a request that exists" if was is None else f"must stay {shown(was)}"
-            return Denied(f"metadata.{field}[{key}] {rule}", DenialReason.IMMUTABLE)
-    return Admitted(new)
 
 
 def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import structlog
 
 from daemon.core.admission.patch import Operation, json_patch
-from daemon.core.admission.rules import Denied, mutate_pod, review_create, review_created, review_update, wanted_pod
+from daemon.core.admission.rules import Denied, mutate_pod, review_create, review_created, wanted_pod
+from daemon.core.admission.update import put_back, review_update
 from daemon.kube.resources import PODS, Resource
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from daemon.manager.webhook.review import CREATE, UPDATE, Review
@@ -57,7 +58,9 @@ class AdmissionHandler:
         self._pods = pods
 
     async def mutate_request(self, review: Review, deadline: float) -> Answer:
-        """Complete a new request."""
+        """Complete a new request; put back into a changed one what admission had filled in."""
+        if review.operation == UPDATE:
+            return json_patch(review.object, put_back(review.old, review.object))
         if review.operation != CREATE:
             return []
         pod = await self._pod(review, deadline)

@@ -16,9 +16,9 @@ from daemon.core.admission.rules import (
     mutate_pod,
     review_create,
     review_created,
-    review_update,
     wanted_pod,
 )
+from daemon.core.admission.update import put_back, review_update
 from daemon.core.api.v1alpha1 import parse_request
 from tests.support.admission import (
     ACTIVE,
@@ -327,6 +327,77 @@ def test_what_an_update_may_change(change: Change) -> None:
     assert review_update(old, new) == Admitted(new)
 
 
+def from_file(**spec: Any) -> JsonObject:
+    """What a user's file holds, which says no more than they wrote."""
+    return new_request(**spec)
+
+
+def merged(old: JsonObject, file: JsonObject) -> JsonObject:
+    """What `kubectl apply` makes of it: maps are merged, lists replaced."""
+    strategy = old["spec"]["strategy"] | file["spec"].get("strategy", {})
+    return {**old, "spec": {**old["spec"], **file["spec"], "strategy": strategy}}
+
+
+CHOSEN = {"strategy": {"minStartedSeconds": 4, "failurePolicy": "Ignore", "terminationGracePeriodSeconds": 3}}
+
+
+@pytest.mark.parametrize("asked", [{}, {"strategy": {}}, {"strategy": {"minStartedSeconds": 4}}, CHOSEN])
+@pytest.mark.parametrize("tool", ["apply", "replace"])
+def test_a_file_that_is_written_again_changes_nothing(asked: JsonObject, tool: str) -> None:
+    old = admitted(from_file(**asked))
+    old["metadata"]["annotations"] |= {UNREADY: "2026-01-02T03:04:05Z", PINNED: "{}"}
+    for entry_ in old["spec"]["containers"]:
+        entry_ |= {"preStop": {"exec": {}}, "ports": []}  # OpenKruise's admission did
+    before = copy.deepcopy(old)
+    file = from_file(**asked)
+    back = put_back(old, merged(old, file) if tool == "apply" else file)
+    assert back == before == old
+    assert review_update(old, back) == Admitted(back)
+
+
+@pytest.mark.parametrize("tool", ["apply", "replace"])
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (spec(podName="web-1"), "podName"),
+        (spec(containers=[{"name": "app"}]), "containers"),
+        (spec(containers=[{"name": "proxy"}, {"name": "app"}]), "containers"),
+        (strategy(minStartedSeconds=1), "strategy"),
+        (strategy(failurePolicy="Ignore"), "strategy"),
+        (spec(ttlSecondsAfterFinished=1), "ttlSecondsAfterFinished"),
+    ],
+)
+def test_a_file_that_was_changed_is_refused_all_the_same(change: Change, field: str, tool: str) -> None:
+    old, file = admitted(from_file()), from_file()
+    change(file)
+    back = put_back(old, merged(old, file) if tool == "apply" else file)
+    sentence = f"spec.{field} must stay as it was created: create another request instead"
+    assert denial(review_update(old, back)) == (sentence, 422)
+
+
+def test_a_policy_that_the_user_gave_is_not_put_back() -> None:
+    old = admitted(from_file(strategy={"failurePolicy": "Ignore"}))
+    assert isinstance(review_update(old, put_back(old, from_file())), Denied)
+
+
+@pytest.mark.parametrize(
+    "change", [unlabelled(ACTIVE), unannotated(PINNED), unannotated(UNREADY), labelled("team", "b")]
+)
+def test_what_is_taken_away_by_itself_stays_away(change: Change) -> None:
+    """The manager takes the label active away, and nobody else's write is turned into another."""
+    old = admitted(new_request())
+    old["metadata"]["annotations"] |= {UNREADY: "2026-01-02T03:04:05Z", PINNED: "{}"}
+    new = copy.deepcopy(old)
+    change(new)
+    assert put_back(old, new) == new
+
+
+def test_an_ended_request_is_not_made_active_by_its_file() -> None:
+    old = admitted(new_request())
+    del old["metadata"]["labels"][ACTIVE]
+    assert put_back(old, from_file()) == old
+
+
 GATE = {"conditionType": "KruisePodReady"}
 
 
@@ -404,6 +475,11 @@ def test_any_request_and_pod_are_judged(request: JsonObject, pod: JsonObject | N
 def test_any_update_is_judged(old: JsonObject, new: JsonObject) -> None:
     outcome = review_update(old, new)
     assert isinstance(outcome, Denied) or outcome.obj == new
+    back = put_back(old, new)
+    assert put_back(old, back) == back
+    assert put_back(old, old) == old
+    if isinstance(outcome, Admitted):
+        assert isinstance(review_update(old, back), Admitted), "what may be written was turned into what may not"
 
 
 @given(json_objects | st.builds(new_pod).flatmap(disturbed))
