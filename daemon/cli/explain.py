@@ -102,7 +102,7 @@ def run_explain(config: ExplainConfig) -> int:
     try:
         explanation = asyncio.run(_explain(config))
     except NotExplainedError as error:
-        print(f"crrd explain: {error}", file=sys.stderr)
+        print(f"crrd explain: {_plain(str(error))}", file=sys.stderr)
         return EXIT_NOT_EXPLAINED
     print(json.dumps(shape(explanation), indent=2) if config.output == "json" else render(explanation))
     return 0
@@ -144,7 +144,7 @@ def render(found: Explanation) -> str:
     cause = found.cause
     node = f" on node {found.node}" if found.node else ""
     created = f"created {format_duration(found.age)} ago"
-    lines = [f"{found.request}: {found.phase or 'no phase yet'}, {created}, pod {found.pod}{node}"]
+    lines = [_plain(f"{found.request}: {found.phase or 'no phase yet'}, {created}, pod {found.pod}{node}")]
     since = ""
     if cause.since is not None and format_duration(cause.since) not in cause.what:
         since = f" ({format_duration(cause.since)} {'ago' if found.phase == RequestPhase.COMPLETED else 'so far'})"
@@ -152,10 +152,10 @@ def render(found: Explanation) -> str:
     for advice in cause.advice:
         lines += _wrapped(advice, first="  > ", others="    ")
     if any(each.what not in (NOT_ITS_TURN, *cause.what.split(": ", 1)) for each in found.containers):
-        widths = [max(len(getattr(each, part)) for each in found.containers) for part in ("name", "phase")]
+        widths = [max(len(_plain(getattr(each, part))) for each in found.containers) for part in ("name", "phase")]
         lines.append("")
         for each in found.containers:
-            head = f"  {each.name:{widths[0]}}  {each.phase:{widths[1]}}  "
+            head = f"  {_plain(each.name):{widths[0]}}  {each.phase:{widths[1]}}  "
             lines += _wrapped(each.what, first=head, others=" " * len(head))
     if found.notes:
         lines.append("")
@@ -164,8 +164,17 @@ def render(found: Explanation) -> str:
     return "\n".join(lines)
 
 
+def _plain(words: str) -> str:
+    """Words that others may have written, with escapes for what is not printable.
+
+    Whoever may write a status or an event could else have the terminal of whoever asks do as they like.
+    """
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in words)
+
+
 def _wrapped(words: str, *, first: str = "", others: str = "", color: str = "") -> list[str]:
     """A paragraph: wrapped and coloured on a terminal, one line elsewhere."""
+    words = _plain(words)
     if not sys.stdout.isatty():
         return [first + words]
     width = max(60, shutil.get_terminal_size().columns)

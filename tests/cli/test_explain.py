@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from daemon.cli.explain import render, shape
 from daemon.core.api import types as model
 from daemon.core.api.time import rfc3339
+from daemon.core.explain.container import ContainerReport
+from daemon.core.explain.request import Cause, Explanation, Verdict
 from daemon.kube.clock import ServerClock
 from daemon.kube.resources import REQUESTS
 from tests.support.cluster import (
@@ -241,3 +244,26 @@ async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
     elsewhere.write_text(nobody)
     where = ("--kubeconfig", str(elsewhere))
     assert "the API server does not answer" in await refused()
+
+
+WRITTEN_BY_OTHERS = "\x1b]0;owned\x07 \x1b[2J\r\n\x00 \u202e \ud800 \x9b"
+SHOWN = r"\x1b]0;owned\x07 \x1b[2J\r\n\x00 \u202e \ud800 \x9b"
+
+
+def test_a_terminal_gets_no_control_characters() -> None:
+    """From a status or an event that anybody has written, or a name that no admission has checked."""
+    words = WRITTEN_BY_OTHERS
+    found = Explanation(
+        request=words,
+        phase="Recreating",
+        age=1.0,
+        pod=words,
+        node=words,
+        cause=Cause(Verdict.STUCK, words, 1.0, (words,)),
+        containers=(ContainerReport(words, "Recreating", f"its {words}", 1.0, (words,), stuck=True),),
+        notes=(words,),
+    )
+    text = render(found)
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert text.count(SHOWN) == 8
+    assert all(character.isprintable() or character == "\n" for character in json.dumps(shape(found), indent=2))
