@@ -9,18 +9,27 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 STEP_SECONDS = 2.0
-"""A correction above this is a step of the server's clock: timers that were set before are wrong."""
+"""A correction above this is a step of the server's clock, if it lasts: timers that were set before are wrong."""
+SKEW_SECONDS = 10.0
+"""By how much the clocks of several API servers behind one address may differ."""
+PERSIST_SECONDS = 30.0
+"""For how long no answer may agree with the estimate before a step within that skew is believed."""
 
 
 class ServerClock:
     """Give `observe` to KubeClient as `on_date`; `now` is then right to within a second, rather late than early.
 
     A header has whole seconds, so each answer bounds the server's time from both sides. The estimate is the latest
-    lower bound, unless an upper bound contradicts it (a step back, or another server's clock).
+    lower bound, unless an upper bound contradicts it.
+
+    Several API servers may answer, by clocks of their own. As long as one of them agrees with the estimate, it stays
+    what it is, and nobody is told of a step with every answer of another.
     """
 
     def __init__(self) -> None:
         self._offset: float | None = None
+        self._doubted: float | None = None
+        """Monotonic time since which no answer has agreed with the estimate; None where the last one did."""
         self._watchers: list[Callable[[], None]] = []
 
     @property
@@ -36,8 +45,13 @@ class ServerClock:
             return
         lowest, highest = said - received, said + 1 - sent
         before = lowest if self._offset is None else self._offset
-        self._offset = min(max(before, lowest), highest)
-        if abs(self._offset - before) > STEP_SECONDS:
+        after = min(max(before, lowest), highest)
+        if abs(after - before) <= STEP_SECONDS:
+            self._offset, self._doubted = after, None
+            return
+        since = self._doubted = received if self._doubted is None else self._doubted
+        if abs(after - before) > SKEW_SECONDS or received - since >= PERSIST_SECONDS:
+            self._offset, self._doubted = after, None
             for watcher in tuple(self._watchers):
                 watcher()
 
