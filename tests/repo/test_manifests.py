@@ -1,41 +1,29 @@
 """The manifests render, fit Kubernetes' published schemas, and say what the code needs."""
 
-import shutil
-import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from daemon.cli.main import build_parser
 from daemon.cli.manager import manager_config
 from daemon.core.api import types as model
 from daemon.kube.leader import LEASE_NAME
+from tests.support import manifests
+from tests.support.manifests import needs_kubectl, rendered
 
-MANIFESTS = Path(__file__).parents[2] / "manifests"
 RENDERED = ["base", "default", "overlays/containerd", "overlays/crio", "overlays/k3s", "overlays/beside-openkruise"]
 KUBERNETES = "1.36"
 NO_SCHEMA = {"CustomResourceDefinition"}
 """Too recursive for the published schemas; a real API server takes it in the end-to-end tests."""
 
 Json = dict[str, Any]
-pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to render manifests")
-
-
-@cache
-def rendered(folder: str) -> list[Json]:
-    result = subprocess.run(
-        ["kubectl", "kustomize", str(MANIFESTS / folder)], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return [found for found in yaml.safe_load_all(result.stdout) if found]
+pytestmark = needs_kubectl
 
 
 def one(folder: str, kind: str, name: str) -> Json:
-    return next(each for each in rendered(folder) if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return manifests.one(rendered(folder), kind, name)
 
 
 @pytest.mark.parametrize("folder", RENDERED)
@@ -97,14 +85,6 @@ def test_the_node_daemon_may_do_four_things() -> None:
         ("pods", "watch"),
         ("events", "create"),
     }
-
-
-def test_the_policy_is_about_the_daemons_own_service_account_and_label() -> None:
-    account = one("default", "ServiceAccount", "crrd-node")["metadata"]
-    text = yaml.safe_dump(one("default", "ValidatingAdmissionPolicy", "crrd-node"), width=10_000)
-    assert f"system:serviceaccount:{account['namespace']}:{account['name']}" in text
-    assert model.LABEL_NODE_NAME in text
-    assert model.ANNOTATION_PINNED in text
 
 
 def test_the_managers_defaults_are_the_names_in_the_manifests() -> None:
