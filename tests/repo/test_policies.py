@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from daemon.core.api import types as model
-from tests.support.manifests import needs_kubectl, rendered
-from tests.support.policies import Rules, Who, Write
+from tests.support.manifests import needs_kubectl, one, rendered
+from tests.support.policies import Rules, Who, Write, transition_refused
 
 pytestmark = needs_kubectl
 Json = dict[str, Any]
@@ -184,7 +184,7 @@ def pod() -> Json:
 
 def condition(name: str, status: str) -> Change:
     def change(found: Json) -> None:
-        kept = [one for one in found["status"]["conditions"] if one["type"] != name]
+        kept = [each for each in found["status"]["conditions"] if each["type"] != name]
         found["status"]["conditions"] = [*kept, {"type": name, "status": status, "message": "m"}]
 
     return change
@@ -197,7 +197,7 @@ def both_conditions(found: Json) -> None:
 
 def no_condition(name: str) -> Change:
     def change(found: Json) -> None:
-        found["status"]["conditions"] = [one for one in found["status"]["conditions"] if one["type"] != name]
+        found["status"]["conditions"] = [each for each in found["status"]["conditions"] if each["type"] != name]
 
     return change
 
@@ -256,3 +256,84 @@ def test_a_role_in_one_namespace_makes_nobody_a_daemon() -> None:
     binding["roleRef"]["kind"] = "ClusterRole"
     assert not rules.refused(USER, updated(completed, "status"))
     assert not rules.refused(USER, updated(annotated(PINNED)))
+
+
+def ended(phase: str, *states: str, **fields: Any) -> Json:
+    """A request of which `states` are (name, phase) as text."""
+    found = [dict(zip(("name", "phase"), state.split(), strict=False)) for state in states]
+    return {**request(), "status": {"phase": phase, "containerRecreateStates": found, **fields}}
+
+
+AT = "2026-01-01T00:00:00Z"
+MOVES: dict[str, tuple[Json, Json, str]] = {
+    "begins": (request(), ended("Recreating", "app Recreating"), ""),
+    "ends": (ended("Recreating", "app Recreating"), ended("Completed", "app Succeeded", completionTime=AT), ""),
+    "fails one": (ended("Recreating", "app Pending"), ended("Recreating", "app Failed"), ""),
+    "more states": (ended("Recreating", "a Failed"), ended("Recreating", "a Failed", "b Pending"), ""),
+    "other order": (ended("Recreating", "a Failed", "b Pending"), ended("Recreating", "b Pending", "a Failed"), ""),
+    "message": (ended("Completed"), ended("Completed", message="late"), ""),
+    "time comes late": (ended("Completed"), ended("Completed", completionTime=AT), ""),
+    "open state goes": (ended("Recreating", "app Pending"), ended("Recreating"), ""),
+    "reopened": (ended("Completed"), ended("Recreating"), "Completed is final"),
+    "phase taken off": (ended("Completed"), {**request(), "status": {}}, "Completed is final"),
+    "status taken off": (ended("Completed"), {**request(), "status": None}, "Completed is final"),
+    "time moved": (
+        ended("Completed", completionTime=AT),
+        ended("Completed", completionTime="2027-01-01T00:00:00Z"),
+        "the completionTime of a Completed request stays",
+    ),
+    "time taken off": (
+        ended("Completed", completionTime=AT),
+        ended("Completed"),
+        "the completionTime of a Completed request stays",
+    ),
+    "state reopened": (
+        ended("Recreating", "a Pending", "app Succeeded"),
+        ended("Recreating", "a Pending", "app Recreating"),
+        "a state never leaves Succeeded or Failed",
+    ),
+    "state changed": (
+        ended("Recreating", "app Failed"),
+        ended("Recreating", "app Succeeded"),
+        "a state never leaves Succeeded or Failed",
+    ),
+    "state without its phase": (
+        ended("Recreating", "app Failed"),
+        ended("Recreating", "app"),
+        "a state never leaves Succeeded or Failed",
+    ),
+    "state taken off": (
+        ended("Recreating", "app Failed"),
+        ended("Recreating", "other Failed"),
+        "a state never leaves Succeeded or Failed",
+    ),
+    "all states taken off": (
+        ended("Recreating", "app Failed"),
+        {**request(), "status": {"phase": "Recreating"}},
+        "a state never leaves Succeeded or Failed",
+    ),
+}
+
+
+def schemas() -> list[Json]:
+    crd = one(rendered("default"), "CustomResourceDefinition", f"{model.PLURAL}.{model.GROUP}")
+    return [version["schema"]["openAPIV3Schema"] for version in crd["spec"]["versions"]]
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_what_has_ended_stays_ended(move: str) -> None:
+    old, new, message = MOVES[move]
+    new = {key: value for key, value in new.items() if value is not None}
+    for schema in schemas():
+        assert transition_refused(schema, old, new) == message
+
+
+def test_the_rules_stay_within_what_kubernetes_lets_them_cost() -> None:
+    # kube-apiserver estimates 10 million units at most for one rule. The dearest compares each state with each other
+    # one: two fields selected and compared each time, well below 50 units as long as names and phases are short.
+    for schema in schemas():
+        states = schema["properties"]["status"]["properties"]["containerRecreateStates"]
+        fields = states["items"]["properties"]
+        assert fields["name"]["maxLength"] + fields["phase"]["maxLength"] <= 100
+        assert states["maxItems"] ** 2 * 50 <= 10_000_000
+        assert states["maxItems"] >= schema["properties"]["spec"]["properties"]["containers"]["maxItems"]

@@ -175,6 +175,6 @@ def evaluate(expression: str, data: Mapping[str, Any]) -> bool:
 def transition_refused(schema: Json, old: Json, new: Json) -> str:
     """The message of the first rule of an object's own level that an update breaks, "" where none is."""
     for rule in schema.get("x-kubernetes-validations", ()):
-        if not evaluate(rule["rule"], {"self": new, "oldSelf": old}):
+        if "oldSelf" in rule["rule"] and not evaluate(rule["rule"], {"self": new, "oldSelf": old}):
             return str(rule["message"])
     return ""
