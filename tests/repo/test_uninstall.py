@@ -1,4 +1,4 @@
-"""The uninstall: whatever is active, nothing stays unready or half deleted; against the local API server, no manager."""
+"""The uninstall: whatever is active, nothing stays unready or half deleted. Against the local API server, no manager."""
 
 import asyncio
 import json
