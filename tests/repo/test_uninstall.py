@@ -1,4 +1,4 @@
-"""The uninstall: whatever is active, nothing stays unready or half deleted. Against the local API server, no manager."""
+"""The uninstall: whatever is active, nothing stays unready or half deleted; no manager runs here."""
 
 import asyncio
 import json
