@@ -1,8 +1,9 @@
 # syntax=docker/dockerfile:1
-# Two stages: wheels are built with all tools at hand, then installed where there are none.
+# Two stages: everything is installed with all tools at hand, then copied to where there are none.
 #   docker build -t crrd:0.1.0 .
 #   docker build --build-arg BASE_IMAGE=my-python:3.12 --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) -t crrd .
-# Nothing but the package index is reached. The local node of `crrd demo` stays outside, see .dockerignore.
+# Nothing but the package index is reached, and nothing but what locks/ names by hash is taken from it (`make lock`
+# renews them). The local node of `crrd demo` stays outside, see .dockerignore.
 ARG BASE_IMAGE=python:3.13-slim
 
 FROM ${BASE_IMAGE} AS build
@@ -10,21 +11,27 @@ FROM ${BASE_IMAGE} AS build
 ARG SOURCE_DATE_EPOCH=1767225600
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
+COPY locks locks
+# Of the Kubernetes client only kubeconfig files are read, which needs neither its second half for asyncio, 41 MB, nor
+# compiled modules: in a cluster it is not imported. All else is compiled here: a read-only root takes no .pyc.
+RUN pip install --no-cache-dir --require-hashes -r locks/build.txt \
+    && pip install --no-cache-dir --no-compile --ignore-installed --require-hashes --prefix /install -r locks/image.txt \
+    && rm -r /install/lib/python*/site-packages/kubernetes/aio
 COPY pyproject.toml README.md LICENSE ./
 COPY daemon daemon
 COPY cri_stubs cri_stubs
-RUN pip wheel --no-cache-dir --wheel-dir /wheels .
+RUN pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /wheels . \
+    && pip install --no-compile --no-deps --no-index --prefix /install /wheels/*.whl \
+    && python -m compileall -q --invalidation-mode unchecked-hash -x /kubernetes/ /install
 
 FROM ${BASE_IMAGE}
 LABEL org.opencontainers.image.title="crrd" \
       org.opencontainers.image.description="Restarts single containers of running Kubernetes pods in place, on request" \
       org.opencontainers.image.licenses="Apache-2.0"
-# One arena and prompt trimming keep the daemon small; a read-only root takes no .pyc.
+# One arena and prompt trimming keep the daemon small.
 ENV MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=131072 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir --no-index --find-links /wheels --root-user-action ignore crrd \
-    && rm -rf /wheels \
-    && pip uninstall --yes --root-user-action ignore pip
+RUN pip uninstall --yes --root-user-action ignore pip
+COPY --from=build /install /usr/local
 # The manager runs as this user. The node daemon's manifest says root, which owns the CRI socket, and why.
 USER 65532:65532
 ENTRYPOINT ["crrd"]

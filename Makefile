@@ -6,10 +6,10 @@ READY := $(VENV)/.ready
 PURE := daemon/core/*,daemon/kubelet/*
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format stubs bench mutants pictures runtime clean
+.PHONY: help demo test lint format stubs bench mutants pictures lock install-manifests runtime clean
 
 help: ## Show what there is to make
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
 $(READY): pyproject.toml
 	@test -x $(BIN)/python || { echo "setting up: a virtual environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
@@ -48,6 +48,25 @@ mutants: $(READY) ## Count which small wrongs in the core and the node the fast 
 
 pictures: $(READY) runtime ## Draw docs/monitoring.png from a run on real containerd, with a real Prometheus
 	$(BIN)/python -m tests.tools.pictures
+
+# What the image is built from, for every Python and machine: exact versions, each file by its hash.
+LOCKED := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
+lock: $(READY) ## Renew locks: the versions of what the image is built from, with hashes
+	@mkdir -p locks
+	$(LOCKED) pyproject.toml --output-file locks/image.txt
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		| $(LOCKED) - --output-file locks/build.txt
+
+# Needs kubectl. Who applies the file needs nothing but kubectl either.
+VARIANT ?= default
+install-manifests: ## Write install.yaml: IMAGE=registry/crrd:tag, for other nodes VARIANT=overlays/k3s
+	@test -n "$(IMAGE)" || { echo "say which image: make install-manifests IMAGE=registry.example/crrd:0.1.0" >&2; exit 2; }
+	@kubectl kustomize manifests/$(VARIANT) > install.yaml.part
+	@sed 's|^\( *\)image: crrd:.*|\1image: $(IMAGE)|' install.yaml.part > install.yaml
+	@rm install.yaml.part
+	@grep -q 'image: $(IMAGE)$$' install.yaml || { rm install.yaml; echo "manifests/$(VARIANT) names no image of crrd" >&2; exit 1; }
+	@echo "install.yaml: kubectl apply -f install.yaml"
 
 # The only thing that is ever installed outside this folder, and only as root on Debian.
 runtime:

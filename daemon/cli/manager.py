@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--webhook-address",
         "where admission is served, over TLS",
         env="CRRD_WEBHOOK_ADDRESS",
-        default="0.0.0.0:9443",
+        default=":9443",
         metavar="HOST:PORT",
     )
     add_flag(

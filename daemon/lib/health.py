@@ -1,6 +1,7 @@
 """`/healthz` and `/readyz`: a check per loop, each named, and the small HTTP server that answers them."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -62,7 +63,7 @@ class Health:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, `:port` (every interface) or `[v6]:port`.
+    """`host:port`, `:port` (every interface, then the host is "") or `[v6]:port`.
 
     Raises:
         ConfigurationError: it is none of these.
@@ -70,7 +71,38 @@ def split_address(address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdigit() or int(port) > 65535:
         raise ConfigurationError(f"bind address {address!r} is not host:port, for example 127.0.0.1:9420")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - as asked for by leaving the host out
+    return host.strip("[]"), int(port)
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A TCP socket to listen on. Without a host, or with `::`, it takes IPv4 and IPv6, as far as the machine has them.
+
+    Kubelet probes the pod's first IP, which is of either family. asyncio would open a socket for each family, each with
+    a port of its own where port 0 is asked for.
+
+    Raises:
+        OSError: the address is not there, or taken.
+    """
+    every = host in ("", "::")
+    if every and not socket.has_dualstack_ipv6():
+        host, every = "0.0.0.0", False  # noqa: S104 - as asked for
+    family, kind, protocol, _, where = socket.getaddrinfo(host or "::", port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not every)
+        bound.bind(where)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def shown_address(bound: socket.socket) -> str:
+    """Where a socket listens, as `split_address` takes it."""
+    host, port = bound.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class StatusServer:
@@ -95,13 +127,13 @@ class StatusServer:
         """
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
+            bound = bound_socket(self._host, self._port)
+            await web.SockSite(self._runner, bound).start()
         except OSError as error:
             raise ConfigurationError(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror}; choose another with --bind-address"
             ) from error
-        host, port = self._runner.addresses[0][:2]
-        return f"{host}:{port}"
+        return shown_address(bound)
 
     async def stop(self) -> None:
         """Stop listening."""

@@ -18,6 +18,8 @@ RUNBOOKS = f"{REPOSITORY}/docs/operations.md"
 """The page that alerts link to; each alert has a heading of its name there."""
 
 FOLDER = Path(__file__).parent
+BY_HAND = ("rules/alerts.yaml", "rules/manager.yaml", "tests/rules.yaml")
+"""The files in which nothing but those links is written from here."""
 HERE = 'instance=~"$instance"'
 """What narrows a query to the chosen nodes."""
 WIDTH = 24
@@ -335,7 +337,7 @@ def linked(text: str) -> str:
 def files() -> dict[str, str]:
     """What is generated: file name -> text."""
     rule = yaml.safe_dump(prometheus_rule(), sort_keys=False, width=1000)
-    by_hand = {name: (FOLDER / name).read_text(encoding="utf-8") for name in ("rules/alerts.yaml", "tests/rules.yaml")}
+    by_hand = {name: (FOLDER / name).read_text(encoding="utf-8") for name in BY_HAND}
     return {
         "dashboard.json": json.dumps(dashboard(), indent=1) + "\n",
         "prometheusrule.yaml": linked(f"# Made of rules/*.yaml by generate.py.\n{rule}"),

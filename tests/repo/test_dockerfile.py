@@ -1,17 +1,23 @@
-"""What can be checked of the image without an engine: its stages, and that the wheel alone is enough to run."""
+"""What can be checked of the image without an engine: its stages, its locks, and that what its steps install runs."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from fnmatch import fnmatch
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from daemon import __version__
+from tests.support.manifests import needs_kubectl, rendered
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,15 +38,44 @@ def test_two_stages_from_one_base_that_can_be_chosen() -> None:
     assert default.endswith("-slim")
 
 
-def test_the_last_stage_installs_wheels_offline_and_is_not_root() -> None:
-    last = instructions()[max(i for i, (name, _) in enumerate(instructions()) if name == "FROM") :]
-    (install,) = [rest for name, rest in last if name == "RUN"]
-    assert "--no-index" in install
-    assert "pip uninstall" in install
-    user = next(rest for name, rest in last if name == "USER")
+def stage(last: bool) -> list[tuple[str, str]]:
+    begins = max(i for i, (name, _) in enumerate(instructions()) if name == "FROM")
+    return instructions()[begins:] if last else instructions()[:begins]
+
+
+def test_the_last_stage_only_takes_over_what_is_installed_and_is_not_root() -> None:
+    (run,) = [rest for name, rest in stage(last=True) if name == "RUN"]
+    assert run.startswith("pip uninstall")
+    assert [rest for name, rest in stage(last=True) if name == "COPY"] == ["--from=build /install /usr/local"]
+    user = next(rest for name, rest in stage(last=True) if name == "USER")
     assert user.split(":")[0].isdigit()
     assert user.split(":")[0] != "0"
-    assert ("ENTRYPOINT", '["crrd"]') in last
+    assert ("ENTRYPOINT", '["crrd"]') in stage(last=True)
+
+
+def test_whatever_comes_from_the_index_is_pinned_by_hash() -> None:
+    for name, rest in instructions():
+        for command in rest.split("&&") if name == "RUN" else ():
+            if "pip install" in command or "pip wheel" in command:
+                assert ("--require-hashes" in command) != ("--no-index" in command), command
+
+
+@pytest.mark.parametrize("lock", ["image", "build"])
+def test_the_locks_are_of_what_the_project_needs(lock: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = project["project"]["dependencies"] if lock == "image" else project["build-system"]["requires"]
+    text = (ROOT / "locks" / f"{lock}.txt").read_text(encoding="utf-8").replace("\\\n", "")
+    entries = [line for line in text.splitlines() if line and not line.startswith("#")]
+    pinned = {}
+    for entry in entries:
+        version, *hashes = entry.partition(" --hash=")[0], *re.findall(r"--hash=sha256:[0-9a-f]{64}", entry)
+        assert hashes, entry
+        found = Requirement(version)
+        (exactly,) = found.specifier
+        assert exactly.operator == "=="
+        pinned[canonicalize_name(found.name)] = exactly.version
+    for each in map(Requirement, wanted):
+        assert pinned[canonicalize_name(each.name)] in each.specifier, "run: make lock"
 
 
 def ignored(path: str) -> bool:
@@ -70,7 +105,13 @@ def copied() -> list[Path]:
 
 def test_the_daemons_are_copied_and_the_local_node_is_not() -> None:
     files = {str(file) for file in copied()}
-    assert {"pyproject.toml", "daemon/node/daemon.py", "daemon/cli/demo.py", "cri_stubs/api_pb2.py"} <= files
+    assert {
+        "pyproject.toml",
+        "locks/image.txt",
+        "daemon/node/daemon.py",
+        "daemon/cli/demo.py",
+        "cri_stubs/api_pb2.py",
+    } <= files
     assert not [file for file in files if "localnode" in file or "crd.yaml" in file or "__pycache__" in file]
 
 
@@ -94,31 +135,63 @@ def test_the_wheel_for_users_has_the_local_node_and_its_definition(tmp_path: Pat
     assert not [name for name in names if name.startswith(("manifests", "tests"))]
 
 
-@pytest.mark.timeout(300)
-def test_the_wheel_of_the_image_runs_in_an_empty_environment(tmp_path: Path) -> None:
+@pytest.mark.timeout(500)
+def test_what_the_image_gets_is_small_and_runs(tmp_path: Path) -> None:
     for file in copied():
         (tmp_path / "src" / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / file, tmp_path / "src" / file)
-    wheel = built(tmp_path / "src", tmp_path / "wheels")
+    build, last = tmp_path / "build", tmp_path / "last"
+    venv.create(build, with_pip=True)
+    venv.create(last)
+    settings = {"PATH": f"{build}/bin:/usr/bin:/bin", "SOURCE_DATE_EPOCH": "1767225600"}
+    for name, rest in stage(last=False):
+        if name == "RUN":
+            command = re.sub(r"(?<= )/(?=install|wheels)", f"{tmp_path}/", rest)
+            subprocess.run(command, shell=True, check=True, env=CLEAN | settings, cwd=tmp_path / "src", timeout=300)
+    sizes = [file.lstat().st_size for file in (tmp_path / "install").rglob("*") if file.is_file()]
+    assert sum(sizes) <= 130 * 10**6
+    (wheel,) = (tmp_path / "wheels").iterdir()
     assert not [name for name in ZipFile(wheel).namelist() if "localnode" in name or "crd.yaml" in name]
-    environment = tmp_path / "venv"
-    venv.create(environment)
-    python = environment / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile", str(wheel)]
-    subprocess.run(pip, check=True, env=CLEAN, timeout=280)
+    shutil.copytree(tmp_path / "install", last, dirs_exist_ok=True)
+    python = str(last / "bin" / "python")
 
     def crrd(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [str(environment / "bin" / "crrd"), *words]
+        command = [python, str(last / "bin" / "crrd"), *words]
         return subprocess.run(command, check=False, capture_output=True, text=True, env=CLEAN, cwd=tmp_path)
 
     assert crrd("--version").stdout.strip() == f"crrd {__version__}"
+    modules = "daemon.node.daemon, daemon.manager.daemon, kubernetes.client, kubernetes.config.kube_config"
+    subprocess.run([python, "-c", f"import {modules}"], check=True, env=CLEAN, cwd=tmp_path)
     for command in ("node", "manager"):
         assert "--kubeconfig" in crrd(command, "--help").stdout
-        imported = [str(python), "-c", f"import daemon.{command}.daemon"]
-        subprocess.run(imported, check=True, env=CLEAN, cwd=tmp_path)
     demo = crrd("demo")
     assert demo.returncode == 2
     assert demo.stdout == ""
     (line,) = demo.stderr.splitlines()
     assert line.startswith("crrd demo: the local node is not here (No module named 'daemon.localnode')")
     assert line.endswith("pip install 'crrd[demo]'")
+
+
+@needs_kubectl
+def test_a_release_is_one_file(tmp_path: Path) -> None:
+    for name in ("Makefile", "manifests"):
+        (tmp_path / name).symlink_to(ROOT / name)
+
+    def made(*words: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "install-manifests", *words]
+        return subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+
+    for variant in ("default", "overlays/k3s", "overlays/beside-openkruise"):
+        assert made("IMAGE=registry.example:5000/team/crrd:9", f"VARIANT={variant}").returncode == 0
+        objects = list(yaml.safe_load_all((tmp_path / "install.yaml").read_text(encoding="utf-8")))
+        assert [each["metadata"]["name"] for each in objects] == [
+            each["metadata"]["name"] for each in rendered(variant)
+        ]
+        workloads = [each for each in objects if each["kind"] in ("DaemonSet", "Deployment")]
+        images = {one["spec"]["template"]["spec"]["containers"][0]["image"] for one in workloads}
+        assert images == {"registry.example:5000/team/crrd:9"}
+    without = made()
+    assert without.returncode == 2
+    assert without.stderr.startswith("say which image: make install-manifests IMAGE=")
+    assert made("IMAGE=x", "VARIANT=base").returncode == 2
+    assert not (tmp_path / "install.yaml").exists()

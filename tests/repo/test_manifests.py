@@ -1,41 +1,31 @@
 """The manifests render, fit Kubernetes' published schemas, and say what the code needs."""
 
-import shutil
-import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from daemon.cli.main import build_parser
 from daemon.cli.manager import manager_config
 from daemon.core.api import types as model
 from daemon.kube.leader import LEASE_NAME
+from tests.support import manifests
+from tests.support.manifests import needs_kubectl, rendered
 
-MANIFESTS = Path(__file__).parents[2] / "manifests"
-RENDERED = ["base", "default", "overlays/containerd", "overlays/crio", "overlays/k3s", "overlays/beside-openkruise"]
+PARTS = ["base", "node", "manager"]
+RENDERED = [*PARTS, "default", *(f"overlays/{name}" for name in ("containerd", "crio", "k3s", "host-network"))]
+RENDERED += ["overlays/beside-openkruise"]
 KUBERNETES = "1.36"
 NO_SCHEMA = {"CustomResourceDefinition"}
 """Too recursive for the published schemas; a real API server takes it in the end-to-end tests."""
 
 Json = dict[str, Any]
-pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to render manifests")
-
-
-@cache
-def rendered(folder: str) -> list[Json]:
-    result = subprocess.run(
-        ["kubectl", "kustomize", str(MANIFESTS / folder)], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return [found for found in yaml.safe_load_all(result.stdout) if found]
+pytestmark = needs_kubectl
 
 
 def one(folder: str, kind: str, name: str) -> Json:
-    return next(each for each in rendered(folder) if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return manifests.one(rendered(folder), kind, name)
 
 
 @pytest.mark.parametrize("folder", RENDERED)
@@ -43,6 +33,71 @@ def test_renders_and_fits_the_published_schemas(folder: str) -> None:
     for found in rendered(folder):
         if found["kind"] not in NO_SCHEMA:
             kubernetes_validate.validate(found, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("folder", [*PARTS, "overlays/beside-openkruise"])
+def test_in_another_namespace_nothing_of_ours_stays_behind(folder: str) -> None:
+    for found in rendered(folder, "elsewhere"):
+        assert found["metadata"].get("namespace", "elsewhere") == "elsewhere"
+        own = [subject for subject in found.get("subjects", ()) if subject["name"].startswith("crrd-")]
+        assert {subject["namespace"] for subject in own} <= {"elsewhere"}
+        services = [webhook["clientConfig"]["service"] for webhook in found.get("webhooks", ())]
+        assert {service["namespace"] for service in services} <= {"elsewhere"}
+
+
+def test_every_overlay_is_rendered_here() -> None:
+    folders = {f"overlays/{folder.name}" for folder in (manifests.MANIFESTS / "overlays").iterdir()}
+    assert folders - {"overlays/monitoring-beside-openkruise"} == {each for each in RENDERED if "overlays" in each}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("DaemonSet", "crrd-node"), ("Deployment", "crrd-manager")])
+def test_a_quota_lets_critical_pods_into_their_namespace(kind: str, name: str) -> None:
+    workload = one("default", kind, name)
+    quotas = [each for each in rendered("default") if each["kind"] == "ResourceQuota"]
+    (quota,) = [each for each in quotas if each["metadata"]["namespace"] == workload["metadata"]["namespace"]]
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    wanted = workload["spec"]["template"]["spec"]["priorityClassName"]
+    assert scope == {"scopeName": "PriorityClass", "operator": "In", "values": [wanted]}
+    assert int(quota["spec"]["hard"]["pods"]) > workload["spec"].get("replicas", 100_000)
+
+
+def test_a_replica_that_does_not_get_ready_holds_up_no_drain() -> None:
+    budget = one("default", "PodDisruptionBudget", "crrd-manager")["spec"]
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    assert budget["minAvailable"] < one("default", "Deployment", "crrd-manager")["spec"]["replicas"]
+
+
+def test_on_the_nodes_network_the_managers_ports_are_its_own() -> None:
+    folder = "overlays/host-network"
+    manager, node = (
+        one(folder, kind, name)["spec"]["template"]["spec"]
+        for kind, name in (("Deployment", "crrd-manager"), ("DaemonSet", "crrd-node"))
+    )
+    assert manager["hostNetwork"] is node["hostNetwork"] is True
+    ports, taken = (
+        {port["name"]: port["containerPort"] for port in each["containers"][0]["ports"]} for each in (manager, node)
+    )
+    assert ports.keys() == {"http", "webhook"}
+    assert not set(ports.values()) & set(taken.values())
+    environment = {each["name"]: each.get("value") for each in manager["containers"][0]["env"]}
+    assert environment["CRRD_BIND_ADDRESS"] == f":{ports['http']}"
+    level = "pod-security.kubernetes.io/enforce"
+    assert one(folder, "Namespace", "crrd-system")["metadata"]["labels"][level] == "privileged"
+
+
+def test_kubernetes_own_roles_take_up_the_rights_to_requests() -> None:
+    roles = [each for each in rendered("default") if each["kind"] == "ClusterRole"]
+
+    def aggregated(to: str) -> set[tuple[str, str]]:
+        label = f"rbac.authorization.k8s.io/aggregate-to-{to}"
+        found = [rule for role in roles if role["metadata"]["labels"].get(label) == "true" for rule in role["rules"]]
+        return {(verb, resource) for rule in found for verb in rule["verbs"] for resource in rule["resources"]}
+
+    plain, status = model.PLURAL, f"{model.PLURAL}/status"
+    seen = {(verb, resource) for verb in ("get", "list", "watch") for resource in (plain, status)}
+    assert aggregated("view") == seen
+    writes = {(verb, plain) for verb in ("create", "update", "patch", "delete", "deletecollection")}
+    assert aggregated("edit") == aggregated("admin") == seen | writes
 
 
 def test_beside_openkruise_there_is_the_node_daemon_alone() -> None:
@@ -97,14 +152,6 @@ def test_the_node_daemon_may_do_four_things() -> None:
         ("pods", "watch"),
         ("events", "create"),
     }
-
-
-def test_the_policy_is_about_the_daemons_own_service_account_and_label() -> None:
-    account = one("default", "ServiceAccount", "crrd-node")["metadata"]
-    text = yaml.safe_dump(one("default", "ValidatingAdmissionPolicy", "crrd-node"), width=10_000)
-    assert f"system:serviceaccount:{account['namespace']}:{account['name']}" in text
-    assert model.LABEL_NODE_NAME in text
-    assert model.ANNOTATION_PINNED in text
 
 
 def test_the_managers_defaults_are_the_names_in_the_manifests() -> None:

@@ -18,12 +18,18 @@ from prometheus_client import CollectorRegistry
 from daemon.lib.metrics import new_registry
 from daemon.manager.metrics import ManagerMetrics
 from daemon.node.metrics import NodeMetrics, NodeState, WatchState
+from tests.support.manifests import needs_kubectl, one, rendered
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "manifests" / "monitoring"
 RULES = sorted((MONITORING / "rules").glob("*.yaml"))
 CASES = MONITORING / "tests" / "rules.yaml"
-FOREIGN = {"up", "kube_pod_container_status_restarts_total"}
+FOREIGN = {
+    "up",
+    "kube_pod_container_status_restarts_total",
+    "kube_daemonset_status_desired_number_scheduled",
+    "kube_daemonset_status_current_number_scheduled",
+}
 """Metrics of Prometheus itself and of kube-state-metrics."""
 NOT_ALWAYS = {"crrd_kubelet_hash_mismatch_containers"}
 """Metrics that a daemon has only when it is asked to look."""
@@ -93,7 +99,7 @@ def generate() -> ModuleType:
 
 def test_what_is_committed_is_what_is_generated(generate: ModuleType) -> None:
     files: Mapping[str, str] = generate.files()
-    assert set(files) == {"dashboard.json", "prometheusrule.yaml", "rules/alerts.yaml", "tests/rules.yaml"}
+    assert set(files) == {"dashboard.json", "prometheusrule.yaml", *generate.BY_HAND}
     for name, text in files.items():
         assert (MONITORING / name).read_text(encoding="utf-8") == text, "run: python manifests/monitoring/generate.py"
 
@@ -175,16 +181,29 @@ def test_every_metric_of_ours_is_shown_or_alerted_on(exposed: set[str]) -> None:
     assert unused == {"crrd_runtime_info", "crrd_last_list_timestamp_seconds", "crrd_api_call_duration_seconds"}
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to render manifests")
+@needs_kubectl
 def test_the_folder_renders() -> None:
-    result = subprocess.run(
-        ["kubectl", "kustomize", MONITORING], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert result.returncode == 0, result.stderr
-    found = {each["kind"]: each for each in yaml.safe_load_all(result.stdout)}
+    found = {each["kind"]: each for each in rendered("monitoring")}
     assert found.keys() == {"ConfigMap", "PodMonitor", "PrometheusRule"}
     assert found["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert json.loads(found["ConfigMap"]["data"]["crrd.json"])["uid"] == "crrd"
+
+
+@needs_kubectl
+def test_beside_openkruise_nothing_is_said_of_a_manager() -> None:
+    objects = rendered("overlays/monitoring-beside-openkruise")
+    assert {(each["kind"], each["metadata"]["name"], each["metadata"]["namespace"]) for each in objects} == {
+        ("ConfigMap", "crrd-dashboard", "crrd-node"),
+        ("PodMonitor", "crrd-node", "crrd-node"),
+        ("PrometheusRule", "crrd", "crrd-node"),
+    }
+    groups = one(objects, "PrometheusRule", "crrd")["spec"]["groups"]
+    whole = one(rendered("monitoring"), "PrometheusRule", "crrd")["spec"]["groups"]
+    assert groups == [group for group in whole if group["name"] != "crrd.manager"]
+    assert len(groups) == len(whole) - 1
+    assert not [
+        rule for group in groups for rule in group["rules"] if "manager" in rule["expr"] or "leader" in rule["expr"]
+    ]
 
 
 def test_what_is_scraped_are_ports_that_there_are() -> None:

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from daemon.core.api.types import API_VERSION, KIND
 from daemon.lib.errors import ConfigurationError
-from daemon.lib.health import Health, split_address
+from daemon.lib.health import Health, bound_socket, shown_address, split_address
 from daemon.lib.heartbeat import Heartbeat
 from daemon.manager.certificates.tls import ServingTls
 from daemon.manager.webhook.handler import AdmissionHandler, Answer, PodReader, Refusal
@@ -167,8 +167,7 @@ class WebhookServer:
         try:
             self._listener = await loop.create_server(
                 server,
-                self._host,
-                self._port,
+                sock=bound_socket(self._host, self._port),
                 ssl=self._tls.context,
                 ssl_handshake_timeout=self._limits.handshake_seconds,
                 backlog=256,
@@ -177,8 +176,7 @@ class WebhookServer:
             raise ConfigurationError(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror}; choose another address for the webhook"
             ) from error
-        host, port = self._listener.sockets[0].getsockname()[:2]
-        return f"{host}:{port}"
+        return shown_address(self._listener.sockets[0])
 
     async def drain(self) -> None:
         """End without losing a call: unready first, then nothing new, then what is in flight; returns when closed."""

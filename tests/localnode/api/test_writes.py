@@ -54,6 +54,18 @@ async def test_status_and_object_are_written_apart(api: Api) -> None:
     assert "status" not in gone.body
 
 
+async def test_rules_about_what_was_before_are_held_against_status(api: Api) -> None:
+    await api.post(CRRS, crr())
+    done = {"phase": "Completed", "containerRecreateStates": [{"name": "app", "phase": "Failed"}]}
+    assert (await api.patch(CRRS + "/r/status", {"status": done})).status == 200
+    for status in ({"phase": "Recreating"}, {"containerRecreateStates": None}, None):
+        reply = await api.patch(CRRS + "/r/status", {"status": status})
+        assert reply.status == 422
+        assert "Completed is final" in reply.body["message"] or "a state never leaves" in reply.body["message"]
+    assert (await api.patch(CRRS + "/r/status", {"status": {"message": "late"}})).status == 200
+    assert (await api.patch(CRRS + "/r", {"metadata": {"labels": {"a": "b"}}})).status == 200
+
+
 async def test_status_is_checked_against_the_schema(api: Api) -> None:
     await api.post(CRRS, crr())
     reply = await api.patch(CRRS + "/r/status", {"status": {"completionTime": "soon", "message": 1}})

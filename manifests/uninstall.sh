@@ -1,0 +1,98 @@
+#!/bin/sh
+# Takes crrd out of a cluster, whatever is active: requests first, then what was installed, the CRD with it.
+#   sh manifests/uninstall.sh -k manifests/default      what you installed with: -k FOLDER or -f install.yaml
+#   sh manifests/uninstall.sh                           only ends all requests and releases their pods
+# It also mends an uninstall that hangs, because the manager went before it had released what it held: run it again.
+# Needs kubectl, and the rights that installing needs; nothing of crrd has to run.
+set -eu
+
+RESOURCE=containerrecreaterequests.apps.kruise.io
+FINALIZER=crr.apps.kruise.io/unready-acquired
+TAB=$(printf '\t')
+# namespace, name, version and message of pods that somebody holds unready.
+PODS='{{range .items}}{{$pod := .metadata}}{{with .status}}{{range .conditions}}{{if eq .type "KruisePodReady"}}'\
+'{{with .message}}{{$pod.namespace}}{{"\t"}}{{$pod.name}}{{"\t"}}{{$pod.resourceVersion}}{{"\t"}}{{.}}{{"\n"}}{{end}}'\
+'{{end}}{{end}}{{end}}{{end}}'
+# namespace, name, version and finalizers of all requests.
+REQUESTS='{{range .items}}{{with .metadata}}{{.namespace}}{{"\t"}}{{.name}}{{"\t"}}{{.resourceVersion}}{{"\t"}}'\
+'{{range .finalizers}}"{{.}}",{{end}}{{"\n"}}{{end}}{{end}}'
+
+if kubectl get mutatingwebhookconfiguration kruise-mutating-webhook-configuration >/dev/null 2>&1; then
+  echo "OpenKruise is here: its manager ends requests, and needs its CRD." >&2
+  echo "kubectl delete -k manifests/overlays/beside-openkruise is safe at any time." >&2
+  exit 2
+fi
+
+defined() {
+  test -n "$(kubectl get crd "$RESOURCE" --ignore-not-found -o name)"
+}
+
+# Pods that a request holds unready; "" where there are none.
+held_pods() {
+  all=$(kubectl get pods -A -o go-template="$PODS")
+  printf '%s\n' "$all" | grep '"userAgent":"ContainerRecreateRequest"' || :
+}
+
+requests() {
+  if defined; then kubectl get "$RESOURCE" -A -o go-template="$REQUESTS"; fi
+}
+
+# Takes the requests from the reasons to be unready; those of others stay. Bound to the version that was read: what has
+# changed since is refused, and read again in the next round.
+release_pods() {
+  while IFS="$TAB" read -r namespace name version message; do
+    test -n "$name" || continue
+    rest=$(printf '%s' "$message" | sed -e 's/{"userAgent":"ContainerRecreateRequest","key":"[^"]*"}//g' \
+      -e 's/,,*/,/g' -e 's/\[,/[/' -e 's/,\]/]/' -e 's/\\/\\\\/g' -e 's/"/\\"/g')
+    status=False
+    if test "$rest" = "[]"; then status=True rest=; fi
+    condition="{\"type\":\"KruisePodReady\",\"status\":\"$status\",\"message\":\"$rest\"}"
+    echo "releasing pod $namespace/$name"
+    kubectl patch pod -n "$namespace" "$name" --subresource=status -o name \
+      -p "{\"metadata\":{\"resourceVersion\":\"$version\"},\"status\":{\"conditions\":[$condition]}}" >/dev/null || :
+  done
+}
+
+release_requests() {
+  while IFS="$TAB" read -r namespace name version finalizers; do
+    test -n "$name" || continue
+    case "$finalizers" in *"\"$FINALIZER\","*) ;; *) continue ;; esac
+    rest=$(printf '%s' "$finalizers" | sed -e "s|\"$FINALIZER\",||" -e 's/,$//')
+    echo "releasing request $namespace/$name"
+    kubectl patch "$RESOURCE" -n "$namespace" "$name" --type=merge -o name \
+      -p "{\"metadata\":{\"resourceVersion\":\"$version\",\"finalizers\":[$rest]}}" >/dev/null || :
+  done
+}
+
+if defined; then kubectl delete "$RESOURCE" --all -A --wait=false; fi
+# A manager that runs releases better than this script: it knows who else holds a pod.
+tries=0
+while test "$tries" -lt 30 && test -n "$(requests)" && test -n "$(kubectl get pods -A -l app=crrd-manager -o name)"; do
+  sleep 1
+  tries=$((tries + 1))
+done
+if test $# -gt 0; then kubectl delete --ignore-not-found --wait=false "$@"; fi
+
+tries=0
+while test "$tries" -lt 60; do
+  # Requests go while their pods are still told apart from pods that others hold: first pods, then finalizers.
+  held=$(held_pods)
+  found=$(requests)
+  if test -z "$held" && test -z "$found"; then
+    if test $# -eq 0 || ! defined; then
+      echo "done: no request is left, and no pod is held unready for one"
+      exit 0
+    fi
+  fi
+  release_pods <<EOF
+$held
+EOF
+  release_requests <<EOF
+$found
+EOF
+  tries=$((tries + 1))
+  sleep 1
+done
+echo "not everything could be released; what is left:" >&2
+printf '%s\n' "$(held_pods)" "$(requests)" >&2
+exit 1

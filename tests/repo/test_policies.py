@@ -1,0 +1,346 @@
+"""Who may write what: the policies' and the CRD's rules on the rendered objects, as a table of (who, what, allowed)."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from daemon.core.api import types as model
+from tests.support.manifests import needs_kubectl, one, rendered
+from tests.support.policies import Rules, Who, Write, transition_refused
+
+pytestmark = needs_kubectl
+Json = dict[str, Any]
+Change = Callable[[Json], None]
+
+USER, ROOT = Who("jane"), Who("root", ("system:masters",))
+ROBOT = Who.service_account("kube-system", "generic-garbage-collector")
+KRUISE = Who.service_account("kruise-system", "kruise-manager")
+WORLDS = {
+    "default": ("default", ""),
+    "node elsewhere": ("node", "elsewhere"),
+    "manager elsewhere": ("manager", "there"),
+    "beside": ("overlays/beside-openkruise", ""),
+    "beside elsewhere": ("overlays/beside-openkruise", "elsewhere"),
+}
+"""Name -> a folder, and the namespace that an overlay gives it."""
+
+
+def rules_of(world: str) -> Rules:
+    """A part that is rendered elsewhere comes with the other part as it is."""
+    folder, namespace = WORLDS[world]
+    objects = rendered(folder, namespace)
+    if world == "node elsewhere":
+        objects = objects + rendered("manager")
+    if world == "manager elsewhere":
+        objects = objects + rendered("node")
+    return Rules(objects)
+
+
+def node(world: str, name: str = "worker-1") -> Who:
+    return Who.service_account(
+        "elsewhere" if "elsewhere" in world and "manager" not in world else "crrd-node", "crrd-node", name
+    )
+
+
+def manager(world: str) -> Who:
+    if "beside" in world:
+        return KRUISE
+    return Who.service_account("there" if world == "manager elsewhere" else "crrd-system", "crrd-manager")
+
+
+def request() -> Json:
+    return {
+        "apiVersion": model.API_VERSION,
+        "kind": model.KIND,
+        "metadata": {
+            "name": "one",
+            "namespace": "shop",
+            "labels": {model.LABEL_NODE_NAME: "worker-1", model.LABEL_ACTIVE: "true"},
+            "annotations": {model.ANNOTATION_REQUESTED_BY: "jane"},
+            "finalizers": [model.FINALIZER],
+        },
+        "spec": {"podName": "web", "containers": [{"name": "app"}]},
+        "status": {"phase": "Recreating"},
+    }
+
+
+def changed(change: Change) -> Json:
+    found = request()
+    change(found)
+    return found
+
+
+def updated(change: Change, subresource: str = "", old: Json | None = None) -> Write:
+    old = request() if old is None else old
+    new = copy.deepcopy(old)
+    change(new)
+    return Write(old, new, subresource)
+
+
+def annotated(name: str, value: str = "x") -> Change:
+    return lambda found: found["metadata"]["annotations"].update({name: value})
+
+
+def without(part: str, name: str) -> Change:
+    return lambda found: found["metadata"][part].pop(name)
+
+
+def completed(found: Json) -> None:
+    found["status"] = {"phase": "Completed"}
+
+
+def no_finalizer(found: Json) -> None:
+    found["metadata"]["finalizers"] = []
+
+
+def labelled(found: Json) -> None:
+    found["metadata"]["labels"]["team"] = "blue"
+
+
+def other_spec(found: Json) -> None:
+    found["spec"]["podName"] = "db"
+
+
+def created(change: Change) -> Write:
+    new = request()
+    change(new)
+    return Write(None, new)
+
+
+PINNED, MARK, BY = model.ANNOTATION_PINNED, model.ANNOTATION_UNREADY_ACQUIRED, model.ANNOTATION_REQUESTED_BY
+WRITES: dict[str, tuple[Write, str]] = {
+    "status": (updated(completed, "status"), "node manager root"),
+    "pin": (updated(annotated(PINNED)), "node root"),
+    "pin taken off": (updated(without("annotations", PINNED), old=changed(annotated(PINNED))), "node root"),
+    "mark": (updated(annotated(MARK)), "manager root"),
+    "other name": (updated(annotated(BY, "joe")), "manager root"),
+    "name taken off": (updated(without("annotations", BY)), "manager root"),
+    "active taken off": (updated(without("labels", model.LABEL_ACTIVE)), "manager root"),
+    "finalizer taken off": (updated(no_finalizer), "manager user robot root"),
+    "own label": (updated(labelled), "manager user robot root"),
+    "own annotation": (updated(annotated("team")), "manager user robot root"),
+    "other spec": (updated(other_spec), "manager user robot root"),  # the CRD's own rule and admission refuse it
+    "nothing": (updated(lambda _: None), "node manager user robot root"),
+    "create": (created(lambda _: None), "manager user root"),  # says that jane asked for it
+    "create without a name": (created(without("annotations", BY)), "manager user robot root"),
+    "create with a pin": (created(annotated(PINNED)), "root"),
+    "create with a mark": (created(annotated(MARK)), "manager root"),
+    "create in another's name": (created(annotated(BY, "joe")), "manager root"),
+}
+"""What is written -> who may, of everybody who has the plain right to update requests."""
+
+
+def those(allowed: str) -> set[str]:
+    """Whoever takes the daemon's name in a namespace of their own may what any other robot may."""
+    return set(allowed.split()) | ({"another namespace's"} if "robot" in allowed else set())
+
+
+def everybody(world: str) -> dict[str, Who]:
+    """Who writes, by the names that the tables use; nobody's plain rights differ."""
+    return {
+        "node": node(world),
+        "other node": node(world, "worker-2"),
+        "unbound node": node(world, ""),
+        "manager": manager(world),
+        "user": USER,
+        "robot": ROBOT,
+        "root": ROOT,
+        "another namespace's": Who.service_account("shop", "crrd-node", "worker-1"),
+    }
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("what", WRITES)
+def test_who_may_write_what_of_a_request(world: str, what: str) -> None:
+    write, allowed = WRITES[what]
+    rules = rules_of(world)
+    may = {name for name, who in everybody(world).items() if not rules.refused(who, write)}
+    assert may == those(allowed)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_node_daemon_keeps_to_its_own_requests(world: str) -> None:
+    rules = rules_of(world)
+    write = updated(completed, "status")
+    assert rules.refused(node(world), write) == ""
+    assert rules.refused(node(world, "worker-2"), write) == "the request is another node's"
+    assert rules.refused(node(world, ""), write) == "the token of the node daemon is not bound to a node"
+    for change in (labelled, no_finalizer, annotated(BY, "joe"), annotated("team"), other_spec):
+        assert rules.refused(node(world), updated(change)).startswith("the node daemon may not change") or (
+            "no annotation but" in rules.refused(node(world), updated(change))
+        )
+
+
+def pod() -> Json:
+    return {
+        "metadata": {"name": "web", "namespace": "shop", "labels": {"app": "web"}},
+        "spec": {"nodeName": "worker-1"},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": "KruisePodReady", "status": "True"},
+                {"type": "PodScheduled", "status": "True"},
+            ],
+        },
+    }
+
+
+def condition(name: str, status: str) -> Change:
+    def change(found: Json) -> None:
+        kept = [each for each in found["status"]["conditions"] if each["type"] != name]
+        found["status"]["conditions"] = [*kept, {"type": name, "status": status, "message": "m"}]
+
+    return change
+
+
+def both_conditions(found: Json) -> None:
+    condition("KruisePodReady", "False")(found)
+    condition("Ready", "False")(found)
+
+
+def no_condition(name: str) -> Change:
+    def change(found: Json) -> None:
+        found["status"]["conditions"] = [each for each in found["status"]["conditions"] if each["type"] != name]
+
+    return change
+
+
+def status(**fields: Any) -> Change:
+    return lambda found: found["status"].update(fields)
+
+
+POD_STATUS: dict[str, tuple[Change, bool]] = {
+    "unready": (condition("KruisePodReady", "False"), True),
+    "both": (both_conditions, True),
+    "condition taken off": (no_condition("KruisePodReady"), True),
+    "nothing": (lambda _: None, True),
+    "other IP": (status(podIP="10.6.6.6"), False),
+    "more IPs": (status(podIPs=[{"ip": "10.6.6.6"}]), False),
+    "other phase": (status(phase="Succeeded"), False),
+    "no phase": (lambda found: found["status"].pop("phase"), False),
+    "no status": (lambda found: found.pop("status"), False),
+    "no conditions": (status(conditions=[]), False),
+    "other condition": (condition("PodScheduled", "False"), False),
+    "new condition": (condition("Initialized", "False"), False),
+    "condition lost": (no_condition("PodScheduled"), False),
+    "label": (labelled, False),
+    "annotation": (lambda found: found["metadata"].update(annotations={"a": "b"}), False),
+    "finalizer": (lambda found: found["metadata"].update(finalizers=["a/b"]), False),
+}
+
+
+@pytest.mark.parametrize("world", ["default", "manager elsewhere"])
+@pytest.mark.parametrize("what", POD_STATUS)
+def test_the_manager_may_change_two_conditions_of_a_pod(world: str, what: str) -> None:
+    change, allowed = POD_STATUS[what]
+    new = pod()
+    change(new)
+    write = Write(pod(), new, "status", group="", resource="pods")
+    rules = rules_of(world)
+    assert bool(rules.refused(manager(world), write)) is not allowed
+    for who in (USER, ROOT, ROBOT, node(world), Who("system:node:worker-1", ("system:nodes",))):
+        assert rules.refused(who, write) == ""
+
+
+def test_a_role_in_one_namespace_makes_nobody_a_daemon() -> None:
+    everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    role: Json = {"kind": "Role", "metadata": {"name": "all", "namespace": "shop"}, "rules": [everything]}
+    binding: Json = {
+        "kind": "RoleBinding",
+        "metadata": {"name": "all", "namespace": "shop"},
+        "roleRef": {"kind": "Role", "name": "all"},
+        "subjects": [{"kind": "User", "name": "jane"}],
+    }
+    rules = Rules([*rendered("default"), role, binding])
+    assert rules.refused(USER, updated(completed, "status"))
+    for each in (role, binding):
+        each["kind"] = f"Cluster{each['kind']}"
+        each["metadata"].pop("namespace")
+    binding["roleRef"]["kind"] = "ClusterRole"
+    assert not rules.refused(USER, updated(completed, "status"))
+    assert not rules.refused(USER, updated(annotated(PINNED)))
+
+
+def ended(phase: str, *states: str, **fields: Any) -> Json:
+    """A request of which `states` are (name, phase) as text."""
+    found = [dict(zip(("name", "phase"), state.split(), strict=False)) for state in states]
+    return {**request(), "status": {"phase": phase, "containerRecreateStates": found, **fields}}
+
+
+AT = "2026-01-01T00:00:00Z"
+MOVES: dict[str, tuple[Json, Json, str]] = {
+    "begins": (request(), ended("Recreating", "app Recreating"), ""),
+    "ends": (ended("Recreating", "app Recreating"), ended("Completed", "app Succeeded", completionTime=AT), ""),
+    "fails one": (ended("Recreating", "app Pending"), ended("Recreating", "app Failed"), ""),
+    "more states": (ended("Recreating", "a Failed"), ended("Recreating", "a Failed", "b Pending"), ""),
+    "other order": (ended("Recreating", "a Failed", "b Pending"), ended("Recreating", "b Pending", "a Failed"), ""),
+    "message": (ended("Completed"), ended("Completed", message="late"), ""),
+    "time comes late": (ended("Completed"), ended("Completed", completionTime=AT), ""),
+    "open state goes": (ended("Recreating", "app Pending"), ended("Recreating"), ""),
+    "reopened": (ended("Completed"), ended("Recreating"), "Completed is final"),
+    "phase taken off": (ended("Completed"), {**request(), "status": {}}, "Completed is final"),
+    "status taken off": (ended("Completed"), {**request(), "status": None}, "Completed is final"),
+    "time moved": (
+        ended("Completed", completionTime=AT),
+        ended("Completed", completionTime="2027-01-01T00:00:00Z"),
+        "the completionTime of a Completed request stays",
+    ),
+    "time taken off": (
+        ended("Completed", completionTime=AT),
+        ended("Completed"),
+        "the completionTime of a Completed request stays",
+    ),
+    "state reopened": (
+        ended("Recreating", "a Pending", "app Succeeded"),
+        ended("Recreating", "a Pending", "app Recreating"),
+        "a state never leaves Succeeded or Failed",
+    ),
+    "state changed": (
+        ended("Recreating", "app Failed"),
+        ended("Recreating", "app Succeeded"),
+        "a state never leaves Succeeded or Failed",
+    ),
+    "state without its phase": (
+        ended("Recreating", "app Failed"),
+        ended("Recreating", "app"),
+        "a state never leaves Succeeded or Failed",
+    ),
+    "state taken off": (
+        ended("Recreating", "app Failed"),
+        ended("Recreating", "other Failed"),
+        "a state never leaves Succeeded or Failed",
+    ),
+    "all states taken off": (
+        ended("Recreating", "app Failed"),
+        {**request(), "status": {"phase": "Recreating"}},
+        "a state never leaves Succeeded or Failed",
+    ),
+}
+
+
+def schemas() -> list[Json]:
+    crd = one(rendered("default"), "CustomResourceDefinition", f"{model.PLURAL}.{model.GROUP}")
+    return [version["schema"]["openAPIV3Schema"] for version in crd["spec"]["versions"]]
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_what_has_ended_stays_ended(move: str) -> None:
+    old, new, message = MOVES[move]
+    new = {key: value for key, value in new.items() if value is not None}
+    for schema in schemas():
+        assert transition_refused(schema, old, new) == message
+
+
+def test_the_rules_stay_within_what_kubernetes_lets_them_cost() -> None:
+    # kube-apiserver estimates 10 million units at most for one rule. The dearest compares each state with each other
+    # one: two fields selected and compared each time, well below 50 units as long as names and phases are short.
+    for schema in schemas():
+        states = schema["properties"]["status"]["properties"]["containerRecreateStates"]
+        fields = states["items"]["properties"]
+        assert fields["name"]["maxLength"] + fields["phase"]["maxLength"] <= 100
+        assert states["maxItems"] ** 2 * 50 <= 10_000_000
+        assert states["maxItems"] >= schema["properties"]["spec"]["properties"]["containers"]["maxItems"]

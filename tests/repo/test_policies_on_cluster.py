@@ -1,0 +1,182 @@
+"""The tables of test_policies, asked of a real API server: the one that CRRD_TEST_KUBECONFIG names.
+
+Installs the CRD, the roles and the policies there, writes as other users (by impersonation, dry runs only), and takes
+all but the CRD away again. Not for a cluster that runs crrd's manager: its admission fills in what is written here.
+"""
+
+import copy
+import json
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from daemon.core.api import types as model
+from tests.repo.test_policies import MOVES, POD_STATUS, WRITES, everybody, manager, pod, request, those
+from tests.support.manifests import needs_kubectl, rendered
+from tests.support.policies import Who
+
+KUBECONFIG = os.environ.get("CRRD_TEST_KUBECONFIG", "")
+pytestmark = [
+    needs_kubectl,
+    pytest.mark.cluster,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        not KUBECONFIG, reason="CRRD_TEST_KUBECONFIG names no cluster: policies are evaluated, not asked"
+    ),
+]
+Json = dict[str, Any]
+INSTALLED = ("CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy")
+PATIENCE = 60.0
+"""Seconds in which an API server takes up a policy."""
+
+
+@dataclass
+class Server:
+    """kubectl on that cluster, in a namespace of the tests' own."""
+
+    folder: Path
+    namespace: str
+
+    def kubectl(self, *words: str, given: str = "", who: Who | None = None) -> tuple[int, str]:
+        command = ["kubectl", f"--kubeconfig={self._kubeconfig(who)}", *words]
+        result = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=60)
+        return result.returncode, result.stdout + result.stderr
+
+    def done(self, *words: str, given: str = "") -> str:
+        code, output = self.kubectl(*words, given=given)
+        assert code == 0, output
+        return output
+
+    def _kubeconfig(self, who: Who | None) -> str:
+        """The given file; with the fields that have the user impersonated, a copy of it."""
+        if who is None:
+            return KUBECONFIG
+        file = self.folder / f"{who.name.replace(':', '_')}-{who.node}"
+        if not file.exists():
+            config = json.loads(self.done("config", "view", "--raw", "--flatten", "--minify", "-o", "json"))
+            info = who.info()
+            config["users"][0]["user"] |= {
+                "as": info["username"],
+                "as-groups": [*info["groups"], "crrd-test"],
+                "as-user-extra": info.get("extra", {}),
+            }
+            file.write_text(json.dumps(config), encoding="utf-8")
+        return str(file)
+
+    def path(self, kind: str, name: str = "", subresource: str = "") -> str:
+        root = f"/apis/{model.API_VERSION}" if kind == model.PLURAL else "/api/v1"
+        parts = (root, "namespaces", self.namespace, kind, name, subresource)
+        return "/".join(part for part in parts if part)
+
+    def put(self, kind: str, body: Json, subresource: str = "", who: Who | None = None) -> tuple[int, str]:
+        """Replace the object by that name with what `body` says; as somebody else only to see what would become of it.
+
+        Returns kubectl's exit code and what it said.
+        """
+        name = body["metadata"]["name"]
+        live = json.loads(self.done("get", "--raw", self.path(kind, name)))
+        kept = {key: live["metadata"][key] for key in ("uid", "resourceVersion")}
+        whole = {**body, "metadata": {**body["metadata"], **kept, "namespace": self.namespace}}
+        dry = "" if who is None else "?dryRun=All"
+        return self.kubectl("replace", "--raw", self.path(kind, name, subresource) + dry, "-f", "-",
+                            given=json.dumps(whole), who=who)  # fmt: skip
+
+    def settle(self, kind: str, body: Json) -> None:
+        """Make the stored object what `body` says, whatever it was."""
+        self.kubectl("delete", "--raw", self.path(kind, body["metadata"]["name"]) + "?gracePeriodSeconds=0")
+        self.kubectl("patch", kind, "-n", self.namespace, body["metadata"]["name"], "--type=merge",
+                     "-p", '{"metadata":{"finalizers":null}}')  # fmt: skip
+        placed = {**body, "metadata": {**body["metadata"], "namespace": self.namespace}}
+        self.done("create", "--raw", self.path(kind), "-f", "-", given=json.dumps(placed))
+        code, output = self.put(kind, body, "status")
+        assert code == 0, output
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    found = Server(tmp_path_factory.mktemp("users"), f"crrd-test-{secrets.token_hex(3)}")
+    if found.kubectl("get", "mutatingwebhookconfiguration", "crrd")[0] == 0:
+        pytest.skip("the cluster runs crrd's admission, which fills in what the tables leave out")
+    kinds = (*INSTALLED, "ValidatingAdmissionPolicyBinding")
+    ours = [each for each in rendered("default") if each["kind"] in kinds]
+    rights = {"apiGroups": ["", model.GROUP], "resources": [model.PLURAL, f"{model.PLURAL}/status", "pods/status"]}
+    role = {"kind": "ClusterRole", "rules": [{**rights, "verbs": ["create", "update"]}]}
+    binding = {
+        "kind": "ClusterRoleBinding",
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": found.namespace},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "crrd-test"}],
+    }
+    common = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": found.namespace}}
+    plain = [common | role, common | binding]
+    removable = yaml.safe_dump_all([each for each in ours if each["kind"] != INSTALLED[0]] + plain)
+    found.done("create", "namespace", found.namespace)
+    try:
+        found.done("apply", "--server-side", "--force-conflicts", "-f", "-", given=yaml.safe_dump_all(ours + plain))
+        found.done("wait", "--for=condition=Established", "crd", f"{model.PLURAL}.{model.GROUP}", "--timeout=60s")
+        found.settle(model.PLURAL, request())
+        ends = time.monotonic() + PATIENCE
+        while found.kubectl("get", "serviceaccount", "default", "-n", found.namespace)[0]:
+            assert time.monotonic() < ends, "the namespace gets no ServiceAccount"
+            time.sleep(0.5)
+        user, completed = everybody("default")["user"], {**request(), "status": {"phase": "Completed"}}
+        while found.put(model.PLURAL, completed, "status", user)[0] == 0:
+            assert time.monotonic() < ends, "the policies do not take effect"
+            time.sleep(0.5)
+        yield found
+        found.settle(model.PLURAL, {**request(), "metadata": {"name": "one"}})
+    finally:
+        found.kubectl("delete", "-f", "-", "--ignore-not-found", given=removable)
+        found.kubectl("delete", "namespace", found.namespace, "--wait=false")
+
+
+@pytest.mark.parametrize("what", [what for what in WRITES if what != "other spec"])
+def test_who_may_write_what_of_a_request(server: Server, what: str) -> None:
+    write, allowed = WRITES[what]
+    may = set()
+    if write.old is not None:
+        server.settle(model.PLURAL, write.old)
+    for name, who in everybody("default").items():
+        if write.old is not None:
+            code, output = server.put(model.PLURAL, write.new, write.subresource, who)
+        else:
+            body = copy.deepcopy(write.new)
+            body["metadata"] |= {"name": "new", "namespace": server.namespace}
+            path = server.path(model.PLURAL) + "?dryRun=All"
+            code, output = server.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(body), who=who)
+        assert code == 0 or "ValidatingAdmissionPolicy" in output, output
+        if code == 0:
+            may.add(name)
+    assert may == those(allowed)
+
+
+@pytest.mark.parametrize("what", [what for what in POD_STATUS if what not in ("no status", "no phase")])
+def test_the_manager_may_change_two_conditions_of_a_pod(server: Server, what: str) -> None:
+    change, allowed = POD_STATUS[what]
+    old = pod()
+    old["metadata"].pop("namespace")
+    old |= {"apiVersion": "v1", "kind": "Pod"}
+    # Nobody schedules or runs it: nobody else writes its status.
+    old["spec"] = {"schedulerName": "nobody", "containers": [{"name": "app", "image": "none.invalid/none"}]}
+    server.settle("pods", old)
+    new = copy.deepcopy(json.loads(server.done("get", "--raw", server.path("pods", "web"))))
+    change(new)
+    code, output = server.put("pods", new, "status", manager("default"))
+    assert (code == 0) is allowed, output
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_what_has_ended_stays_ended(server: Server, move: str) -> None:
+    old, new, message = MOVES[move]
+    server.settle(model.PLURAL, old)
+    code, output = server.put(model.PLURAL, {key: value for key, value in new.items() if value is not None}, "status",
+                              everybody("default")["root"])  # fmt: skip
+    assert (code == 0) is not bool(message), output
+    assert message in output

@@ -1,0 +1,109 @@
+"""The uninstall: whatever is active, nothing stays unready or half deleted; no manager runs here."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.core.api import types as model
+from tests.support.local_api import CRRS, PODS, Api, crr, pod, running
+from tests.support.manifests import MANIFESTS, needs_kubectl
+
+pytestmark = [needs_kubectl, pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell")]
+Json = dict[str, Any]
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    async with running() as api:
+        yield api
+
+
+async def uninstall(api: Api, folder: Path, *arguments: str) -> tuple[int, str]:
+    config = api.server.kubeconfig(folder / "config")
+    process = await asyncio.create_subprocess_exec(
+        "sh", str(MANIFESTS / "uninstall.sh"), *arguments,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "KUBECONFIG": str(config), "HOME": str(folder)},
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
+
+
+def entry(key: str, agent: str = "ContainerRecreateRequest") -> Json:
+    return {"userAgent": agent, "key": key}
+
+
+async def held(api: Api, name: str, *entries: Json) -> None:
+    """A pod that these reasons make unready."""
+    message = json.dumps(entries, separators=(",", ":"))
+    conditions = [
+        {"type": "Ready", "status": "False"},
+        {"type": model.READINESS_GATE, "status": "False", "message": message},
+    ]
+    made = await api.post(PODS, pod(name))
+    assert made.status == 201, made.body
+    assert (await api.patch(f"{PODS}/{name}/status", {"status": {"conditions": conditions}})).status == 200
+
+
+async def condition(api: Api, name: str) -> tuple[str, str]:
+    conditions = (await api.get(f"{PODS}/{name}")).body["status"]["conditions"]
+    assert [each["type"] for each in conditions] == ["Ready", model.READINESS_GATE]
+    return conditions[1]["status"], conditions[1].get("message", "")
+
+
+async def test_without_a_manager_everything_of_ours_is_released_and_nothing_else(api: Api, tmp_path: Path) -> None:
+    others = entry("web-1", 'Operation "Job"')
+    await held(api, "web-0", entry("default/one"), entry("default/two"))
+    await held(api, "web-1", entry("default/one"), others, entry("default/two"))
+    await held(api, "web-2", others)
+    for name, finalizers in (("one", [model.FINALIZER]), ("two", [model.FINALIZER, "a.example/b"]), ("three", [])):
+        assert (await api.post(CRRS, crr(name))).status == 201
+        assert (await api.patch(f"{CRRS}/{name}", {"metadata": {"finalizers": finalizers}})).status == 200
+
+    async def other_controller() -> None:
+        """Takes its own finalizer when the request is deleted, as its owner would."""
+        while True:
+            found = (await api.get(f"{CRRS}/two")).body
+            if found["metadata"].get("finalizers") == ["a.example/b"]:
+                await api.patch(f"{CRRS}/two", {"metadata": {"finalizers": []}})
+                return
+            await asyncio.sleep(0.05)
+
+    taking = asyncio.create_task(other_controller())
+    code, output = await uninstall(api, tmp_path)
+    await taking
+    assert code == 0, output
+    assert output.splitlines()[-1] == "done: no request is left, and no pod is held unready for one"
+    assert await condition(api, "web-0") == ("True", "")
+    assert await condition(api, "web-1") == ("False", json.dumps([others], separators=(",", ":")))
+    assert await condition(api, "web-2") == ("False", json.dumps([others], separators=(",", ":")))
+    assert (await api.get(CRRS)).body["items"] == []
+
+
+async def test_what_was_installed_goes_too_and_once_more_does_no_harm(api: Api, tmp_path: Path) -> None:
+    await held(api, "web-0", entry("default/one"))
+    await api.post(CRRS, crr("one"))
+    await api.patch(f"{CRRS}/one", {"metadata": {"finalizers": [model.FINALIZER]}})
+    assert (await api.delete(f"{CRRS}/one")).status == 200  # and waits for a manager that is no more
+    for _ in range(2):
+        code, output = await uninstall(api, tmp_path, "-f", str(MANIFESTS / "base" / "crd.yaml"))
+        assert code == 0, output
+        assert await condition(api, "web-0") == ("True", "")
+        assert (await api.get(CRRS)).status == 404
+
+
+async def test_beside_openkruise_nothing_is_touched(api: Api, tmp_path: Path) -> None:
+    await api.post(CRRS, crr("one"))
+    body = {"metadata": {"name": "kruise-mutating-webhook-configuration"}, "webhooks": []}
+    assert (await api.post(CONFIGURATIONS, body)).status == 201
+    code, output = await uninstall(api, tmp_path, "-k", str(MANIFESTS / "default"))
+    assert code == 2
+    assert output.startswith("OpenKruise is here")
+    assert (await api.get(f"{CRRS}/one")).status == 200

@@ -1,0 +1,40 @@
+"""The manifests as `kubectl kustomize` renders them."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to render manifests")
+
+Json = dict[str, Any]
+
+
+@cache
+def rendered(folder: str, namespace: str = "") -> list[Json]:
+    """The objects of a folder below manifests; as an overlay of it with `namespace:` has them, where one is given."""
+    if not namespace:
+        return _render(MANIFESTS / folder)
+    with tempfile.TemporaryDirectory() as overlay:
+        resource = os.path.relpath(MANIFESTS / folder, os.path.realpath(overlay))
+        text = yaml.safe_dump({"resources": [resource], "namespace": namespace})
+        (Path(overlay) / "kustomization.yaml").write_text(text, encoding="utf-8")
+        return _render(Path(overlay))
+
+
+def _render(folder: Path) -> list[Json]:
+    result = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return [found for found in yaml.safe_load_all(result.stdout) if found]
+
+
+def one(objects: list[Json], kind: str, name: str) -> Json:
+    """The object of that kind and name."""
+    return next(each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))

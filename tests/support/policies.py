@@ -1,0 +1,180 @@
+"""What a cluster would answer to a write, from rendered manifests alone: RBAC, ValidatingAdmissionPolicies, CRD rules.
+
+The expressions are evaluated by the CEL library, with the variables that kube-apiserver gives them; around them is the
+least of kube-apiserver that ours use. It knows no types of Kubernetes' objects and no cost limits: those a real API
+server judges (`CRRD_TEST_KUBECONFIG`).
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional
+
+Json = dict[str, Any]
+MASTERS = "system:masters"
+_POLICY, _BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+
+
+@dataclass(frozen=True)
+class Who:
+    """A user as the API server has authenticated them."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    node: str = ""
+    """The node that a ServiceAccount's token is bound to."""
+
+    @staticmethod
+    def service_account(namespace: str, name: str, node: str = "") -> "Who":
+        return Who(f"system:serviceaccount:{namespace}:{name}", ("system:serviceaccounts",), node)
+
+    def info(self) -> Json:
+        extra = {"authentication.kubernetes.io/node-name": [self.node]} if self.node else {}
+        info = {"username": self.name, "groups": [*self.groups, "system:authenticated"], "extra": extra}
+        return {key: value for key, value in info.items() if value}
+
+
+@dataclass(frozen=True)
+class Write:
+    """A create or an update; the objects as they are when admission validates."""
+
+    old: Json | None
+    new: Json
+    subresource: str = ""
+    group: str = "apps.kruise.io"
+    resource: str = "containerrecreaterequests"
+
+    @property
+    def operation(self) -> str:
+        return "CREATE" if self.old is None else "UPDATE"
+
+
+@dataclass
+class Rules:
+    """The rendered objects, and the answers that they give."""
+
+    objects: Sequence[Json]
+    expressions: set[str] = field(default_factory=set)
+    """What was evaluated, so that tests can tell which expressions they never reached."""
+
+    def grants(self, who: Who, verb: str, group: str, resource: str) -> bool:
+        """RBAC at the scope of the cluster, as for a check without a namespace: RoleBindings do not count."""
+        if MASTERS in who.groups:
+            return True
+        bound = {
+            binding["roleRef"]["name"]
+            for binding in self._kind("ClusterRoleBinding")
+            if any(_is(subject, who) for subject in binding["subjects"])
+        }
+        return any(
+            _has(rule["verbs"], verb) and _has(rule["apiGroups"], group) and _has(rule["resources"], resource)
+            for role in self._kind("ClusterRole")
+            if role["metadata"]["name"] in bound
+            for rule in role["rules"]
+        )
+
+    def refused(self, who: Who, write: Write) -> str:
+        """The message of the first policy that refuses, "" where none does; one without a binding means nothing."""
+        bound = {
+            each["spec"]["policyName"] for each in self._kind(_BINDING) if "Deny" in each["spec"]["validationActions"]
+        }
+        for policy in self._kind(_POLICY):
+            spec = policy["spec"]
+            if policy["metadata"]["name"] not in bound or not _concerns(spec["matchConstraints"], write):
+                continue
+            variables = {each["name"]: each["expression"] for each in spec.get("variables", ())}
+            if not all(self._true(each["expression"], {}, who, write) for each in spec.get("matchConditions", ())):
+                continue
+            for validation in spec["validations"]:
+                if not self._true(validation["expression"], variables, who, write):
+                    return str(validation["message"])
+        return ""
+
+    def _kind(self, kind: str) -> Iterable[Json]:
+        return (each for each in self.objects if each["kind"] == kind)
+
+    def _true(self, expression: str, variables: Mapping[str, str], who: Who, write: Write) -> bool:
+        self.expressions.add(expression)
+        granted = [
+            verb
+            for verb in ("serve", "manage")
+            if self.grants(who, verb, "apps.kruise.io", "containerrecreaterequests")
+        ]
+        request = {"operation": write.operation, "userInfo": who.info()}
+        if write.subresource:
+            request["subResource"] = write.subresource
+        data = {"object": write.new, "oldObject": write.old, "request": request, "authorizer": f"{who.name}|{granted}"}
+        return evaluate(_inlined(expression, variables), data)
+
+
+def _has(named: Sequence[str], one: str) -> bool:
+    return one in named or "*" in named
+
+
+def _is(subject: Json, who: Who) -> bool:
+    if subject["kind"] == "ServiceAccount":
+        return who.name == f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+    return subject["name"] in ((who.name,) if subject["kind"] == "User" else who.groups)
+
+
+def _concerns(constraints: Json, write: Write) -> bool:
+    resource = f"{write.resource}/{write.subresource}" if write.subresource else write.resource
+    return any(
+        write.group in rule["apiGroups"] and resource in rule["resources"] and write.operation in rule["operations"]
+        for rule in constraints["resourceRules"]
+    )
+
+
+def _inlined(expression: str, variables: Mapping[str, str]) -> str:
+    """The expression with each variable's own in its place: what is lazily evaluated once comes to the same."""
+    while found := re.search(r"\bvariables\.(\w+)", expression):
+        expression = f"{expression[: found.start()]}({variables[found[1]]}){expression[found.end() :]}"
+    return expression
+
+
+def _word(name: str) -> cel.FunctionDecl:
+    """One step of `authorizer.group(...).resource(...).check(...)`, which are kept as text."""
+    text = cel.Type.STRING
+    overload = cel.Overload(
+        f"authorizer_{name}", text, [text, text], is_member=True, impl=lambda path, word: f"{path}|{word}"
+    )
+    return cel.FunctionDecl(name, [overload])
+
+
+def _allowed(path: str) -> bool:
+    _who, granted, group, resource, verb = path.split("|")
+    assert (group, resource) == ("apps.kruise.io", "containerrecreaterequests")
+    return f"'{verb}'" in granted
+
+
+@cache
+def _environment() -> cel.Env:
+    dynamic = ("object", "oldObject", "request", "self", "oldSelf")
+    variables = {**dict.fromkeys(dynamic, cel.Type.DYN), "authorizer": cel.Type.STRING}
+    allowed = cel.Overload("authorizer_allowed", cel.Type.BOOL, [cel.Type.STRING], is_member=True, impl=_allowed)
+    functions = [*map(_word, ("group", "resource", "check")), cel.FunctionDecl("allowed", [allowed])]
+    return cel.NewEnv(variables=variables, extensions=[ext_optional.ExtOptional()], functions=functions)
+
+
+@cache
+def _compiled(expression: str) -> cel.Expression:
+    return _environment().compile(expression)
+
+
+def evaluate(expression: str, data: Mapping[str, Any]) -> bool:
+    """A rule's answer; AssertionError where it has none, which kube-apiserver takes as a refusal."""
+    value = _compiled(expression).eval(data=dict(data))
+    assert value.type() == cel.Type.BOOL, f"{expression}: {value.value()}"
+    return bool(value.value())
+
+
+def transition_refused(schema: Json, old: Json, new: Json) -> str:
+    """The message of the first rule of an object's own level that an update breaks, "" where none is."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        if "oldSelf" in rule["rule"] and not evaluate(rule["rule"], {"self": new, "oldSelf": old}):
+            return str(rule["message"])
+    return ""
