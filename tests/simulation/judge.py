@@ -1,0 +1,424 @@
+"""What must hold in every run, whatever happens in it; asked at the moment at which it could be broken.
+
+Ground truth is what the simulated runtime, kubelet and API server did themselves. What the daemon may know is what was
+delivered to it. The first thing that is wrong ends the run.
+"""
+
+import json
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from grpc.aio import AioRpcError
+
+from daemon.core.api.types import ANNOTATION_PINNED, LABEL_ACTIVE, LABEL_POD_UID, PLURAL
+from tests.simulation.containers import Container
+from tests.simulation.network import Sent
+from tests.simulation.schedule import NAMESPACE
+from tests.simulation.store import Object, states
+
+if TYPE_CHECKING:
+    from tests.simulation.cri import Call
+    from tests.simulation.daemon import Life
+    from tests.simulation.kubelet import Pod
+    from tests.simulation.world import World
+
+WINDOW = 10.0
+"""Seconds over which rates are looked at."""
+WRITES = 30
+"""Writes of one request in a window."""
+EVENTS = 60
+READS = 40
+"""Lists and watches in a window."""
+RUNTIME_CALLS = 150
+"""Per pod and window: a look every half second, with a ContainerStatus for each of three containers."""
+STOP_PATIENCE = 110.0
+"""For how long a stop that fails has to be tried again at least: 2 minutes, less what the last back-off takes."""
+MINIMUM_GRACE = 2
+DEFAULT_GRACE = 30
+_ORDER = {"": 0, "Pending": 1, "Recreating": 2, "Completed": 3}
+_FINAL = ("Succeeded", "Failed")
+
+
+class BrokenError(Exception):
+    """An invariant does not hold."""
+
+
+@dataclass(slots=True)
+class Act:
+    """A stop or a hook that the daemon asked for."""
+
+    at: float
+    life: "Life"
+    owners: frozenset[str]
+    """UIDs of the requests that may have wanted it."""
+    outcome: str | None = None
+    """None while it is under way, "" when it was answered as done."""
+    killed_before: frozenset[str] = frozenset()
+    """Of the owners, those that said isKilled already."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What the truth remembers of one request."""
+
+    uid: str
+    name: str
+    pod_name: str
+    pod_uid: str
+    """That the pod had when it was created."""
+    spec: Mapping[str, Any]
+    labelled: bool
+    """Whether it says the pod's UID."""
+    created: float
+    pins: dict[str, list[str]] = field(default_factory=dict)
+    """Container -> the IDs that were ever pinned, in order."""
+    stopped: dict[str, set[str]] = field(default_factory=dict)
+    by_manager: str = ""
+    ended: float | None = None
+    deleted: bool = False
+
+    def context(self, name: str) -> str | None:
+        for container in self.spec["containers"]:
+            if container["name"] == name and "statusContext" in container:
+                return str(container["statusContext"]["containerID"]).partition("://")[2]
+        return None
+
+    def means(self, name: str) -> list[str]:
+        """IDs of the instances that may go for this request."""
+        if name not in [container["name"] for container in self.spec["containers"]]:
+            return []
+        context, pins = self.context(name), self.pins.get(name, [])
+        if self.spec["strategy"].get("forceRecreate") or context is None:
+            return pins
+        return [context]
+
+    @property
+    def names(self) -> list[str]:
+        return [container["name"] for container in self.spec["containers"]]
+
+
+class Judge:
+    """Sees everything, and says so when something is wrong."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.known: dict[str, Known] = {}
+        self._rates: dict[str, deque[float]] = {}
+        self._stops: dict[str, list[Act]] = {}
+        self._hooks: dict[str, list[Act]] = {}
+        self.calls: Counter[str] = Counter()
+        self.pods: dict[str, dict[str, float]] = {}
+        """UID of a pod in the API -> what happened to it (deleting, gone, ended) and when."""
+
+    @property
+    def _now(self) -> float:
+        return self._world.loop.time()
+
+    def broken(self, what: str) -> None:
+        self._world.broken(what)
+
+    # Rates.
+
+    def _rate(self, key: str, most: int, what: str) -> None:
+        times = self._rates.setdefault(key, deque())
+        times.append(self._now)
+        while times[0] < self._now - WINDOW:
+            times.popleft()
+        if len(times) > most:
+            self.broken(f"too many calls: more than {most} of {what} in {WINDOW:.0f} s")
+
+    def called(self, sort: str, sent: Sent) -> None:
+        self.calls[sort] += 1
+        if sort == "write":
+            path = sent.path.removesuffix("/status")
+            self._rate(path, WRITES, f"writes of {path.rpartition('/')[2]}")
+        elif sort == "events":
+            self._rate(sort, EVENTS, "events")
+        else:
+            self._rate(sent.path, READS, f"lists and watches of {sent.path.rpartition('/')[2]}")
+
+    def runtime_called(self, method: str) -> None:
+        self.calls[method] += 1
+        self._rate("cri", RUNTIME_CALLS * len(self._world.setup.pods), "calls to the runtime")
+
+    def event(self, body: Mapping[str, Any]) -> None:
+        self._world.say("event", f"{body.get('reason')}: {body.get('message')}")
+
+    # The truth about requests and pods.
+
+    def created(self, uid: str, obj: Object, pod: Object) -> None:
+        meta = obj["metadata"]
+        labelled = LABEL_POD_UID in meta["labels"]
+        self.known[uid] = Known(
+            uid, meta["name"], pod["metadata"]["name"], pod["metadata"]["uid"], obj["spec"], labelled, self._now
+        )
+
+    def created_at(self, uid: str) -> float:
+        return self.known[uid].created
+
+    def ended_by_manager(self, obj: Object, message: str) -> None:
+        known = self.known[obj["metadata"]["uid"]]
+        known.by_manager, known.ended = message, self._now
+        if message.startswith("no daemon") and not self._world.deaf_since(known.created):
+            self.broken(f'the manager ended {known.name}: "{message}", though nothing kept the daemon from answering')
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        some = new or old
+        assert some is not None
+        seen = self.pods.setdefault(some["metadata"]["uid"], {})
+        if new is None:
+            seen.setdefault("gone", self._now)
+            return
+        if new["metadata"].get("deletionTimestamp"):
+            seen.setdefault("deleting", self._now)
+        if new.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+            seen.setdefault("ended", self._now)
+
+    def request_changed(self, old: Object | None, new: Object | None) -> None:
+        some = new or old
+        assert some is not None
+        known = self.known[some["metadata"]["uid"]]
+        if new is None:
+            known.deleted = True
+            return
+        raw = new["metadata"].get("annotations", {}).get(ANNOTATION_PINNED)
+        for name, pin in (json.loads(raw) if raw else {}).items():
+            if isinstance(pin, dict) and "containerID" in pin:
+                bare = str(pin["containerID"]).partition("://")[2]
+                if bare not in known.pins.setdefault(name, []):
+                    known.pins[name].append(bare)
+
+    # Writes.
+
+    def written(self, life: "Life", old: Object, new: Object, sub: str) -> None:
+        """The daemon's write is about to be carried out."""
+        if life.dead:
+            return
+        known = self.known[old["metadata"]["uid"]]
+        was, status = old.get("status", {}), new.get("status", {})
+        if sub != "status":
+            return
+        if was.get("phase") == "Completed" and status != was:
+            self.broken(f"{known.name} is Completed, and the daemon writes it again")
+        if _ORDER[status.get("phase", "")] < _ORDER[was.get("phase", "")]:
+            self.broken(f"{known.name} goes from {was.get('phase')} back to {status.get('phase')}")
+        before = {state["name"]: state for state in states(old)}
+        after = {state["name"]: state for state in states(new)}
+        if before.keys() - after.keys():
+            self.broken(f"{known.name}: the states of {sorted(before.keys() - after.keys())} are lost")
+        if status.get("phase") == "Completed":
+            known.ended = self._now
+            if set(known.names) - after.keys() or any(state["phase"] not in _FINAL for state in after.values()):
+                self.broken(f"{known.name} is Completed, and not all of its containers are final: {after}")
+            if not status.get("completionTime"):
+                self.broken(f"{known.name} is Completed without a completionTime")
+        failed = [name for name, state in after.items() if state["phase"] == "Failed"]
+        for name, state in after.items():
+            phase, past = state["phase"], before.get(name, {}).get("phase", "Pending")
+            if past in _FINAL and phase != past or past == "Recreating" and phase == "Pending":
+                self.broken(f"{known.name}/{name} goes from {past} to {phase}")
+            if phase == past:
+                continue
+            if phase == "Succeeded":
+                self._succeeded(known, name)
+            elif phase == "Failed":
+                self._failed(known, name, state.get("message", ""), failed)
+
+    def _pod(self, known: Known) -> "Pod | None":
+        pods = self._world.kubelet.pods.values()
+        of_uid = [pod for pod in pods if known.pod_uid in (pod.uid, *self._world.mirrors.get(pod.runtime_uid, ()))]
+        return of_uid[0] if of_uid else None
+
+    def _succeeded(self, known: Known, name: str) -> None:
+        pods = [pod for pod in self._world.kubelet.pods.values() if pod.name == known.pod_name]
+        if known.labelled:
+            pods = [pod for pod in [self._pod(known)] if pod is not None]
+        targets = known.means(name)
+        if not targets:
+            self.broken(f"{known.name}/{name} is Succeeded, and nobody has ever said which instance was to go")
+        least = known.spec["strategy"].get("minStartedSeconds", 0)
+        for pod in pods:
+            history = self._world.containers.history(pod.runtime_uid, name)
+            old = [one for one in history if one.id == targets[-1]]
+            if old and old[0].state == "running":
+                self.broken(f"{known.name}/{name} is Succeeded, and {old[0].id} runs on")
+            for one in history:
+                later = one.id not in targets[-1:] and (not old or one.created_ns > old[0].created_ns)
+                until = self._now if one.ended is None else one.ended
+                if later and one.ready_seen is not None and one.started is not None:
+                    if until - one.started >= least - 0.05:
+                        return
+        self.broken(f"{known.name}/{name} is Succeeded, and no other instance was ready (for {least} s)")
+
+    def _failed(self, known: Known, name: str, message: str, failed: list[str]) -> None:
+        """Whether the truth knows a reason for this, and the one that was given."""
+        seen = self.pods.get(known.pod_uid, {})
+        said = message.lower()
+        for words, fact in (("has gone", "gone"), ("being deleted", "deleting"), ("has ended", "ended")):
+            if words in said and fact not in seen and not (fact == "deleting" and "gone" in seen):
+                if known.labelled or not self._pods_of_name(known, fact):
+                    self.broken(f'{known.name}/{name} is Failed: "{message}", which is not true')
+        others = [other for other in failed if other != name]
+        if others and not known.spec["strategy"].get("failurePolicy") == "Ignore" and "failed" in said:
+            return
+        if not any(self._excuses(known, name)):
+            self.broken(f'{known.name}/{name} is Failed without a reason: "{message}"')
+
+    def _pods_of_name(self, known: Known, fact: str) -> bool:
+        return any(
+            fact in self.pods.get(pod.uid, {})
+            for pod in self._world.kubelet.pods.values()
+            if pod.name == known.pod_name
+        )
+
+    def _excuses(self, known: Known, name: str) -> Iterator[bool]:
+        """All that may make a container of a request fail."""
+        yield bool(self.pods.get(known.pod_uid))
+        yield not known.labelled and any(self._pods_of_name(known, fact) for fact in ("gone", "deleting", "ended"))
+        pod = self._pod(known)
+        if pod is None:
+            return
+        shape = next(one for one in pod.shape.containers if one.name == name)
+        yield shape.policy == "Never"
+        history = self._world.containers.history(pod.runtime_uid, name)
+        yield shape.policy == "OnFailure" and any(one.state == "exited" and one.exit_code == 0 for one in history)
+        context = known.context(name)
+        yield context is not None and context not in [one.id for one in history]
+        stops = [act for one in history for act in self._stops.get(one.id, ()) if known.uid in act.owners]
+        yield bool(stops) and any(act.outcome for act in stops) and self._now - stops[0].at >= STOP_PATIENCE
+
+    # Stops and hooks.
+
+    def _owners(self, life: "Life", container: Container) -> frozenset[str]:
+        """UIDs of the requests that, as far as the daemon knows, live and mean this instance."""
+        found = []
+        for uid in life.live_requests():
+            known = self.known[uid]
+            pod = self._world.kubelet.pods[container.pod_uid]
+            uids = (pod.uid, *self._world.mirrors.get(pod.runtime_uid, ()))
+            if known.pod_name == pod.name and (not known.labelled or known.pod_uid in uids):
+                if container.id in known.means(container.name):
+                    found.append(uid)
+        return frozenset(found)
+
+    def acts(self, call: "Call") -> None:
+        """The daemon calls StopContainer or ExecSync."""
+        container = self._world.containers.all.get(call.message.container_id)
+        timeout = call.message.timeout
+        self._world.say("daemon", f"{call.method} {call.message.container_id} timeout={timeout}")
+        if container is None:
+            self.broken(f"{call.method} of {call.message.container_id}, which never was")
+            return
+        owners = self._owners(call.life, container)
+        if not owners:
+            self.broken(f"{call.method} of {container.id} ({container.name}), which no live request means")
+        if call.method == "ExecSync":
+            self._hook(container, call.life, owners)
+        else:
+            self._stop(container, call.life, owners, timeout)
+
+    def _killed(self, owners: frozenset[str], name: str) -> frozenset[str]:
+        found = []
+        for obj in self._world.store.all(PLURAL):
+            if obj["metadata"]["uid"] in owners:
+                if any(state["name"] == name and state.get("isKilled") for state in states(obj)):
+                    found.append(obj["metadata"]["uid"])
+        return frozenset(found)
+
+    def _hook(self, container: Container, life: "Life", owners: frozenset[str]) -> None:
+        earlier = self._hooks.setdefault(container.id, [])
+        killed = self._killed(owners, container.name)
+        for act in earlier:
+            if not act.owners & owners:
+                continue
+            if act.life is life and act.outcome is None:
+                self.broken(f"the hook of {container.id} is started again while it runs")
+            if act.life is life:
+                self.broken(f"the hook of {container.id} is run twice")
+            if act.outcome == "" and owners and owners <= killed and act.life is not life:
+                self.broken(f"the hook of {container.id} is run again, though the request says isKilled")
+        earlier.append(Act(self._now, life, owners, killed_before=killed))
+
+    def hook_runs(self, container: Container, life: "Life") -> None:
+        """A hook is really run now."""
+        self._world.say("node", f"hook of {container.id} runs")
+
+    def http_hook(self, container: Container, life: "Life") -> None:
+        owners = self._owners(life, container)
+        if not owners:
+            self.broken(f"httpGet hook of {container.id} ({container.name}), which no live request means")
+        self._hook(container, life, owners)
+        self.hook_runs(container, life)
+
+    def _stop(self, container: Container, life: "Life", owners: frozenset[str], timeout: int) -> None:
+        earlier = self._stops.setdefault(container.id, [])
+        pod = self._world.kubelet.pods[container.pod_uid]
+        for act in earlier:
+            if act.life is not life:
+                continue
+            if act.outcome is None and not owners - act.owners:
+                self.broken(f"a second stop of {container.id} while the first is under way")
+            if act.outcome == "":
+                self.broken(f"a stop of {container.id}, which was stopped already")
+        if container.shape.policy == "Never":
+            self.broken(f"a stop of {container.id}, which kubelet would not start again (restartPolicy Never)")
+        if life.knows_deleting(f"{NAMESPACE}/{pod.name}", pod.uid):
+            self.broken(f"a stop of {container.id}, whose pod is being deleted")
+        graces = [self._grace(self.known[uid], pod) for uid in owners]
+        hooks = self._hooks.get(container.id, [])
+        if container.shape.hook in ("exec", "httpGet") and all(grace > 0 for grace in graces) and not hooks:
+            self.broken(f"a stop of {container.id} without its hook")
+        if len(owners) == 1:
+            self._only_one(container, owners, timeout, graces[0])
+        earlier.append(Act(self._now, life, owners))
+
+    def _only_one(self, container: Container, owners: frozenset[str], timeout: int, grace: int) -> None:
+        """A stop that belongs to one request alone: its time-out, and no other instance's stop before."""
+        (uid,) = owners
+        known = self.known[uid]
+        stopped = known.stopped.setdefault(container.name, set())
+        stopped.add(container.id)
+        if len(stopped) > 1:
+            self.broken(f"{known.name} stops a second instance of {container.name}: {sorted(stopped)}")
+        acts = [act for act in (*self._hooks.get(container.id, ()), *self._stops.get(container.id, ()))]
+        begun = min((act.at for act in acts if uid in act.owners), default=self._now)
+        if container.shape.hook == "sleep":
+            begun -= container.shape.hook_seconds
+        least = max(MINIMUM_GRACE, grace - (self._now - begun))
+        if timeout < least - 1.01:
+            self.broken(f"{container.id} gets {timeout} s to end, {least:.0f} s are left of its grace period")
+        if timeout > max(MINIMUM_GRACE, grace):
+            self.broken(f"{container.id} gets {timeout} s to end, its grace period is {grace} s")
+
+    @staticmethod
+    def _grace(known: Known, pod: "Pod") -> int:
+        own = known.spec["strategy"].get("terminationGracePeriodSeconds")
+        grace = own if own is not None else pod.shape.grace
+        return DEFAULT_GRACE if grace is None else int(grace)
+
+    def acted(self, call: "Call", outcome: Any) -> None:
+        """The daemon is told how its stop or hook ended."""
+        acts = (self._stops if call.method == "StopContainer" else self._hooks).get(call.message.container_id, [])
+        for act in reversed(acts):
+            if act.life is call.life and act.outcome is None:
+                act.outcome = outcome.code().name if isinstance(outcome, AioRpcError) else ""
+                if act.outcome == "NOT_FOUND":
+                    act.outcome = ""
+                return
+
+    # The end.
+
+    def unfinished(self) -> None:
+        """The bound has passed."""
+        waiting = [known for known in self.known.values() if known.ended is None and not known.deleted]
+        for known in waiting:
+            obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{known.name}")
+            if obj is not None and LABEL_ACTIVE in obj["metadata"]["labels"]:
+                self.broken(f"{known.name} does not end: {obj.get('status')}")
+
+    @property
+    def finished(self) -> bool:
+        """Whether every request has ended."""
+        return all(known.ended is not None or known.deleted for known in self.known.values())

@@ -1,0 +1,454 @@
+"""One run: a schedule's world, the daemon in it, and everything that happens, in virtual time.
+
+The world itself has no tasks: what it does are callbacks of the loop, so that what a run costs is what the daemon does.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from daemon.core.api.types import PLURAL
+from daemon.lib.errors import ConfigurationError
+from tests.simulation.apiserver import ApiServer
+from tests.simulation.clock import START, NoTimePassesError, NothingLeftError, SimulatedLoop, virtual_time
+from tests.simulation.containers import Containers
+from tests.simulation.cri import Cri
+from tests.simulation.daemon import Life, outside
+from tests.simulation.judge import Judge
+from tests.simulation.kubelet import Kubelet, Pod
+from tests.simulation.manager import Cluster
+from tests.simulation.memory import remembered
+from tests.simulation.network import Reply, Response, Sent, refused
+from tests.simulation.schedule import Event, Schedule
+from tests.simulation.store import Change, Store
+
+PATIENCE = 900.0
+"""Seconds after the last fault within which every request has ended, its own waits apart: a watch that is half open is
+given up after 150 s, a server's Retry-After is followed for 300 s, kubelet's back-off grows to 160 s in such a run."""
+IDLE = 700.0
+"""Seconds after the last request before the daemon's memory is looked at."""
+QUIET = 60.0
+"""The last seconds of those, in which it asks the runtime nothing."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended."""
+
+    broken: str
+    """The invariant that does not hold, "" for none."""
+    story: list[str]
+    seconds: float
+    """In virtual time."""
+    steps: int
+    faults: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+
+
+class World:
+    """Everything there is, and what happens in it."""
+
+    def __init__(self, loop: SimulatedLoop, plan: Schedule) -> None:
+        self.loop = loop
+        self.setup = plan.setup
+        self._plan = plan
+        self.story: list[str] = []
+        self.judge = Judge(self)
+        self.kubelet = Kubelet(self)
+        self.cri = Cri(self)
+        self.containers = Containers(self)
+        self.cluster = Cluster(self)
+        self.api = ApiServer(self)
+        self.life: Life | None = None
+        self.mirrors: dict[str, list[str]] = {}
+        """Static pod -> UIDs of its earlier mirrors."""
+        self.no_credentials = False
+        self.faults: Counter[str] = Counter()
+        self._traps: list[list[Any]] = []
+        self._lives = 0
+        self._deaf: list[tuple[float, float]] = []
+        self._over: asyncio.Future[str] = loop.create_future()
+        self._successors: set[str] = set()
+        self._main: asyncio.Task[Any] | None = None
+
+    @property
+    def store(self) -> Store:
+        return self.api.store
+
+    # Telling.
+
+    def say(self, who: str, what: str) -> None:
+        self.story.append(f"{self.loop.time() - START:9.3f} {who:8} {what}")
+
+    def broken(self, what: str) -> None:
+        """An invariant does not hold: the run is over."""
+        if not self._over.done():
+            self.say("BROKEN", what)
+            self._over.set_result(what)
+
+    def logged(self, method: str, event: MutableMapping[str, Any]) -> None:
+        told = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+        self.say("log", f"{event['event']} {told}")
+        error = event.get("exc_info")
+        if error or method in ("error", "exception", "critical"):
+            trace = f": {error!r}" if isinstance(error, BaseException) else ""
+            self.broken(f"the daemon did not foresee this: {event['event']} {event.get('error', '')}{trace}")
+
+    def changed(self, kind: str, change: Change) -> None:
+        """Something was written to the store, by whomever."""
+        if kind == "pods":
+            self.judge.pod_changed(change.old, change.new)
+            if change.new is None and change.old is not None:
+                for obj in self.store.all(PLURAL):
+                    if obj["spec"]["podName"] == change.old["metadata"]["name"]:
+                        self.cluster.changed(obj)
+            return
+        self.judge.request_changed(change.old, change.new)
+        if change.new is not None:
+            if change.old is None:
+                self.cluster.came(change.new)
+            self.cluster.changed(change.new)
+
+    # The daemon's process.
+
+    def start(self) -> None:
+        if self.life is not None:
+            return
+        self._lives += 1
+        self.say("daemon", "starts" if self._lives == 1 else "starts anew")
+        self.life = life = Life(self, self._lives)
+        life.run().add_done_callback(lambda task: self._ended(life, task))
+
+    def _ended(self, life: Life, task: asyncio.Task[None]) -> None:
+        if life.dead:
+            return
+        life.dead = True
+        self.life = None
+        self.api.forget(life)
+        self.loop.call_later(1.0, self.start)
+        error = None if task.cancelled() else task.exception()
+        if error is None and life.stop.is_set():
+            self.say("daemon", "has stopped in good order")
+            return
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        self.say("daemon", f"has ended: {error!r}")
+        refusal = any(rule.kind == "api_status" for rule in self.api.rules) or self.no_credentials
+        if not (isinstance(error, ConfigurationError) and refusal):
+            self.broken(f"the daemon has ended by itself: {error!r}")
+
+    def kill(self, away: float) -> None:
+        """kill -9: the process' memory is lost, its connections break."""
+        life, self.life = self.life, None
+        if life is None:
+            return
+        life.dead = True
+        self.say("daemon", "is killed")
+        self._deaf.append((self.loop.time(), self.loop.time() + away + 5.0))
+        self.api.forget(life)
+        for call in list(self.cri.under_way):
+            call.give_up()
+            self.cri.left(call)
+        for task in asyncio.all_tasks(self.loop):
+            if task is not self._main:
+                task.cancel()
+        self.loop.call_later(max(away, 0.01), self.start)
+
+    def trap(self, call: str, when: str) -> bool:
+        """Whether the daemon is killed at this very step."""
+        for trap in self._traps:
+            if trap[:2] == [call, when]:
+                trap[2] -= 1
+                if trap[2] == 0:
+                    self._traps.remove(trap)
+                    self.say("fault", f"kill {when} {call}")
+                    self.kill(trap[3])
+                    return True
+        return False
+
+    def deaf_since(self, since: float) -> bool:
+        """Whether a fault kept the daemon from answering since then."""
+        return any(end > since for _, end in self._deaf)
+
+    def visit(self, life: Life, sent: Sent, reply: Reply) -> None:
+        """An HTTP call to somebody else than the API server."""
+        if sent.host == "127.0.0.1":
+            if not self.kubelet.down:
+                self.loop.call_later(0.001, reply.answer, Response(200, b"ok"))
+            return
+        pod = next((pod for pod in self.kubelet.pods.values() if pod.ip == sent.host), None)
+        name = sent.path.strip("/")
+        newest = self.containers.of(pod.runtime_uid, name)[-1:] if pod is not None else []
+        if not newest or newest[0].state != "running":
+            self.loop.call_later(0.001, reply.fail, refused(sent.host, 8080))
+            return
+        container = newest[0]
+        self.say("daemon", f"httpGet hook of {container.id}")
+        self.judge.http_hook(container, life)
+        status = 500 if container.shape.hook_code else 200
+        self.loop.call_later(container.shape.hook_seconds, reply.answer, Response(status, b"drained"))
+
+    # What happens.
+
+    def happen(self, event: Event) -> None:
+        """One event of the schedule."""
+        about = event.about
+        self.say("fault" if event.kind != "create" else "user", str(event)[9:])
+        self.faults[event.kind] += event.kind != "create"
+        seconds = float(about.get("seconds", 0.0))
+        kind = event.kind
+        if kind.startswith("api_") or kind in ("credentials", "conflict", "half_open", "stale", "prune"):
+            self._deaf.append((self.loop.time(), self.loop.time() + seconds + 30.0))
+        if kind.startswith("api_") or kind == "conflict":
+            self.api.rule(kind, about)
+        elif kind in ("cri_error", "cri_hang", "cri_slow", "cri_lost"):
+            self.cri.rule(kind, about)
+        else:
+            getattr(self, f"_do_{kind}")(about)
+
+    def _for(self, seconds: float, undo: Any, *arguments: Any) -> None:
+        self.loop.call_later(seconds, undo, *arguments)
+
+    def _do_create(self, about: Mapping[str, Any]) -> None:
+        self.cluster.create(dict(about))
+
+    def _do_delete(self, about: Mapping[str, Any]) -> None:
+        self.cluster.delete(about["request"])
+
+    def _do_relabel(self, about: Mapping[str, Any]) -> None:
+        self.cluster.label(about["request"], None)
+        self._for(about["seconds"], self.cluster.label, about["request"], "true")
+
+    def _do_unpin(self, about: Mapping[str, Any]) -> None:
+        self.cluster.unpin(about["request"])
+
+    def _do_touch(self, about: Mapping[str, Any]) -> None:
+        self.cluster.annotate(about["request"], "note", str(self.loop.time()))
+
+    def _of(self, about: Mapping[str, Any]) -> Pod | None:
+        return self.kubelet.of(about["pod"])
+
+    def _do_crash(self, about: Mapping[str, Any]) -> None:
+        if pod := self._of(about):
+            self.kubelet.crash(pod, about["container"], about["code"])
+
+    def _do_update(self, about: Mapping[str, Any]) -> None:
+        if pod := self._of(about):
+            self.kubelet.update(pod, about["container"])
+
+    def _do_hold(self, about: Mapping[str, Any]) -> None:
+        if pod := self._of(about):
+            pod.held[about["container"]] = self.loop.time() + about["seconds"]
+
+    def _do_evict(self, about: Mapping[str, Any]) -> None:
+        if pod := self._of(about):
+            self.kubelet.evict(pod)
+
+    def _do_delete_pod(self, about: Mapping[str, Any]) -> None:
+        pod = self._of(about)
+        if pod is None or pod.deleting:
+            return
+        if pod.shape.static:
+            self.mirrors.setdefault(pod.runtime_uid, []).append(pod.uid)
+            self.store.remove("pods", pod.key)
+            pod.uid = f"{pod.runtime_uid}m{len(self.mirrors[pod.runtime_uid])}"
+            self._for(1.0, self._mirror, pod)
+            return
+        if about["successor"]:
+            self._successors.add(pod.runtime_uid)
+        if about["force"]:
+            self.store.remove("pods", pod.key)
+            self.pod_gone(pod)
+        else:
+            self.store.delete("pods", pod.key, 30 if pod.shape.grace is None else max(1, pod.shape.grace))
+        self.kubelet.delete(pod)
+
+    def _mirror(self, pod: Pod) -> None:
+        self.kubelet.mirror(pod)
+        self.kubelet.wake()
+
+    def pod_gone(self, pod: Pod) -> None:
+        """The pod's object is no more; its owner may make one of the same name."""
+        if pod.runtime_uid in self._successors:
+            self._successors.discard(pod.runtime_uid)
+            self._for(0.5, self.kubelet.add, pod.shape)
+
+    def _do_collect(self, _: Mapping[str, Any]) -> None:
+        self.kubelet.collect()
+
+    def _set(self, whose: Any, name: str, value: bool, seconds: float, then: Any = None) -> None:
+        setattr(whose, name, value)
+
+        def undo() -> None:
+            setattr(whose, name, not value)
+            if then is not None:
+                then()
+
+        self._for(seconds, undo)
+
+    def _do_kubelet_down(self, about: Mapping[str, Any]) -> None:
+        self._set(self.kubelet, "down", True, about["seconds"], self.kubelet.wake)
+
+    def _do_kubelet_mute(self, about: Mapping[str, Any]) -> None:
+        self._set(self.kubelet, "mute", True, about["seconds"], self.kubelet.wake)
+
+    def _do_prune(self, about: Mapping[str, Any]) -> None:
+        self._set(self.api, "pruning", True, about["seconds"])
+
+    def _do_credentials(self, about: Mapping[str, Any]) -> None:
+        self._set(self, "no_credentials", True, about["seconds"])
+
+    def _do_no_events(self, about: Mapping[str, Any]) -> None:
+        self._set(self.cri, "mute", True, about["seconds"])
+
+    def _do_twice_events(self, about: Mapping[str, Any]) -> None:
+        self._set(self.cri, "twice", True, about["seconds"])
+
+    def _do_break_events(self, _: Mapping[str, Any]) -> None:
+        self.cri.break_streams()
+
+    def _do_cri_down(self, about: Mapping[str, Any]) -> None:
+        self.cri.go_down()
+        self._set(self.cri, "down", True, about["seconds"], self.kubelet.wake)
+
+    def _do_stale(self, about: Mapping[str, Any]) -> None:
+        self.api.stand_still(about["open_too"])
+        self._for(about["seconds"], self.api.catch_up)
+
+    def _do_expire(self, _: Mapping[str, Any]) -> None:
+        self.store.expire()
+        self.api.drop_watches(gone=self.setup.gone_in_stream)
+
+    def _do_drop_watches(self, _: Mapping[str, Any]) -> None:
+        self.api.drop_watches()
+
+    def _do_half_open(self, about: Mapping[str, Any]) -> None:
+        self.api.half_open()
+        self.api.rule("half_open", about)
+
+    def _do_kill(self, about: Mapping[str, Any]) -> None:
+        if about["call"]:
+            self._traps.append([about["call"], about["when"], about["nth"], about["seconds"]])
+        else:
+            self.kill(about["seconds"])
+
+    def _do_term(self, about: Mapping[str, Any]) -> None:
+        """SIGTERM, and kill -9 when it takes too long."""
+        life = self.life
+        if life is None:
+            return
+        self._deaf.append((self.loop.time(), self.loop.time() + about["seconds"] + 5.0))
+        life.stop.set()
+        self._for(about["seconds"], lambda: self.kill(1.0) if self.life is life else None)
+
+    def _do_step(self, about: Mapping[str, Any]) -> None:
+        self.loop.wall_offset += about["by"]
+
+    # The run.
+
+    async def run(self) -> str:
+        """Everything, from the pods' start to the daemon's end; what is broken, or ""."""
+        self._main = asyncio.current_task()
+        for shape in self.setup.pods:
+            self.kubelet.add(shape)
+        self.start()
+        for event in self._plan.events:
+            self.loop.call_at(START + event.at, self.happen, event)
+        self.loop.call_at(START + self._plan.end + 0.001, self._settle, START + self._plan.end + self._patience())
+        return await self._over
+
+    def _patience(self) -> float:
+        own = 0.0
+        for event in self._plan.events:
+            if event.kind == "create":
+                strategy = event.about["strategy"]
+                own += strategy.get("unreadyGracePeriodSeconds", 0) + strategy.get("terminationGracePeriodSeconds", 30)
+                own += strategy.get("minStartedSeconds", 0) + 30 * len(event.about["containers"])
+        return PATIENCE + own
+
+    def _settle(self, limit: float) -> None:
+        """The last fault is over: wait until every request has ended."""
+        self._traps.clear()
+        if self._over.done():
+            return
+        if self.life is not None and self.life.healthz():
+            self.broken(f"/healthz is red: {dict(self.life.healthz())}")
+        if not self.judge.finished:
+            if self.loop.time() > limit:
+                self.judge.unfinished()
+                self._end("")
+                return
+            self.loop.call_later(2.0, self._settle, limit)
+            return
+        self.say("end", "every request has ended")
+        self.loop.call_later(5.0, self._clear)
+
+    def _clear(self) -> None:
+        for obj in self.store.all(PLURAL):
+            self.cluster.delete(obj["metadata"]["name"])
+        self.loop.call_later(IDLE - QUIET, self._grow_quiet)
+
+    def _grow_quiet(self) -> None:
+        runtime = sum(self.judge.calls[name] for name in ("ListContainers", "ContainerStatus", "GetContainerEvents"))
+        self.loop.call_later(QUIET, self._look_back, runtime)
+
+    def _look_back(self, runtime: int) -> None:
+        now = sum(self.judge.calls[name] for name in ("ListContainers", "ContainerStatus", "GetContainerEvents"))
+        if now != runtime:
+            self.broken("the runtime is asked though no request is left")
+        if self.life is None:
+            self.broken("the daemon is not there")
+            return
+        for name, found in (("healthz", self.life.healthz()), ("readyz", self.life.readyz())):
+            if found:
+                self.broken(f"/{name} is red after all is over: {dict(found)}")
+        ended = {known.uid for known in self.judge.known.values()} | self.containers.all.keys()
+        if where := remembered(asyncio.all_tasks(self.loop), ended):
+            self.broken(f"remembered of what has ended: {where}")
+        self.life.stop.set()
+        life = self.life
+        self.loop.call_later(30.0, lambda: self._end("the daemon does not stop" if self.life is life else ""))
+
+    def _end(self, what: str) -> None:
+        if what:
+            self.broken(what)
+        if not self._over.done():
+            self._over.set_result("")
+
+
+def run(plan: Schedule) -> Outcome:
+    """One run of one schedule."""
+    state = random.getstate()
+    random.seed(plan.seed)
+    with outside(), virtual_time() as loop:
+        loop.set_exception_handler(lambda _, context: None)
+        world = World(loop, plan)
+        try:
+            what = loop.run_until_complete(world.run())
+        except NoTimePassesError:
+            what = "no time passes: something goes round and round"
+        except NothingLeftError:
+            what = "everything waits for ever"
+        world.story += [] if not what or world.story[-1].endswith(what) else [f"{'':9} BROKEN   {what}"]
+        if world.life is not None:
+            world.life.dead = True
+        _clean_up(loop)
+        seconds = loop.time() - START
+    random.setstate(state)
+    return Outcome(what, world.story, seconds, loop.steps, world.faults, world.judge.calls)
+
+
+def _clean_up(loop: SimulatedLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        try:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=5))
+        except (NoTimePassesError, NothingLeftError):
+            return
+
+
