@@ -195,7 +195,7 @@ class ApiServer:
             response = Response(status, None)
             response.content.feed(json.dumps(answer).encode()[:-7])
             response.content.feed(aiohttp.ClientPayloadError("Response payload is not completed"))
-        self._later(self.latency, self._hand_over, life, sent, reply, response, answer if not fault else None)
+        self._later(self.latency, self._hand_over, life, sent, reply, response, None if fault == "api_torn" else answer)
 
     def _hand_over(
         self, life: "Life", sent: Sent, reply: Reply, response: Response, answer: Object | None

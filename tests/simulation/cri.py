@@ -96,10 +96,17 @@ class Channel:
         timer = None
         if timeout is not None:
             timer = loop.call_later(timeout, call.done, failed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"))
+        outcome: str | None = None
         try:
             self._life.world.cri.accept(call)
-            return deserialize(await call.future)
+            answer = await call.future
+            outcome = ""
+            return deserialize(answer)
+        except AioRpcError as error:
+            outcome = error.code().name
+            raise
         finally:
+            self._life.world.judge.acted(call, outcome)
             self._calls.pop(call, None)
             if timer is not None:
                 timer.cancel()
@@ -244,7 +251,6 @@ class Cri:
             if call.method in ("StopContainer", "ExecSync") and not call.life.dead:
                 said = outcome.details() if isinstance(outcome, AioRpcError) else "done"
                 self._world.say("cri", f"{call.method} {call.message.container_id} -> {said}")
-                self._world.judge.acted(call, outcome)
             call.done(outcome)
 
         self._world.loop.call_later(delay, tell)

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from grpc.aio import AioRpcError
-
 from daemon.core.api.types import ANNOTATION_PINNED, LABEL_ACTIVE, LABEL_POD_UID, PLURAL
 from tests.simulation.containers import Container
 from tests.simulation.network import Sent
@@ -371,19 +369,26 @@ class Judge:
         if container.shape.hook in ("exec", "httpGet") and all(grace > 0 for grace in graces) and not hooks:
             self.broken(f"a stop of {container.id} without its hook")
         if len(owners) == 1:
-            self._only_one(container, owners, timeout, graces[0])
+            self._only_one(container, pod, owners, timeout)
         earlier.append(Act(self._now, life, owners))
 
-    def _only_one(self, container: Container, owners: frozenset[str], timeout: int, grace: int) -> None:
+    def _longest(self, pod: "Pod", act: Act) -> int:
+        return max((self._grace(self.known[uid], pod) for uid in act.owners), default=0)
+
+    def _only_one(self, container: Container, pod: "Pod", owners: frozenset[str], timeout: int) -> None:
         """A stop that belongs to one request alone: its time-out, and no other instance's stop before."""
         (uid,) = owners
         known = self.known[uid]
+        grace = self._grace(known, pod)
         stopped = known.stopped.setdefault(container.name, set())
         stopped.add(container.id)
         if len(stopped) > 1:
             self.broken(f"{known.name} stops a second instance of {container.name}: {sorted(stopped)}")
-        acts = [act for act in (*self._hooks.get(container.id, ()), *self._stops.get(container.id, ()))]
+        acts = (*self._hooks.get(container.id, ()), *self._stops.get(container.id, ()))
         begun = min((act.at for act in acts if uid in act.owners), default=self._now)
+        # what an earlier request's hook took counts as long as that one's grace period would have lasted
+        recent = [act.at for act in self._hooks.get(container.id, ()) if self._now - act.at <= self._longest(pod, act)]
+        begun = min((begun, *recent))
         if container.shape.hook == "sleep":
             begun -= container.shape.hook_seconds
         least = max(MINIMUM_GRACE, grace - (self._now - begun))
@@ -398,14 +403,16 @@ class Judge:
         grace = own if own is not None else pod.shape.grace
         return DEFAULT_GRACE if grace is None else int(grace)
 
-    def acted(self, call: "Call", outcome: Any) -> None:
-        """The daemon is told how its stop or hook ended."""
+    def acted(self, call: "Call", outcome: str | None) -> None:
+        """A stop or hook of the daemon is no longer under way: gRPC's code, "" for done, None for given up."""
+        if call.life.dead or call.method not in ("StopContainer", "ExecSync"):
+            return
+        if outcome:
+            self._world.say("cri", f"{call.method} {call.message.container_id} -> {outcome}")
         acts = (self._stops if call.method == "StopContainer" else self._hooks).get(call.message.container_id, [])
         for act in reversed(acts):
             if act.life is call.life and act.outcome is None:
-                act.outcome = outcome.code().name if isinstance(outcome, AioRpcError) else ""
-                if act.outcome == "NOT_FOUND":
-                    act.outcome = ""
+                act.outcome = "CANCELLED" if outcome is None else "" if outcome == "NOT_FOUND" else outcome
                 return
 
     # The end.

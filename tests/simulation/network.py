@@ -194,13 +194,18 @@ class Session:
         reply = Reply()
         deadline = None if limits.total is None else loop.time() + limits.total
         timer = None if deadline is None else loop.call_at(deadline, reply.fail, TimeoutError())
+        silence = None
+        if limits.sock_read is not None:  # counts for the answer's head too
+            late = aiohttp.SocketTimeoutError("Timeout on reading data from socket")
+            silence = loop.call_later(limits.sock_read, reply.fail, late)
         query = dict(params) if params else dict(url.query)
         try:
             self._network.send(Sent(method, url.host or "", url.path, query, data, url.port), reply)
             response = await reply.future
         finally:
-            if timer is not None:
-                timer.cancel()
+            for pending in (timer, silence):
+                if pending is not None:
+                    pending.cancel()
         response.content.silence, response.content.deadline = limits.sock_read, deadline
         return response
 

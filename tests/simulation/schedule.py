@@ -154,7 +154,7 @@ class _Maker:
                     policy="Always" if sidecar else policy,
                     sidecar=sidecar,
                     hook=hook,
-                    hook_seconds=self.log(0.05, 20.0) if hook else 0.0,
+                    hook_seconds=self.hook_seconds(hook),
                     hook_code=random.choice((0, 0, 0, 1)),
                     term_seconds=random.choice((None, 0.05, 0.05, 1.0, self.log(0.01, 15.0))),
                     term_code=random.choice((0, 143, 143)),
@@ -170,6 +170,11 @@ class _Maker:
             gate=random.random() < 0.4,
             static=random.random() < 0.1,
         )
+
+    def hook_seconds(self, hook: str) -> float:
+        if hook == "sleep":
+            return float(self.random.choice((1, 3, 12)))
+        return self.log(0.05, 20.0) if hook else 0.0
 
     def request(self, name: str, pod: PodShape) -> None:
         random = self.random
