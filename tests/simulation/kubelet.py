@@ -309,6 +309,7 @@ class Kubelet:
         if status == pod.told:
             return
         pod.told = status
+        self._world.say("kubelet", f"tells of {pod.name}: {phase_of(status)}")
         self._world.store.update("pods", {**obj, "status": status})
         for part in (*status["containerStatuses"], *status["initContainerStatuses"]):
             container = self._world.containers.all.get(part.get("containerID", "").partition("://")[2])
@@ -347,3 +348,12 @@ class Kubelet:
         else:
             part["state"] = {"terminated": {"exitCode": newest.exit_code, "containerID": part["containerID"]}}
         return part
+
+
+def phase_of(status: dict[str, Any]) -> str:
+    """A pod's status in a few words."""
+    parts = []
+    for part in (*status["containerStatuses"], *status["initContainerStatuses"]):
+        state = "ready" if part["ready"] else next(iter(part["state"]))
+        parts.append(f"{part['name']}={part.get('containerID', '').partition('://')[2]} {state}")
+    return f"{status['phase']}, {', '.join(parts)}"

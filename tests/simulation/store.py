@@ -148,7 +148,7 @@ class Store:
     def _note(self, found: Kind, change: Change) -> None:
         found.changes.append(change)
         found.versions.append(change.version)
-        for watch in found.watches:
+        for watch in list(found.watches):
             if not watch.held:
                 self.tell(found.name, watch, change.version)
         self._changed(found.name, change)

@@ -5,6 +5,7 @@ The world itself has no tasks: what it does are callbacks of the loop, so that w
 
 import asyncio
 import random
+import traceback
 from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -96,6 +97,13 @@ class World:
         if error or method in ("error", "exception", "critical"):
             trace = f": {error!r}" if isinstance(error, BaseException) else ""
             self.broken(f"the daemon did not foresee this: {event['event']} {event.get('error', '')}{trace}")
+
+    def unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error that nobody took: of a task of the daemon's, or the world's own."""
+        error = context.get("exception")
+        if self._main is not None and not self._main.done():
+            where = traceback.extract_tb(error.__traceback__)[-1] if error is not None and error.__traceback__ else ""
+            self.broken(f"nobody took this error: {context['message']}: {error!r} {where}")
 
     def changed(self, kind: str, change: Change) -> None:
         """Something was written to the store, by whomever."""
@@ -424,8 +432,8 @@ def run(plan: Schedule) -> Outcome:
     state = random.getstate()
     random.seed(plan.seed)
     with outside(), virtual_time() as loop:
-        loop.set_exception_handler(lambda _, context: None)
         world = World(loop, plan)
+        loop.set_exception_handler(world.unhandled)
         try:
             what = loop.run_until_complete(world.run())
         except NoTimePassesError:
