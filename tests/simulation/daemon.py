@@ -184,7 +184,9 @@ def outside() -> Iterator[None]:
             wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
             cache_logger_on_first_use=False,
         )
+        gc.disable()
         try:
             yield
         finally:
+            gc.enable()
             structlog.configure(**logging_before)

@@ -43,3 +43,15 @@ def shrink(plan: Schedule, outcome: Outcome) -> tuple[Schedule, Outcome]:
     assert isinstance(shortest, Schedule)
     assert isinstance(how, Outcome)
     return shortest, how
+
+
+def story(plan: Schedule, *, shortest: bool) -> tuple[str, bool]:
+    """A run as people read it, and whether all was well; of one that fails its shortest form, if wanted."""
+    outcome = run(plan)
+    if outcome.broken and shortest:
+        plan, outcome = shrink(plan, outcome)
+    head = outcome.broken or "all is well"
+    world = [f"  {pod}" for pod in plan.setup.pods]
+    events = [f"  {event}" for event in plan.events]
+    told = [f"seed {plan.seed}: {head}", "the world:", *world, "what happens:", *events, "the story:", *outcome.story]
+    return "\n".join(told), not outcome.broken

@@ -4,6 +4,7 @@ The world itself has no tasks: what it does are callbacks of the loop, so that w
 """
 
 import asyncio
+import gc
 import random
 import traceback
 from collections import Counter
@@ -460,3 +461,8 @@ def _clean_up(loop: SimulatedLoop) -> None:
             return
 
 
+
+
+def collect() -> None:
+    """Runs leave garbage in circles; the collector is off while they last, and between them now and then called."""
+    gc.collect()
