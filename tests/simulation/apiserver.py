@@ -266,7 +266,8 @@ class ApiServer:
                 "please apply your changes to the latest version and try again"
             )
             return 409, _status(409, "Conflict", said, name)
-        if meta.get("uid", obj["metadata"]["uid"]) != obj["metadata"]["uid"]:
+        # of a write of the status alone the uid is dropped unseen
+        if sub != "status" and meta.get("uid", obj["metadata"]["uid"]) != obj["metadata"]["uid"]:
             said = f'{PLURAL}.{GROUP} "{name}" is invalid: metadata.uid: Invalid value: "{meta["uid"]}": field is immutable'
             return 422, _status(422, "Invalid", said, name)
         if sub == "status":

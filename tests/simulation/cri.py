@@ -5,13 +5,13 @@ Real messages in, real messages out, and gRPC's own errors with their codes.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from grpc.aio import AioRpcError, Metadata, UsageError
+from grpc.aio import EOF, AioRpcError, Metadata, UsageError
 
 from cri_stubs import api_pb2
 from daemon.kubelet.labels import LABEL_POD_UID
@@ -53,6 +53,7 @@ class Call:
         self.method = method
         self.message = message
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
         self.give_up: Callable[[], None] = lambda: None
         """What the runtime does when nobody waits any more."""
 
@@ -74,57 +75,81 @@ class Channel:
         self._calls: dict[Call, None] = {}
 
     def unary_unary(self, path: str, serialize: Any, deserialize: Callable[[bytes], Any]) -> Callable[..., Any]:
-        method = path.removeprefix(ROOT)
+        async def run(call: Call) -> Any:
+            try:
+                return deserialize(await call.future)
+            finally:
+                self.finish(call)
 
-        def start(message: Any, timeout: float | None = None) -> Awaitable[Any]:
-            if self._closed:
-                raise UsageError("Channel is closed.")
-            return self._run(method, message, timeout, deserialize)
+        return lambda message, timeout=None: run(self._begin(path, message, timeout))
+
+    def unary_stream(self, path: str, serialize: Any, deserialize: Callable[[bytes], Any]) -> Callable[..., Any]:
+        def start(message: Any, timeout: float | None = None) -> "EventStream | OneAnswer":
+            if path.endswith("GetContainerEvents"):
+                self._check_open()
+                return EventStream(self._life)
+            return OneAnswer(self, self._begin(path, message, timeout), deserialize)
 
         return start
 
-    async def _run(
-        self,
-        method: str,
-        message: Any,
-        timeout: float | None,  # noqa: ASYNC109 - gRPC's
-        deserialize: Callable[[bytes], Any],
-    ) -> Any:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("Channel is closed.")
+
+    def _begin(self, path: str, message: Any, seconds: float | None) -> "Call":
+        self._check_open()
         loop = asyncio.get_running_loop()
-        call = Call(self._life, method, message)
+        call = Call(self._life, path.removeprefix(ROOT), message)
         self._calls[call] = None
-        timer = None
-        if timeout is not None:
-            timer = loop.call_later(timeout, call.done, failed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"))
-        outcome: str | None = None
-        try:
-            self._life.world.cri.accept(call)
-            answer = await call.future
-            outcome = ""
-            return deserialize(answer)
-        except AioRpcError as error:
-            outcome = error.code().name
-            raise
-        finally:
-            self._life.world.judge.acted(call, outcome)
-            self._calls.pop(call, None)
-            if timer is not None:
-                timer.cancel()
-            call.give_up()
-            self._life.world.cri.left(call)
+        if seconds is not None:
+            late = failed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            call.timer = loop.call_later(seconds, call.done, late)
+        self._life.world.cri.accept(call)
+        return call
 
-    def unary_stream(self, path: str, serialize: Any, deserialize: Any) -> Callable[..., "EventStream"]:
-        def start(message: Any) -> EventStream:
-            if self._closed:
-                raise UsageError("Channel is closed.")
-            return EventStream(self._life)
-
-        return start
+    def finish(self, call: "Call") -> None:
+        """Nobody waits for the answer any more."""
+        if call not in self._calls:
+            return
+        del self._calls[call]
+        if call.timer is not None:
+            call.timer.cancel()
+        call.give_up()
+        self._life.world.cri.left(call)
+        outcome = None
+        if call.future.done() and not call.future.cancelled():
+            error = call.future.exception()
+            outcome = error.code().name if isinstance(error, AioRpcError) else ""
+        self._life.world.judge.acted(call, outcome)
 
     async def close(self, grace: float | None = None) -> None:
         self._closed = True
         for call in list(self._calls):
             call.future.cancel()
+
+
+class OneAnswer:
+    """A unary call read as a stream: its head comes with its one message."""
+
+    def __init__(self, channel: Channel, call: Call, deserialize: Callable[[bytes], Any]) -> None:
+        self._channel = channel
+        self._call = call
+        self._deserialize = deserialize
+        self._read = False
+
+    async def initial_metadata(self) -> Metadata:
+        await asyncio.wait({self._call.future})
+        return _NOTHING
+
+    async def read(self) -> Any:
+        if self._read:
+            return EOF
+        self._read = True
+        return self._deserialize(await self._call.future)
+
+    def cancel(self) -> bool:
+        self._channel.finish(self._call)
+        return True
 
 
 class EventStream:

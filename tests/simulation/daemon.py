@@ -6,7 +6,7 @@ Nothing else here knows how the product is put together; `product` is the one pl
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
+from collections.abc import Coroutine, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ from daemon.cri.runtime import Connection, NodeRuntime
 from daemon.kube.client import KubeClient
 from daemon.kube.config import Access
 from daemon.lib.errors import ConfigurationError
-from daemon.node.daemon import NodeConfig, _Node
+from daemon.lib.health import Check
+from daemon.node.daemon import NodeConfig, NodeDaemon
 from tests.simulation.cri import LIFE, Channel
 from tests.simulation.network import NETWORK, Reply, Sent, Session
 from tests.simulation.schedule import NODE, RUNTIME
@@ -32,19 +33,19 @@ from tests.simulation.store import Object
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+KUBELET_PORT = 10248
 _MOMENT = 0.01
 """For how long the daemon may still act on what it was just told is over: it is reading it."""
 
 
 def product(life: "Life") -> Coroutine[Any, Any, None]:
     """Put the product together as its own entry point does, up to the end of `life.stop`."""
-    node = _Node(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "info"))
+    node = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "info", kubelet_healthz_port=KUBELET_PORT))
     version = "v2.1.0" if life.world.setup.streams else "1.6.20"
     runtime = NodeRuntime([Connection(CriClient("unix:///run/sim.sock"), RUNTIME, version)])
     client = KubeClient(_Credentials(life.world))
-    life.healthz = lambda: {name: why for name, check in node._health.live.items() if (why := check())}
-    life.readyz = lambda: {name: why for name, check in node._health.ready.items() if (why := check())}
-    return node._serve(runtime, client, life.stop)
+    life.live, life.ready = node._health.live, node._health.ready
+    return node.serve(runtime, client, life.stop)
 
 
 class _Credentials:
@@ -74,11 +75,27 @@ class Life:
         self.dead = False
         self.stop = asyncio.Event()
         self.born = world.loop.time()
-        self.healthz: Callable[[], Mapping[str, str]] = dict
-        self.readyz: Callable[[], Mapping[str, str]] = dict
+        self.live: Mapping[str, Check] = {}
+        self.ready: Mapping[str, Check] = {}
         self._known: dict[tuple[str, str], Object | None] = {}
         self._versions: dict[tuple[str, str], int] = {}
         self._over: dict[str, float] = {}
+
+    async def ill(self) -> str:
+        """What /healthz and /readyz say is wrong."""
+        for checks in (self.live, self.ready):
+            for name, check in checks.items():
+                found = check()
+                if why := found if isinstance(found, str) else await found:
+                    return f"{name}: {why}"
+        return ""
+
+    def dead_loop(self) -> str:
+        """What /healthz alone says is wrong."""
+        for name, check in self.live.items():
+            if isinstance(found := check(), str) and found:
+                return f"{name}: {found}"
+        return ""
 
     # What reaches it.
 

@@ -75,6 +75,7 @@ class World:
         self._over: asyncio.Future[str] = loop.create_future()
         self._successors: set[str] = set()
         self._main: asyncio.Task[Any] | None = None
+        self._last_look: asyncio.Task[None] | None = None
 
     @property
     def store(self) -> Store:
@@ -383,8 +384,8 @@ class World:
         self._traps.clear()
         if self._over.done():
             return
-        if self.life is not None and self.life.healthz():
-            self.broken(f"/healthz is red: {dict(self.life.healthz())}")
+        if self.life is not None and (why := self.life.dead_loop()):
+            self.broken(f"/healthz is red: {why}")
         if not self.judge.finished:
             if self.loop.time() > limit:
                 self.judge.unfinished()
@@ -411,14 +412,15 @@ class World:
         if self.life is None:
             self.broken("the daemon is not there")
             return
-        for name, found in (("healthz", self.life.healthz()), ("readyz", self.life.readyz())):
-            if found:
-                self.broken(f"/{name} is red after all is over: {dict(found)}")
+        self._last_look = self.loop.create_task(self._check(self.life))
+
+    async def _check(self, life: Life) -> None:
+        if why := await life.ill():
+            self.broken(f"not ready after all is over: {why}")
         ended = {known.uid for known in self.judge.known.values()} | self.containers.all.keys()
-        if where := remembered(asyncio.all_tasks(self.loop), ended):
+        if where := remembered(asyncio.all_tasks(self.loop) - {self._main, self._last_look}, ended):
             self.broken(f"remembered of what has ended: {where}")
-        self.life.stop.set()
-        life = self.life
+        life.stop.set()
         self.loop.call_later(30.0, lambda: self._end("the daemon does not stop" if self.life is life else ""))
 
     def _end(self, what: str) -> None:
