@@ -70,6 +70,8 @@ class Kubelet:
         self.pods: dict[str, Pod] = {}
         """By the UID that the runtime knows."""
         self.down = False
+        self.refuses = False
+        """While it is down: whether it is gone, or hangs."""
         self.mute = False
         """It works, but its status updates do not reach the API."""
         self._made = 0

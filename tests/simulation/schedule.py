@@ -105,7 +105,7 @@ class _Maker:
         self.seed = seed
         self.random = Random(seed)
         self.events: list[Event] = []
-        self.interesting = [0.0]
+        self.interesting: list[float] = []
         """Moments around which faults are worth having."""
 
     def make(self) -> Schedule:
@@ -120,9 +120,9 @@ class _Maker:
             relist=random.choice((0.3, 1.0, 1.0)),
             latency=random.choice((0.001, 0.004, 0.02)),
         )
-        for number in range(random.choice((1, 1, 2, 2, 3))):
-            self.request(f"r{number}", random.choice(pods))
-        for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4, 6))):
+        for number in range(random.choice((1, 2, 2, 3))):
+            self.request(f"r{number}", random.choice(pods[:2]))
+        for _ in range(random.choice((0, 1, 2, 2, 3, 4, 6, 8))):
             self.fault(pods)
         self.events.sort(key=lambda event: (event.at, event.kind))
         return Schedule(self.seed, setup, tuple(self.events))
@@ -133,7 +133,7 @@ class _Maker:
 
     def moment(self) -> float:
         """A time near something interesting."""
-        near = self.random.choice(self.interesting)
+        near = self.random.choice(self.interesting or [0.0])
         return round(max(0.0, near + self.random.choice((1, 1, 1, -0.2)) * self.log(0.005, 40.0)), 3)
 
     def add(self, kind: str, at: float | None = None, **about: Any) -> None:
@@ -143,7 +143,7 @@ class _Maker:
 
     def pod(self, name: str) -> PodShape:
         random = self.random
-        policy = random.choices(("Always", "OnFailure", "Never"), (8, 2, 1))[0]
+        policy = random.choices(("Always", "OnFailure", "Never"), (16, 3, 1))[0]
         containers = []
         for letter in "abc"[: random.choice((1, 1, 2, 3))]:
             hook = random.choice(("", "", "exec", "exec", "httpGet", "sleep"))
@@ -180,7 +180,7 @@ class _Maker:
         random = self.random
         names = [container.name for container in pod.containers]
         random.shuffle(names)
-        at = round(random.choice((1.0, 1.0, self.log(1.0, 60.0), random.uniform(0.0, 30.0))), 3)
+        at = round(random.choice((10.0, 10.0, self.log(1.0, 60.0), random.uniform(5.0, 40.0))), 3)
         chosen = names[: random.randint(1, len(names))]
         strategy: dict[str, Any] = {}
         if random.random() < 0.3:
@@ -202,7 +202,7 @@ class _Maker:
             pod=pod.name,
             containers=chosen,
             strategy=strategy,
-            context=random.choices(("admission", "none", "bare", "foreign"), (16, 4, 2, 1))[0],
+            context=random.choices(("admission", "none", "bare", "foreign"), (24, 6, 3, 1))[0],
             deadline=random.choice((None, None, None, None, 3, 15, 3600)),
         )
 
@@ -235,7 +235,8 @@ class _Maker:
         self.add(kind, **about)
 
     def lasting(self, kind: str, _: Any) -> None:
-        self.add(kind, seconds=self.log(0.05, 90.0))
+        about = {"refuses": self.random.random() < 0.5} if kind == "kubelet_down" else {}
+        self.add(kind, seconds=self.log(0.05, 90.0), **about)
 
     def sudden(self, kind: str, _: Any) -> None:
         self.add(kind)
@@ -285,7 +286,7 @@ class _Maker:
 
     def kill(self, kind: str, _: Any) -> None:
         """At a time, or armed: at one of the next calls, before it is carried out or before it is answered."""
-        call = self.random.choice(("", "", "PATCH", "PATCH", "StopContainer", "ExecSync", "ListContainers", "GET"))
+        call = self.random.choice(("", "", "", "PATCH", "PATCH", "StopContainer", "ExecSync", "ListContainers", "GET"))
         away = self.random.choice((0.1, 1.0, self.log(0.1, 60.0)))
         when = self.random.choice(("before", "after"))
         self.add(kind, call=call, when=when if call else "", seconds=away, nth=self.random.choice((1, 1, 2, 3)))
@@ -330,7 +331,7 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "no_events": (2, _Maker.lasting),
     "twice_events": (1, _Maker.lasting),
     "break_events": (1, _Maker.sudden),
-    "kill": (6, _Maker.kill),
+    "kill": (9, _Maker.kill),
     "term": (2, _Maker.lasting),
     "step": (3, _Maker.step),
 }

@@ -188,6 +188,8 @@ class World:
         if sent.host == "127.0.0.1":
             if not self.kubelet.down:
                 self.loop.call_later(0.001, reply.answer, Response(200, b"ok"))
+            elif self.kubelet.refuses:
+                self.loop.call_later(0.001, reply.fail, refused(sent.host, sent.port or 0))
             return
         pod = next((pod for pod in self.kubelet.pods.values() if pod.ip == sent.host), None)
         name = sent.path.strip("/")
@@ -300,6 +302,7 @@ class World:
         self._for(seconds, undo)
 
     def _do_kubelet_down(self, about: Mapping[str, Any]) -> None:
+        self.kubelet.refuses = about["refuses"]
         self._set(self.kubelet, "down", True, about["seconds"], self.kubelet.wake)
 
     def _do_kubelet_mute(self, about: Mapping[str, Any]) -> None:
