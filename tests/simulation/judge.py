@@ -6,7 +6,7 @@ delivered to it. The first thing that is wrong ends the run.
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,9 @@ class Known:
     """Container -> the IDs that were ever pinned, in order."""
     stopped: dict[str, set[str]] = field(default_factory=dict)
     by_manager: str = ""
+    unpinned: bool = False
+    """Whether somebody took its pins away."""
+    relabelled: bool = False
     ended: float | None = None
     deleted: bool = False
 
@@ -106,6 +109,7 @@ class Judge:
         self._rates: dict[str, deque[float]] = {}
         self._stops: dict[str, list[Act]] = {}
         self._hooks: dict[str, list[Act]] = {}
+        self._said: dict[str, str] = {}
         self.calls: Counter[str] = Counter()
         self.pods: dict[str, dict[str, float]] = {}
         """UID of a pod in the API -> what happened to it (deleting, gone, ended) and when."""
@@ -182,6 +186,8 @@ class Judge:
             known.deleted = True
             return
         raw = new["metadata"].get("annotations", {}).get(ANNOTATION_PINNED)
+        known.unpinned = known.unpinned or (bool(known.pins) and not raw)
+        known.relabelled = known.relabelled or (known.ended is None and LABEL_ACTIVE not in new["metadata"]["labels"])
         for name, pin in (json.loads(raw) if raw else {}).items():
             if isinstance(pin, dict) and "containerID" in pin:
                 bare = str(pin["containerID"]).partition("://")[2]
@@ -282,6 +288,8 @@ class Judge:
         yield shape.policy == "Never"
         history = self._world.containers.history(pod.runtime_uid, name)
         yield shape.policy == "OnFailure" and any(one.state == "exited" and one.exit_code == 0 for one in history)
+        # who took the pins away took the only memory that outlives the daemon, or its leaving the request
+        yield known.unpinned and (known.relabelled or self._world.deaths > 0)
         context = known.context(name)
         yield context is not None and context not in [one.id for one in history]
         stops = [act for one in history for act in self._stops.get(one.id, ()) if known.uid in act.owners]
@@ -299,7 +307,13 @@ class Judge:
             if known.pod_name == pod.name and (not known.labelled or known.pod_uid in uids):
                 if container.id in known.means(container.name):
                     found.append(uid)
-        return frozenset(found)
+        said = self._said.get(container.id)
+        return frozenset({said} if said in found else found)
+
+    def said(self, event: Mapping[str, Any]) -> None:
+        """The daemon's log tells for which of several requests it is about to act."""
+        if "request_uid" in event and "container_id" in event:
+            self._said[event["container_id"]] = event["request_uid"]
 
     def acts(self, call: "Call") -> None:
         """The daemon calls StopContainer or ExecSync."""
@@ -343,12 +357,19 @@ class Judge:
         """A hook is really run now."""
         self._world.say("node", f"hook of {container.id} runs")
 
-    def http_hook(self, container: Container, life: "Life") -> None:
+    def http_hook(self, container: Container, life: "Life") -> Callable[[], None]:
+        """Returns how to say that it has been answered."""
         owners = self._owners(life, container)
         if not owners:
             self.broken(f"httpGet hook of {container.id} ({container.name}), which no live request means")
         self._hook(container, life, owners)
         self.hook_runs(container, life)
+        act = self._hooks[container.id][-1]
+
+        def answered() -> None:
+            act.outcome = ""
+
+        return answered
 
     def _stop(self, container: Container, life: "Life", owners: frozenset[str], timeout: int) -> None:
         earlier = self._stops.setdefault(container.id, [])
@@ -392,6 +413,8 @@ class Judge:
         if container.shape.hook == "sleep":
             begun -= container.shape.hook_seconds
         least = max(MINIMUM_GRACE, grace - (self._now - begun))
+        if self._world.stepped and self._world.deaths:
+            least = MINIMUM_GRACE  # across a death, only the wall clock tells what has passed
         if timeout < least - 1.01:
             self.broken(f"{container.id} gets {timeout} s to end, {least:.0f} s are left of its grace period")
         if timeout > max(MINIMUM_GRACE, grace):

@@ -68,6 +68,8 @@ class World:
         self.mirrors: dict[str, list[str]] = {}
         """Static pod -> UIDs of its earlier mirrors."""
         self.no_credentials = False
+        self.stepped = False
+        """Whether the node's wall clock was ever set."""
         self.faults: Counter[str] = Counter()
         self._traps: list[list[Any]] = []
         self._lives = 0
@@ -95,6 +97,7 @@ class World:
     def logged(self, method: str, event: MutableMapping[str, Any]) -> None:
         told = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
         self.say("log", f"{event['event']} {told}")
+        self.judge.said(event)
         error = event.get("exc_info")
         if error or method in ("error", "exception", "critical"):
             trace = f": {error!r}" if isinstance(error, BaseException) else ""
@@ -150,6 +153,11 @@ class World:
         if not (isinstance(error, ConfigurationError) and refusal):
             self.broken(f"the daemon has ended by itself: {error!r}")
 
+    @property
+    def deaths(self) -> int:
+        """How often the daemon's memory was lost."""
+        return self._lives - 1
+
     def kill(self, away: float) -> None:
         """kill -9: the process' memory is lost, its connections break."""
         life, self.life = self.life, None
@@ -199,9 +207,10 @@ class World:
             return
         container = newest[0]
         self.say("daemon", f"httpGet hook of {container.id}")
-        self.judge.http_hook(container, life)
+        answered = self.judge.http_hook(container, life)
         status = 500 if container.shape.hook_code else 200
         self.loop.call_later(container.shape.hook_seconds, reply.answer, Response(status, b"drained"))
+        self.loop.call_later(container.shape.hook_seconds, answered)
 
     # What happens.
 
@@ -264,6 +273,8 @@ class World:
         if pod is None or pod.deleting:
             return
         if pod.shape.static:
+            if self.store.get("pods", pod.key) is None:
+                return
             self.mirrors.setdefault(pod.runtime_uid, []).append(pod.uid)
             self.store.remove("pods", pod.key)
             pod.uid = f"{pod.runtime_uid}m{len(self.mirrors[pod.runtime_uid])}"
@@ -359,6 +370,7 @@ class World:
 
     def _do_step(self, about: Mapping[str, Any]) -> None:
         self.loop.wall_offset += about["by"]
+        self.stepped = True
 
     # The run.
 
