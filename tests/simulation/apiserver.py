@@ -73,7 +73,7 @@ class ApiServer:
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self.store = Store(world.changed, world.loop.true_utc)
+        self.store = Store(world.changed, world.loop.true_utc, world.loop.time)
         self.rules: list[Rule] = []
         self.opened: list[_Open] = []
         self.behind: int | None = None
@@ -102,9 +102,9 @@ class ApiServer:
         for opened in self.opened:
             opened.mute = True
 
-    def stand_still(self, open_too: bool) -> None:
-        """One of the servers falls behind; `open_too` if the daemon's watches are its own."""
-        self.behind = self.store.version
+    def stand_still(self, back: float, open_too: bool) -> None:
+        """A server is behind by so many seconds, or falls behind; `open_too` if the daemon's watches are its own."""
+        self.behind = self.store.version_at(self._world.loop.time() - back)
         for opened in self.opened if open_too else ():
             opened.watch.held = True
 

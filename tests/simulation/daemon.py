@@ -73,6 +73,7 @@ class Life:
         self.world = world
         self.number = number
         self.dead = False
+        self.died = float("inf")
         self.stop = asyncio.Event()
         self.born = world.loop.time()
         self.live: Mapping[str, Check] = {}

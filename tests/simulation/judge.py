@@ -33,6 +33,8 @@ RUNTIME_CALLS = 150
 """Per pod and window: a look every half second, with a ContainerStatus for each of three containers."""
 STOP_PATIENCE = 110.0
 """For how long a stop that fails has to be tried again at least: 2 minutes, less what the last back-off takes."""
+PERSISTED = 6.0
+"""Seconds after which what has begun is written down, where the API server takes writes."""
 MINIMUM_GRACE = 2
 DEFAULT_GRACE = 30
 _ORDER = {"": 0, "Pending": 1, "Recreating": 2, "Completed": 3}
@@ -51,6 +53,7 @@ class Act:
     life: "Life"
     owners: frozenset[str]
     """UIDs of the requests that may have wanted it."""
+    ended: float = 0.0
     outcome: str | None = None
     """None while it is under way, "" when it was answered as done."""
     killed_before: frozenset[str] = frozenset()
@@ -351,7 +354,14 @@ class Judge:
                 self.broken(f"the hook of {container.id} is run twice")
             if act.outcome == "" and owners and owners <= killed and act.life is not life:
                 self.broken(f"the hook of {container.id} is run again, though the request says isKilled")
+            if act.outcome == "" and self._could_tell(act, life, act.ended):
+                self.broken(f"the hook of {container.id} is run again, though there was time to write that it had ended")
         earlier.append(Act(self._now, life, owners, killed_before=killed))
+
+    def _could_tell(self, act: Act, life: "Life", since: float) -> bool:
+        """Whether an earlier life had the time, and the API server, to write what it did then."""
+        until = since + PERSISTED
+        return act.life is not life and act.life.died > until and self._world.could_write(since - 30.0, until)
 
     def hook_runs(self, container: Container, life: "Life") -> None:
         """A hook is really run now."""
@@ -367,7 +377,7 @@ class Judge:
         act = self._hooks[container.id][-1]
 
         def answered() -> None:
-            act.outcome = ""
+            act.ended, act.outcome = self._now, ""
 
         return answered
 
@@ -390,13 +400,13 @@ class Judge:
         if container.shape.hook in ("exec", "httpGet") and all(grace > 0 for grace in graces) and not hooks:
             self.broken(f"a stop of {container.id} without its hook")
         if len(owners) == 1:
-            self._only_one(container, pod, owners, timeout)
+            self._only_one(container, pod, owners, timeout, life)
         earlier.append(Act(self._now, life, owners))
 
     def _longest(self, pod: "Pod", act: Act) -> int:
         return max((self._grace(self.known[uid], pod) for uid in act.owners), default=0)
 
-    def _only_one(self, container: Container, pod: "Pod", owners: frozenset[str], timeout: int) -> None:
+    def _only_one(self, container: Container, pod: "Pod", owners: frozenset[str], timeout: int, life: "Life") -> None:
         """A stop that belongs to one request alone: its time-out, and no other instance's stop before."""
         (uid,) = owners
         known = self.known[uid]
@@ -410,13 +420,16 @@ class Judge:
         # what an earlier request's hook took counts as long as that one's grace period would have lasted
         recent = [act.at for act in self._hooks.get(container.id, ()) if self._now - act.at <= self._longest(pod, act)]
         begun = min((begun, *recent))
-        if container.shape.hook == "sleep":
-            begun -= container.shape.hook_seconds
+        if container.shape.hook == "sleep":  # nobody sees it but the daemon, in whichever of its lives
+            begun = 0.0 if self._world.deaths else begun - container.shape.hook_seconds
         least = max(MINIMUM_GRACE, grace - (self._now - begun))
         if self._world.stepped and self._world.deaths:
             least = MINIMUM_GRACE  # across a death, only the wall clock tells what has passed
         if timeout < least - 1.01:
             self.broken(f"{container.id} gets {timeout} s to end, {least:.0f} s are left of its grace period")
+        told = [act for act in acts if uid in act.owners and self._could_tell(act, life, act.at)]
+        if told and not self._world.stepped and timeout > max(MINIMUM_GRACE, grace - (self._now - told[0].at)) + PERSISTED:
+            self.broken(f"{container.id} gets {timeout} s after a restart, it was told to end {self._now - told[0].at:.0f} s ago")
         if timeout > max(MINIMUM_GRACE, grace):
             self.broken(f"{container.id} gets {timeout} s to end, its grace period is {grace} s")
 
@@ -435,6 +448,7 @@ class Judge:
         acts = (self._stops if call.method == "StopContainer" else self._hooks).get(call.message.container_id, [])
         for act in reversed(acts):
             if act.life is call.life and act.outcome is None:
+                act.ended = self._now
                 act.outcome = "CANCELLED" if outcome is None else "" if outcome == "NOT_FOUND" else outcome
                 return
 

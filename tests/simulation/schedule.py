@@ -11,6 +11,8 @@ from typing import Any
 NODE = "node-1"
 NAMESPACE = "default"
 RUNTIME = "containerd"
+LONG_GRACE = 3600
+"""Of requests that are given up: far more than anybody waits for in a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class _Maker:
         random = self.random
         policy = random.choices(("Always", "OnFailure", "Never"), (16, 3, 1))[0]
         containers = []
-        for letter in "abc"[: random.choice((1, 1, 2, 3))]:
+        for letter in "abcdef"[: random.choice((1, 1, 2, 3, 3, 6))]:
             hook = random.choice(("", "", "exec", "exec", "httpGet", "sleep"))
             sidecar = random.random() < 0.1
             containers.append(
@@ -176,11 +178,12 @@ class _Maker:
             return float(self.random.choice((1, 3, 12)))
         return self.log(0.05, 20.0) if hook else 0.0
 
-    def request(self, name: str, pod: PodShape) -> None:
+    def request(self, name: str, pod: PodShape, *, at: float | None = None, grace: int | None = None) -> None:
         random = self.random
         names = [container.name for container in pod.containers]
         random.shuffle(names)
-        at = round(random.choice((10.0, 10.0, self.log(1.0, 60.0), random.uniform(5.0, 40.0))), 3)
+        if at is None:
+            at = round(random.choice((10.0, 10.0, self.log(1.0, 60.0), random.uniform(5.0, 40.0))), 3)
         chosen = names[: random.randint(1, len(names))]
         strategy: dict[str, Any] = {}
         if random.random() < 0.3:
@@ -191,6 +194,8 @@ class _Maker:
             strategy["forceRecreate"] = True
         if random.random() < 0.3:
             strategy["terminationGracePeriodSeconds"] = random.choice((0, 1, 5, 40))
+        if grace is not None:
+            strategy["terminationGracePeriodSeconds"] = grace
         if random.random() < 0.2:
             strategy["unreadyGracePeriodSeconds"] = random.choice((0, 1, 5))
         if random.random() < 0.25:
@@ -211,6 +216,22 @@ class _Maker:
         _FAULTS[kind][1](self, kind, pods)
 
     # What the faults need to be told.
+
+    def replace(self, _: str, pods: tuple[PodShape, ...]) -> None:
+        """A pod goes, one of its name comes, and somebody asks for that one."""
+        pod, at = self.random.choice(pods), self.moment()
+        self.add("delete_pod", at, pod=pod.name, force=self.random.random() < 0.5, successor=True)
+        later = self.log(1.0, 60.0)
+        self.request(f"r{len(self.requests())}", pod, at=round(at + later, 3))
+        if self.random.random() < 0.7:
+            self.add("stale", round(at + self.random.random() * later, 3), seconds=self.log(5.0, 90.0), back=0.0)
+
+    def give_up_long(self, _: str, pods: tuple[PodShape, ...]) -> None:
+        """A request with a long grace period is deleted; the next one has a short one."""
+        pod, at, name = self.random.choice(pods), self.moment(), f"r{len(self.requests())}"
+        self.request(name, pod, at=at, grace=LONG_GRACE)
+        self.add("delete", round(at + self.log(0.01, 30.0), 3), request=name)
+        self.request(f"r{len(self.requests())}", pod, at=round(at + self.log(0.01, 60.0), 3), grace=5)
 
     def of_request(self, kind: str, _: Any) -> None:
         about = {"seconds": self.log(0.05, 30.0)} if kind == "relabel" else {}
@@ -263,7 +284,8 @@ class _Maker:
 
     def stale(self, kind: str, _: Any) -> None:
         at, seconds = self.moment(), self.log(0.5, 90.0)
-        self.add(kind, at, seconds=seconds, open_too=self.random.random() < 0.3)
+        back = self.random.choice((0.0, 0.0, self.log(0.5, 60.0)))
+        self.add(kind, at, seconds=seconds, back=back, open_too=back == 0.0 and self.random.random() < 0.3)
         if self.random.random() < 0.8:
             at = round(at + self.random.random() * seconds, 3)
             self.add(self.random.choice(("expire", "drop_watches")), at)
@@ -292,6 +314,8 @@ class _Maker:
         self.add(kind, call=call, when=when if call else "", seconds=away, nth=self.random.choice((1, 1, 2, 3)))
 
     def step(self, kind: str, _: Any) -> None:
+        if self.random.random() < 0.5:
+            self.of_request("touch", None)
         self.add(kind, by=self.random.choice((-3600.0, -30.0, -1.5, 1.5, 30.0, 3600.0, 10 * 86400.0)))
 
 
@@ -306,6 +330,8 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "delete_pod": (3, _Maker.of_pod),
     "evict": (1.5, _Maker.of_pod),
     "collect": (1, _Maker.sudden),
+    "replace": (2, _Maker.replace),
+    "give_up_long": (1.5, _Maker.give_up_long),
     "kubelet_down": (2, _Maker.lasting),
     "kubelet_mute": (2, _Maker.lasting),
     "api_status": (4, _Maker.of_api),

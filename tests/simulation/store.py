@@ -52,8 +52,12 @@ class Kind:
 class Store:
     """Everything that is kept. `changed` is told of every change, after the watches."""
 
-    def __init__(self, changed: Callable[[str, Change], None], now: Callable[[], str]) -> None:
+    def __init__(
+        self, changed: Callable[[str, Change], None], now: Callable[[], str], clock: Callable[[], float]
+    ) -> None:
         self.version = 100
+        self._clock = clock
+        self._times: list[tuple[float, int]] = []
         self.kinds = {name: Kind(name) for name in ("pods", "containerrecreaterequests")}
         self._changed = changed
         self._now = now
@@ -117,6 +121,11 @@ class Store:
                 state.pop(key_of(change.old), None)
         return list(state.values())
 
+    def version_at(self, time: float) -> int:
+        """The newest version of then; of before everything, the first."""
+        at = bisect_right(self._times, (time, self.version))
+        return self._times[at - 1][1] if at else 100
+
     def expire(self) -> None:
         """Forget how everything came to be."""
         for kind in self.kinds.values():
@@ -146,6 +155,7 @@ class Store:
         return new
 
     def _note(self, found: Kind, change: Change) -> None:
+        self._times.append((self._clock(), change.version))
         found.changes.append(change)
         found.versions.append(change.version)
         for watch in list(found.watches):

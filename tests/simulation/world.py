@@ -16,7 +16,7 @@ from daemon.core.api.types import PLURAL
 from daemon.lib.errors import ConfigurationError
 from tests.simulation.apiserver import ApiServer
 from tests.simulation.clock import START, NoTimePassesError, NothingLeftError, SimulatedLoop, virtual_time
-from tests.simulation.containers import Containers
+from tests.simulation.containers import KILLED, Containers
 from tests.simulation.cri import Cri
 from tests.simulation.daemon import Life, outside
 from tests.simulation.judge import Judge
@@ -30,6 +30,8 @@ from tests.simulation.store import Change, Store
 PATIENCE = 900.0
 """Seconds after the last fault within which every request has ended, its own waits apart: a watch that is half open is
 given up after 150 s, a server's Retry-After is followed for 300 s, kubelet's back-off grows to 160 s in such a run."""
+HALF_OPEN = 170.0
+"""Seconds after which a connection whose other end has vanished is given up at the latest."""
 IDLE = 700.0
 """Seconds after the last request before the daemon's memory is looked at."""
 QUIET = 60.0
@@ -74,6 +76,7 @@ class World:
         self._traps: list[list[Any]] = []
         self._lives = 0
         self._deaf: list[tuple[float, float]] = []
+        self._unwritten: list[tuple[float, float]] = []
         self._over: asyncio.Future[str] = loop.create_future()
         self._successors: set[str] = set()
         self._main: asyncio.Task[Any] | None = None
@@ -139,6 +142,7 @@ class World:
         if life.dead:
             return
         life.dead = True
+        life.died = self.loop.time()
         self.life = None
         self.api.forget(life)
         self.loop.call_later(1.0, self.start)
@@ -164,6 +168,7 @@ class World:
         if life is None:
             return
         life.dead = True
+        life.died = self.loop.time()
         self.say("daemon", "is killed")
         self._deaf.append((self.loop.time(), self.loop.time() + away + 5.0))
         self.api.forget(life)
@@ -186,6 +191,10 @@ class World:
                     self.kill(trap[3])
                     return True
         return False
+
+    def could_write(self, since: float, until: float) -> bool:
+        """Whether no fault of the API stood in the way of a write in that time."""
+        return all(end < since or begin > until for begin, end in self._unwritten)
 
     def deaf_since(self, since: float) -> bool:
         """Whether a fault kept the daemon from answering since then."""
@@ -222,7 +231,9 @@ class World:
         seconds = float(about.get("seconds", 0.0))
         kind = event.kind
         if kind.startswith("api_") or kind in ("credentials", "conflict", "half_open", "stale", "prune"):
-            self._deaf.append((self.loop.time(), self.loop.time() + seconds + 30.0))
+            silent = HALF_OPEN if kind == "half_open" else 30.0
+            self._deaf.append((self.loop.time(), self.loop.time() + seconds + silent))
+            self._unwritten.append((self.loop.time(), self.loop.time() + seconds + 30.0))
         if kind.startswith("api_") or kind == "conflict":
             self.api.rule(kind, about)
         elif kind in ("cri_error", "cri_hang", "cri_slow", "cri_lost"):
@@ -339,7 +350,7 @@ class World:
         self._set(self.cri, "down", True, about["seconds"], self.kubelet.wake)
 
     def _do_stale(self, about: Mapping[str, Any]) -> None:
-        self.api.stand_still(about["open_too"])
+        self.api.stand_still(about["back"], about.get("open_too", False))
         self._for(about["seconds"], self.api.catch_up)
 
     def _do_expire(self, _: Mapping[str, Any]) -> None:
@@ -387,8 +398,9 @@ class World:
 
     def _patience(self) -> float:
         own = 0.0
+        given_up = [event.about["request"] for event in self._plan.events if event.kind == "delete"]
         for event in self._plan.events:
-            if event.kind == "create":
+            if event.kind == "create" and event.about["request"] not in given_up:
                 strategy = event.about["strategy"]
                 own += strategy.get("unreadyGracePeriodSeconds", 0) + strategy.get("terminationGracePeriodSeconds", 30)
                 own += strategy.get("minStartedSeconds", 0) + 30 * len(event.about["containers"])
@@ -412,6 +424,9 @@ class World:
         self.loop.call_later(5.0, self._clear)
 
     def _clear(self) -> None:
+        for container in list(self.containers.present.values()):
+            if container.on_end:  # a stop that was given up, with a grace period of an hour
+                self.containers.end(container, KILLED)
         for obj in self.store.all(PLURAL):
             self.cluster.delete(obj["metadata"]["name"])
         self.loop.call_later(IDLE - QUIET, self._grow_quiet)
