@@ -24,7 +24,7 @@ from tests.simulation.kubelet import Kubelet, Pod
 from tests.simulation.manager import Cluster
 from tests.simulation.memory import remembered
 from tests.simulation.network import Reply, Response, Sent, refused
-from tests.simulation.schedule import Event, Schedule
+from tests.simulation.schedule import LONG_GRACE, Event, Schedule
 from tests.simulation.store import Change, Store
 
 PATIENCE = 900.0
@@ -429,7 +429,9 @@ class World:
                 self.containers.end(container, KILLED)
         for obj in self.store.all(PLURAL):
             self.cluster.delete(obj["metadata"]["name"])
-        self.loop.call_later(IDLE - QUIET, self._grow_quiet)
+        long = [event for event in self._plan.events if LONG_GRACE in event.about.get("strategy", {}).values()]
+        # the hook of a request that was deleted counts until its grace period would have ended
+        self.loop.call_later(IDLE - QUIET + (LONG_GRACE if long else 0.0), self._grow_quiet)
 
     def _grow_quiet(self) -> None:
         runtime = sum(self.judge.calls[name] for name in ("ListContainers", "ContainerStatus", "GetContainerEvents"))
