@@ -41,7 +41,7 @@ class Tally:
 
 def chunk(first: int) -> Tally:
     """Run the schedules of some seeds."""
-    from tests.simulation.schedule import schedule  # noqa: PLC0415 - only the children need it
+    from tests.simulation.maker import schedule  # noqa: PLC0415 - only the children need it
     from tests.simulation.world import collect, run  # noqa: PLC0415
 
     tally = Tally()
@@ -56,7 +56,7 @@ def chunk(first: int) -> Tally:
 
 def tell(seed: int, *, shortest: bool) -> bool:
     """Tell the story of one seed; whether all was well."""
-    from tests.simulation.schedule import schedule  # noqa: PLC0415
+    from tests.simulation.maker import schedule  # noqa: PLC0415
     from tests.simulation.shrink import story  # noqa: PLC0415
 
     told, well = story(schedule(seed), shortest=shortest)
@@ -121,7 +121,7 @@ def figures(total: Tally, seconds: float) -> None:
 def main() -> int:
     """See the module."""
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names come in the same order in every run
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation"], {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
+        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation"], {**os.environ, "PYTHONHASHSEED": "0"})
     if seed := os.environ.get("SEED"):
         return 0 if tell(int(seed), shortest="SHORTEST" in os.environ) else 1
     schedules = os.environ.get("SCHEDULES")

@@ -6,13 +6,22 @@ Faults are the network's or the server's own, and each is one that a real server
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-import yaml
 
 from daemon.core.api.types import GROUP, PLURAL, VERSION
+from tests.simulation.answers import (
+    FOREIGN,
+    OLD_STATE_FIELDS,
+    OLD_STATUS_FIELDS,
+    STATE_FIELDS,
+    STATUS_FIELDS,
+    as_json,
+    refusal,
+    shown,
+    status,
+)
 from tests.simulation.network import Reply, Response, Sent, refused
 from tests.simulation.store import Object, Store, Watch, key_of, line, merged, selector
 
@@ -23,28 +32,6 @@ if TYPE_CHECKING:
 BOOKMARK_SECONDS = 60.0
 PATIENCE_SECONDS = 3.0
 """How long a server waits for a version that it does not have yet, before it says so."""
-_CRD = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
-_HTML = b"<html><head><title>Sign in</title></head><body>Sign in to continue</body></html>"
-_FOREIGN = {
-    "html": _HTML,
-    "status": b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}',
-    "list": b"[]",
-    "empty": b"{}",
-    "null": b"null",
-}
-
-
-def _known_fields() -> tuple[frozenset[str], frozenset[str]]:
-    versions = yaml.safe_load(_CRD.read_text(encoding="utf-8"))["spec"]["versions"]
-    schema = next(version for version in versions if version["name"] == VERSION)["schema"]["openAPIV3Schema"]
-    status = schema["properties"]["status"]["properties"]
-    return frozenset(status), frozenset(status["containerRecreateStates"]["items"]["properties"])
-
-
-STATUS_FIELDS, STATE_FIELDS = _known_fields()
-OLD_STATUS_FIELDS = frozenset({"phase", "completionTime", "message", "containerRecreateStates"})
-OLD_STATE_FIELDS = frozenset({"name", "phase", "message"})
-"""Of a CRD that came before isKilled."""
 
 
 @dataclass(slots=True)
@@ -92,7 +79,7 @@ class ApiServer:
         """Cut every watch; `gone` says before that its version has expired."""
         for opened in self.opened:
             if gone and not opened.mute:
-                opened.response.content.feed(line("ERROR", _status(410, "Expired", "too old resource version")))
+                opened.response.content.feed(line("ERROR", status(410, "Expired", "too old resource version")))
             opened.response.content.feed(aiohttp.ClientPayloadError("Response payload is not completed"))
             self._forget(opened)
         self.opened.clear()
@@ -152,7 +139,7 @@ class ApiServer:
         match kind:
             case "api_status":
                 assert rule is not None
-                self._later(delay, reply.answer, _refusal(rule.about["code"], rule.about.get("retry_after")))
+                self._later(delay, reply.answer, refusal(rule.about["code"], rule.about.get("retry_after")))
                 return
             case "api_hang":
                 return
@@ -165,7 +152,7 @@ class ApiServer:
             case "api_foreign":
                 assert rule is not None
                 headers = {"Content-Type": "text/html" if rule.about["body"] == "html" else "application/json"}
-                self._later(delay, reply.answer, Response(200, _FOREIGN[rule.about["body"]], headers))
+                self._later(delay, reply.answer, Response(200, FOREIGN[rule.about["body"]], headers))
                 return
             case "api_slow":
                 assert rule is not None
@@ -181,13 +168,13 @@ class ApiServer:
             return
         status, answer = self._dispatch(life, sent)
         if status == 504 and not life.dead:
-            self._later(PATIENCE_SECONDS, reply.answer, _json(status, answer))
+            self._later(PATIENCE_SECONDS, reply.answer, as_json(status, answer))
             return
         if self._world.trap(sent.method, "after") or life.dead:
             return
         if sent.method != "GET" or fault:
             self._world.say("api", f"{sent.method} {sent.path} -> {status}{f', {fault}' if fault else ''}")
-        response = _json(status, answer)
+        response = as_json(status, answer)
         if fault == "api_lost":
             self._later(self.latency, reply.fail, aiohttp.ServerDisconnectedError())
             return
@@ -197,9 +184,7 @@ class ApiServer:
             response.content.feed(aiohttp.ClientPayloadError("Response payload is not completed"))
         self._later(self.latency, self._hand_over, life, sent, reply, response, None if fault == "api_torn" else answer)
 
-    def _hand_over(
-        self, life: "Life", sent: Sent, reply: Reply, response: Response, answer: Object | None
-    ) -> None:
+    def _hand_over(self, life: "Life", sent: Sent, reply: Reply, response: Response, answer: Object | None) -> None:
         """The answer reaches the daemon, which knows from now on what it says."""
         if answer is not None and response.status == 200 and not reply.given_up:
             if "items" in answer:
@@ -227,17 +212,17 @@ class ApiServer:
             self._world.judge.event(body)
             return 201, body
         if kind not in self.store.kinds:
-            return 404, _status(404, "NotFound", "the server could not find the requested resource")
+            return 404, status(404, "NotFound", "the server could not find the requested resource")
         if not name:
             return self._list(kind, namespace, sent.query)
         obj = self.store.get(kind, f"{namespace}/{name}")
         if obj is None:
-            return 404, _status(404, "NotFound", f'{kind} "{name}" not found', name)
+            return 404, status(404, "NotFound", f'{kind} "{name}" not found', name)
         if sent.method == "GET":
             return 200, obj
         if sent.method == "PATCH" and kind == PLURAL:
             return self._patch(life, obj, sub, json.loads(sent.body or b"{}"))
-        return 405, _status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        return 405, status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
     def _list(self, kind: str, namespace: str, query: Mapping[str, str]) -> tuple[int, Object]:
         version = query.get("resourceVersion", "")
@@ -245,7 +230,7 @@ class ApiServer:
         if self.behind is not None and version:
             if int(version) > self.behind:
                 said = f"Timeout: Too large resource version: {version}, current: {self.behind}"
-                return 504, _status(504, "Timeout", said, retry_after=1)
+                return 504, status(504, "Timeout", said, retry_after=1)
             at = self.behind
         passes = selector(query.get("labelSelector", ""), query.get("fieldSelector", ""))
         found = [
@@ -253,7 +238,7 @@ class ApiServer:
             for obj in self.store.at(kind, at)
             if passes(obj) and (not namespace or obj["metadata"]["namespace"] == namespace)
         ]
-        self._world.say("api", f"list {kind} at {at}: {', '.join(_shown(obj) for obj in found) or 'none'}")
+        self._world.say("api", f"list {kind} at {at}: {', '.join(shown(obj) for obj in found) or 'none'}")
         return 200, {"kind": "List", "metadata": {"resourceVersion": str(at)}, "items": found}
 
     def _patch(self, life: "Life", obj: Object, sub: str, patch: Mapping[str, Any]) -> tuple[int, Object]:
@@ -265,11 +250,12 @@ class ApiServer:
                 f'Operation cannot be fulfilled on {PLURAL}.{GROUP} "{name}": the object has been modified; '
                 "please apply your changes to the latest version and try again"
             )
-            return 409, _status(409, "Conflict", said, name)
+            return 409, status(409, "Conflict", said, name)
         # of a write of the status alone the uid is dropped unseen
         if sub != "status" and meta.get("uid", obj["metadata"]["uid"]) != obj["metadata"]["uid"]:
-            said = f'{PLURAL}.{GROUP} "{name}" is invalid: metadata.uid: Invalid value: "{meta["uid"]}": field is immutable'
-            return 422, _status(422, "Invalid", said, name)
+            wrong = f'metadata.uid: Invalid value: "{meta["uid"]}": field is immutable'
+            said = f'{PLURAL}.{GROUP} "{name}" is invalid: {wrong}'
+            return 422, status(422, "Invalid", said, name)
         if sub == "status":
             new = {**obj, "status": self._pruned(merged(obj.get("status"), patch.get("status", {})))}
         else:
@@ -307,9 +293,9 @@ class ApiServer:
         version = int(sent.query.get("resourceVersion") or 0)
         response = Response(200, None)
         if version < self.store.kinds[kind].oldest:
-            gone = _status(410, "Expired", f"too old resource version: {version} ({self.store.kinds[kind].oldest})")
+            gone = status(410, "Expired", f"too old resource version: {version} ({self.store.kinds[kind].oldest})")
             if not self._world.setup.gone_in_stream:
-                self._later(self.latency, reply.answer, _json(410, gone))
+                self._later(self.latency, reply.answer, as_json(410, gone))
                 return
             response.content.feed(line("ERROR", gone))
             response.content.feed(None)
@@ -361,34 +347,3 @@ class ApiServer:
             self._forget(opened)
             if not opened.mute:
                 opened.response.content.feed(None)
-
-
-def _json(status: int, answer: Object) -> Response:
-    headers = {"Content-Type": "application/json"}
-    if seconds := answer.get("details", {}).get("retryAfterSeconds"):
-        headers["Retry-After"] = str(seconds)
-    return Response(status, json.dumps(answer).encode(), headers)
-
-
-def _status(code: int, reason: str, message: str, name: str = "", retry_after: int | None = None) -> dict[str, Any]:
-    details: dict[str, Any] = {"name": name} if name else {}
-    if retry_after is not None:
-        details["retryAfterSeconds"] = retry_after
-    shape = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
-    return {**shape, "message": message, "reason": reason, "details": details, "code": code}
-
-
-_REASONS = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 504: "Timeout"}
-
-
-def _refusal(code: int, retry_after: int | None) -> Response:
-    """An answer without the call having been carried out."""
-    headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-    if code in (502, 503):
-        return Response(code, _HTML, headers)
-    reason = _REASONS.get(code, "InternalError")
-    return Response(code, json.dumps(_status(code, reason, f"{reason}: so it is")).encode(), headers)
-
-
-def _shown(obj: Object) -> str:
-    return f"{obj['metadata']['name']}({obj['metadata']['uid']}) v{obj['metadata']['resourceVersion']}"

@@ -7,7 +7,7 @@ timer. What real programs would wait for on a socket is a future here, which a t
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, NoReturn
@@ -101,7 +101,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     async def create_connection(self, *_: Any, **__: Any) -> NoReturn:
         raise ConnectionRefusedError("nobody listens in a simulation")
 
-    def run_in_executor(self, *_: Any) -> NoReturn:
+    def run_in_executor(self, *_: Any) -> NoReturn:  # type: ignore[override]
         raise AssertionError("no threads in a simulation")
 
 
@@ -115,7 +115,6 @@ class _Task(asyncio.Task[Any]):
 
 
 _loop: SimulatedLoop | None = None
-
 
 
 class _Datetime(datetime):

@@ -101,6 +101,11 @@ class Containers:
             container.started, container.started_ns = self._world.loop.time(), int(self._world.loop.wall() * 1e9)
             self._moved(container, "running", f"as {container.name}")
 
+    def abandon(self, container: Container) -> None:
+        """A container that was created is not started any more."""
+        container.ended = self._world.loop.time()
+        self._moved(container, "exited", "before it was started")
+
     def end(self, container: Container, code: int) -> None:
         """The container ends, by itself or by a signal."""
         if container.state != "running":

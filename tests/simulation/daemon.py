@@ -25,7 +25,7 @@ from daemon.kube.config import Access
 from daemon.lib.errors import ConfigurationError
 from daemon.lib.health import Check
 from daemon.node.daemon import NodeConfig, NodeDaemon
-from tests.simulation.cri import LIFE, Channel
+from tests.simulation.channel import LIFE, Channel
 from tests.simulation.network import NETWORK, Reply, Sent, Session
 from tests.simulation.schedule import NODE, RUNTIME
 from tests.simulation.store import Object
@@ -109,8 +109,9 @@ class Life:
             return
         was = self._live(self._known.get(key))
         self._versions[key] = version
-        self._known[key] = None if what == "DELETED" else obj
-        if was and not self._live(self._known[key]):
+        now = None if what == "DELETED" else obj
+        self._known[key] = now
+        if was and not self._live(now):
             self._over[key[1]] = self.world.loop.time()
 
     def listed(self, kind: str, items: list[Object], *, selected: bool) -> None:
@@ -121,9 +122,9 @@ class Life:
         real = {obj["metadata"]["uid"] for obj in self.world.store.all(kind) if self._selected(kind, obj)}
         for known, uid in list(self._known):
             if selected and known == kind and uid not in here and uid not in real:
-                obj = self._known[kind, uid]
-                if obj is not None:
-                    self.told(kind, "DELETED", obj)
+                known_as = self._known[kind, uid]
+                if known_as is not None:
+                    self.told(kind, "DELETED", known_as)
 
     @staticmethod
     def _selected(kind: str, obj: Object) -> bool:

@@ -6,8 +6,7 @@ delivered to it. The first thing that is wrong ends the run.
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from daemon.core.api.types import ANNOTATION_PINNED, LABEL_ACTIVE, LABEL_POD_UID, PLURAL
@@ -17,112 +16,38 @@ from tests.simulation.schedule import NAMESPACE
 from tests.simulation.store import Object, states
 
 if TYPE_CHECKING:
-    from tests.simulation.cri import Call
+    from tests.simulation.channel import Call
     from tests.simulation.daemon import Life
-    from tests.simulation.kubelet import Pod
+    from tests.simulation.pod import Pod
     from tests.simulation.world import World
+
+from tests.simulation.facts import Act, Known
+from tests.simulation.verdicts import Verdicts
 
 WINDOW = 10.0
 """Seconds over which rates are looked at."""
-WRITES = 30
+WRITES = 60
 """Writes of one request in a window."""
 EVENTS = 60
 READS = 40
 """Lists and watches in a window."""
 RUNTIME_CALLS = 150
 """Per pod and window: a look every half second, with a ContainerStatus for each of three containers."""
-STOP_PATIENCE = 110.0
-"""For how long a stop that fails has to be tried again at least: 2 minutes, less what the last back-off takes."""
 PERSISTED = 6.0
 """Seconds after which what has begun is written down, where the API server takes writes."""
 MINIMUM_GRACE = 2
 DEFAULT_GRACE = 30
-_ORDER = {"": 0, "Pending": 1, "Recreating": 2, "Completed": 3}
-_FINAL = ("Succeeded", "Failed")
 
 
-class BrokenError(Exception):
-    """An invariant does not hold."""
-
-
-@dataclass(slots=True)
-class Act:
-    """A stop or a hook that the daemon asked for."""
-
-    at: float
-    life: "Life"
-    owners: frozenset[str]
-    """UIDs of the requests that may have wanted it."""
-    ended: float = 0.0
-    outcome: str | None = None
-    """None while it is under way, "" when it was answered as done."""
-    killed_before: frozenset[str] = frozenset()
-    """Of the owners, those that said isKilled already."""
-
-
-@dataclass(slots=True)
-class Known:
-    """What the truth remembers of one request."""
-
-    uid: str
-    name: str
-    pod_name: str
-    pod_uid: str
-    """That the pod had when it was created."""
-    spec: Mapping[str, Any]
-    labelled: bool
-    """Whether it says the pod's UID."""
-    created: float
-    pins: dict[str, list[str]] = field(default_factory=dict)
-    """Container -> the IDs that were ever pinned, in order."""
-    stopped: dict[str, set[str]] = field(default_factory=dict)
-    by_manager: str = ""
-    unpinned: bool = False
-    """Whether somebody took its pins away."""
-    relabelled: bool = False
-    ended: float | None = None
-    deleted: bool = False
-
-    def context(self, name: str) -> str | None:
-        for container in self.spec["containers"]:
-            if container["name"] == name and "statusContext" in container:
-                return str(container["statusContext"]["containerID"]).partition("://")[2]
-        return None
-
-    def means(self, name: str) -> list[str]:
-        """IDs of the instances that may go for this request."""
-        if name not in [container["name"] for container in self.spec["containers"]]:
-            return []
-        context, pins = self.context(name), self.pins.get(name, [])
-        if self.spec["strategy"].get("forceRecreate") or context is None:
-            return pins
-        return [context]
-
-    @property
-    def names(self) -> list[str]:
-        return [container["name"] for container in self.spec["containers"]]
-
-
-class Judge:
+class Judge(Verdicts):
     """Sees everything, and says so when something is wrong."""
 
     def __init__(self, world: "World") -> None:
-        self._world = world
-        self.known: dict[str, Known] = {}
+        super().__init__(world)
         self._rates: dict[str, deque[float]] = {}
-        self._stops: dict[str, list[Act]] = {}
         self._hooks: dict[str, list[Act]] = {}
         self._said: dict[str, str] = {}
         self.calls: Counter[str] = Counter()
-        self.pods: dict[str, dict[str, float]] = {}
-        """UID of a pod in the API -> what happened to it (deleting, gone, ended) and when."""
-
-    @property
-    def _now(self) -> float:
-        return self._world.loop.time()
-
-    def broken(self, what: str) -> None:
-        self._world.broken(what)
 
     # Rates.
 
@@ -197,107 +122,6 @@ class Judge:
                 if bare not in known.pins.setdefault(name, []):
                     known.pins[name].append(bare)
 
-    # Writes.
-
-    def written(self, life: "Life", old: Object, new: Object, sub: str) -> None:
-        """The daemon's write is about to be carried out."""
-        if life.dead:
-            return
-        known = self.known[old["metadata"]["uid"]]
-        was, status = old.get("status", {}), new.get("status", {})
-        if sub != "status":
-            return
-        if was.get("phase") == "Completed" and status != was:
-            self.broken(f"{known.name} is Completed, and the daemon writes it again")
-        if _ORDER[status.get("phase", "")] < _ORDER[was.get("phase", "")]:
-            self.broken(f"{known.name} goes from {was.get('phase')} back to {status.get('phase')}")
-        before = {state["name"]: state for state in states(old)}
-        after = {state["name"]: state for state in states(new)}
-        if before.keys() - after.keys():
-            self.broken(f"{known.name}: the states of {sorted(before.keys() - after.keys())} are lost")
-        if status.get("phase") == "Completed":
-            known.ended = self._now
-            if set(known.names) - after.keys() or any(state["phase"] not in _FINAL for state in after.values()):
-                self.broken(f"{known.name} is Completed, and not all of its containers are final: {after}")
-            if not status.get("completionTime"):
-                self.broken(f"{known.name} is Completed without a completionTime")
-        failed = [name for name, state in after.items() if state["phase"] == "Failed"]
-        for name, state in after.items():
-            phase, past = state["phase"], before.get(name, {}).get("phase", "Pending")
-            if past in _FINAL and phase != past or past == "Recreating" and phase == "Pending":
-                self.broken(f"{known.name}/{name} goes from {past} to {phase}")
-            if phase == past:
-                continue
-            if phase == "Succeeded":
-                self._succeeded(known, name)
-            elif phase == "Failed":
-                self._failed(known, name, state.get("message", ""), failed)
-
-    def _pod(self, known: Known) -> "Pod | None":
-        pods = self._world.kubelet.pods.values()
-        of_uid = [pod for pod in pods if known.pod_uid in (pod.uid, *self._world.mirrors.get(pod.runtime_uid, ()))]
-        return of_uid[0] if of_uid else None
-
-    def _succeeded(self, known: Known, name: str) -> None:
-        pods = [pod for pod in self._world.kubelet.pods.values() if pod.name == known.pod_name]
-        if known.labelled:
-            pods = [pod for pod in [self._pod(known)] if pod is not None]
-        targets = known.means(name)
-        if not targets:
-            self.broken(f"{known.name}/{name} is Succeeded, and nobody has ever said which instance was to go")
-        least = known.spec["strategy"].get("minStartedSeconds", 0)
-        for pod in pods:
-            history = self._world.containers.history(pod.runtime_uid, name)
-            old = [one for one in history if one.id == targets[-1]]
-            if old and old[0].state == "running":
-                self.broken(f"{known.name}/{name} is Succeeded, and {old[0].id} runs on")
-            for one in history:
-                later = one.id not in targets[-1:] and (not old or one.created_ns > old[0].created_ns)
-                until = self._now if one.ended is None else one.ended
-                if later and one.ready_seen is not None and one.started is not None:
-                    if until - one.started >= least - 0.05:
-                        return
-        self.broken(f"{known.name}/{name} is Succeeded, and no other instance was ready (for {least} s)")
-
-    def _failed(self, known: Known, name: str, message: str, failed: list[str]) -> None:
-        """Whether the truth knows a reason for this, and the one that was given."""
-        seen = self.pods.get(known.pod_uid, {})
-        said = message.lower()
-        for words, fact in (("has gone", "gone"), ("being deleted", "deleting"), ("has ended", "ended")):
-            if words in said and fact not in seen and not (fact == "deleting" and "gone" in seen):
-                if known.labelled or not self._pods_of_name(known, fact):
-                    self.broken(f'{known.name}/{name} is Failed: "{message}", which is not true')
-        others = [other for other in failed if other != name]
-        if others and not known.spec["strategy"].get("failurePolicy") == "Ignore" and "failed" in said:
-            return
-        if not any(self._excuses(known, name)):
-            self.broken(f'{known.name}/{name} is Failed without a reason: "{message}"')
-
-    def _pods_of_name(self, known: Known, fact: str) -> bool:
-        return any(
-            fact in self.pods.get(pod.uid, {})
-            for pod in self._world.kubelet.pods.values()
-            if pod.name == known.pod_name
-        )
-
-    def _excuses(self, known: Known, name: str) -> Iterator[bool]:
-        """All that may make a container of a request fail."""
-        yield bool(self.pods.get(known.pod_uid))
-        yield not known.labelled and any(self._pods_of_name(known, fact) for fact in ("gone", "deleting", "ended"))
-        pod = self._pod(known)
-        if pod is None:
-            return
-        shape = next(one for one in pod.shape.containers if one.name == name)
-        yield shape.policy == "Never"
-        history = self._world.containers.history(pod.runtime_uid, name)
-        yield shape.policy == "OnFailure" and any(one.state == "exited" and one.exit_code == 0 for one in history)
-        # who took the pins away took the only memory that outlives the daemon, or its leaving the request
-        yield known.unpinned and (known.relabelled or self._world.deaths > 0)
-        context = known.context(name)
-        yield context is not None and context not in [one.id for one in history]
-        stops = [act for one in history for act in self._stops.get(one.id, ()) if known.uid in act.owners]
-        yield bool(stops) and any(act.outcome for act in stops) and self._now - stops[0].at >= STOP_PATIENCE
-
     # Stops and hooks.
 
     def _owners(self, life: "Life", container: Container) -> frozenset[str]:
@@ -307,9 +131,9 @@ class Judge:
             known = self.known[uid]
             pod = self._world.kubelet.pods[container.pod_uid]
             uids = (pod.uid, *self._world.mirrors.get(pod.runtime_uid, ()))
-            if known.pod_name == pod.name and (not known.labelled or known.pod_uid in uids):
-                if container.id in known.means(container.name):
-                    found.append(uid)
+            meant = known.pod_name == pod.name and (not known.labelled or known.pod_uid in uids)
+            if meant and container.id in known.means(container.name):
+                found.append(uid)
         said = self._said.get(container.id)
         return frozenset({said} if said in found else found)
 
@@ -335,12 +159,12 @@ class Judge:
             self._stop(container, call.life, owners, timeout)
 
     def _killed(self, owners: frozenset[str], name: str) -> frozenset[str]:
-        found = []
-        for obj in self._world.store.all(PLURAL):
-            if obj["metadata"]["uid"] in owners:
-                if any(state["name"] == name and state.get("isKilled") for state in states(obj)):
-                    found.append(obj["metadata"]["uid"])
-        return frozenset(found)
+        return frozenset(
+            obj["metadata"]["uid"]
+            for obj in self._world.store.all(PLURAL)
+            if obj["metadata"]["uid"] in owners
+            and any(state["name"] == name and state.get("isKilled") for state in states(obj))
+        )
 
     def _hook(self, container: Container, life: "Life", owners: frozenset[str]) -> None:
         earlier = self._hooks.setdefault(container.id, [])
@@ -355,7 +179,9 @@ class Judge:
             if act.outcome == "" and owners and owners <= killed and act.life is not life:
                 self.broken(f"the hook of {container.id} is run again, though the request says isKilled")
             if act.outcome == "" and self._could_tell(act, life, act.ended):
-                self.broken(f"the hook of {container.id} is run again, though there was time to write that it had ended")
+                self.broken(
+                    f"the hook of {container.id} is run again, though there was time to write that it had ended"
+                )
         earlier.append(Act(self._now, life, owners, killed_before=killed))
 
     def _could_tell(self, act: Act, life: "Life", since: float) -> bool:
@@ -428,8 +254,13 @@ class Judge:
         if timeout < least - 1.01:
             self.broken(f"{container.id} gets {timeout} s to end, {least:.0f} s are left of its grace period")
         told = [act for act in acts if uid in act.owners and self._could_tell(act, life, act.at)]
-        if told and not self._world.stepped and timeout > max(MINIMUM_GRACE, grace - (self._now - told[0].at)) + PERSISTED:
-            self.broken(f"{container.id} gets {timeout} s after a restart, it was told to end {self._now - told[0].at:.0f} s ago")
+        if (
+            told
+            and not self._world.stepped
+            and timeout > max(MINIMUM_GRACE, grace - (self._now - told[0].at)) + PERSISTED
+        ):
+            ago = self._now - told[0].at
+            self.broken(f"{container.id} gets {timeout} s after a restart, it was told to end {ago:.0f} s ago")
         if timeout > max(MINIMUM_GRACE, grace):
             self.broken(f"{container.id} gets {timeout} s to end, its grace period is {grace} s")
 

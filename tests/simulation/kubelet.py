@@ -5,12 +5,12 @@ The rules are kubelet's own: PLEG notices with its period; a container's back-of
 deleted is stopped with its grace period and then removed.
 """
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from daemon.core.api.types import READINESS_GATE
 from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from tests.simulation.containers import Container
+from tests.simulation.pod import Pod, phase_of
 from tests.simulation.schedule import NAMESPACE, NODE, RUNTIME, ContainerShape, PodShape
 
 if TYPE_CHECKING:
@@ -21,45 +21,6 @@ STATUS_SECONDS = 0.05
 SHOWN_SECONDS = 0.1
 """For how long a kubelet that shows its back-off late shows it."""
 DEFAULT_GRACE = 30
-
-
-@dataclass(eq=False)
-class Pod:
-    """One pod on the node."""
-
-    shape: PodShape
-    uid: str
-    runtime_uid: str
-    ip: str
-    deleting: bool = False
-    ended: str = ""
-    """Its last phase, once it has one."""
-    evicted: bool = False
-    back_off: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Container -> seconds, and when they were last made longer."""
-    waiting: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Container -> reason and message, as its status shows them."""
-    held: dict[str, float] = field(default_factory=dict)
-    """Container -> until when its image cannot be had."""
-    due: dict[str, float] = field(default_factory=dict)
-    replaced: set[str] = field(default_factory=set)
-    """IDs that kubelet itself stops to update them in place: no back-off."""
-    told: Any = None
-    noticed: bool = False
-    removed: bool = False
-    attempts: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.shape.name
-
-    @property
-    def namespace(self) -> str:
-        return NAMESPACE
-
-    @property
-    def key(self) -> str:
-        return f"{NAMESPACE}/{self.shape.name}"
 
 
 class Kubelet:
@@ -198,10 +159,7 @@ class Kubelet:
         if pod.deleting:
             self._end_deleted(pod)
             return
-        down = []
-        for shape in pod.shape.containers:
-            if not pod.ended:
-                down.append(self._sync_container(pod, shape))
+        down = [] if pod.ended else [self._sync_container(pod, shape) for shape in pod.shape.containers]
         regular = [stays for shape, stays in zip(pod.shape.containers, down, strict=False) if not shape.sidecar]
         if not pod.ended and regular and all(regular):
             codes = [self._code(pod, shape) for shape in pod.shape.containers if not shape.sidecar]
@@ -220,9 +178,7 @@ class Kubelet:
         newest = self._newest(pod, shape.name)
         if newest is not None and newest.state != "exited":
             return False
-        if newest is not None and (
-            shape.policy == "Never" or (shape.policy == "OnFailure" and newest.exit_code == 0)
-        ):
+        if newest is not None and (shape.policy == "Never" or (shape.policy == "OnFailure" and newest.exit_code == 0)):
             return newest.id not in pod.replaced or self._start(pod, shape)
         if pod.held.get(shape.name, 0.0) > now:
             pod.waiting[shape.name] = ("ErrImagePull", "the registry does not answer")
@@ -257,9 +213,7 @@ class Kubelet:
             self._later(self._started, pod, made, seconds=1.0)
             return
         if pod.deleting or pod.ended:
-            made.message.state = 2
-            made.state = "exited"
-            made.ended = self._world.loop.time()
+            self._world.containers.abandon(made)
             self._sync(pod)
             return
         self._world.containers.start(made)
@@ -330,7 +284,11 @@ class Kubelet:
 
     def _container_status(self, pod: Pod, shape: ContainerShape) -> dict[str, Any]:
         newest = self._newest(pod, shape.name)
-        part: dict[str, Any] = {"name": shape.name, "ready": False, "restartCount": max(0, pod.attempts.get(shape.name, 0))}
+        part: dict[str, Any] = {
+            "name": shape.name,
+            "ready": False,
+            "restartCount": max(0, pod.attempts.get(shape.name, 0)),
+        }
         if newest is None or newest.state == "created":
             previous = self._world.containers.of(pod.runtime_uid, shape.name)[:-1]
             if previous:
@@ -350,12 +308,3 @@ class Kubelet:
         else:
             part["state"] = {"terminated": {"exitCode": newest.exit_code, "containerID": part["containerID"]}}
         return part
-
-
-def phase_of(status: dict[str, Any]) -> str:
-    """A pod's status in a few words."""
-    parts = []
-    for part in (*status["containerStatuses"], *status["initContainerStatuses"]):
-        state = "ready" if part["ready"] else next(iter(part["state"]))
-        parts.append(f"{part['name']}={part.get('containerID', '').partition('://')[2]} {state}")
-    return f"{status['phase']}, {', '.join(parts)}"

@@ -1,4 +1,4 @@
-"""Everybody else in the cluster: the admission and the lifecycle of requests, as short as they can be, and the users."""
+"""Everybody else in the cluster: admission and lifecycle of requests, as short as they can be, and the users."""
 
 from typing import TYPE_CHECKING, Any
 

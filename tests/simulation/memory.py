@@ -35,7 +35,9 @@ def remembered(tasks: Iterable[asyncio.Task[Any]], names: set[str]) -> str:
 def _ours(found: Any) -> bool:
     if isinstance(found, OrderedDict) or (isinstance(found, deque) and found.maxlen is not None):
         return False
-    if isinstance(found, (*_PLAIN, types.FunctionType, types.MethodType, types.CoroutineType, types.AsyncGeneratorType)):
+    if isinstance(
+        found, (*_PLAIN, types.FunctionType, types.MethodType, types.CoroutineType, types.AsyncGeneratorType)
+    ):
         return True
     kind = type(found)
     return kind.__module__.startswith("daemon.") and kind.__name__ not in ("Ledger", "CallMetrics", "NodeMetrics")

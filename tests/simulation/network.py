@@ -90,9 +90,11 @@ class Stream:
     async def _wait(self) -> None:
         loop = asyncio.get_running_loop()
         self._wanted = wanted = loop.create_future()
-        limits = []
+        limits: list[tuple[float, Exception]] = []
         if self.silence is not None:
-            limits.append((loop.time() + self.silence, aiohttp.SocketTimeoutError("Timeout on reading data from socket")))
+            limits.append(
+                (loop.time() + self.silence, aiohttp.SocketTimeoutError("Timeout on reading data from socket"))
+            )
         if self.deadline is not None:
             limits.append((self.deadline, TimeoutError()))
         if not limits:
@@ -221,5 +223,5 @@ class Session:
 
 def refused(host: str, port: int) -> aiohttp.ClientConnectorError:
     """Nobody listens there."""
-    key = ConnectionKey(host, port, False, None, None, None, None)
+    key = ConnectionKey(host, port, is_ssl=False, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)
     return aiohttp.ClientConnectorError(key, ConnectionRefusedError(111, "Connection refused"))

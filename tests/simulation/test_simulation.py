@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.simulation.schedule import Event, Schedule, schedule
+from tests.simulation.maker import schedule
+from tests.simulation.schedule import Event, Schedule
 from tests.simulation.shrink import shrink, story
 from tests.simulation.world import World, collect, run
 
