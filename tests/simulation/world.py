@@ -75,6 +75,7 @@ class World(Happenings):
         self.faults: Counter[str] = Counter()
         self._traps: list[list[Any]] = []
         self._lives = 0
+        self._ending = False
         self._deaf: list[tuple[float, float]] = []
         self._unwritten: list[tuple[float, float]] = []
         self._over: asyncio.Future[str] = loop.create_future()
@@ -145,7 +146,8 @@ class World(Happenings):
         life.died = self.loop.time()
         self.life = None
         self.api.forget(life)
-        self.loop.call_later(1.0, self.start)
+        if not self._ending:
+            self.loop.call_later(1.0, self.start)
         error = None if task.cancelled() else task.exception()
         if error is None and life.stop.is_set():
             self.say("daemon", "has stopped in good order")
@@ -290,6 +292,7 @@ class World(Happenings):
         ended = {known.uid for known in self.judge.known.values()} | self.containers.all.keys()
         if where := remembered(asyncio.all_tasks(self.loop) - {self._main, self._last_look}, ended):
             self.broken(f"remembered of what has ended: {where}")
+        self._ending = True
         life.stop.set()
         self.loop.call_later(30.0, lambda: self._end("the daemon does not stop" if self.life is life else ""))
 
