@@ -32,8 +32,8 @@ EVENTS = 60
 READS = 40
 """Lists and watches in a window."""
 RUNTIME_CALLS = 300
-"""Per pod and window: a look every half second, with a ContainerStatus for each of six containers, and as much again for
-what happens in between."""
+"""Per pod and window: a look every half second, with a ContainerStatus for each of six containers, and as much again
+for what happens in between."""
 PERSISTED = 6.0
 """Seconds after which what has begun is written down, where the API server takes writes."""
 MINIMUM_GRACE = 2

@@ -87,13 +87,22 @@ class _Maker:
             return float(self.random.choice((1, 3, 12)))
         return self.log(0.05, 20.0) if hook else 0.0
 
-    def request(self, name: str, pod: PodShape, *, at: float | None = None, grace: int | None = None) -> None:
+    def request(
+        self,
+        name: str,
+        pod: PodShape,
+        *,
+        at: float | None = None,
+        grace: int | None = None,
+        least: int | None = None,
+        whole: bool = False,
+    ) -> None:
         random = self.random
         names = [container.name for container in pod.containers]
         random.shuffle(names)
         if at is None:
             at = round(random.choice((10.0, 10.0, self.log(1.0, 60.0), random.uniform(5.0, 40.0))), 3)
-        chosen = names[: random.randint(1, len(names))]
+        chosen = names if whole else names[: random.randint(1, len(names))]
         strategy: dict[str, Any] = {}
         if random.random() < 0.3:
             strategy["failurePolicy"] = "Ignore"
@@ -109,6 +118,8 @@ class _Maker:
             strategy["unreadyGracePeriodSeconds"] = random.choice((0, 1, 5))
         if random.random() < 0.25:
             strategy["minStartedSeconds"] = random.choice((1, 4, 20))
+        if least is not None:
+            strategy["minStartedSeconds"] = least
         self.add(
             "create",
             at,
@@ -134,6 +145,13 @@ class _Maker:
         self.request(f"r{len(self.requests())}", pod, at=round(at + later, 3))
         if self.random.random() < 0.7:
             self.add("stale", round(at + self.random.random() * later, 3), seconds=self.log(5.0, 90.0), back=0.0)
+
+    def slow_details(self, _: str, pods: tuple[PodShape, ...]) -> None:
+        """All of a pod's containers, each of which the runtime has to be asked about, and the runtime is slow."""
+        pod, at = max(pods, key=lambda pod: len(pod.containers)), self.moment()
+        self.request(f"r{len(self.requests())}", pod, at=at, least=self.random.choice((1, 4)), whole=True)
+        about = {"method": self.random.choice(("ContainerStatus", "all")), "delay": self.log(0.5, 5.0)}
+        self.add("cri_slow", round(at + self.log(0.1, 5.0), 3), seconds=self.log(10.0, 90.0), **about)
 
     def give_up_long(self, _: str, pods: tuple[PodShape, ...]) -> None:
         """A request with a long grace period is deleted; the next one has a short one."""
@@ -241,6 +259,7 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "collect": (1, _Maker.sudden),
     "replace": (2, _Maker.replace),
     "give_up_long": (1.5, _Maker.give_up_long),
+    "slow_details": (1.5, _Maker.slow_details),
     "kubelet_down": (2, _Maker.lasting),
     "kubelet_mute": (2, _Maker.lasting),
     "api_status": (4, _Maker.of_api),
