@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PURE := daemon/core/*,daemon/kubelet/*
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format stubs bench mutants pictures lock install-manifests runtime clean
+.PHONY: help demo test soak lint format stubs bench mutants pictures lock install-manifests runtime clean
 
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -26,6 +26,9 @@ test: $(READY) runtime ## Run all tests, real containerd included where it can b
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=100
 	$(BIN)/coverage report --omit='$(PURE)' --fail-under=90
+
+soak: $(READY) ## Run the node daemon's simulation until stopped (SCHEDULES=100000 for so many, SEED=n to tell one)
+	@SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(BIN)/python -m tests.simulation
 
 lint: $(READY) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

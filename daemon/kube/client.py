@@ -6,6 +6,7 @@ things that nobody else can know: credentials refused once are renewed, and a li
 anew.
 """
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -39,6 +40,8 @@ class Deadlines:
     """For one page of a list."""
     watch: tuple[int, int] = (240, 360)
     """A watch ends by itself after a time in here; random, so that a cluster's nodes do not all come back at once."""
+    watch_open: float = 20.0
+    """For the head of a watch's answer, which API servers send at once."""
     watch_margin: float = 15.0
     """How much later than that a watch is given up."""
     stall: float = 150.0
@@ -176,7 +179,11 @@ class KubeClient:
         # A compressed event could be held back until the next one fills a block.
         headers = {"Accept-Encoding": "identity"}
         call = Call("watch", resource, "GET", resource.path(namespace), timeout, params, headers=headers)
-        response = await self._transport.open(call)
+        try:
+            async with asyncio.timeout(self._deadlines.watch_open):
+                response = await self._transport.open(call)
+        except TimeoutError as error:
+            unavailable(call, error)
         try:
             yield _events(response, call)
         finally:

@@ -216,10 +216,10 @@ def grace_of(request: Request, instance: Instance) -> int:
     return DEFAULT_GRACE_SECONDS
 
 
-def begun_by_an_earlier_life(request: Request, instance: Instance) -> Begun:
+def begun_by_an_earlier_life(request: Request, name: str, pin: Pin) -> Begun:
     """What the annotation says was begun with this instance; Begun() where it speaks of another one."""
-    pin = request.pinned.get(instance.name)
-    return request.begun.get(instance.name, Begun()) if pin is not None and pin.bare_id == instance.id else Begun()
+    pinned = request.pinned.get(name)
+    return request.begun.get(name, Begun()) if pinned is not None and pinned.bare_id == pin.bare_id else Begun()
 
 
 def spent_before(request: Request, instance: Instance, seen: Observation) -> float:
@@ -230,7 +230,7 @@ def spent_before(request: Request, instance: Instance, seen: Observation) -> flo
     work = seen.work(request.uid, instance.id)
     if work.hook_began is not None or work.stop_sent is not None:
         return work.spent_before
-    begun = begun_by_an_earlier_life(request, instance)
+    begun = begun_by_an_earlier_life(request, instance.name, instance.pin)
     started = parse_time(begun.hook or begun.stop)
     if started is None:
         return 0.0

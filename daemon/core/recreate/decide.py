@@ -61,7 +61,7 @@ from daemon.core.recreate.checks import (
     wrong_container,
     wrong_identity,
 )
-from daemon.core.recreate.observation import Instance, Observation, StopAttempt, WorkKind
+from daemon.core.recreate.observation import Instance, Observation, StopAttempt, Work, WorkKind
 from daemon.kubelet.runtime_status import ContainerState
 
 POD_PATIENCE = 60.0
@@ -183,7 +183,11 @@ class _Turn:
             self.give_up(request, told(Reason.POD_DELETING))
             return
         if self.seen.runtime_error:
-            self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error))
+            for (uid, _), work in self.seen.works.items():
+                if uid == request.uid:
+                    self.note_begun(request, work)
+            if not self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error)):
+                self.persist_begun(request)
             return
         if self.pin_missing(request, pod):
             return
@@ -260,14 +264,14 @@ class _Turn:
             return told(Reason.POD_ELSEWHERE, key=request.pod_key, found=where, node=self.seen.node_name)
         return NOTHING
 
-    def tell(self, request: Request, why: Told) -> None:
-        """Nothing can be done for the request as a whole: said when it takes a while."""
+    def tell(self, request: Request, why: Told) -> bool:
+        """Nothing can be done for the request as a whole: said when it takes a while; whether it is now."""
         quiet_until = self.first_seen(request) + QUIET
         if self.now < quiet_until:
             self.wake(quiet_until)
-            return
+            return False
         phase = request.status.phase if request.status.phase is RequestPhase.RECREATING else RequestPhase.PENDING
-        self.write(request, Status(phase, _all_states(request, ()), why.message, reason=why.reason))
+        return self.write(request, Status(phase, _all_states(request, ()), why.message, reason=why.reason))
 
     def pin_missing(self, request: Request, pod: Pod) -> bool:
         """Steps 4 and 5: persist which instances are meant where nobody has said so; True when a write is needed.
@@ -354,7 +358,7 @@ class _Turn:
         """Steps 6 to 9: the instance that has to go still runs."""
         work = self.seen.work(request.uid, instance.id)
         if work.under_way is not None:
-            self.note_begun(request, instance)
+            self.note_begun(request, work)
             self.hook_runs = self.hook_runs or work.under_way is WorkKind.HOOK
             return _Move(replace(old, phase=StatePhase.RECREATING), blocks=True)
         attempt = work.stop
@@ -442,9 +446,9 @@ class _Turn:
         self.wake(self.now + BEGUN_SECONDS)
         return _Move(replace(old, phase=StatePhase.RECREATING, is_killed=True), blocks=True)
 
-    def note_begun(self, request: Request, instance: Instance) -> None:
+    def note_begun(self, request: Request, work: Work) -> None:
         """Step 12: what goes on for a while is to be persisted, once."""
-        work, known = self.seen.work(request.uid, instance.id), begun_by_an_earlier_life(request, instance)
+        known = begun_by_an_earlier_life(request, work.name, work.pin)
         times = known
         for at, is_stop in ((work.hook_began, False), (work.stop_sent, True)):
             if at is None or (known.stop if is_stop else known.hook or known.stop):
@@ -455,7 +459,7 @@ class _Turn:
                 text = rfc3339(datetime.fromtimestamp(self.seen.wall - (self.now - at), UTC))
                 times = replace(times, stop=text) if is_stop else replace(times, hook=text)
         if times != known:
-            self.begun[instance.name] = (instance.pin, times)
+            self.begun[work.name] = (work.pin, times)
 
     def settle_stop(self, request: Request, old: RecreateState, ended: float) -> _Move:
         """The runtime said that the container has stopped; what lists it as running may have been asked before."""

@@ -442,6 +442,16 @@ class TestRuntimeDown:
         going = request(status=recreating(killed()))
         assert written(one(going, runtime_error="x", first_seen={"r1": 0.0})).states == (killed(),)
 
+    def test_what_was_begun_is_persisted_all_the_same(self) -> None:
+        status = Status(
+            RequestPhase.RECREATING,
+            (RecreateState("app", StatePhase.RECREATING),),
+            "waiting for the container runtime: x",
+        )
+        ended = hooked(HookResult(0.3))
+        decision = one(request(status=status), runtime_error="x", works=ended, first_seen={"r1": 0.0})
+        assert only(decision, PinContainers).begun == {"app": Begun(hook="2026-01-01T00:00:50Z")}
+
     def test_does_not_keep_a_request_whose_pod_has_gone(self) -> None:
         decision = one(request(), runtime_error="x", pod=None, pod_gone=True, live=Live(None))
         assert written(decision).phase is RequestPhase.COMPLETED

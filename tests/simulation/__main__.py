@@ -1,0 +1,132 @@
+"""`make soak`: runs schedules until stopped, or SCHEDULES of them, on all cores; `make soak SEED=n` tells one run.
+
+A schedule that fails is shrunk and its story told, once for every sort of failure. The figures at the end are those
+of the README.
+"""
+
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+CHUNK = 25
+console = Console(highlight=False, soft_wrap=True)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What some schedules came to."""
+
+    schedules: int = 0
+    seconds: float = 0.0
+    steps: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    failed: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, other: "Tally") -> None:
+        self.schedules += other.schedules
+        self.seconds += other.seconds
+        self.steps += other.steps
+        self.faults += other.faults
+        self.failed += other.failed
+
+
+def chunk(first: int) -> Tally:
+    """Run the schedules of some seeds."""
+    from tests.simulation.maker import schedule  # noqa: PLC0415 - only the children need it
+    from tests.simulation.world import collect, run  # noqa: PLC0415
+
+    tally = Tally()
+    for seed in range(first, first + CHUNK):
+        outcome = run(schedule(seed))
+        tally.add(Tally(1, outcome.seconds, outcome.steps, outcome.faults))
+        if outcome.broken:
+            tally.failed.append((seed, outcome.broken))
+    collect()
+    return tally
+
+
+def tell(seed: int, *, shortest: bool) -> bool:
+    """Tell the story of one seed; whether all was well."""
+    from tests.simulation.maker import schedule  # noqa: PLC0415
+    from tests.simulation.shrink import story  # noqa: PLC0415
+
+    told, well = story(schedule(seed), shortest=shortest)
+    console.print(told, markup=False)
+    return well
+
+
+def soak(schedules: int | None, first: int) -> int:
+    """Run, show how far it is, tell of failures; the exit code."""
+    from tests.simulation.shrink import sort_of  # noqa: PLC0415
+
+    seeds: Iterator[int] = iter(range(first, first + schedules, CHUNK)) if schedules else count(first, CHUNK)
+    total, told = Tally(), set[str]()
+    began = time.perf_counter()
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
+    with multiprocessing.Pool(os.cpu_count()) as pool, Progress(*columns, console=console) as progress:
+        bar = progress.add_task("schedules", total=schedules, rate="")
+        try:
+            for tally in pool.imap_unordered(chunk, seeds):
+                total.add(tally)
+                rate = total.schedules / (time.perf_counter() - began)
+                progress.update(bar, completed=total.schedules, rate=f"{rate:.0f}/s, {len(total.failed)} failed")
+                for seed, broken in tally.failed:
+                    if sort_of(broken) not in told:
+                        told.add(sort_of(broken))
+                        tell(seed, shortest=True)
+        except KeyboardInterrupt:
+            pool.terminate()
+    figures(total, time.perf_counter() - began)
+    return 1 if total.failed else 0
+
+
+def figures(total: Tally, seconds: float) -> None:
+    """What was run, and what came of it."""
+    table = Table(show_header=False, box=None)
+    table.add_row("schedules", f"{total.schedules:,}")
+    table.add_row("failed", f"{len(total.failed):,}")
+    table.add_row("virtual hours", f"{total.seconds / 3600:,.0f}")
+    table.add_row("faults and interventions", f"{sum(total.faults.values()):,}")
+    table.add_row("steps a second", f"{total.steps / seconds:,.0f}")
+    table.add_row("schedules a second", f"{total.schedules / seconds:,.1f}")
+    console.print(table)
+    console.print(", ".join(f"{kind} {number:,}" for kind, number in total.faults.most_common()))
+    if total.failed:
+        from tests.simulation.shrink import sort_of  # noqa: PLC0415
+
+        sorts: dict[str, list[int]] = {}
+        for seed, broken in total.failed:
+            sorts.setdefault(sort_of(broken), []).append(seed)
+        for sort, failed in sorted(sorts.items(), key=lambda item: -len(item[1])):
+            shown = " ".join(map(str, sorted(failed)[:5]))
+            console.print(f"{len(failed):7} {sort}: make soak SEED={shown}", markup=False)
+
+
+def main() -> int:
+    """See the module."""
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names come in the same order in every run
+        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation"], {**os.environ, "PYTHONHASHSEED": "0"})
+    if seed := os.environ.get("SEED"):
+        return 0 if tell(int(seed), shortest="SHORTEST" in os.environ) else 1
+    schedules = os.environ.get("SCHEDULES")
+    return soak(int(schedules) if schedules else None, int(os.environ.get("FIRST", "0")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

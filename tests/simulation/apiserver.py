@@ -1,0 +1,349 @@
+"""The API server of a run: HTTP in front of the store, and every way in which that can go wrong.
+
+Faults are the network's or the server's own, and each is one that a real server, or a proxy before it, can have.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from daemon.core.api.types import GROUP, PLURAL, VERSION
+from tests.simulation.answers import (
+    FOREIGN,
+    OLD_STATE_FIELDS,
+    OLD_STATUS_FIELDS,
+    STATE_FIELDS,
+    STATUS_FIELDS,
+    as_json,
+    refusal,
+    shown,
+    status,
+)
+from tests.simulation.network import Reply, Response, Sent, refused
+from tests.simulation.store import Object, Store, Watch, key_of, line, merged, selector
+
+if TYPE_CHECKING:
+    from tests.simulation.daemon import Life
+    from tests.simulation.world import World
+
+BOOKMARK_SECONDS = 60.0
+PATIENCE_SECONDS = 3.0
+"""How long a server waits for a version that it does not have yet, before it says so."""
+
+
+@dataclass(slots=True)
+class Rule:
+    """A fault that is there for a while, or for some calls."""
+
+    kind: str
+    until: float
+    about: Mapping[str, Any]
+    left: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """One watch of the daemon."""
+
+    watch: Watch
+    response: Response
+    kind: str
+    life: "Life"
+    mute: bool = False
+
+
+class ApiServer:
+    """Answers the daemon. Everybody else uses the store at once."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.store = Store(world.changed, world.loop.true_utc, world.loop.time)
+        self.rules: list[Rule] = []
+        self.opened: list[_Open] = []
+        self.behind: int | None = None
+        """The version at which a server that is behind stands still."""
+        self.pruning = False
+        self.latency = world.setup.latency
+        self._touches = 0
+
+    # Faults.
+
+    def rule(self, kind: str, about: Mapping[str, Any]) -> None:
+        now = self._world.loop.time()
+        self.rules.append(Rule(kind, now + about["seconds"], about, about.get("times")))
+
+    def drop_watches(self, *, gone: bool = False) -> None:
+        """Cut every watch; `gone` says before that its version has expired."""
+        for opened in self.opened:
+            if gone and not opened.mute:
+                opened.response.content.feed(line("ERROR", status(410, "Expired", "too old resource version")))
+            opened.response.content.feed(aiohttp.ClientPayloadError("Response payload is not completed"))
+            self._forget(opened)
+        self.opened.clear()
+
+    def half_open(self) -> None:
+        """The other end of every watch vanishes without a word."""
+        for opened in self.opened:
+            opened.mute = True
+
+    def stand_still(self, back: float, open_too: bool) -> None:
+        """A server is behind by so many seconds, or falls behind; `open_too` if the daemon's watches are its own."""
+        self.behind = self.store.version_at(self._world.loop.time() - back)
+        for opened in self.opened if open_too else ():
+            opened.watch.held = True
+
+    def catch_up(self) -> None:
+        self.behind = None
+        for opened in self.opened:
+            opened.watch.held = False
+            self.store.tell(opened.kind, opened.watch, self.store.version)
+
+    def forget(self, life: "Life") -> None:
+        """A life of the daemon is over: its connections are gone."""
+        for opened in [one for one in self.opened if one.life is life]:
+            self._forget(opened)
+            self.opened.remove(opened)
+
+    def _forget(self, opened: _Open) -> None:
+        watches = self.store.kinds[opened.kind].watches
+        if opened.watch in watches:
+            watches.remove(opened.watch)
+
+    def _fault(self, sort: str) -> Rule | None:
+        now = self._world.loop.time()
+        self.rules = [rule for rule in self.rules if rule.until > now and rule.left != 0]
+        for rule in self.rules:
+            if rule.kind in ("conflict", "half_open") or rule.about["calls"] not in ("all", sort):
+                continue
+            if rule.left is not None:
+                rule.left -= 1
+            return rule
+        return None
+
+    # Calls.
+
+    def send(self, life: "Life", sent: Sent, reply: Reply) -> None:
+        """One request of the daemon."""
+        sort = {"PATCH": "write", "POST": "events"}.get(sent.method, "watch" if "watch" in sent.query else "read")
+        self._world.judge.called(sort, sent)
+        rule = self._fault(sort)
+        kind = rule.kind if rule else ""
+        if self._world.trap(sent.method, "before"):
+            return
+        delay = self.latency
+        if rule is not None:
+            self._world.say("api", f"{sort} {sent.path}: {kind}")
+        match kind:
+            case "api_status":
+                assert rule is not None
+                self._later(delay, reply.answer, refusal(rule.about["code"], rule.about.get("retry_after")))
+                return
+            case "api_hang":
+                return
+            case "api_cut":
+                self._later(delay, reply.fail, aiohttp.ServerDisconnectedError())
+                return
+            case "api_refused":
+                self._later(0.0, reply.fail, refused("api", 443))
+                return
+            case "api_foreign":
+                assert rule is not None
+                headers = {"Content-Type": "text/html" if rule.about["body"] == "html" else "application/json"}
+                self._later(delay, reply.answer, Response(200, FOREIGN[rule.about["body"]], headers))
+                return
+            case "api_slow":
+                assert rule is not None
+                delay += rule.about["delay"]
+        self._later(delay, self._carry_out, life, sent, reply, kind)
+
+    def _later(self, seconds: float, step: Any, *arguments: Any) -> None:
+        self._world.loop.call_later(seconds, step, *arguments)
+
+    def _carry_out(self, life: "Life", sent: Sent, reply: Reply, fault: str) -> None:
+        if sent.query.get("watch"):
+            self._watch(life, sent, reply)
+            return
+        status, answer = self._dispatch(life, sent)
+        if status == 504 and not life.dead:
+            self._later(PATIENCE_SECONDS, reply.answer, as_json(status, answer))
+            return
+        if self._world.trap(sent.method, "after") or life.dead:
+            return
+        if sent.method != "GET" or fault:
+            self._world.say("api", f"{sent.method} {sent.path} -> {status}{f', {fault}' if fault else ''}")
+        response = as_json(status, answer)
+        if fault == "api_lost":
+            self._later(self.latency, reply.fail, aiohttp.ServerDisconnectedError())
+            return
+        if fault == "api_torn":
+            response = Response(status, None)
+            response.content.feed(json.dumps(answer).encode()[:-7])
+            response.content.feed(aiohttp.ClientPayloadError("Response payload is not completed"))
+        self._later(self.latency, self._hand_over, life, sent, reply, response, None if fault == "api_torn" else answer)
+
+    def _hand_over(self, life: "Life", sent: Sent, reply: Reply, response: Response, answer: Object | None) -> None:
+        """The answer reaches the daemon, which knows from now on what it says."""
+        if answer is not None and response.status == 200 and not reply.given_up:
+            if "items" in answer:
+                kind = self._target(sent)[0]
+                life.listed(kind, answer["items"], selected="labelSelector" in sent.query or kind == "pods")
+            elif sent.method == "PATCH":
+                life.told("containerrecreaterequests", "MODIFIED", answer)
+        reply.answer(response)
+
+    @staticmethod
+    def _target(sent: Sent) -> tuple[str, str, str, str]:
+        """Kind, namespace, name and subresource of a path."""
+        parts = sent.path.strip("/").split("/")
+        parts = parts[3:] if parts[:3] == ["apis", GROUP, VERSION] else parts[2:] if parts[:2] == ["api", "v1"] else []
+        namespace = ""
+        if parts[:1] == ["namespaces"] and len(parts) > 2:
+            namespace, parts = parts[1], parts[2:]
+        kind, name, sub = (*parts, "", "", "")[:3]
+        return kind, namespace, name, sub
+
+    def _dispatch(self, life: "Life", sent: Sent) -> tuple[int, Object]:
+        kind, namespace, name, sub = self._target(sent)
+        if kind == "events" and sent.method == "POST":
+            body = json.loads(sent.body or b"{}")
+            self._world.judge.event(body)
+            return 201, body
+        if kind not in self.store.kinds:
+            return 404, status(404, "NotFound", "the server could not find the requested resource")
+        if not name:
+            return self._list(kind, namespace, sent.query)
+        obj = self.store.get(kind, f"{namespace}/{name}")
+        if obj is None:
+            return 404, status(404, "NotFound", f'{kind} "{name}" not found', name)
+        if sent.method == "GET":
+            return 200, obj
+        if sent.method == "PATCH" and kind == PLURAL:
+            return self._patch(life, obj, sub, json.loads(sent.body or b"{}"))
+        return 405, status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+    def _list(self, kind: str, namespace: str, query: Mapping[str, str]) -> tuple[int, Object]:
+        version = query.get("resourceVersion", "")
+        at = self.store.version
+        if self.behind is not None and version:
+            if int(version) > self.behind:
+                said = f"Timeout: Too large resource version: {version}, current: {self.behind}"
+                return 504, status(504, "Timeout", said, retry_after=1)
+            at = self.behind
+        passes = selector(query.get("labelSelector", ""), query.get("fieldSelector", ""))
+        found = [
+            obj
+            for obj in self.store.at(kind, at)
+            if passes(obj) and (not namespace or obj["metadata"]["namespace"] == namespace)
+        ]
+        self._world.say("api", f"list {kind} at {at}: {', '.join(shown(obj) for obj in found) or 'none'}")
+        return 200, {"kind": "List", "metadata": {"resourceVersion": str(at)}, "items": found}
+
+    def _patch(self, life: "Life", obj: Object, sub: str, patch: Mapping[str, Any]) -> tuple[int, Object]:
+        self._touch(obj)
+        obj = self.store.get(PLURAL, key_of(obj)) or obj
+        name, meta = obj["metadata"]["name"], patch.get("metadata", {})
+        if meta.get("resourceVersion", obj["metadata"]["resourceVersion"]) != obj["metadata"]["resourceVersion"]:
+            said = (
+                f'Operation cannot be fulfilled on {PLURAL}.{GROUP} "{name}": the object has been modified; '
+                "please apply your changes to the latest version and try again"
+            )
+            return 409, status(409, "Conflict", said, name)
+        # of a write of the status alone the uid is dropped unseen
+        if sub != "status" and meta.get("uid", obj["metadata"]["uid"]) != obj["metadata"]["uid"]:
+            wrong = f'metadata.uid: Invalid value: "{meta["uid"]}": field is immutable'
+            said = f'{PLURAL}.{GROUP} "{name}" is invalid: {wrong}'
+            return 422, status(422, "Invalid", said, name)
+        if sub == "status":
+            new = {**obj, "status": self._pruned(merged(obj.get("status"), patch.get("status", {})))}
+        else:
+            new = merged(obj, {key: value for key, value in patch.items() if key != "status"})
+        self._world.judge.written(life, obj, new, sub)
+        return 200, self.store.update(PLURAL, new)
+
+    def _touch(self, obj: Object) -> None:
+        """Somebody else is quicker."""
+        now = self._world.loop.time()
+        for rule in self.rules:
+            if rule.kind == "conflict" and rule.until > now and rule.left:
+                rule.left -= 1
+                self._touches += 1
+                self.store.patch(PLURAL, key_of(obj), {"metadata": {"annotations": {"touched": str(self._touches)}}})
+                return
+
+    def _pruned(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the CRD's schema knows of a status."""
+        whole, each = (OLD_STATUS_FIELDS, OLD_STATE_FIELDS) if self.pruning else (STATUS_FIELDS, STATE_FIELDS)
+        pruned = {key: value for key, value in status.items() if key in whole}
+        if "containerRecreateStates" in pruned:
+            pruned["containerRecreateStates"] = [
+                {key: value for key, value in state.items() if key in each}
+                for state in pruned["containerRecreateStates"]
+            ]
+        return pruned
+
+    # Watches.
+
+    def _watch(self, life: "Life", sent: Sent, reply: Reply) -> None:
+        if life.dead or reply.given_up:
+            return
+        kind, *_ = self._target(sent)
+        version = int(sent.query.get("resourceVersion") or 0)
+        response = Response(200, None)
+        if version < self.store.kinds[kind].oldest:
+            gone = status(410, "Expired", f"too old resource version: {version} ({self.store.kinds[kind].oldest})")
+            if not self._world.setup.gone_in_stream:
+                self._later(self.latency, reply.answer, as_json(410, gone))
+                return
+            response.content.feed(line("ERROR", gone))
+            response.content.feed(None)
+            self._later(self.latency, reply.answer, response)
+            return
+        now = self._world.loop.time()
+        mute = any(rule.kind == "half_open" and rule.until > now for rule in self.rules)
+        watch = Watch(selector(sent.query.get("labelSelector", ""), sent.query.get("fieldSelector", "")), None, version)  # type: ignore[arg-type]
+        opened = _Open(watch, response, kind, life, mute)
+        waiting: list[tuple[list[bytes], list[tuple[str, Object]]]] = []
+
+        def flush() -> None:
+            for lines, told in waiting:
+                if not opened.mute and not life.dead and opened in self.opened:
+                    response.content.feed(b"".join(lines))
+                    for what, obj in told:
+                        life.told(kind, what, obj)
+            waiting.clear()
+
+        def tell(lines: list[bytes], told: list[tuple[str, Object]]) -> None:
+            if response.closed:
+                self._forget(opened)
+                return
+            if not waiting:
+                self._later(self.latency, flush)
+            waiting.append((lines, told))
+
+        watch.tell = tell
+        self.opened.append(opened)
+        self.store.kinds[kind].watches.append(watch)
+        reply.answer(response)
+        watch.held = self.behind is not None
+        self.store.tell(kind, watch, self.store.version if self.behind is None else self.behind)
+        self._later(float(sent.query.get("timeoutSeconds", "300")), self._end_watch, opened)
+        self._later(BOOKMARK_SECONDS, self._bookmark, opened)
+
+    def _bookmark(self, opened: _Open) -> None:
+        if opened not in self.opened or opened.response.closed:
+            return
+        if not opened.mute:
+            version = opened.watch.seen if opened.watch.held else self.store.version
+            obj = {"kind": "Object", "metadata": {"resourceVersion": str(version)}}
+            opened.watch.tell([line("BOOKMARK", obj)], [])
+        self._later(BOOKMARK_SECONDS, self._bookmark, opened)
+
+    def _end_watch(self, opened: _Open) -> None:
+        if opened in self.opened:
+            self.opened.remove(opened)
+            self._forget(opened)
+            if not opened.mute:
+                opened.response.content.feed(None)

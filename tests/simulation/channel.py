@@ -1,0 +1,161 @@
+"""A gRPC channel in memory, in place of grpc.aio's: what the product's CRI client sees of the runtime.
+
+Real messages in, real messages out, and gRPC's own errors with their codes.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from grpc.aio import EOF, AioRpcError, Metadata, UsageError
+
+if TYPE_CHECKING:
+    from tests.simulation.daemon import Life
+
+
+ROOT = "/runtime.v1.RuntimeService/"
+LATENCY = 0.002
+LIFE: ContextVar["Life"] = ContextVar("LIFE")
+_NOTHING = Metadata()
+
+
+def failed(code: grpc.StatusCode, details: str) -> AioRpcError:
+    return AioRpcError(code, _NOTHING, _NOTHING, details)
+
+
+class Call:
+    """One call under way."""
+
+    def __init__(self, life: "Life", method: str, message: Any) -> None:
+        self.life = life
+        self.method = method
+        self.message = message
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
+        self.give_up: Callable[[], None] = lambda: None
+        """What the runtime does when nobody waits any more."""
+
+    def done(self, outcome: Any) -> None:
+        if self.future.done():
+            return
+        if isinstance(outcome, Exception):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome.SerializeToString())
+
+
+class Channel:
+    """Stands for `grpc.aio.insecure_channel`."""
+
+    def __init__(self, target: str, options: Any = None) -> None:
+        self._life = LIFE.get()
+        self._closed = False
+        self._calls: dict[Call, None] = {}
+
+    def unary_unary(self, path: str, serialize: Any, deserialize: Callable[[bytes], Any]) -> Callable[..., Any]:
+        async def run(call: Call) -> Any:
+            try:
+                return deserialize(await call.future)
+            finally:
+                self.finish(call)
+
+        return lambda message, timeout=None: run(self._begin(path, message, timeout))
+
+    def unary_stream(self, path: str, serialize: Any, deserialize: Callable[[bytes], Any]) -> Callable[..., Any]:
+        def start(message: Any, timeout: float | None = None) -> "EventStream | OneAnswer":
+            if path.endswith("GetContainerEvents"):
+                self._check_open()
+                return EventStream(self._life)
+            return OneAnswer(self, self._begin(path, message, timeout), deserialize)
+
+        return start
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("Channel is closed.")
+
+    def _begin(self, path: str, message: Any, seconds: float | None) -> "Call":
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        call = Call(self._life, path.removeprefix(ROOT), message)
+        self._calls[call] = None
+        if seconds is not None:
+            late = failed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            call.timer = loop.call_later(seconds, call.done, late)
+        self._life.world.cri.accept(call)
+        return call
+
+    def finish(self, call: "Call") -> None:
+        """Nobody waits for the answer any more."""
+        if call not in self._calls:
+            return
+        del self._calls[call]
+        if call.timer is not None:
+            call.timer.cancel()
+        call.give_up()
+        self._life.world.cri.left(call)
+        outcome = None
+        if call.future.done() and not call.future.cancelled():
+            error = call.future.exception()
+            outcome = error.code().name if isinstance(error, AioRpcError) else ""
+        self._life.world.judge.acted(call, outcome)
+
+    async def close(self, grace: float | None = None) -> None:
+        self._closed = True
+        for call in list(self._calls):
+            call.future.cancel()
+
+
+class OneAnswer:
+    """A unary call read as a stream: its head comes with its one message."""
+
+    def __init__(self, channel: Channel, call: Call, deserialize: Callable[[bytes], Any]) -> None:
+        self._channel = channel
+        self._call = call
+        self._deserialize = deserialize
+        self._read = False
+
+    async def initial_metadata(self) -> Metadata:
+        await asyncio.wait({self._call.future})
+        return _NOTHING
+
+    async def read(self) -> Any:
+        if self._read:
+            return EOF
+        self._read = True
+        return self._deserialize(await self._call.future)
+
+    def cancel(self) -> bool:
+        self._channel.finish(self._call)
+        return True
+
+
+class EventStream:
+    """One GetContainerEvents."""
+
+    def __init__(self, life: "Life") -> None:
+        self._life = life
+        self._messages: deque[Any] = deque()
+        self._wanted: asyncio.Future[None] | None = None
+        life.world.cri.open(self)
+
+    def feed(self, message: Any) -> None:
+        self._messages.append(message)
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
+
+    async def read(self) -> Any:
+        if not self._messages:
+            self._wanted = asyncio.get_running_loop().create_future()
+            await self._wanted
+        message = self._messages.popleft()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    def cancel(self) -> bool:
+        self._life.world.cri.streams.pop(self, None)
+        return True

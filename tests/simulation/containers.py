@@ -1,0 +1,173 @@
+"""The container runtime of a run: containers that are real in nothing but their behaviour, and the truth about them.
+
+It follows containerd: a StopContainer sends TERM, waits, then sends KILL; a caller that goes away ends the waiting and
+not the container; a second StopContainer has a time-out of its own. Containers outlive a restart of the runtime.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cri_stubs import api_pb2
+from daemon.kubelet import labels as on_cri
+from tests.simulation.schedule import ContainerShape
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+KILLED = 137
+_STATES = {
+    "created": api_pb2.CONTAINER_CREATED,
+    "running": api_pb2.CONTAINER_RUNNING,
+    "exited": api_pb2.CONTAINER_EXITED,
+}
+
+
+@dataclass(eq=False)
+class Container:
+    """One instance, and all that ever happened to it."""
+
+    id: str
+    shape: ContainerShape
+    pod_uid: str
+    """As the runtime knows it: a static pod's own, not its mirror's."""
+    attempt: int
+    created_ns: int
+    message: api_pb2.Container
+    state: str = "created"
+    exit_code: int = 0
+    started: float | None = None
+    started_ns: int = 0
+    ended: float | None = None
+    ended_ns: int = 0
+    termed: bool = False
+    ready_seen: float | None = None
+    """When the API first showed it running and ready."""
+    on_end: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.shape.name
+
+
+class Containers:
+    """All containers of the node. Times of creation never go back: kubelet itself would lose its way."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.present: dict[str, Container] = {}
+        self.all: dict[str, Container] = {}
+        """Collected ones too."""
+        self._made = 0
+        self._last_ns = 0
+
+    def of(self, pod_uid: str, name: str) -> list[Container]:
+        """A container's instances that are still there, the oldest first."""
+        return [one for one in self.present.values() if one.pod_uid == pod_uid and one.name == name]
+
+    def history(self, pod_uid: str, name: str) -> list[Container]:
+        """The same, with those that were collected."""
+        return [one for one in self.all.values() if one.pod_uid == pod_uid and one.name == name]
+
+    def create(self, pod: Any, shape: ContainerShape, attempt: int) -> Container:
+        self._made += 1
+        self._last_ns = max(int(self._world.loop.wall() * 1e9), self._last_ns + 1000)
+        annotations = {on_cri.ANNOTATION_RESTART_COUNT: str(attempt)}
+        if pod.shape.grace is not None:
+            annotations[on_cri.ANNOTATION_GRACE] = str(pod.shape.grace)
+        if shape.hook:
+            annotations[on_cri.ANNOTATION_PRE_STOP] = _HOOKS[shape.hook](shape)
+            annotations[on_cri.ANNOTATION_PORTS] = '[{"name":"http","containerPort":8080}]'
+        container_id = f"c{self._made}"
+        message = api_pb2.Container(
+            id=container_id,
+            metadata=api_pb2.ContainerMetadata(name=shape.name, attempt=attempt),
+            created_at=self._last_ns,
+            labels={
+                on_cri.LABEL_POD_NAME: pod.name,
+                on_cri.LABEL_POD_NAMESPACE: pod.namespace,
+                on_cri.LABEL_POD_UID: pod.runtime_uid,
+                on_cri.LABEL_CONTAINER_NAME: shape.name,
+            },
+            annotations=annotations,
+        )
+        made = Container(container_id, shape, pod.runtime_uid, attempt, self._last_ns, message)
+        self.present[container_id] = self.all[container_id] = made
+        self._moved(made, "created", f"for {pod.name}/{shape.name}")
+        return made
+
+    def start(self, container: Container) -> None:
+        if container.state == "created" and container.id in self.present:
+            container.started, container.started_ns = self._world.loop.time(), int(self._world.loop.wall() * 1e9)
+            self._moved(container, "running", f"as {container.name}")
+
+    def abandon(self, container: Container) -> None:
+        """A container that was created is not started any more."""
+        container.ended = self._world.loop.time()
+        self._moved(container, "exited", "before it was started")
+
+    def end(self, container: Container, code: int) -> None:
+        """The container ends, by itself or by a signal."""
+        if container.state != "running":
+            return
+        container.exit_code = code
+        container.ended, container.ended_ns = self._world.loop.time(), int(self._world.loop.wall() * 1e9)
+        self._moved(container, "exited", f"with {code}")
+        waiting, container.on_end = container.on_end, []
+        for tell in waiting:
+            tell()
+
+    def stop(self, container: Container, seconds: float, ended: Callable[[], None]) -> Callable[[], None]:
+        """TERM now, KILL after so many seconds; returns how to give that up."""
+        if container.state != "running":
+            self._world.loop.call_soon(ended)
+            return lambda: None
+        container.on_end.append(ended)
+        if seconds > 0 and not container.termed:
+            container.termed = True
+            if container.shape.term_seconds is not None:
+                self._world.loop.call_later(
+                    container.shape.term_seconds, self.end, container, container.shape.term_code
+                )
+        timer = self._world.loop.call_later(seconds, self.end, container, KILLED)
+
+        def give_up() -> None:
+            timer.cancel()
+            if ended in container.on_end:
+                container.on_end.remove(ended)
+
+        return give_up
+
+    def collect(self, container: Container) -> None:
+        """Somebody removes a container that has ended."""
+        if self.present.pop(container.id, None) is not None:
+            self._world.say("node", f"{container.id} is collected")
+            self._world.cri.event(container.pod_uid)
+
+    def status(self, container: Container) -> api_pb2.ContainerStatus:
+        known = container.message
+        return api_pb2.ContainerStatus(
+            id=container.id,
+            metadata=known.metadata,
+            state=_STATES[container.state],
+            created_at=known.created_at,
+            started_at=container.started_ns,
+            finished_at=container.ended_ns,
+            exit_code=container.exit_code,
+            labels=known.labels,
+            annotations=known.annotations,
+        )
+
+    def _moved(self, container: Container, state: str, what: str) -> None:
+        container.state = state
+        container.message.state = _STATES[state]
+        self._world.say("node", f"{container.id} {state} {what}")
+        self._world.cri.event(container.pod_uid)
+        self._world.kubelet.notice(container.pod_uid)
+
+
+_HOOKS: dict[str, Callable[[ContainerShape], str]] = {
+    "exec": lambda shape: '{"exec":{"command":["/bin/drain"]}}',
+    "httpGet": lambda shape: '{"httpGet":{"port":"http","path":"/' + shape.name + '"}}',
+    "sleep": lambda shape: '{"sleep":{"seconds":' + str(int(shape.hook_seconds)) + "}}",
+}

@@ -1,0 +1,213 @@
+"""The runtime's side of every CRI call, and every way in which it can go wrong."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from grpc.aio import AioRpcError
+
+from cri_stubs import api_pb2
+from daemon.kubelet.labels import LABEL_POD_UID
+from tests.simulation.containers import KILLED
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+from tests.simulation.channel import Call, EventStream, failed
+
+LATENCY = 0.002
+
+
+def _not_found(container_id: str) -> AioRpcError:
+    return failed(
+        grpc.StatusCode.NOT_FOUND, f'an error occurred when try to find container "{container_id}": not found'
+    )
+
+
+@dataclass(slots=True)
+class Rule:
+    """A fault of some calls for a while."""
+
+    kind: str
+    until: float
+    about: Mapping[str, Any]
+    left: int | None
+
+
+class Cri:
+    """The runtime's side of every call."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.rules: list[Rule] = []
+        self.down = False
+        self.under_way: dict[Call, None] = {}
+        self.streams: dict[EventStream, None] = {}
+        self.mute = False
+        self.twice = False
+
+    # Faults.
+
+    def rule(self, kind: str, about: Mapping[str, Any]) -> None:
+        until = self._world.loop.time() + about["seconds"]
+        self.rules.append(Rule(kind, until, about, about.get("times")))
+
+    def go_down(self) -> None:
+        self.down = True
+        error = failed(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        for call in list(self.under_way):
+            call.give_up()
+            call.done(error)
+        self.break_streams()
+
+    def break_streams(self) -> None:
+        for stream in list(self.streams):
+            stream.feed(failed(grpc.StatusCode.UNAVAILABLE, "Socket closed"))
+        self.streams.clear()
+
+    def event(self, pod_uid: str) -> None:
+        if not self.streams or self.mute:
+            return
+        sandbox = api_pb2.PodSandboxStatus(metadata=api_pb2.PodSandboxMetadata(uid=pod_uid))
+        message = api_pb2.ContainerEventResponse(pod_sandbox_status=sandbox)
+        for stream in list(self.streams):
+            for _ in range(2 if self.twice else 1):
+                stream.feed(message)
+
+    def open(self, stream: EventStream) -> None:
+        self._world.judge.runtime_called("GetContainerEvents")
+        if self.down:
+            stream.feed(_nobody())
+        else:
+            self.streams[stream] = None
+
+    # Calls.
+
+    def accept(self, call: Call) -> None:
+        judge, world = self._world.judge, self._world
+        judge.runtime_called(call.method)
+        if call.life.dead or world.trap(call.method, "before"):
+            return
+        if call.method in ("StopContainer", "ExecSync"):
+            judge.acts(call)
+        self.under_way[call] = None
+        if self.down:
+            self._answer(call, _nobody(), 0.0)
+            return
+        rule = self._fault(call.method)
+        delay = LATENCY
+        if rule is not None:
+            world.say("cri", f"{call.method}: {rule.kind}")
+            match rule.kind:
+                case "cri_hang":
+                    return
+                case "cri_error":
+                    error = failed(getattr(grpc.StatusCode, rule.about["code"]), "so it is")
+                    self._answer(call, error, delay)
+                    return
+                case "cri_slow":
+                    delay += rule.about["delay"]
+        world.loop.call_later(delay, self._carry_out, call, rule.kind if rule else "")
+
+    def left(self, call: Call) -> None:
+        """Nobody waits for a call any more."""
+        self.under_way.pop(call, None)
+
+    def _fault(self, method: str) -> Rule | None:
+        now = self._world.loop.time()
+        self.rules = [rule for rule in self.rules if rule.until > now and rule.left != 0]
+        for rule in self.rules:
+            if rule.about["method"] in ("all", method):
+                if rule.left is not None:
+                    rule.left -= 1
+                return rule
+        return None
+
+    def _answer(self, call: Call, outcome: Any, delay: float = LATENCY) -> None:
+        def tell() -> None:
+            if call not in self.under_way:
+                return
+            if call.method in ("StopContainer", "ExecSync") and not call.life.dead:
+                said = outcome.details() if isinstance(outcome, AioRpcError) else "done"
+                self._world.say("cri", f"{call.method} {call.message.container_id} -> {said}")
+            call.done(outcome)
+
+        self._world.loop.call_later(delay, tell)
+
+    def _carry_out(self, call: Call, fault: str) -> None:
+        if call.life.dead or call not in self.under_way or self.down:
+            return
+
+        def reply(outcome: Any) -> None:
+            if self._world.trap(call.method, "after") or call.life.dead:
+                return
+            if fault == "cri_lost":
+                outcome = failed(grpc.StatusCode.UNAVAILABLE, "Connection reset by peer")
+            self._answer(call, outcome)
+
+        match call.method:
+            case "Version":
+                reply(api_pb2.VersionResponse(runtime_name="containerd", runtime_version="v2.1.0"))
+            case "ListContainers":
+                reply(self._list(call.message.filter))
+            case "ContainerStatus":
+                found = self._world.containers.present.get(call.message.container_id)
+                missing = _not_found(call.message.container_id)
+                reply(
+                    api_pb2.ContainerStatusResponse(status=self._world.containers.status(found)) if found else missing
+                )
+            case "StopContainer":
+                self._stop(call, reply)
+            case "ExecSync":
+                self._exec(call, reply)
+            case _:
+                reply(failed(grpc.StatusCode.UNIMPLEMENTED, f"unknown method {call.method}"))
+
+    def _list(self, wanted: api_pb2.ContainerFilter) -> api_pb2.ListContainersResponse:
+        uid = wanted.label_selector.get(LABEL_POD_UID, "")
+        found = [
+            one.message
+            for one in self._world.containers.present.values()
+            if (not uid or one.pod_uid == uid) and one.id.startswith(wanted.id)
+        ]
+        return api_pb2.ListContainersResponse(containers=found)
+
+    def _stop(self, call: Call, reply: Callable[[Any], None]) -> None:
+        container = self._world.containers.present.get(call.message.container_id)
+        if container is None:
+            known = api_pb2.StopContainerResponse() if self._world.setup.unknown_has_stopped else None
+            reply(known or _not_found(call.message.container_id))
+            return
+        call.give_up = self._world.containers.stop(
+            container, call.message.timeout, lambda: reply(api_pb2.StopContainerResponse())
+        )
+
+    def _exec(self, call: Call, reply: Callable[[Any], None]) -> None:
+        container = self._world.containers.present.get(call.message.container_id)
+        if container is None:
+            reply(_not_found(call.message.container_id))
+            return
+        if container.state != "running":
+            reply(failed(grpc.StatusCode.UNKNOWN, f"container is in CONTAINER_{container.state.upper()} state"))
+            return
+        self._world.judge.hook_runs(container, call.life)
+        timeout = call.message.timeout or float("inf")
+        seconds = min(container.shape.hook_seconds, timeout)
+        late = failed(grpc.StatusCode.DEADLINE_EXCEEDED, f"timeout {timeout}s exceeded: context deadline exceeded")
+        result = api_pb2.ExecSyncResponse(exit_code=container.shape.hook_code, stdout=b"drained")
+        killed = api_pb2.ExecSyncResponse(exit_code=KILLED)
+        ended = [False]
+
+        def end(outcome: Any) -> None:
+            if not ended[0]:
+                ended[0] = True
+                reply(outcome)
+
+        container.on_end.append(lambda: end(killed))
+        self._world.loop.call_later(seconds, end, late if timeout <= container.shape.hook_seconds else result)
+
+
+def _nobody() -> AioRpcError:
+    why = "UNKNOWN: unix:/run/sim.sock: connect: No such file or directory"
+    return failed(grpc.StatusCode.UNAVAILABLE, f"failed to connect to all addresses; last error: {why}")

@@ -1,0 +1,211 @@
+"""The product in the world: its composition, one life of its process, and what it meets instead of the real outside.
+
+Nothing else here knows how the product is put together; `product` is the one place.
+"""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Coroutine, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import aiohttp
+import structlog
+
+import daemon.cri.client
+import daemon.lib.memory
+from daemon.core.api.types import LABEL_ACTIVE, PLURAL
+from daemon.cri.client import CriClient
+from daemon.cri.runtime import Connection, NodeRuntime
+from daemon.kube.client import KubeClient
+from daemon.kube.config import Access
+from daemon.lib.errors import ConfigurationError
+from daemon.lib.health import Check
+from daemon.node.daemon import NodeConfig, NodeDaemon
+from tests.simulation.channel import LIFE, Channel
+from tests.simulation.network import NETWORK, Reply, Sent, Session
+from tests.simulation.schedule import NODE, RUNTIME
+from tests.simulation.store import Object
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+KUBELET_PORT = 10248
+_MOMENT = 0.01
+"""For how long the daemon may still act on what it was just told is over: it is reading it."""
+
+
+def product(life: "Life") -> Coroutine[Any, Any, None]:
+    """Put the product together as its own entry point does, up to the end of `life.stop`."""
+    node = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "info", kubelet_healthz_port=KUBELET_PORT))
+    version = "v2.1.0" if life.world.setup.streams else "1.6.20"
+    runtime = NodeRuntime([Connection(CriClient("unix:///run/sim.sock"), RUNTIME, version)])
+    client = KubeClient(_Credentials(life.world))
+    life.live, life.ready = node._health.live, node._health.ready
+    return node.serve(runtime, client, life.stop)
+
+
+class _Credentials:
+    """Where the API server is; for a while they may be ones that cannot be used."""
+
+    description = "the service account"
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._access = Access("http://api:443")
+
+    async def current(self) -> Access:
+        if self._world.no_credentials:
+            raise ConfigurationError("ca.crt: the TLS certificates cannot be used: not enough data")
+        return self._access
+
+    async def renew(self, refused: Access) -> Access:
+        return await self.current()
+
+
+class Life:
+    """One life of the daemon's process: what it was told, and its end."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        self.world = world
+        self.number = number
+        self.dead = False
+        self.died = float("inf")
+        self.stop = asyncio.Event()
+        self.born = world.loop.time()
+        self.live: Mapping[str, Check] = {}
+        self.ready: Mapping[str, Check] = {}
+        self._known: dict[tuple[str, str], Object | None] = {}
+        self._versions: dict[tuple[str, str], int] = {}
+        self._over: dict[str, float] = {}
+
+    async def ill(self) -> str:
+        """What /healthz and /readyz say is wrong."""
+        for checks in (self.live, self.ready):
+            for name, check in checks.items():
+                found = check()
+                if why := found if isinstance(found, str) else await found:
+                    return f"{name}: {why}"
+        return ""
+
+    def dead_loop(self) -> str:
+        """What /healthz alone says is wrong."""
+        for name, check in self.live.items():
+            if isinstance(found := check(), str) and found:
+                return f"{name}: {found}"
+        return ""
+
+    # What reaches it.
+
+    def told(self, kind: str, what: str, obj: Object) -> None:
+        """An object, or its removal, has reached the daemon."""
+        if self.dead:
+            return
+        key, version = (kind, obj["metadata"]["uid"]), int(obj["metadata"]["resourceVersion"])
+        if version < self._versions.get(key, 0):
+            return
+        was = self._live(self._known.get(key))
+        self._versions[key] = version
+        now = None if what == "DELETED" else obj
+        self._known[key] = now
+        if was and not self._live(now):
+            self._over[key[1]] = self.world.loop.time()
+
+    def listed(self, kind: str, items: list[Object], *, selected: bool) -> None:
+        """A whole list has reached it; what is not in it, and is really no more, has gone."""
+        for obj in items:
+            self.told(kind, "ADDED", obj)
+        here = {obj["metadata"]["uid"] for obj in items}
+        real = {obj["metadata"]["uid"] for obj in self.world.store.all(kind) if self._selected(kind, obj)}
+        for known, uid in list(self._known):
+            if selected and known == kind and uid not in here and uid not in real:
+                known_as = self._known[kind, uid]
+                if known_as is not None:
+                    self.told(kind, "DELETED", known_as)
+
+    @staticmethod
+    def _selected(kind: str, obj: Object) -> bool:
+        return kind != PLURAL or obj["metadata"].get("labels", {}).get(LABEL_ACTIVE) == "true"
+
+    def live_requests(self) -> list[str]:
+        """UIDs of the requests that it must believe to be live."""
+        now = self.world.loop.time()
+        return [
+            uid
+            for (kind, uid), obj in self._known.items()
+            if kind == PLURAL and (self._live(obj) or now - self._over.get(uid, -1.0) <= _MOMENT)
+        ]
+
+    @staticmethod
+    def _live(obj: Object | None) -> bool:
+        return (
+            obj is not None
+            and obj["metadata"].get("labels", {}).get(LABEL_ACTIVE) == "true"
+            and not obj["metadata"].get("deletionTimestamp")
+            and obj.get("status", {}).get("phase") != "Completed"
+        )
+
+    def knows_deleting(self, key: str, uid: str) -> bool:
+        """Whether it was told, a moment ago or before, that a pod is being deleted."""
+        obj = self._known.get(("pods", uid))
+        return obj is not None and bool(obj["metadata"].get("deletionTimestamp"))
+
+    # What it reaches.
+
+    def send(self, sent: Sent, reply: Reply) -> None:
+        """See Network."""
+        if self.dead:
+            return
+        if sent.host == "api":
+            self.world.api.send(self, sent, reply)
+        else:
+            self.world.visit(self, sent, reply)
+
+    def run(self) -> asyncio.Task[None]:
+        """Begin to live."""
+
+        async def live() -> None:
+            NETWORK.set(self)
+            LIFE.set(self)
+            await product(self)
+
+        return self.world.loop.create_task(live(), name="daemon")
+
+
+def _log(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
+    """Whatever the daemon logs."""
+    life = LIFE.get(None)
+    if life is not None and not life.dead:
+        life.world.logged(method, event)
+    raise structlog.DropEvent
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Put the simulated outside where the product looks for the real one, and leave out what costs time only."""
+    logging_before = structlog.get_config()
+    libc = SimpleNamespace(CDLL=lambda _: SimpleNamespace(malloc_trim=lambda _: 0))
+    with ExitStack() as stack:
+        for target, name, value in (
+            (aiohttp, "ClientSession", Session),
+            (aiohttp, "TCPConnector", lambda **_: None),
+            (daemon.cri.client, "insecure_channel", Channel),
+            (daemon.lib.memory, "ctypes", libc),
+            (gc, "collect", lambda *_: 0),
+            (gc, "freeze", lambda: None),
+        ):
+            stack.enter_context(patch.object(target, name, value))
+        structlog.configure(
+            processors=[_log],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+            cache_logger_on_first_use=False,
+        )
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.enable()
+            structlog.configure(**logging_before)

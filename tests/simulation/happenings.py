@@ -1,0 +1,217 @@
+"""What happens in a run: each event of a schedule, and how it ends."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from tests.simulation.apiserver import ApiServer
+from tests.simulation.clock import SimulatedLoop
+from tests.simulation.containers import Containers
+from tests.simulation.cri import Cri
+from tests.simulation.daemon import Life
+from tests.simulation.judge import Judge
+from tests.simulation.kubelet import Kubelet
+from tests.simulation.manager import Cluster
+from tests.simulation.pod import Pod
+from tests.simulation.schedule import Event, Setup
+from tests.simulation.store import Store
+
+HALF_OPEN = 170.0
+"""Seconds after which a connection whose other end has vanished is given up at the latest."""
+
+
+class Happenings:
+    """The world as far as a schedule reaches into it."""
+
+    loop: SimulatedLoop
+    setup: Setup
+    story: list[str]
+    judge: Judge
+    kubelet: Kubelet
+    cri: Cri
+    containers: Containers
+    cluster: Cluster
+    api: ApiServer
+    life: Life | None
+    stepped: bool
+    """Whether the node's wall clock was ever set."""
+    mirrors: dict[str, list[str]]
+    """Static pod -> UIDs of its earlier mirrors."""
+    no_credentials: bool
+    faults: Counter[str]
+    _traps: list[list[Any]]
+    _deaf: list[tuple[float, float]]
+    _unwritten: list[tuple[float, float]]
+    _successors: set[str]
+
+    def say(self, who: str, what: str) -> None:
+        raise NotImplementedError
+
+    def kill(self, away: float) -> None:
+        raise NotImplementedError
+
+    @property
+    def store(self) -> Store:
+        return self.api.store
+
+    # What happens.
+
+    def happen(self, event: Event) -> None:
+        """One event of the schedule."""
+        about = event.about
+        self.say("fault" if event.kind != "create" else "user", str(event)[9:])
+        self.faults[event.kind] += event.kind != "create"
+        seconds = float(about.get("seconds", 0.0))
+        kind = event.kind
+        if kind.startswith("api_") or kind in ("credentials", "conflict", "half_open", "stale", "prune"):
+            silent = HALF_OPEN if kind == "half_open" else 30.0
+            self._deaf.append((self.loop.time(), self.loop.time() + seconds + silent))
+            self._unwritten.append((self.loop.time(), self.loop.time() + seconds + 30.0))
+        if kind.startswith("api_") or kind == "conflict":
+            self.api.rule(kind, about)
+        elif kind in ("cri_error", "cri_hang", "cri_slow", "cri_lost"):
+            self.cri.rule(kind, about)
+        else:
+            getattr(self, f"_do_{kind}")(about)
+
+    def _for(self, seconds: float, undo: Any, *arguments: Any) -> None:
+        self.loop.call_later(seconds, undo, *arguments)
+
+    def _do_create(self, about: Mapping[str, Any]) -> None:
+        self.cluster.create(dict(about))
+
+    def _do_delete(self, about: Mapping[str, Any]) -> None:
+        self.cluster.delete(about["request"])
+
+    def _do_relabel(self, about: Mapping[str, Any]) -> None:
+        self.cluster.label(about["request"], None)
+        self._for(about["seconds"], self.cluster.label, about["request"], "true")
+
+    def _do_unpin(self, about: Mapping[str, Any]) -> None:
+        self.cluster.unpin(about["request"])
+
+    def _do_touch(self, about: Mapping[str, Any]) -> None:
+        self.cluster.annotate(about["request"], "note", str(self.loop.time()))
+
+    def _of(self, about: Mapping[str, Any]) -> Pod | None:
+        return self.kubelet.of(about["pod"])
+
+    def _do_crash(self, about: Mapping[str, Any]) -> None:
+        if pod := self._of(about):
+            self.kubelet.crash(pod, about["container"], about["code"])
+
+    def _do_update(self, about: Mapping[str, Any]) -> None:
+        if pod := self._of(about):
+            self.kubelet.update(pod, about["container"])
+
+    def _do_hold(self, about: Mapping[str, Any]) -> None:
+        if pod := self._of(about):
+            pod.held[about["container"]] = self.loop.time() + about["seconds"]
+
+    def _do_evict(self, about: Mapping[str, Any]) -> None:
+        if pod := self._of(about):
+            self.kubelet.evict(pod)
+
+    def _do_delete_pod(self, about: Mapping[str, Any]) -> None:
+        pod = self._of(about)
+        if pod is None or pod.deleting:
+            return
+        if pod.shape.static:
+            if self.store.get("pods", pod.key) is None:
+                return
+            self.mirrors.setdefault(pod.runtime_uid, []).append(pod.uid)
+            self.store.remove("pods", pod.key)
+            pod.uid = f"{pod.runtime_uid}m{len(self.mirrors[pod.runtime_uid])}"
+            self._for(1.0, self._mirror, pod)
+            return
+        if about["successor"]:
+            self._successors.add(pod.runtime_uid)
+        if about["force"]:
+            self.store.remove("pods", pod.key)
+            self.pod_gone(pod)
+        else:
+            self.store.delete("pods", pod.key, 30 if pod.shape.grace is None else max(1, pod.shape.grace))
+        self.kubelet.delete(pod)
+
+    def _mirror(self, pod: Pod) -> None:
+        self.kubelet.mirror(pod)
+        self.kubelet.wake()
+
+    def pod_gone(self, pod: Pod) -> None:
+        """The pod's object is no more; its owner may make one of the same name."""
+        if pod.runtime_uid in self._successors:
+            self._successors.discard(pod.runtime_uid)
+            self._for(0.5, self.kubelet.add, pod.shape)
+
+    def _do_collect(self, _: Mapping[str, Any]) -> None:
+        self.kubelet.collect()
+
+    def _set(self, whose: Any, name: str, value: bool, seconds: float, then: Any = None) -> None:
+        setattr(whose, name, value)
+
+        def undo() -> None:
+            setattr(whose, name, not value)
+            if then is not None:
+                then()
+
+        self._for(seconds, undo)
+
+    def _do_kubelet_down(self, about: Mapping[str, Any]) -> None:
+        self.kubelet.refuses = about["refuses"]
+        self._set(self.kubelet, "down", True, about["seconds"], self.kubelet.wake)
+
+    def _do_kubelet_mute(self, about: Mapping[str, Any]) -> None:
+        self._set(self.kubelet, "mute", True, about["seconds"], self.kubelet.wake)
+
+    def _do_prune(self, about: Mapping[str, Any]) -> None:
+        self._set(self.api, "pruning", True, about["seconds"])
+
+    def _do_credentials(self, about: Mapping[str, Any]) -> None:
+        self._set(self, "no_credentials", True, about["seconds"])
+
+    def _do_no_events(self, about: Mapping[str, Any]) -> None:
+        self._set(self.cri, "mute", True, about["seconds"])
+
+    def _do_twice_events(self, about: Mapping[str, Any]) -> None:
+        self._set(self.cri, "twice", True, about["seconds"])
+
+    def _do_break_events(self, _: Mapping[str, Any]) -> None:
+        self.cri.break_streams()
+
+    def _do_cri_down(self, about: Mapping[str, Any]) -> None:
+        self.cri.go_down()
+        self._set(self.cri, "down", True, about["seconds"], self.kubelet.wake)
+
+    def _do_stale(self, about: Mapping[str, Any]) -> None:
+        self.api.stand_still(about["back"], about.get("open_too", False))
+        self._for(about["seconds"], self.api.catch_up)
+
+    def _do_expire(self, _: Mapping[str, Any]) -> None:
+        self.store.expire()
+        self.api.drop_watches(gone=self.setup.gone_in_stream)
+
+    def _do_drop_watches(self, _: Mapping[str, Any]) -> None:
+        self.api.drop_watches()
+
+    def _do_half_open(self, about: Mapping[str, Any]) -> None:
+        self.api.half_open()
+        self.api.rule("half_open", about)
+
+    def _do_kill(self, about: Mapping[str, Any]) -> None:
+        if about["call"]:
+            self._traps.append([about["call"], about["when"], about["nth"], about["seconds"]])
+        else:
+            self.kill(about["seconds"])
+
+    def _do_term(self, about: Mapping[str, Any]) -> None:
+        """SIGTERM, and kill -9 when it takes too long."""
+        life = self.life
+        if life is None:
+            return
+        self._deaf.append((self.loop.time(), self.loop.time() + about["seconds"] + 5.0))
+        life.stop.set()
+        self._for(about["seconds"], lambda: self.kill(1.0) if self.life is life else None)
+
+    def _do_step(self, about: Mapping[str, Any]) -> None:
+        self.loop.wall_offset += about["by"]
+        self.stepped = True

@@ -1,0 +1,300 @@
+"""What must hold in every run, whatever happens in it; asked at the moment at which it could be broken.
+
+Ground truth is what the simulated runtime, kubelet and API server did themselves. What the daemon may know is what was
+delivered to it. The first thing that is wrong ends the run.
+"""
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from daemon.core.api.types import ANNOTATION_PINNED, LABEL_ACTIVE, LABEL_POD_UID, PLURAL
+from tests.simulation.containers import Container
+from tests.simulation.network import Sent
+from tests.simulation.schedule import NAMESPACE
+from tests.simulation.store import Object, states
+
+if TYPE_CHECKING:
+    from tests.simulation.channel import Call
+    from tests.simulation.daemon import Life
+    from tests.simulation.pod import Pod
+    from tests.simulation.world import World
+
+from tests.simulation.facts import Act, Known
+from tests.simulation.verdicts import Verdicts
+
+WINDOW = 10.0
+"""Seconds over which rates are looked at."""
+WRITES = 60
+"""Writes of one request in a window."""
+EVENTS = 60
+READS = 40
+"""Lists and watches in a window."""
+RUNTIME_CALLS = 300
+"""Per pod and window: a look every half second, with a ContainerStatus for each of six containers, and as much again
+for what happens in between."""
+PERSISTED = 6.0
+"""Seconds after which what has begun is written down, where the API server takes writes."""
+MINIMUM_GRACE = 2
+DEFAULT_GRACE = 30
+
+
+class Judge(Verdicts):
+    """Sees everything, and says so when something is wrong."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self._rates: dict[str, deque[float]] = {}
+        self._hooks: dict[str, list[Act]] = {}
+        self._said: dict[str, str] = {}
+        self.calls: Counter[str] = Counter()
+
+    # Rates.
+
+    def _rate(self, key: str, most: int, what: str) -> None:
+        times = self._rates.setdefault(key, deque())
+        times.append(self._now)
+        while times[0] < self._now - WINDOW:
+            times.popleft()
+        if len(times) > most:
+            self.broken(f"too many calls: more than {most} of {what} in {WINDOW:.0f} s")
+
+    def called(self, sort: str, sent: Sent) -> None:
+        self.calls[sort] += 1
+        if sort == "write":
+            path = sent.path.removesuffix("/status")
+            self._rate(path, WRITES, f"writes of {path.rpartition('/')[2]}")
+        elif sort == "events":
+            self._rate(sort, EVENTS, "events")
+        else:
+            self._rate(sent.path, READS, f"lists and watches of {sent.path.rpartition('/')[2]}")
+
+    def runtime_called(self, method: str) -> None:
+        self.calls[method] += 1
+        self._rate("cri", RUNTIME_CALLS * len(self._world.setup.pods), "calls to the runtime")
+
+    def event(self, body: Mapping[str, Any]) -> None:
+        self._world.say("event", f"{body.get('reason')}: {body.get('message')}")
+
+    # The truth about requests and pods.
+
+    def created(self, uid: str, obj: Object, pod: Object) -> None:
+        meta = obj["metadata"]
+        labelled = LABEL_POD_UID in meta["labels"]
+        self.known[uid] = Known(
+            uid, meta["name"], pod["metadata"]["name"], pod["metadata"]["uid"], obj["spec"], labelled, self._now
+        )
+
+    def created_at(self, uid: str) -> float:
+        return self.known[uid].created
+
+    def ended_by_manager(self, obj: Object, message: str) -> None:
+        known = self.known[obj["metadata"]["uid"]]
+        known.by_manager, known.ended = message, self._now
+        if message.startswith("no daemon") and not self._world.deaf_since(known.created):
+            self.broken(f'the manager ended {known.name}: "{message}", though nothing kept the daemon from answering')
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        some = new or old
+        assert some is not None
+        seen = self.pods.setdefault(some["metadata"]["uid"], {})
+        if new is None:
+            seen.setdefault("gone", self._now)
+            return
+        if new["metadata"].get("deletionTimestamp"):
+            seen.setdefault("deleting", self._now)
+        if new.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+            seen.setdefault("ended", self._now)
+
+    def request_changed(self, old: Object | None, new: Object | None) -> None:
+        some = new or old
+        assert some is not None
+        known = self.known[some["metadata"]["uid"]]
+        if new is None:
+            known.deleted = True
+            return
+        raw = new["metadata"].get("annotations", {}).get(ANNOTATION_PINNED)
+        known.unpinned = known.unpinned or (bool(known.pins) and not raw)
+        known.relabelled = known.relabelled or (known.ended is None and LABEL_ACTIVE not in new["metadata"]["labels"])
+        for name, pin in (json.loads(raw) if raw else {}).items():
+            if isinstance(pin, dict) and "containerID" in pin:
+                bare = str(pin["containerID"]).partition("://")[2]
+                if bare not in known.pins.setdefault(name, []):
+                    known.pins[name].append(bare)
+
+    # Stops and hooks.
+
+    def _owners(self, life: "Life", container: Container) -> frozenset[str]:
+        """UIDs of the requests that, as far as the daemon knows, live and mean this instance."""
+        found = []
+        for uid in life.live_requests():
+            known = self.known[uid]
+            pod = self._world.kubelet.pods[container.pod_uid]
+            uids = (pod.uid, *self._world.mirrors.get(pod.runtime_uid, ()))
+            meant = known.pod_name == pod.name and (not known.labelled or known.pod_uid in uids)
+            if meant and container.id in known.means(container.name):
+                found.append(uid)
+        said = self._said.get(container.id)
+        return frozenset({said} if said in found else found)
+
+    def said(self, event: Mapping[str, Any]) -> None:
+        """The daemon's log tells for which of several requests it is about to act."""
+        if "request_uid" in event and "container_id" in event:
+            self._said[event["container_id"]] = event["request_uid"]
+
+    def acts(self, call: "Call") -> None:
+        """The daemon calls StopContainer or ExecSync."""
+        container = self._world.containers.all.get(call.message.container_id)
+        timeout = call.message.timeout
+        self._world.say("daemon", f"{call.method} {call.message.container_id} timeout={timeout}")
+        if container is None:
+            self.broken(f"{call.method} of {call.message.container_id}, which never was")
+            return
+        owners = self._owners(call.life, container)
+        if not owners:
+            self.broken(f"{call.method} of {container.id} ({container.name}), which no live request means")
+        if call.method == "ExecSync":
+            self._hook(container, call.life, owners)
+        else:
+            self._stop(container, call.life, owners, timeout)
+
+    def _killed(self, owners: frozenset[str], name: str) -> frozenset[str]:
+        return frozenset(
+            obj["metadata"]["uid"]
+            for obj in self._world.store.all(PLURAL)
+            if obj["metadata"]["uid"] in owners
+            and any(state["name"] == name and state.get("isKilled") for state in states(obj))
+        )
+
+    def _hook(self, container: Container, life: "Life", owners: frozenset[str]) -> None:
+        earlier = self._hooks.setdefault(container.id, [])
+        killed = self._killed(owners, container.name)
+        for act in earlier:
+            if not act.owners & owners:
+                continue
+            if act.life is life and act.outcome is None:
+                self.broken(f"the hook of {container.id} is started again while it runs")
+            if act.life is life:
+                self.broken(f"the hook of {container.id} is run twice")
+            if act.outcome == "" and owners and owners <= killed and act.life is not life:
+                self.broken(f"the hook of {container.id} is run again, though the request says isKilled")
+            if act.outcome == "" and self._could_tell(act, life, act.ended):
+                self.broken(
+                    f"the hook of {container.id} is run again, though there was time to write that it had ended"
+                )
+        earlier.append(Act(self._now, life, owners, killed_before=killed))
+
+    def _could_tell(self, act: Act, life: "Life", since: float) -> bool:
+        """Whether an earlier life had the time, and the API server, to write what it did then."""
+        until = since + PERSISTED
+        return act.life is not life and act.life.died > until and self._world.could_write(since - 30.0, until)
+
+    def hook_runs(self, container: Container, life: "Life") -> None:
+        """A hook is really run now."""
+        self._world.say("node", f"hook of {container.id} runs")
+
+    def http_hook(self, container: Container, life: "Life") -> Callable[[], None]:
+        """Returns how to say that it has been answered."""
+        owners = self._owners(life, container)
+        if not owners:
+            self.broken(f"httpGet hook of {container.id} ({container.name}), which no live request means")
+        self._hook(container, life, owners)
+        self.hook_runs(container, life)
+        act = self._hooks[container.id][-1]
+
+        def answered() -> None:
+            act.ended, act.outcome = self._now, ""
+
+        return answered
+
+    def _stop(self, container: Container, life: "Life", owners: frozenset[str], timeout: int) -> None:
+        earlier = self._stops.setdefault(container.id, [])
+        pod = self._world.kubelet.pods[container.pod_uid]
+        for act in earlier:
+            if act.life is not life:
+                continue
+            if act.outcome is None and not owners - act.owners:
+                self.broken(f"a second stop of {container.id} while the first is under way")
+            if act.outcome == "":
+                self.broken(f"a stop of {container.id}, which was stopped already")
+        if container.shape.policy == "Never":
+            self.broken(f"a stop of {container.id}, which kubelet would not start again (restartPolicy Never)")
+        if life.knows_deleting(f"{NAMESPACE}/{pod.name}", pod.uid):
+            self.broken(f"a stop of {container.id}, whose pod is being deleted")
+        graces = [self._grace(self.known[uid], pod) for uid in owners]
+        hooks = self._hooks.get(container.id, [])
+        if container.shape.hook in ("exec", "httpGet") and all(grace > 0 for grace in graces) and not hooks:
+            self.broken(f"a stop of {container.id} without its hook")
+        if len(owners) == 1:
+            self._only_one(container, pod, owners, timeout, life)
+        earlier.append(Act(self._now, life, owners))
+
+    def _longest(self, pod: "Pod", act: Act) -> int:
+        return max((self._grace(self.known[uid], pod) for uid in act.owners), default=0)
+
+    def _only_one(self, container: Container, pod: "Pod", owners: frozenset[str], timeout: int, life: "Life") -> None:
+        """A stop that belongs to one request alone: its time-out, and no other instance's stop before."""
+        (uid,) = owners
+        known = self.known[uid]
+        grace = self._grace(known, pod)
+        stopped = known.stopped.setdefault(container.name, set())
+        stopped.add(container.id)
+        if len(stopped) > 1:
+            self.broken(f"{known.name} stops a second instance of {container.name}: {sorted(stopped)}")
+        acts = (*self._hooks.get(container.id, ()), *self._stops.get(container.id, ()))
+        begun = min((act.at for act in acts if uid in act.owners), default=self._now)
+        # what an earlier request's hook took counts as long as that one's grace period would have lasted
+        recent = [act.at for act in self._hooks.get(container.id, ()) if self._now - act.at <= self._longest(pod, act)]
+        begun = min((begun, *recent))
+        if container.shape.hook == "sleep":  # nobody sees it but the daemon, in whichever of its lives
+            begun = 0.0 if self._world.deaths else begun - container.shape.hook_seconds
+        least = max(MINIMUM_GRACE, grace - (self._now - begun))
+        if self._world.stepped and self._world.deaths:
+            least = MINIMUM_GRACE  # across a death, only the wall clock tells what has passed
+        if timeout < least - 1.01:
+            self.broken(f"{container.id} gets {timeout} s to end, {least:.0f} s are left of its grace period")
+        told = [act for act in acts if uid in act.owners and self._could_tell(act, life, act.at)]
+        if (
+            told
+            and not self._world.stepped
+            and timeout > max(MINIMUM_GRACE, grace - (self._now - told[0].at)) + PERSISTED
+        ):
+            ago = self._now - told[0].at
+            self.broken(f"{container.id} gets {timeout} s after a restart, it was told to end {ago:.0f} s ago")
+        if timeout > max(MINIMUM_GRACE, grace):
+            self.broken(f"{container.id} gets {timeout} s to end, its grace period is {grace} s")
+
+    @staticmethod
+    def _grace(known: Known, pod: "Pod") -> int:
+        own = known.spec["strategy"].get("terminationGracePeriodSeconds")
+        grace = own if own is not None else pod.shape.grace
+        return DEFAULT_GRACE if grace is None else int(grace)
+
+    def acted(self, call: "Call", outcome: str | None) -> None:
+        """A stop or hook of the daemon is no longer under way: gRPC's code, "" for done, None for given up."""
+        if call.life.dead or call.method not in ("StopContainer", "ExecSync"):
+            return
+        if outcome:
+            self._world.say("cri", f"{call.method} {call.message.container_id} -> {outcome}")
+        acts = (self._stops if call.method == "StopContainer" else self._hooks).get(call.message.container_id, [])
+        for act in reversed(acts):
+            if act.life is call.life and act.outcome is None:
+                act.ended = self._now
+                act.outcome = "CANCELLED" if outcome is None else "" if outcome == "NOT_FOUND" else outcome
+                return
+
+    # The end.
+
+    def unfinished(self) -> None:
+        """The bound has passed."""
+        waiting = [known for known in self.known.values() if known.ended is None and not known.deleted]
+        for known in waiting:
+            obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{known.name}")
+            if obj is not None and LABEL_ACTIVE in obj["metadata"]["labels"]:
+                self.broken(f"{known.name} does not end: {obj.get('status')}")
+
+    @property
+    def finished(self) -> bool:
+        """Whether every request has ended."""
+        return all(known.ended is not None or known.deleted for known in self.known.values())

@@ -1,0 +1,310 @@
+"""Kubelet as far as a recreate sees it: it notices what ended, starts it again as it may, and tells the API.
+
+The rules are kubelet's own: PLEG notices with its period; a container's back-off begins with its second restart, at
+10 s and doubling, and is forgotten after ten minutes; a pod whose containers stay down has ended; a pod that is being
+deleted is stopped with its grace period and then removed.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from daemon.core.api.types import READINESS_GATE
+from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
+from tests.simulation.containers import Container
+from tests.simulation.pod import Pod, phase_of
+from tests.simulation.schedule import NAMESPACE, NODE, RUNTIME, ContainerShape, PodShape
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+BACK_OFF_FIRST, BACK_OFF_LAST, BACK_OFF_FORGOTTEN = 10.0, 300.0, 600.0
+STATUS_SECONDS = 0.05
+SHOWN_SECONDS = 0.1
+"""For how long a kubelet that shows its back-off late shows it."""
+DEFAULT_GRACE = 30
+
+
+class Kubelet:
+    """All pods of the node."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.pods: dict[str, Pod] = {}
+        """By the UID that the runtime knows."""
+        self.down = False
+        self.refuses = False
+        """While it is down: whether it is gone, or hangs."""
+        self.mute = False
+        """It works, but its status updates do not reach the API."""
+        self._made = 0
+
+    def add(self, shape: PodShape) -> Pod:
+        """A pod is bound to the node: it exists in the API, and its containers come."""
+        self._made += 1
+        uid = f"p{self._made}"
+        pod = Pod(shape, uid, f"s{self._made}" if shape.static else uid, f"10.0.0.{self._made}")
+        self.pods[pod.runtime_uid] = pod
+        self.mirror(pod)
+        self._later(self._sync, pod)
+        return pod
+
+    def mirror(self, pod: Pod) -> None:
+        """The pod's object; a static pod's mirror is made anew when somebody deletes it."""
+        meta: dict[str, Any] = {"namespace": NAMESPACE, "name": pod.name, "uid": pod.uid}
+        if pod.shape.static:
+            meta["annotations"] = {ANNOTATION_MIRROR: "x", ANNOTATION_CONFIG_HASH: pod.runtime_uid}
+        spec: dict[str, Any] = {
+            "nodeName": NODE,
+            "restartPolicy": pod.shape.policy,
+            "containers": [{"name": one.name} for one in pod.shape.containers if not one.sidecar],
+            "initContainers": [
+                {"name": one.name, "restartPolicy": "Always"} for one in pod.shape.containers if one.sidecar
+            ],
+        }
+        if pod.shape.gate:
+            spec["readinessGates"] = [{"conditionType": READINESS_GATE}]
+        pod.told = None
+        self._world.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+
+    def of(self, name: str) -> Pod | None:
+        """The pod that has this name now."""
+        return next((pod for pod in reversed(self.pods.values()) if pod.name == name and not pod.removed), None)
+
+    # What happens to it.
+
+    def notice(self, runtime_uid: str) -> None:
+        """Something changed in the runtime: kubelet sees it at its next look."""
+        pod = self.pods.get(runtime_uid)
+        if pod is None or pod.noticed:
+            return
+        pod.noticed = True
+        now, relist = self._world.loop.time(), self._world.setup.relist
+        self._world.loop.call_at((int(now / relist) + 1) * relist, self._look, pod)
+
+    def _look(self, pod: Pod) -> None:
+        pod.noticed = False
+        self._sync(pod)
+
+    def wake(self) -> None:
+        """Kubelet is back: it looks at everything."""
+        for pod in list(self.pods.values()):
+            self._sync(pod)
+
+    def update(self, pod: Pod, name: str) -> None:
+        """The container's image changed: kubelet stops it, and starts the next one without any back-off."""
+        newest = self._newest(pod, name)
+        if self._asleep or newest is None or newest.state != "running" or pod.deleting or pod.ended:
+            return
+        pod.replaced.add(newest.id)
+        self._world.say("kubelet", f"updates {pod.name}/{name} in place")
+        self._world.containers.stop(newest, self._grace(pod), lambda: None)
+
+    def crash(self, pod: Pod, name: str, code: int) -> None:
+        newest = self._newest(pod, name)
+        if newest is not None:
+            self._world.containers.end(newest, code)
+
+    def delete(self, pod: Pod) -> None:
+        """Its object has a deletionTimestamp now (or is gone)."""
+        pod.deleting = True
+        self._later(self._sync, pod)
+
+    def evict(self, pod: Pod) -> None:
+        """The pod ends as Failed, its containers go, its object stays."""
+        if self._asleep or pod.deleting or pod.ended:
+            return
+        pod.ended, pod.evicted = "Failed", True
+        self._world.say("kubelet", f"evicts {pod.name}")
+        self._stop_all(pod, 0.0)
+        self._tell(pod)
+        self._world.loop.call_later(2.0, self._collect, pod, 0)
+
+    def collect(self) -> None:
+        """Garbage collection: of every container only its last dead instance stays."""
+        for pod in list(self.pods.values()):
+            self._collect(pod, 1)
+
+    # Its work.
+
+    @property
+    def _asleep(self) -> bool:
+        return self.down or self._world.cri.down
+
+    def _later(self, step: Any, *arguments: Any, seconds: float = STATUS_SECONDS) -> None:
+        self._world.loop.call_later(seconds, step, *arguments)
+
+    def _newest(self, pod: Pod, name: str) -> Container | None:
+        found = self._world.containers.of(pod.runtime_uid, name)
+        return found[-1] if found else None
+
+    @staticmethod
+    def _grace(pod: Pod) -> float:
+        return float(DEFAULT_GRACE if pod.shape.grace is None else pod.shape.grace)
+
+    def _stop_all(self, pod: Pod, seconds: float) -> None:
+        for shape in pod.shape.containers:
+            newest = self._newest(pod, shape.name)
+            if newest is not None and newest.state == "running":
+                self._world.containers.stop(newest, seconds, lambda: None)
+
+    def _collect(self, pod: Pod, keep: int) -> None:
+        for shape in pod.shape.containers:
+            dead = [one for one in self._world.containers.of(pod.runtime_uid, shape.name) if one.state == "exited"]
+            for container in dead[: len(dead) - keep]:
+                self._world.containers.collect(container)
+
+    def _sync(self, pod: Pod) -> None:
+        """One round for a pod."""
+        if self._asleep or pod.removed:
+            return
+        if pod.deleting:
+            self._end_deleted(pod)
+            return
+        down = [] if pod.ended else [self._sync_container(pod, shape) for shape in pod.shape.containers]
+        regular = [stays for shape, stays in zip(pod.shape.containers, down, strict=False) if not shape.sidecar]
+        if not pod.ended and regular and all(regular):
+            codes = [self._code(pod, shape) for shape in pod.shape.containers if not shape.sidecar]
+            pod.ended = "Failed" if any(codes) else "Succeeded"
+            self._world.say("kubelet", f"{pod.name} has {pod.ended}")
+            self._stop_all(pod, self._grace(pod))
+        self._tell(pod)
+
+    def _code(self, pod: Pod, shape: ContainerShape) -> int:
+        newest = self._newest(pod, shape.name)
+        return newest.exit_code if newest is not None else 0
+
+    def _sync_container(self, pod: Pod, shape: ContainerShape) -> bool:
+        """One container; whether it stays down for good."""
+        now = self._world.loop.time()
+        newest = self._newest(pod, shape.name)
+        if newest is not None and newest.state != "exited":
+            return False
+        if newest is not None and (shape.policy == "Never" or (shape.policy == "OnFailure" and newest.exit_code == 0)):
+            return newest.id not in pod.replaced or self._start(pod, shape)
+        if pod.held.get(shape.name, 0.0) > now:
+            pod.waiting[shape.name] = ("ErrImagePull", "the registry does not answer")
+            self._at(pod, shape.name, pod.held[shape.name])
+            return False
+        if newest is not None and newest.id not in pod.replaced and newest.ended is not None:
+            seconds, made_longer = pod.back_off.get(shape.name, (0.0, 0.0))
+            if newest.ended - made_longer > BACK_OFF_FORGOTTEN:
+                seconds = 0.0
+            until = newest.ended + seconds
+            if now < until:
+                early = not self._world.setup.shows_back_off_late
+                if early or now >= until - SHOWN_SECONDS:
+                    said = f"back-off {seconds:.0f}s restarting failed container={shape.name} pod={pod.name}"
+                    pod.waiting[shape.name] = ("CrashLoopBackOff", said)
+                self._at(pod, shape.name, until if early or now >= until - SHOWN_SECONDS else until - SHOWN_SECONDS)
+                return False
+            pod.back_off[shape.name] = (min(max(BACK_OFF_FIRST, seconds * 2), BACK_OFF_LAST), now)
+        self._start(pod, shape)
+        return False
+
+    def _start(self, pod: Pod, shape: ContainerShape) -> bool:
+        attempt = pod.attempts.get(shape.name, -1) + 1
+        pod.attempts[shape.name] = attempt
+        pod.waiting.pop(shape.name, None)
+        made = self._world.containers.create(pod, shape, attempt)
+        self._later(self._started, pod, made, seconds=shape.start_seconds)
+        return False
+
+    def _started(self, pod: Pod, made: Container) -> None:
+        if self._asleep:
+            self._later(self._started, pod, made, seconds=1.0)
+            return
+        if pod.deleting or pod.ended:
+            self._world.containers.abandon(made)
+            self._sync(pod)
+            return
+        self._world.containers.start(made)
+        self._later(self._sync, pod, seconds=made.shape.ready_seconds + STATUS_SECONDS)
+
+    def _at(self, pod: Pod, name: str, when: float) -> None:
+        """Look again at that time, once."""
+        now = self._world.loop.time()
+        if not now < pod.due.get(name, 0.0) <= when:
+            pod.due[name] = when
+            self._world.loop.call_at(when + 0.001, self._sync, pod)
+
+    def _end_deleted(self, pod: Pod) -> None:
+        running = [
+            one
+            for shape in pod.shape.containers
+            if (one := self._newest(pod, shape.name)) is not None and one.state != "exited"
+        ]
+        if running:
+            if not pod.ended:
+                pod.ended = "deleting"
+                self._world.say("kubelet", f"stops the containers of {pod.name}, which is being deleted")
+                self._stop_all(pod, self._grace(pod))
+            self._tell(pod)
+            return
+        for shape in pod.shape.containers:
+            for one in self._world.containers.of(pod.runtime_uid, shape.name):
+                self._world.containers.collect(one)
+        pod.removed = True
+        obj = self._world.store.get("pods", pod.key)
+        if obj is not None and obj["metadata"]["uid"] == pod.uid:
+            self._world.store.remove("pods", pod.key)
+        self._world.say("kubelet", f"{pod.name} ({pod.uid}) has gone")
+        self._world.pod_gone(pod)
+
+    # Its status.
+
+    def _tell(self, pod: Pod) -> None:
+        """Bring the API up to date, a moment later."""
+        self._later(self._write, pod)
+
+    def _write(self, pod: Pod) -> None:
+        if self.down or self.mute or pod.removed:
+            return
+        obj = self._world.store.get("pods", pod.key)
+        if obj is None or obj["metadata"]["uid"] != pod.uid:
+            return
+        status = self._status(pod)
+        if status == pod.told:
+            return
+        pod.told = status
+        self._world.say("kubelet", f"tells of {pod.name}: {phase_of(status)}")
+        self._world.store.update("pods", {**obj, "status": status})
+        for part in (*status["containerStatuses"], *status["initContainerStatuses"]):
+            container = self._world.containers.all.get(part.get("containerID", "").partition("://")[2])
+            if container is not None and part["ready"] and container.ready_seen is None:
+                container.ready_seen = self._world.loop.time()
+
+    def _status(self, pod: Pod) -> dict[str, Any]:
+        phase = pod.ended if pod.ended in ("Failed", "Succeeded") else "Running"
+        parts = [(shape, self._container_status(pod, shape)) for shape in pod.shape.containers]
+        return {
+            "phase": phase,
+            "podIP": pod.ip,
+            "containerStatuses": [part for shape, part in parts if not shape.sidecar],
+            "initContainerStatuses": [part for shape, part in parts if shape.sidecar],
+        }
+
+    def _container_status(self, pod: Pod, shape: ContainerShape) -> dict[str, Any]:
+        newest = self._newest(pod, shape.name)
+        part: dict[str, Any] = {
+            "name": shape.name,
+            "ready": False,
+            "restartCount": max(0, pod.attempts.get(shape.name, 0)),
+        }
+        if newest is None or newest.state == "created":
+            previous = self._world.containers.of(pod.runtime_uid, shape.name)[:-1]
+            if previous:
+                part["containerID"] = f"{RUNTIME}://{previous[-1].id}"
+            reason, message = pod.waiting.get(shape.name, ("ContainerCreating", ""))
+            part["state"] = {"waiting": {"reason": reason, "message": message}}
+            return part
+        part["containerID"] = f"{RUNTIME}://{newest.id}"
+        if newest.state == "running":
+            assert newest.started is not None
+            part["state"] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+            part["started"] = True
+            part["ready"] = self._world.loop.time() >= newest.started + shape.ready_seconds
+        elif shape.name in pod.waiting and pod.ended == "":
+            reason, message = pod.waiting[shape.name]
+            part["state"] = {"waiting": {"reason": reason, "message": message}}
+        else:
+            part["state"] = {"terminated": {"exitCode": newest.exit_code, "containerID": part["containerID"]}}
+        return part

@@ -1,0 +1,54 @@
+"""One pod on the simulated node, as kubelet knows it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.schedule import NAMESPACE, PodShape
+
+
+@dataclass(eq=False)
+class Pod:
+    """One pod on the node."""
+
+    shape: PodShape
+    uid: str
+    runtime_uid: str
+    ip: str
+    deleting: bool = False
+    ended: str = ""
+    """Its last phase, once it has one."""
+    evicted: bool = False
+    back_off: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Container -> seconds, and when they were last made longer."""
+    waiting: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Container -> reason and message, as its status shows them."""
+    held: dict[str, float] = field(default_factory=dict)
+    """Container -> until when its image cannot be had."""
+    due: dict[str, float] = field(default_factory=dict)
+    replaced: set[str] = field(default_factory=set)
+    """IDs that kubelet itself stops to update them in place: no back-off."""
+    told: Any = None
+    noticed: bool = False
+    removed: bool = False
+    attempts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.shape.name
+
+    @property
+    def namespace(self) -> str:
+        return NAMESPACE
+
+    @property
+    def key(self) -> str:
+        return f"{NAMESPACE}/{self.shape.name}"
+
+
+def phase_of(status: dict[str, Any]) -> str:
+    """A pod's status in a few words."""
+    parts = []
+    for part in (*status["containerStatuses"], *status["initContainerStatuses"]):
+        state = "ready" if part["ready"] else next(iter(part["state"]))
+        parts.append(f"{part['name']}={part.get('containerID', '').partition('://')[2]} {state}")
+    return f"{status['phase']}, {', '.join(parts)}"

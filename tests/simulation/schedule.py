@@ -1,0 +1,96 @@
+"""A schedule: the world that a run begins with, and what happens in it and when. All of it follows from a seed.
+
+Every event carries all that it needs, so that leaving one out leaves the others as they were: shrinking relies on it.
+Every fault ends; after the last one the world is healthy.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+NODE = "node-1"
+NAMESPACE = "default"
+RUNTIME = "containerd"
+LONG_GRACE = 3600
+"""Of requests that are given up: far more than anybody waits for in a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerShape:
+    """One container of a pod's spec, and how its program behaves."""
+
+    name: str
+    policy: str
+    """The effective restartPolicy."""
+    hook: str = ""
+    """Kind of its preStop hook: exec, httpGet, sleep, or none."""
+    hook_seconds: float = 0.0
+    hook_code: int = 0
+    term_seconds: float | None = 0.1
+    """How long it takes to end after TERM; None for a program that does not listen."""
+    term_code: int = 143
+    start_seconds: float = 0.2
+    ready_seconds: float = 0.0
+    sidecar: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodShape:
+    """One pod as its owner writes it."""
+
+    name: str
+    policy: str
+    containers: tuple[ContainerShape, ...]
+    grace: int | None = 30
+    gate: bool = False
+    static: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What does not change in a run."""
+
+    pods: tuple[PodShape, ...]
+    streams: bool = True
+    """Whether the runtime's version is one whose events may be read."""
+    gone_in_stream: bool = False
+    """Whether an expired version is said inside the watch (an ERROR event) or as an HTTP status."""
+    shows_back_off_late: bool = True
+    """As kubelet 1.36: CrashLoopBackOff stands in the status only when the back-off ends."""
+    unknown_has_stopped: bool = False
+    """Whether the runtime calls a stop of an unknown container a success."""
+    relist: float = 1.0
+    """Kubelet's PLEG period."""
+    latency: float = 0.004
+    """The API server's, seconds each way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happens. `at` is seconds after the run's begin."""
+
+    at: float
+    kind: str
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def end(self) -> float:
+        """When it is over; a request's own waits are not counted."""
+        return self.at + float(self.about.get("seconds", 0.0))
+
+    def __str__(self) -> str:
+        told = " ".join(f"{key}={value}" for key, value in self.about.items() if value not in (None, "", False))
+        return f"{self.at:8.3f} {self.kind} {told}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One run."""
+
+    seed: int
+    setup: Setup
+    events: tuple[Event, ...]
+
+    @property
+    def end(self) -> float:
+        """When the last fault is over."""
+        return max((event.end for event in self.events), default=0.0)

@@ -1,0 +1,55 @@
+"""The whole node daemon in virtual time, against worlds in which everything goes wrong that can."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.maker import schedule
+from tests.simulation.schedule import Event, Schedule
+from tests.simulation.shrink import shrink, story
+from tests.simulation.world import World, collect, run
+
+SCHEDULES = 2000
+"""How many seeds `make test` runs; `make soak` runs more."""
+CHUNK = 50
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+def test_schedules(first: int) -> None:
+    collect()
+    for seed in range(first, first + CHUNK):
+        plan = schedule(seed)
+        if run(plan).broken:
+            told, _ = story(plan, shortest=True)
+            pytest.fail(f"make soak SEED={seed}\n{told}", pytrace=False)
+
+
+@pytest.mark.parametrize("seed", [3, 40, 171])
+def test_a_seed_always_tells_the_same_story(seed: int) -> None:
+    """Here twice, and in a process of its own where strings hash otherwise."""
+    here = story(schedule(seed), shortest=False)
+    assert story(schedule(seed), shortest=False) == here
+    code = f"from tests.simulation.__main__ import tell; tell({seed}, shortest=False)"
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert there.stdout.strip() == here[0].strip()
+
+
+def test_a_schedule_shrinks_to_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an invariant that two of its events break together."""
+    original = World.happen
+
+    def happen(self: World, event: Event) -> None:
+        original(self, event)
+        if self.faults["step"] >= 2:
+            self.broken("two steps of the clock")
+
+    monkeypatch.setattr(World, "happen", happen)
+    plan = schedule(1)
+    steps = [Event(2.0, "step", {"by": 1.5}), Event(3.0, "step", {"by": 30.0}), Event(4.0, "step", {"by": 1.5})]
+    plan = Schedule(1, plan.setup, (*plan.events, *steps))
+    shortest, outcome = shrink(plan, run(plan))
+    assert outcome.broken == "two steps of the clock"
+    assert [event.kind for event in shortest.events] == ["step", "step"]

@@ -1,0 +1,142 @@
+"""What the daemon writes, held against the truth: legal moves, and final verdicts that are so."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.store import Object, states
+
+if TYPE_CHECKING:
+    from tests.simulation.daemon import Life
+    from tests.simulation.pod import Pod
+    from tests.simulation.world import World
+
+from tests.simulation.facts import Act, Known
+
+STOP_PATIENCE = 110.0
+"""For how long a stop that fails has to be tried again at least: 2 minutes, less what the last back-off takes."""
+_ORDER = {"": 0, "Pending": 1, "Recreating": 2, "Completed": 3}
+_FINAL = ("Succeeded", "Failed")
+
+
+class Verdicts:
+    """Looks at every write of a status."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.known: dict[str, Known] = {}
+        self._stops: dict[str, list[Act]] = {}
+        self.pods: dict[str, dict[str, float]] = {}
+        """UID of a pod in the API -> what happened to it (deleting, gone, ended) and when."""
+
+    @property
+    def _now(self) -> float:
+        return self._world.loop.time()
+
+    def broken(self, what: str) -> None:
+        self._world.broken(what)
+
+    # Writes.
+
+    def written(self, life: "Life", old: Object, new: Object, sub: str) -> None:
+        """The daemon's write is about to be carried out."""
+        if life.dead:
+            return
+        known = self.known[old["metadata"]["uid"]]
+        was, status = old.get("status", {}), new.get("status", {})
+        if sub != "status":
+            return
+        if was.get("phase") == "Completed" and status != was:
+            self.broken(f"{known.name} is Completed, and the daemon writes it again")
+        if _ORDER[status.get("phase", "")] < _ORDER[was.get("phase", "")]:
+            self.broken(f"{known.name} goes from {was.get('phase')} back to {status.get('phase')}")
+        before = {state["name"]: state for state in states(old)}
+        after = {state["name"]: state for state in states(new)}
+        if before.keys() - after.keys():
+            self.broken(f"{known.name}: the states of {sorted(before.keys() - after.keys())} are lost")
+        if status.get("phase") == "Completed":
+            known.ended = self._now
+            if set(known.names) - after.keys() or any(state["phase"] not in _FINAL for state in after.values()):
+                self.broken(f"{known.name} is Completed, and not all of its containers are final: {after}")
+            if not status.get("completionTime"):
+                self.broken(f"{known.name} is Completed without a completionTime")
+        self._moves(known, before, after)
+
+    def _moves(self, known: Known, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """What becomes of each container."""
+        failed = [name for name, state in after.items() if state["phase"] == "Failed"]
+        for name, state in after.items():
+            phase, past = state["phase"], before.get(name, {}).get("phase", "Pending")
+            if (past in _FINAL and phase != past) or (past == "Recreating" and phase == "Pending"):
+                self.broken(f"{known.name}/{name} goes from {past} to {phase}")
+            if phase == past:
+                continue
+            if phase == "Succeeded":
+                self._succeeded(known, name)
+            elif phase == "Failed":
+                self._failed(known, name, state.get("message", ""), failed)
+
+    def _pod(self, known: Known) -> "Pod | None":
+        pods = self._world.kubelet.pods.values()
+        of_uid = [pod for pod in pods if known.pod_uid in (pod.uid, *self._world.mirrors.get(pod.runtime_uid, ()))]
+        return of_uid[0] if of_uid else None
+
+    def _succeeded(self, known: Known, name: str) -> None:
+        pods = [pod for pod in self._world.kubelet.pods.values() if pod.name == known.pod_name]
+        if known.labelled:
+            pods = [pod for pod in [self._pod(known)] if pod is not None]
+        targets = known.means(name)
+        if not targets:
+            self.broken(f"{known.name}/{name} is Succeeded, and nobody has ever said which instance was to go")
+        least = known.spec["strategy"].get("minStartedSeconds", 0)
+        for pod in pods:
+            history = self._world.containers.history(pod.runtime_uid, name)
+            old = [one for one in history if one.id == targets[-1]]
+            if old and old[0].state == "running":
+                self.broken(f"{known.name}/{name} is Succeeded, and {old[0].id} runs on")
+            for one in history:
+                later = one.id not in targets[-1:] and (not old or one.created_ns > old[0].created_ns)
+                until = self._now if one.ended is None else one.ended
+                ready = one.ready_seen is not None and one.started is not None
+                if later and ready and until - (one.started or 0.0) >= least - 0.05:
+                    return
+        self.broken(f"{known.name}/{name} is Succeeded, and no other instance was ready (for {least} s)")
+
+    def _failed(self, known: Known, name: str, message: str, failed: list[str]) -> None:
+        """Whether the truth knows a reason for this, and the one that was given."""
+        seen = self.pods.get(known.pod_uid, {})
+        said = message.lower()
+        for words, fact in (("has gone", "gone"), ("being deleted", "deleting"), ("has ended", "ended")):
+            true = fact in seen or (fact == "deleting" and "gone" in seen)
+            true = true or (not known.labelled and self._pods_of_name(known, fact))
+            if words in said and not true:
+                self.broken(f'{known.name}/{name} is Failed: "{message}", which is not true')
+        others = [other for other in failed if other != name]
+        if others and known.spec["strategy"].get("failurePolicy") != "Ignore" and "failed" in said:
+            return
+        if not any(self._excuses(known, name)):
+            self.broken(f'{known.name}/{name} is Failed without a reason: "{message}"')
+
+    def _pods_of_name(self, known: Known, fact: str) -> bool:
+        return any(
+            fact in self.pods.get(pod.uid, {})
+            for pod in self._world.kubelet.pods.values()
+            if pod.name == known.pod_name
+        )
+
+    def _excuses(self, known: Known, name: str) -> Iterator[bool]:
+        """All that may make a container of a request fail."""
+        yield bool(self.pods.get(known.pod_uid))
+        yield not known.labelled and any(self._pods_of_name(known, fact) for fact in ("gone", "deleting", "ended"))
+        pod = self._pod(known)
+        if pod is None:
+            return
+        shape = next(one for one in pod.shape.containers if one.name == name)
+        yield shape.policy == "Never"
+        history = self._world.containers.history(pod.runtime_uid, name)
+        yield shape.policy == "OnFailure" and any(one.state == "exited" and one.exit_code == 0 for one in history)
+        # who took the pins away took the only memory that outlives the daemon, or its leaving the request
+        yield known.unpinned and (known.relabelled or self._world.deaths > 0)
+        context = known.context(name)
+        yield context is not None and context not in [one.id for one in history]
+        stops = [act for one in history for act in self._stops.get(one.id, ()) if known.uid in act.owners]
+        yield bool(stops) and any(act.outcome for act in stops) and self._now - stops[0].at >= STOP_PATIENCE

@@ -1,0 +1,341 @@
+"""One run: a schedule's world, the daemon in it, and everything that happens, in virtual time.
+
+The world itself has no tasks: what it does are callbacks of the loop, so that what a run costs is what the daemon does.
+"""
+
+import asyncio
+import gc
+import random
+import traceback
+from collections import Counter
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from daemon.core.api.types import PLURAL
+from daemon.lib.errors import ConfigurationError
+from tests.simulation.apiserver import ApiServer
+from tests.simulation.clock import START, NothingLeftError, NoTimePassesError, SimulatedLoop, virtual_time
+from tests.simulation.containers import KILLED, Containers
+from tests.simulation.cri import Cri
+from tests.simulation.daemon import Life, outside
+from tests.simulation.happenings import Happenings
+from tests.simulation.judge import Judge
+from tests.simulation.kubelet import Kubelet
+from tests.simulation.manager import Cluster
+from tests.simulation.memory import remembered
+from tests.simulation.network import Reply, Response, Sent, refused
+from tests.simulation.schedule import LONG_GRACE, Schedule
+from tests.simulation.store import Change, Store
+
+PATIENCE = 900.0
+"""Seconds after the last fault within which every request has ended, its own waits apart: a watch that is half open is
+given up after 150 s, a server's Retry-After is followed for 300 s, kubelet's back-off grows to 160 s in such a run."""
+IDLE = 1000.0
+"""Seconds after the last request before the daemon's memory is looked at: a hook may count for ten minutes more, and
+that a request is gone is heard late where a watch hangs."""
+QUIET = 60.0
+"""The last seconds of those, in which it asks the runtime nothing."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended."""
+
+    broken: str
+    """The invariant that does not hold, "" for none."""
+    story: list[str]
+    seconds: float
+    """In virtual time."""
+    steps: int
+    faults: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+
+
+class World(Happenings):
+    """Everything there is, and what happens in it."""
+
+    def __init__(self, loop: SimulatedLoop, plan: Schedule) -> None:
+        self.loop = loop
+        self.setup = plan.setup
+        self._plan = plan
+        self.story: list[str] = []
+        self.judge = Judge(self)
+        self.kubelet = Kubelet(self)
+        self.cri = Cri(self)
+        self.containers = Containers(self)
+        self.cluster = Cluster(self)
+        self.api = ApiServer(self)
+        self.life: Life | None = None
+        self.mirrors: dict[str, list[str]] = {}
+        """Static pod -> UIDs of its earlier mirrors."""
+        self.no_credentials = False
+        self.stepped = False
+        """Whether the node's wall clock was ever set."""
+        self.faults: Counter[str] = Counter()
+        self._traps: list[list[Any]] = []
+        self._lives = 0
+        self._ending = False
+        self._deaf: list[tuple[float, float]] = []
+        self._unwritten: list[tuple[float, float]] = []
+        self._over: asyncio.Future[str] = loop.create_future()
+        self._successors: set[str] = set()
+        self._main: asyncio.Task[Any] | None = None
+        self._last_look: asyncio.Task[None] | None = None
+
+    @property
+    def store(self) -> Store:
+        return self.api.store
+
+    # Telling.
+
+    def say(self, who: str, what: str) -> None:
+        self.story.append(f"{self.loop.time() - START:9.3f} {who:8} {what}")
+
+    def broken(self, what: str) -> None:
+        """An invariant does not hold: the run is over."""
+        if not self._over.done():
+            self.say("BROKEN", what)
+            self._over.set_result(what)
+
+    def logged(self, method: str, event: MutableMapping[str, Any]) -> None:
+        told = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+        self.say("log", f"{event['event']} {told}")
+        self.judge.said(event)
+        error = event.get("exc_info")
+        if error or method in ("error", "exception", "critical"):
+            trace = f": {error!r}" if isinstance(error, BaseException) else ""
+            self.broken(f"the daemon did not foresee this: {event['event']} {event.get('error', '')}{trace}")
+
+    def unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error that nobody took: of a task of the daemon's, or the world's own."""
+        error = context.get("exception")
+        if self._main is not None and not self._main.done():
+            where = traceback.extract_tb(error.__traceback__)[-1] if error is not None and error.__traceback__ else ""
+            self.broken(f"nobody took this error: {context['message']}: {error!r} {where}")
+
+    def changed(self, kind: str, change: Change) -> None:
+        """Something was written to the store, by whomever."""
+        if kind == "pods":
+            self.judge.pod_changed(change.old, change.new)
+            if change.new is None and change.old is not None:
+                for obj in self.store.all(PLURAL):
+                    if obj["spec"]["podName"] == change.old["metadata"]["name"]:
+                        self.cluster.changed(obj)
+            return
+        self.judge.request_changed(change.old, change.new)
+        if change.new is not None:
+            if change.old is None:
+                self.cluster.came(change.new)
+            self.cluster.changed(change.new)
+
+    # The daemon's process.
+
+    def start(self) -> None:
+        if self.life is not None:
+            return
+        self._lives += 1
+        self.say("daemon", "starts" if self._lives == 1 else "starts anew")
+        self.life = life = Life(self, self._lives)
+        life.run().add_done_callback(lambda task: self._ended(life, task))
+
+    def _ended(self, life: Life, task: asyncio.Task[None]) -> None:
+        if life.dead:
+            return
+        life.dead = True
+        life.died = self.loop.time()
+        self.life = None
+        self.api.forget(life)
+        if not self._ending:
+            self.loop.call_later(1.0, self.start)
+        error = None if task.cancelled() else task.exception()
+        if error is None and life.stop.is_set():
+            self.say("daemon", "has stopped in good order")
+            return
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        self.say("daemon", f"has ended: {error!r}")
+        refusal = any(rule.kind == "api_status" for rule in self.api.rules) or self.no_credentials
+        if not (isinstance(error, ConfigurationError) and refusal):
+            self.broken(f"the daemon has ended by itself: {error!r}")
+
+    @property
+    def deaths(self) -> int:
+        """How often the daemon's memory was lost."""
+        return self._lives - 1
+
+    def kill(self, away: float) -> None:
+        """kill -9: the process' memory is lost, its connections break."""
+        life, self.life = self.life, None
+        if life is None:
+            return
+        life.dead = True
+        life.died = self.loop.time()
+        self.say("daemon", "is killed")
+        self._deaf.append((self.loop.time(), self.loop.time() + away + 5.0))
+        self.api.forget(life)
+        for call in list(self.cri.under_way):
+            call.give_up()
+            self.cri.left(call)
+        for task in asyncio.all_tasks(self.loop):
+            if task is not self._main:
+                task.cancel()
+        self.loop.call_later(max(away, 0.01), self.start)
+
+    def trap(self, call: str, when: str) -> bool:
+        """Whether the daemon is killed at this very step."""
+        for trap in self._traps:
+            if trap[:2] == [call, when]:
+                trap[2] -= 1
+                if trap[2] == 0:
+                    self._traps.remove(trap)
+                    self.say("fault", f"kill {when} {call}")
+                    self.kill(trap[3])
+                    return True
+        return False
+
+    def could_write(self, since: float, until: float) -> bool:
+        """Whether no fault of the API stood in the way of a write in that time."""
+        return all(end < since or begin > until for begin, end in self._unwritten)
+
+    def deaf_since(self, since: float) -> bool:
+        """Whether a fault kept the daemon from answering since then."""
+        return any(end > since for _, end in self._deaf)
+
+    def visit(self, life: Life, sent: Sent, reply: Reply) -> None:
+        """An HTTP call to somebody else than the API server."""
+        if sent.host == "127.0.0.1":
+            if not self.kubelet.down:
+                self.loop.call_later(0.001, reply.answer, Response(200, b"ok"))
+            elif self.kubelet.refuses:
+                self.loop.call_later(0.001, reply.fail, refused(sent.host, sent.port or 0))
+            return
+        pod = next((pod for pod in self.kubelet.pods.values() if pod.ip == sent.host), None)
+        name = sent.path.strip("/")
+        newest = self.containers.of(pod.runtime_uid, name)[-1:] if pod is not None else []
+        if not newest or newest[0].state != "running":
+            self.loop.call_later(0.001, reply.fail, refused(sent.host, 8080))
+            return
+        container = newest[0]
+        self.say("daemon", f"httpGet hook of {container.id}")
+        answered = self.judge.http_hook(container, life)
+        status = 500 if container.shape.hook_code else 200
+        self.loop.call_later(container.shape.hook_seconds, reply.answer, Response(status, b"drained"))
+        self.loop.call_later(container.shape.hook_seconds, answered)
+
+    # The run.
+
+    async def run(self) -> str:
+        """Everything, from the pods' start to the daemon's end; what is broken, or ""."""
+        self._main = asyncio.current_task()
+        for shape in self.setup.pods:
+            self.kubelet.add(shape)
+        self.start()
+        for event in self._plan.events:
+            self.loop.call_at(START + event.at, self.happen, event)
+        self.loop.call_at(START + self._plan.end + 0.001, self._settle, START + self._plan.end + self._patience())
+        return await self._over
+
+    def _patience(self) -> float:
+        own = 0.0
+        given_up = [event.about["request"] for event in self._plan.events if event.kind == "delete"]
+        for event in self._plan.events:
+            if event.kind == "create" and event.about["request"] not in given_up:
+                strategy = event.about["strategy"]
+                own += strategy.get("unreadyGracePeriodSeconds", 0) + strategy.get("terminationGracePeriodSeconds", 30)
+                own += strategy.get("minStartedSeconds", 0) + 30 * len(event.about["containers"])
+        return PATIENCE + own
+
+    def _settle(self, limit: float) -> None:
+        """The last fault is over: wait until every request has ended."""
+        self._traps.clear()
+        if self._over.done():
+            return
+        if self.life is not None and (why := self.life.dead_loop()):
+            self.broken(f"/healthz is red: {why}")
+        if not self.judge.finished:
+            if self.loop.time() > limit:
+                self.judge.unfinished()
+                self._end("")
+                return
+            self.loop.call_later(2.0, self._settle, limit)
+            return
+        self.say("end", "every request has ended")
+        self.loop.call_later(5.0, self._clear)
+
+    def _clear(self) -> None:
+        for container in list(self.containers.present.values()):
+            if container.on_end:  # a stop that was given up, with a grace period of an hour
+                self.containers.end(container, KILLED)
+        for obj in self.store.all(PLURAL):
+            self.cluster.delete(obj["metadata"]["name"])
+        long = [event for event in self._plan.events if LONG_GRACE in event.about.get("strategy", {}).values()]
+        # the hook of a request that was deleted counts until its grace period would have ended
+        self.loop.call_later(IDLE - QUIET + (LONG_GRACE if long else 0.0), self._grow_quiet)
+
+    def _grow_quiet(self) -> None:
+        runtime = sum(self.judge.calls[name] for name in ("ListContainers", "ContainerStatus", "GetContainerEvents"))
+        self.loop.call_later(QUIET, self._look_back, runtime)
+
+    def _look_back(self, runtime: int) -> None:
+        now = sum(self.judge.calls[name] for name in ("ListContainers", "ContainerStatus", "GetContainerEvents"))
+        if now != runtime:
+            self.broken("the runtime is asked though no request is left")
+        if self.life is None:
+            self.broken("the daemon is not there")
+            return
+        self._last_look = self.loop.create_task(self._check(self.life))
+
+    async def _check(self, life: Life) -> None:
+        if why := await life.ill():
+            self.broken(f"not ready after all is over: {why}")
+        ended = {known.uid for known in self.judge.known.values()} | self.containers.all.keys()
+        if where := remembered(asyncio.all_tasks(self.loop) - {self._main, self._last_look}, ended):
+            self.broken(f"remembered of what has ended: {where}")
+        self._ending = True
+        life.stop.set()
+        self.loop.call_later(30.0, lambda: self._end("the daemon does not stop" if self.life is life else ""))
+
+    def _end(self, what: str) -> None:
+        if what:
+            self.broken(what)
+        if not self._over.done():
+            self._over.set_result("")
+
+
+def run(plan: Schedule) -> Outcome:
+    """One run of one schedule."""
+    state = random.getstate()
+    random.seed(plan.seed)
+    with outside(), virtual_time() as loop:
+        world = World(loop, plan)
+        loop.set_exception_handler(world.unhandled)
+        try:
+            what = loop.run_until_complete(world.run())
+        except NoTimePassesError:
+            what = "no time passes: something goes round and round"
+        except NothingLeftError:
+            what = "everything waits for ever"
+        world.story += [] if not what or world.story[-1].endswith(what) else [f"{'':9} BROKEN   {what}"]
+        if world.life is not None:
+            world.life.dead = True
+        _clean_up(loop)
+        seconds = loop.time() - START
+    random.setstate(state)
+    return Outcome(what, world.story, seconds, loop.steps, world.faults, world.judge.calls)
+
+
+def _clean_up(loop: SimulatedLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        try:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=5))
+        except (NoTimePassesError, NothingLeftError):
+            return
+
+
+def collect() -> None:
+    """Runs leave garbage in circles; the collector is off while they last, and between them now and then called."""
+    gc.collect()
