@@ -29,7 +29,7 @@ class Runtime(Protocol):
         ...
 
     async def detail(self, instance: Instance) -> Instance:
-        """The instance with its state as of now, exit code and running time filled in.
+        """The instance with its state as of now, and its exit code where it has exited.
 
         Raises:
             RuntimeCallError: with `not_found` when it was removed meanwhile.

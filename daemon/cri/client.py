@@ -1,6 +1,6 @@
 """One connection to one CRI v1 runtime: the few calls that crrd makes, each with a deadline.
 
-Answers are the CRI's own messages, save where they must be cut (ExecSync); errors are those of `daemon.ports`.
+Answers are the CRI's own messages, save where they must be cut (ExecSync); errors are those of `daemon.lib.errors`.
 Reconnecting is gRPC's work, trying a call again the caller's: nothing here calls twice.
 """
 

@@ -1,7 +1,7 @@
 """What a failed CRI call means to the rest of the daemon.
 
-gRPC's errors end here: whoever calls `daemon.cri` sees only the errors of `daemon.ports`, with gRPC's own as their
-cause. Whether a failure is tried again is not decided here.
+gRPC's errors end here: whoever calls `daemon.cri` sees only the errors of `daemon.lib.errors`, with gRPC's own as
+their cause. Whether a failure is tried again is not decided here.
 """
 
 import grpc
@@ -21,7 +21,7 @@ _NOT_CONNECTED = "failed to connect to all addresses"
 
 
 def translate(error: AioRpcError, method: str, endpoint: str) -> CrrdError:
-    """The error of `daemon.ports` that a failed call stands for; the caller raises it from `error`.
+    """The error of `daemon.lib.errors` that a failed call stands for; the caller raises it from `error`.
 
     Returns:
         RuntimeUnavailableError: nobody listens, or the connection broke.

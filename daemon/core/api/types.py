@@ -1,4 +1,4 @@
-"""The values that the rest of crrd talks about: requests, their status, and what was observed.
+"""The values of requests and their status that the rest of crrd talks about. Pods are in `pod`, beside this.
 
 Everything here is immutable and knows nothing of JSON, protobuf or time zones. Reading and writing the Kubernetes
 shape of a request is `v1alpha1`'s work, deciding what to do with it `decide`'s.
