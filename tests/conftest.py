@@ -6,11 +6,15 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.cluster import Cluster, foreign, local_cluster
 from tests.support.containerd import Containerd, missing
 from tests.support.daemons import NodeDaemon
 from tests.support.virtual_time import VirtualLoop
+
+settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session", autouse=True)
