@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import structlog
 from aiohttp import web
 
 from cri_stubs import api_pb2
+from daemon.cri.runtime import NodeRuntime
 from daemon.forecast.inputs import Join
 from daemon.forecast.render import shape
 from daemon.forecast.report import Forecast, ForecastInput, Report, forecast
@@ -52,15 +53,7 @@ _PODS_IN_A_PAGE = 50
 log = structlog.get_logger(__name__)
 
 
-class ContainerSource(Protocol):
-    """Lists a node's containers: `daemon.cri.runtime.NodeRuntime`."""
-
-    async def containers(self) -> list[api_pb2.Container]:
-        """All of them."""
-        ...
-
-
-async def running_containers(source: ContainerSource) -> list[ForecastInput]:
+async def running_containers(source: NodeRuntime) -> list[ForecastInput]:
     """The containers that run now, as kubelet left word of itself on them. Raises as the source does."""
     return [
         ForecastInput(
@@ -96,7 +89,7 @@ async def kubelet_version(client: KubeClient, node: str) -> str:
 
 
 async def node_report(
-    source: ContainerSource,
+    source: NodeRuntime,
     pods: AsyncIterator[Mapping[str, Any]],
     *,
     from_version: str,
@@ -138,7 +131,7 @@ class NodeForecast:
         folder: Where specs are kept; None to keep none.
     """
 
-    def __init__(self, client: KubeClient, source: ContainerSource, node: str, folder: Path | None = None) -> None:
+    def __init__(self, client: KubeClient, source: NodeRuntime, node: str, folder: Path | None = None) -> None:
         self._client = client
         self._source = source
         self._node = node

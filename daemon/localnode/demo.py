@@ -5,7 +5,6 @@ the demo; with `--keep` it stays until Ctrl-C.
 """
 
 import asyncio
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -21,7 +20,7 @@ from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS, REQUESTS
 from daemon.lib.errors import CrrdError
 from daemon.localnode.daemons import node_daemon, running_manager
-from daemon.localnode.demo_view import PlainView, Snapshot, View, short_id
+from daemon.localnode.demo_view import Snapshot, View, short_id
 from daemon.localnode.node import LocalNode
 
 NAMESPACE = "default"
@@ -43,18 +42,7 @@ def run_demo(*, cri_endpoints: Sequence[str], image: str, keep: bool) -> int:
         ConfigurationError: the given runtime cannot be used.
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the node daemon's log has a file
-    return asyncio.run(_Demo(_make_view(), image).run(list(cri_endpoints), keep=keep))
-
-
-def _make_view() -> View:
-    """The view that fits where the output goes."""
-    if sys.stdout.isatty():
-        try:
-            from daemon.localnode.demo_terminal import TerminalView  # noqa: PLC0415 - rich is an extra
-        except ImportError:
-            return PlainView()
-        return TerminalView()
-    return PlainView()
+    return asyncio.run(_Demo(View(), image).run(list(cri_endpoints), keep=keep))
 
 
 class _Demo:

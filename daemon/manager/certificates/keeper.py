@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import structlog
 
+from daemon.kube.client import KubeClient
 from daemon.kube.resources import Resource
 from daemon.lib.backoff import Backoff
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
@@ -47,24 +48,6 @@ _CONFLICTS = 5
 """Conflicts in a row after which a write is left to the next round."""
 
 
-class Api(Protocol):
-    """The calls that are made; `kube.client.KubeClient` has them. All raise the ports' errors."""
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
-        """One object."""
-        ...
-
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Create an object."""
-        ...
-
-    async def merge_patch(
-        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Change an object."""
-        ...
-
-
 class CaBundlePublisher:
     """The webhook configurations whose caBundle is ours to write.
 
@@ -74,7 +57,7 @@ class CaBundlePublisher:
         validating: names of ValidatingWebhookConfigurations.
     """
 
-    def __init__(self, api: Api, mutating: Sequence[str], validating: Sequence[str]) -> None:
+    def __init__(self, api: KubeClient, mutating: Sequence[str], validating: Sequence[str]) -> None:
         self._api = api
         self._names = [(MUTATING, name) for name in mutating] + [(VALIDATING, name) for name in validating]
 
@@ -106,7 +89,7 @@ class CaBundlePublisher:
 class SecretCertificates:
     """Certificates of our own, in one Secret that all replicas share."""
 
-    api: Api
+    api: KubeClient
     tls: ServingTls
     """Gets the serving certificate."""
     trust: CaBundlePublisher
