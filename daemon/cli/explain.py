@@ -42,16 +42,6 @@ class NotExplainedError(CrrdError):
     """The request cannot be had: one line that says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainConfig:
-    """What `crrd explain` runs with."""
-
-    namespace: str
-    name: str
-    output: str
-    kubeconfig: str
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags and words."""
     parser.description = (
@@ -71,15 +61,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print where the request stands; returns the exit code. Raises ConfigurationError."""
-    return run_explain(explain_config(args))
-
-
-def explain_config(args: argparse.Namespace) -> ExplainConfig:
-    """The configuration of `crrd explain`.
+    """Print where the request stands; returns the exit code.
 
     Raises:
-        ConfigurationError: the request is not named, or named twice.
+        ConfigurationError: the request is not named, or named twice, or there is no way to the API server.
     """
     namespace, slash, name = args.request.rpartition("/")
     if slash and args.namespace not in ("", namespace):
@@ -89,22 +74,13 @@ def explain_config(args: argparse.Namespace) -> ExplainConfig:
         raise ConfigurationError(
             f"{args.request!r} does not name a request: give NAMESPACE/NAME, or NAME -n NAMESPACE (kubectl get crr -A)"
         )
-    return ExplainConfig(namespace, name, args.output, args.kubeconfig)
-
-
-def run_explain(config: ExplainConfig) -> int:
-    """Print where the request stands; returns the exit code.
-
-    Raises:
-        ConfigurationError: there is no way to the API server.
-    """
     configure_log("console", "error")
     try:
-        explanation = asyncio.run(_explain(config))
+        explanation = asyncio.run(_explain(args.kubeconfig, namespace, name))
     except NotExplainedError as error:
         print(f"crrd explain: {_plain(str(error))}", file=sys.stderr)
         return EXIT_NOT_EXPLAINED
-    print(json.dumps(shape(explanation), indent=2) if config.output == "json" else render(explanation))
+    print(json.dumps(shape(explanation), indent=2) if args.output == "json" else render(explanation))
     return 0
 
 
@@ -186,23 +162,23 @@ def _wrapped(words: str, *, first: str = "", others: str = "", color: str = "") 
     return [f"\033[1;{color}m{line}\033[0m" for line in lines]
 
 
-async def _explain(config: ExplainConfig) -> Explanation:
+async def _explain(kubeconfig: str, namespace: str, name: str) -> Explanation:
     clock = ServerClock()
-    async with KubeClient(find_access(config.kubeconfig, os.environ), on_date=clock.observe) as client:
-        obj = await _request(client, config)
+    async with KubeClient(find_access(kubeconfig, os.environ), on_date=clock.observe) as client:
+        obj = await _request(client, namespace, name)
         return explain(await _Reader(client).facts(obj, clock))
 
 
-async def _request(client: KubeClient, config: ExplainConfig) -> Json:
+async def _request(client: KubeClient, namespace: str, name: str) -> Json:
     """The request. Raises NotExplainedError, and ConfigurationError for what is wrong with the way to the server."""
-    where = f"namespace {config.namespace!r}"
+    where = f"namespace {namespace!r}"
     try:
-        return await client.get(REQUESTS, config.namespace, config.name)
+        return await client.get(REQUESTS, namespace, name)
     except ResourceMissingError as error:
         raise NotExplainedError(f"this cluster has no ContainerRecreateRequests: install crrd, `{APPLY}`") from error
     except GoneError as error:
         raise NotExplainedError(
-            f"there is no request {config.name!r} in {where}; see which there are: kubectl get crr -A"
+            f"there is no request {name!r} in {where}; see which there are: kubectl get crr -A"
         ) from error
     except ApiRefusedError as error:
         who = client.description

@@ -27,6 +27,8 @@ NAMESPACE = "default"
 POD = "demo"
 REQUEST = "restart-app"
 PATIENCE_SECONDS = 60.0
+IN_VOLUME = "$CRRD_ROOT/data/hook"
+"""A file in the pod's volume; the variable is set, by a runtime of plain processes, where `/data` cannot be mounted."""
 SHELL_LOOP = "trap 'echo got TERM; exit 0' TERM; while true; do sleep 0.1; done"
 
 
@@ -101,7 +103,7 @@ class _Demo:
     def _pod(self, node_name: str) -> dict[str, Any]:
         """The pod of the demo."""
         mounts = [{"name": "data", "mountPath": "/data"}]
-        hook = {"exec": {"command": ["sh", "-c", "sleep 0.3; echo preStop hook ran >> /data/hook"]}}
+        hook = {"exec": {"command": ["sh", "-c", f"sleep 0.3; echo preStop hook ran >> {IN_VOLUME}"]}}
         command = ["sh", "-c", SHELL_LOOP]
         app = {"name": "app", "command": command, "volumeMounts": mounts, "lifecycle": {"preStop": hook}}
         side = {"name": "side", "command": command}
@@ -192,7 +194,7 @@ async def _read_hook(endpoint: str, pod: Pod) -> str:
     client = CriClient(endpoint)
     try:
         bare = pod.containers["app"].container_id.partition("://")[2]
-        result = await client.exec_sync(bare, ["sh", "-c", "cat /data/hook"], 10)
+        result = await client.exec_sync(bare, ["sh", "-c", f"cat {IN_VOLUME}"], 10)
     finally:
         await client.close()
     return result.stdout.decode(errors="replace").strip() or result.stderr.decode(errors="replace").strip()

@@ -7,6 +7,7 @@ import structlog
 
 from daemon.localnode import demo
 from daemon.localnode.containers.images import MISSING
+from daemon.localnode.runtime import ProcessRuntime
 from tests.support.command import crrd
 
 
@@ -24,6 +25,18 @@ async def test_it_shows_a_recreated_container() -> None:
         assert words in out
     assert "preStop hook ran" in out
     assert "Completed: 1 of 1 containers recreated" in out
+
+
+@pytest.mark.usefixtures("log_as_before")
+def test_it_finds_the_volume_where_nothing_can_be_mounted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def cannot_mount(_: ProcessRuntime) -> bool:
+        return False
+
+    monkeypatch.setattr(ProcessRuntime, "_can_mount", cannot_mount)
+    assert demo.run_demo(cri_endpoints=[], image="busybox", keep=False) == 0
+    assert "file in the volume   new      preStop hook ran" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("log_as_before")
