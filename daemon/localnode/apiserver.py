@@ -3,22 +3,15 @@
 It follows the real server where clients can tell the difference: resourceVersions, conflicts, watches and their
 expiry, status subresources, finalizers and graceful deletion, custom resources with their schema. There is no etcd
 (see `api.store`), no controllers but the few that a CRD and a namespace need, no RBAC, and no server-side apply.
-
-Run it alone with `python -m daemon.localnode.apiserver --help`.
 """
 
-import argparse
-import asyncio
 import json
-import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from aiohttp import web
 
-from daemon.lib.signals import stop_on_signals
 from daemon.localnode.api import resources
 from daemon.localnode.api.admission import Admission
 from daemon.localnode.api.controllers import Controllers
@@ -115,36 +108,3 @@ class ApiServer:
         }
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")  # JSON is YAML
         return path
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m daemon.localnode.apiserver",
-        description="Serves the part of the Kubernetes API that crrd needs, on loopback, without a cluster.",
-        epilog="Example: python -m daemon.localnode.apiserver --port 8001 --kubeconfig-out /tmp/kubeconfig, and then, "
-        "in another shell: KUBECONFIG=/tmp/kubeconfig kubectl get crr -A",
-    )
-    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0, the default, takes any free one")
-    parser.add_argument("--kubeconfig-out", type=Path, metavar="FILE", help="write a kubeconfig file for this server")
-    return parser
-
-
-async def _serve(options: argparse.Namespace) -> None:
-    server = ApiServer(port=options.port)
-    ended = stop_on_signals()
-    async with server:
-        if options.kubeconfig_out is not None:
-            server.kubeconfig(options.kubeconfig_out)
-        sys.stdout.write(f"{server.url}\n")
-        sys.stdout.flush()
-        await ended.wait()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGINT or SIGTERM; the first line on standard output is the URL."""
-    asyncio.run(_serve(_parser().parse_args(arguments)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

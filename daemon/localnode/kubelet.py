@@ -9,17 +9,12 @@ the forecasts), labels and annotations on containers, restart counts, back-off a
 in-place image updates, grace periods. Left out: CNI (every pod is on the host's network), resource limits and their
 change in place, ephemeral containers, volumes but emptyDir and hostPath, images' credentials, eviction, static pods,
 the HTTPS port, node leases.
-
-Run as `python -m daemon.localnode.kubelet --kubeconfig FILE --cri-endpoint unix:///... --node-name NAME --root DIR`.
 """
 
-import argparse
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,11 +22,9 @@ from typing import Any, TypeVar
 import structlog
 
 from daemon.kube.client import KubeClient
-from daemon.kube.config import KubeconfigAccess
 from daemon.kube.reflector import Handler, Reflector, Selection
 from daemon.kube.resources import PODS, Resource
 from daemon.lib.errors import ApiUnavailableError, ConflictError, RuntimeCallError, RuntimeUnavailableError
-from daemon.lib.signals import stop_on_signals
 from daemon.localnode.pods import backoff
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.handlers import Handlers
@@ -287,44 +280,3 @@ def _remembered(sandbox: Sandbox) -> Json:
         },
         "spec": {"containers": []},
     }
-
-
-async def _run(arguments: argparse.Namespace) -> None:
-    ended = stop_on_signals()
-    async with KubeClient(KubeconfigAccess(arguments.kubeconfig)) as client:
-        timing = Timing(backoff=arguments.backoff, relist=arguments.relist)
-        kubelet = Kubelet(client, arguments.cri_endpoint, arguments.node_name, arguments.root, timing)
-        starting = asyncio.create_task(kubelet.start())
-        try:
-            await ended.wait()
-        finally:
-            starting.cancel()
-            with suppress(asyncio.CancelledError):
-                await starting
-            await kubelet.stop()
-
-
-def main() -> int:
-    """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m daemon.localnode.kubelet", description=(__doc__ or "").split("\n", maxsplit=1)[0]
-    )
-    parser.add_argument("--kubeconfig", required=True, help="how to reach the API server")
-    parser.add_argument("--cri-endpoint", required=True, help="the runtime's socket, unix:///...")
-    parser.add_argument("--node-name", required=True, help="pods bound to this node are run")
-    parser.add_argument("--root", type=Path, required=True, help="directory for volumes, logs and messages")
-    parser.add_argument(
-        "--backoff",
-        type=float,
-        default=_USUAL.backoff,
-        help="first wait, in seconds, of a container that was restarted before (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--relist", type=float, default=_USUAL.relist, help="seconds between two relists (default: %(default)s)"
-    )
-    asyncio.run(_run(parser.parse_args()))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,24 +4,18 @@ It is for the demo and the tests, where a node shall behave like a node without 
 signals and timeouts are real, isolation is not (see `containers.rootfs` for how mounts are made reachable). Each
 container is watched by a process of its own (`containers.shim`), so the runtime can be killed and started again, and
 finds its containers running. What it knows is in its root directory, which one runtime at a time can use.
-
-Run as `python -m daemon.localnode.runtime --root DIR --socket PATH`. SIGTERM and SIGINT end it
-together with all its containers; after SIGKILL they go on and wait for the next start.
 """
 
-import argparse
 import asyncio
 import fcntl
 import os
 import stat
-import sys
 import time
 from pathlib import Path
 
 import grpc
 
 from cri_stubs import api_pb2
-from daemon.lib.signals import stop_on_signals
 from daemon.localnode.containers import rootfs
 from daemon.localnode.containers.container import Container
 from daemon.localnode.containers.events import EventHub
@@ -81,17 +75,12 @@ class ProcessRuntime:
         await server.start()
         self._server = server
 
-    async def stop(self, *, keep_containers: bool = False) -> None:
-        """End; calls under way are cut off.
-
-        Args:
-            keep_containers: leave running containers to the next start, as SIGKILL would; otherwise they are killed.
-        """
+    async def stop(self) -> None:
+        """End, together with all containers; calls under way are cut off."""
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
-        if not keep_containers:
-            await asyncio.gather(*(container.stop(0) for container in self._registry.containers.values()))
+        await asyncio.gather(*(container.stop(0) for container in self._registry.containers.values()))
         for container in self._registry.containers.values():
             container.let_go()
         self.socket.unlink(missing_ok=True)
@@ -133,33 +122,3 @@ def _lock(path: Path) -> int:
         os.close(file)
         raise OSError(error.errno, f"{path.parent} is in use by another runtime") from error
     return file
-
-
-async def _serve(runtime: ProcessRuntime) -> None:
-    ended = stop_on_signals()
-    await runtime.start()
-    try:
-        await ended.wait()
-    finally:
-        await runtime.stop()
-
-
-def main() -> int:
-    """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m daemon.localnode.runtime", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--root", type=Path, required=True, help="directory for the runtime's state")
-    parser.add_argument("--socket", type=Path, required=True, help="where to listen")
-    arguments = parser.parse_args()
-    runtime = ProcessRuntime(arguments.root, arguments.socket)
-    try:
-        asyncio.run(_serve(runtime))
-    except OSError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

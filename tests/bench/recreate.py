@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from daemon.kube.resources import REQUESTS
+from tests.support import programs
 from tests.support.cluster import (
     VARIABLES,
     Cluster,
@@ -61,8 +62,8 @@ async def bench_cluster(folder: Path) -> AsyncIterator[Cluster]:
     containerd = Containerd()
     await asyncio.to_thread(containerd.prepare)
     kubeconfig = folder / "kubeconfig"
-    api = ("daemon.localnode.apiserver", "--kubeconfig-out", str(kubeconfig))
-    kubelet = ["daemon.localnode.kubelet", "--kubeconfig", str(kubeconfig), "--cri-endpoint", containerd.endpoint]
+    api = (programs.MODULE, "api", "--kubeconfig-out", str(kubeconfig))
+    kubelet = [programs.MODULE, "kubelet", "--kubeconfig", str(kubeconfig), "--cri-endpoint", containerd.endpoint]
     kubelet += ["--node-name", "bench", "--root", str(folder / "kubelet")]
     values = (str(kubeconfig), containerd.endpoint, "bench", BUSYBOX_IMAGE)
     try:

@@ -13,15 +13,16 @@ from daemon.kubelet.runtime_status import ContainerState
 from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from daemon.localnode.runtime import ProcessRuntime
 from daemon.node.hooks import HookRunner
+from tests.support.faulty_node import RuntimeProcess
 from tests.support.local_runtime import PATIENCE, connected, content, eventually, gone, until
 from tests.support.scripted_cri import labels
 
 POD_UID = "uid-of-web"
 
 
-async def started(runtime: ProcessRuntime, script: str) -> str:
+async def started(socket: Path, script: str) -> str:
     """A container of kubelet's kind; its ID."""
-    async with connected(runtime.socket) as client:
+    async with connected(socket) as client:
         sandbox = await client.sandbox("web")
         container = await client.create(sandbox, script, attempt=2, labels=labels(POD_UID, "app", "web"))
         await client.start(container)
@@ -33,7 +34,7 @@ async def test_a_container_is_found_run_in_and_stopped(tmp_path: Path) -> None:
     await runtime.start()
     try:
         container = await started(
-            runtime,
+            runtime.socket,
             f"trap 'echo term >> {tmp_path}/said; exit 7' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done",
         )
         node = await connect([str(runtime.socket)])
@@ -66,7 +67,7 @@ async def test_a_hook_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     runtime = ProcessRuntime(tmp_path / "root", tmp_path / "s")
     await runtime.start()
     try:
-        await started(runtime, "exec sleep 1000")
+        await started(runtime.socket, "exec sleep 1000")
         node = await connect([str(runtime.socket)])
         (instance,) = await node.instances(POD_UID)
         script = f"echo $$ > {tmp_path}/pid; exec sleep 1000"
@@ -82,16 +83,16 @@ async def test_a_hook_that_takes_too_long_is_killed(tmp_path: Path) -> None:
 
 
 async def test_containers_are_known_again_after_the_runtime_restarted(tmp_path: Path) -> None:
-    runtime = ProcessRuntime(tmp_path / "root", tmp_path / "s")
+    socket = tmp_path / "s"
+    runtime = RuntimeProcess(tmp_path / "root", socket)
     await runtime.start()
-    container = await started(runtime, "exec sleep 1000")
-    node = await connect([str(runtime.socket)])
+    container = await started(socket, "exec sleep 1000")
+    node = await connect([str(socket)])
     assert [found.id for found in await node.instances(POD_UID)] == [container]
 
-    await runtime.stop(keep_containers=True)
+    await runtime.kill()
     with pytest.raises(RuntimeUnavailableError):
         await node.instances(POD_UID)
-    runtime = ProcessRuntime(tmp_path / "root", tmp_path / "s")
     await runtime.start()
     try:
 

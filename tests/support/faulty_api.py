@@ -12,8 +12,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from daemon.localnode.api.admission import User
-from daemon.localnode.api.errors import ApiError
+from daemon.localnode.api.admission import AdmissionRequest, User
+from daemon.localnode.api.errors import ApiError, Cause, invalid
 from daemon.localnode.api.front import Front
 from daemon.localnode.api.listing import parse_revision
 from daemon.localnode.api.objects import Object
@@ -21,6 +21,7 @@ from daemon.localnode.api.routing import Route
 from daemon.localnode.api.store import Event, Name, Store, Stored, Subscriber
 from daemon.localnode.api.watching import Watch
 from daemon.localnode.apiserver import ApiServer
+from tests.support.policies import transition_refused
 
 _AUTHENTICATED = "system:authenticated"
 _MESSAGES = {
@@ -230,6 +231,18 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+async def _hold_to_rules(asked: AdmissionRequest) -> None:
+    """The rules of a CRD about what was before, which the local API server does not evaluate: 422 where one is broken.
+
+    Validation comes here later than in a real one, but as there only what fits the schema is asked about.
+    """
+    if asked.kind.schema is None or asked.old is None or asked.new is None:
+        return
+    if message := transition_refused(dict(asked.kind.schema.openapi), asked.old, asked.new):
+        cause = Cause("<nil>", f'Invalid value: "object": {message}')
+        raise invalid(asked.kind.group, asked.kind.kind, asked.name, [cause])
+
+
 class FaultyApiServer(ApiServer):
     """The API server that fails when it is asked to."""
 
@@ -254,6 +267,7 @@ class FaultyApiServer(ApiServer):
         """`crds` in place of the project's own; else the names are those of `FaultyFront`, `Watches`, `Store.kept`."""
         self._clock = clock
         super().__init__(port)
+        self.admission.validating.append(_hold_to_rules)
         if crds is not None:
             self.crds = list(crds)
         self.store.kept = history

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from daemon.localnode.kubelet import Timing
 from daemon.localnode.node import LocalNode
+from tests.support import programs
 from tests.support.faulty_api import FaultyApiServer
 
 _END_SECONDS = 10.0
@@ -20,7 +21,8 @@ class RuntimeProcess:
         """Start nothing yet; the arguments are `ProcessRuntime`'s."""
         self.endpoint = f"unix://{socket}"
         self._socket = socket
-        self._command = [sys.executable, "-m", "daemon.localnode.runtime", "--root", str(root), "--socket", str(socket)]
+        self._command = [sys.executable, "-m", programs.MODULE, "runtime"]
+        self._command += ["--root", str(root), "--socket", str(socket)]
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:

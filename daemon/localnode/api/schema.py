@@ -2,7 +2,7 @@
 
 The check itself is the jsonschema library's, with the words in which Kubernetes' OpenAPI differs from JSON Schema
 translated or added, and its findings put as Kubernetes puts them. Of CEL, `self == oldSelf` is enforced, natively and
-with the order of lists; other rules need a CEL library, see cel_rules.
+with the order of lists; other rules need a CEL engine and are not evaluated here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,6 @@ import jsonschema
 from jsonschema.protocols import Validator
 
 from daemon.core.api.time import parse_time
-from daemon.localnode.api.cel_rules import cel_rules
 from daemon.localnode.api.errors import Cause
 from daemon.localnode.api.objects import Object, dig, dumps
 
@@ -102,7 +101,6 @@ class Schema:
     def __init__(self, openapi: Mapping[str, Any]) -> None:
         self.openapi = openapi
         self._immutable = list(_immutable(openapi, ()))
-        self._rules = [rule for rule in cel_rules(openapi) if rule.path not in dict(self._immutable)]
 
     @cached_property
     def _root(self) -> Validator:
@@ -140,8 +138,6 @@ class Schema:
                 before = dig(old, *path)
                 if before is not None and dig(obj, *path) not in (before, None):
                     causes.append(Cause(".".join(path), f'Invalid value: "object": {message}'))
-        if not causes:  # as the API server: rules are not asked about what does not fit the schema
-            causes = [cause for rule in self._rules for cause in rule.broken(obj, old)]
         return causes
 
 

@@ -24,7 +24,7 @@ from daemon.localnode.containers import launch
 from daemon.localnode.containers.errors import CallError, wrong_state
 from daemon.localnode.containers.identity import identity
 from daemon.localnode.containers.images import image_id
-from daemon.localnode.containers.shim import KILL, REOPEN_LOG, STOP, Ended, Running, Spec, write_json
+from daemon.localnode.containers.shim import KILL, STOP, Ended, Running, Spec, write_json
 from daemon.localnode.containers.shim_process import ShimProcess, StartingShim
 
 LOST_EXIT_CODE = 255
@@ -180,23 +180,6 @@ class Container:
             raise CallError(grpc.StatusCode.UNKNOWN, f"the command cannot be run: {error}") from error
         finally:
             self._execs.discard(group)
-
-    def reopen_log(self) -> None:
-        """Make the log anew where the old one was moved away.
-
-        The shim changes over a moment later: lines printed meanwhile are still in the old file.
-
-        Raises:
-            CallError: the container does not run, or the file cannot be made.
-        """
-        if self.state != api_pb2.CONTAINER_RUNNING or self._shim is None:
-            raise wrong_state(f"container {self.id} is in state {_name(self.state)} and writes no log")
-        try:
-            if self.log_path:
-                Path(self.log_path).touch(mode=0o640)
-        except OSError as error:
-            raise CallError(grpc.StatusCode.UNKNOWN, f"the log cannot be made: {error}") from error
-        self._shim.tell(REOPEN_LOG)
 
     def let_go(self) -> None:
         """Stop watching; a running container goes on by itself, for a later life of the runtime to find."""

@@ -3,8 +3,7 @@
     2026-01-31T12:00:00.123456789Z stdout F the line as it was printed
 
 Kubelet and `kubectl logs` read this format (Kubernetes: design proposal "CRI: Log management"). This module writes
-files only; who prints, and when a file is opened anew, is the shim's business. It is loaded in every shim and
-imports next to nothing.
+files only; who prints is the shim's business. It is loaded in every shim and imports next to nothing.
 """
 
 import os
@@ -22,13 +21,14 @@ def timestamp(now_ns: int) -> str:
 
 
 class CriLog:
-    """One log file with the lines of several streams; a path of "" discards everything."""
+    """One log file with the lines of several streams, made if need be; a path of "" discards everything."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
         self._rest: dict[str, bytes] = {}
         self._file = -1
-        self.reopen()
+        if path:
+            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - pathlib is slow to load
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
     def write(self, stream: str, data: bytes) -> None:
         """Take what was printed to `stream` (stdout, stderr); an unfinished line is kept until its end comes.
@@ -48,14 +48,6 @@ class CriLog:
         rest = self._rest.pop(stream, b"")
         if rest:
             self._put_line(stream, rest)
-
-    def reopen(self) -> None:
-        """Open the file at the path, making it and its directory if need be; the one open so far is left alone."""
-        if self._path:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)  # noqa: PTH103, PTH120 - pathlib is slow to load
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-            self.close()
-            self._file = file
 
     def close(self) -> None:
         """Close the file; what is written later is lost."""

@@ -40,16 +40,6 @@ class RuntimeService:
             status=api_pb2.RuntimeStatus(conditions=conditions), runtime_handlers=[api_pb2.RuntimeHandler(name="")]
         )
 
-    async def update_runtime_config(
-        self, _request: api_pb2.UpdateRuntimeConfigRequest
-    ) -> api_pb2.UpdateRuntimeConfigResponse:
-        """Answer UpdateRuntimeConfig: pods have the node's address, so the range of addresses does not matter."""
-        return api_pb2.UpdateRuntimeConfigResponse()
-
-    async def runtime_config(self, _request: api_pb2.RuntimeConfigRequest) -> api_pb2.RuntimeConfigResponse:
-        """Answer RuntimeConfig: there are no cgroups, so the simpler driver is as good as the other."""
-        return api_pb2.RuntimeConfigResponse(linux=api_pb2.LinuxRuntimeConfiguration(cgroup_driver=api_pb2.CGROUPFS))
-
     async def run_pod_sandbox(self, request: api_pb2.RunPodSandboxRequest) -> api_pb2.RunPodSandboxResponse:
         """Answer RunPodSandbox."""
         if request.runtime_handler:
@@ -129,13 +119,6 @@ class RuntimeService:
         return api_pb2.ContainerStatusResponse(
             status=container.status(), info=container.details() if request.verbose else None
         )
-
-    async def reopen_container_log(
-        self, request: api_pb2.ReopenContainerLogRequest
-    ) -> api_pb2.ReopenContainerLogResponse:
-        """Answer ReopenContainerLog."""
-        self._registry.container(request.container_id).reopen_log()
-        return api_pb2.ReopenContainerLogResponse()
 
     async def exec_sync(self, request: api_pb2.ExecSyncRequest) -> api_pb2.ExecSyncResponse:
         """Answer ExecSync."""

@@ -31,8 +31,7 @@ from daemon.localnode.containers.identity import identity
 
 STOP = signal.SIGUSR1
 KILL = signal.SIGUSR2
-REOPEN_LOG = signal.SIGHUP
-HELD = (STOP, KILL, REOPEN_LOG)
+HELD = (STOP, KILL)
 """Signals that a shim has to be started with blocked; it takes them when there is a process to hand them to."""
 
 START_ERROR_CODE = 128
@@ -185,10 +184,6 @@ class Shim:
                 self._signal_group(self._spec["stop_signal"])
             elif number == KILL:
                 self._signal_group(signal.SIGKILL)
-            elif number == REOPEN_LOG:
-                # A log that cannot be opened anew goes on in the old file: losing the container would be worse.
-                with contextlib.suppress(OSError):
-                    self._log.reopen()
 
     def _signal_group(self, number: int) -> None:
         # The first process is reaped by `_end` alone, so its number cannot be another group's yet.

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import aiohttp
-import pytest
 
-from daemon.localnode.apiserver import main
+from tests.support import programs
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.local_api import CRRS, Api, crr
 
@@ -29,7 +28,7 @@ async def test_the_same_server_starts_again_on_its_port_with_what_it_had() -> No
 async def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     config = tmp_path / "config"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "daemon.localnode.apiserver", "--kubeconfig-out", str(config),
+        sys.executable, "-m", programs.MODULE, "api", "--kubeconfig-out", str(config),
         stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )  # fmt: skip
     assert process.stdout is not None
@@ -43,11 +42,3 @@ async def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> Non
     process.send_signal(signal.SIGTERM)
     async with asyncio.timeout(30):
         assert await process.wait() == 0
-
-
-def test_the_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    assert all(option in text for option in ("--port", "--kubeconfig-out", "Example"))

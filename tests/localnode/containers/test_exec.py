@@ -14,6 +14,7 @@ import pytest
 
 from cri_stubs import api_pb2 as pb
 from daemon.localnode.containers import cri_log
+from tests.support import programs
 from tests.support.local_runtime import NOBODY, Client, connected, content, gone, refused, serving, until
 
 
@@ -28,7 +29,7 @@ async def without_mount_namespaces(directory: Path) -> AsyncIterator[Client]:
     """A client of a runtime whose process may not mount, root or not."""
     command = [
         *("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"),
-        *(sys.executable, "-m", "daemon.localnode.runtime"),
+        *(sys.executable, "-m", programs.MODULE, "runtime"),
         *("--root", str(directory / "root"), "--socket", str(directory / "cri.sock")),
     ]
     process = await asyncio.create_subprocess_exec(*(command if os.geteuid() == 0 else command[3:]))
@@ -176,20 +177,6 @@ async def test_output_is_logged_in_the_cri_format(client: Client, tmp_path: Path
     assert said["stderr"] == [("F", "err")]
     limit = cri_log.MAX_LINE
     assert said["stdout"] == [("F", "out"), ("P", "x" * limit), ("F", "x" * (20000 - limit)), ("F", "unfinished")]
-
-
-async def test_a_log_that_was_moved_away_is_made_anew(client: Client, tmp_path: Path) -> None:
-    sandbox = await client.sandbox(logs=str(tmp_path))
-    container = await client.run(sandbox, "while :; do echo tick; sleep 0.05; done", log="app.log")
-    log = tmp_path / "app.log"
-    await content(log, "tick")
-    log.rename(tmp_path / "app.log.1")
-    await client.runtime.ReopenContainerLog(pb.ReopenContainerLogRequest(container_id=container))
-    assert log.exists()
-    await content(log, "tick")
-    await client.stop(container, 0)
-    async with refused(grpc.StatusCode.FAILED_PRECONDITION):
-        await client.runtime.ReopenContainerLog(pb.ReopenContainerLogRequest(container_id=container))
 
 
 async def test_a_log_that_cannot_be_opened_fails_the_start(client: Client, tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ import pytest
 from cri_stubs import api_pb2 as pb
 from daemon.localnode.containers.shim_process import python_command, python_environment
 from daemon.localnode.runtime import ProcessRuntime
+from tests.support import programs
 from tests.support.local_runtime import PATIENCE, Client, alive, connected, content, eventually, gone
 
 LOST = 255
 
 
 class Program:
-    """`python -m daemon.localnode.runtime` in one directory, over several lives."""
+    """The runtime as a program in one directory, over several lives."""
 
     def __init__(self, directory: Path) -> None:
         self.socket = directory / "cri.sock"
@@ -29,7 +30,8 @@ class Program:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "daemon.localnode.runtime", "--root", str(self._root), "--socket", str(self.socket))
+            *(sys.executable, "-m", programs.MODULE, "runtime"),
+            *("--root", str(self._root), "--socket", str(self.socket)),
         )
 
     async def end(self, how: signal.Signals) -> int:
@@ -77,7 +79,8 @@ async def test_a_runtime_that_was_killed_finds_everything_again(program: Program
         assert [await client.status(one) for one in (running, created, ended)] == before
         assert (await client.runtime.ListPodSandbox(pb.ListPodSandboxRequest())).items == pods
         assert await client.pids(running) == pids
-        assert len((await client.images.ListImages(pb.ListImagesRequest())).images) == 1
+        asked = pb.ImageStatusRequest(image=pb.ImageSpec(image="shop/web:1"))
+        assert (await client.images.ImageStatus(asked)).HasField("image")
         assert (await client.execute(running, "sh", "-c", "echo $COLOUR")).stdout == b"red\n"
         await client.start(created)
         await client.stop(running, 60)
@@ -238,41 +241,6 @@ async def test_one_root_serves_one_runtime_at_a_time(tmp_path: Path) -> None:
         await first.stop()
 
 
-async def test_a_runtime_can_leave_its_containers_to_the_next_one(tmp_path: Path) -> None:
-    socket = tmp_path / "cri.sock"
-    first = ProcessRuntime(tmp_path / "root", socket)
-    await first.start()
-    async with connected(socket) as client:
-        container = await client.run(await client.sandbox())
-        pid, _ = await client.pids(container)
-    await first.stop(keep_containers=True)
-    assert alive(pid)
-    second = ProcessRuntime(tmp_path / "root", socket)
-    await second.start()
-    async with connected(socket) as client:
-        assert (await client.status(container)).state == pb.CONTAINER_RUNNING
-    await second.stop()
-    assert not alive(pid)
-
-
 async def test_a_socket_path_that_linux_cannot_take_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="longer than 107 bytes"):
         await ProcessRuntime(tmp_path / "root", tmp_path / ("s" * 120)).start()
-
-
-async def test_the_program_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "daemon.localnode.runtime",
-            "--root",
-            str(tmp_path),
-            "--socket",
-            str(tmp_path / ("s" * 120)),
-        ),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, errors = await process.communicate()
-    assert process.returncode == 1
-    assert errors.decode().count("\n") == 1

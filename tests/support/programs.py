@@ -1,0 +1,76 @@
+"""The parts of a local node as programs of their own, so that each can be killed and started again by itself.
+
+Run as `python -m tests.support.programs api|kubelet|runtime`. SIGTERM and SIGINT end each in order.
+"""
+
+import argparse
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from daemon.kube.client import KubeClient
+from daemon.kube.config import KubeconfigAccess
+from daemon.lib.signals import stop_on_signals
+from daemon.localnode.apiserver import ApiServer
+from daemon.localnode.kubelet import Kubelet, Timing
+from daemon.localnode.runtime import ProcessRuntime
+
+MODULE = "tests.support.programs"
+
+
+async def _api(arguments: argparse.Namespace) -> None:
+    ended = stop_on_signals()
+    async with ApiServer() as server:
+        server.kubeconfig(arguments.kubeconfig_out)
+        print(server.url, flush=True)
+        await ended.wait()
+
+
+async def _kubelet(arguments: argparse.Namespace) -> None:
+    ended = stop_on_signals()
+    async with KubeClient(KubeconfigAccess(arguments.kubeconfig)) as client:
+        timing = Timing(backoff=arguments.backoff, relist=arguments.relist)
+        kubelet = Kubelet(client, arguments.cri_endpoint, arguments.node_name, arguments.root, timing)
+        starting = asyncio.create_task(kubelet.start())
+        try:
+            await ended.wait()
+        finally:
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+            await kubelet.stop()
+
+
+async def _runtime(arguments: argparse.Namespace) -> None:
+    ended = stop_on_signals()
+    runtime = ProcessRuntime(arguments.root, arguments.socket)
+    await runtime.start()
+    try:
+        await ended.wait()
+    finally:
+        await runtime.stop()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}")
+    programs = parser.add_subparsers(required=True)
+    api = programs.add_parser("api")
+    api.set_defaults(run=_api)
+    api.add_argument("--kubeconfig-out", type=Path, required=True)
+    kubelet = programs.add_parser("kubelet")
+    kubelet.set_defaults(run=_kubelet)
+    for flag in ("--kubeconfig", "--cri-endpoint", "--node-name"):
+        kubelet.add_argument(flag, required=True)
+    kubelet.add_argument("--root", type=Path, required=True)
+    kubelet.add_argument("--backoff", type=float, default=Timing().backoff)
+    kubelet.add_argument("--relist", type=float, default=Timing().relist)
+    runtime = programs.add_parser("runtime")
+    runtime.set_defaults(run=_runtime)
+    runtime.add_argument("--root", type=Path, required=True)
+    runtime.add_argument("--socket", type=Path, required=True)
+    return parser
+
+
+if __name__ == "__main__":
+    given = _parser().parse_args()
+    asyncio.run(given.run(given))
