@@ -35,11 +35,13 @@ from daemon.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text
 READINESS_GATE_LABEL = "crr.apps.kruise.io/readiness-gate"
 """On a namespace, with the value `enabled`: its new pods get the readiness gate."""
 
-_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME, LABEL_ACTIVE)
-_WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
+NAMING_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME)
+"""The labels that say which pod a request is for, and which node's daemon serves it."""
+WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
 """What manager and node write on a request; on a new one it can only be left over from the one it was copied from."""
-_SET_BY_ADMISSION = ("statusContext", "preStop", "ports")
-_GRACE = "terminationGracePeriodSeconds"
+SET_BY_ADMISSION = ("statusContext", "preStop", "ports")
+"""In an entry of spec.containers, what OpenKruise's admission sets included."""
+GRACE = "terminationGracePeriodSeconds"
 _POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LONGEST_LABEL = 63
 _DAY, _WEEK = 86_400, 7 * 86_400
@@ -47,7 +49,7 @@ _LONGEST_UNREADY = (_DAY, "a day")
 _LONGEST = (_WEEK, "7 days")
 _DURATIONS: Mapping[tuple[str, ...], tuple[int, str]] = {
     ("strategy", "unreadyGracePeriodSeconds"): _LONGEST_UNREADY,
-    ("strategy", _GRACE): _LONGEST,
+    ("strategy", GRACE): _LONGEST,
     ("strategy", "minStartedSeconds"): _LONGEST,
     ("activeDeadlineSeconds",): _LONGEST,
     ("ttlSecondsAfterFinished",): _LONGEST,
@@ -119,7 +121,7 @@ def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: s
     if denied := _unfit(obj, pod):
         return denied
     for index, entry in _containers(obj):
-        for key in _SET_BY_ADMISSION:
+        for key in SET_BY_ADMISSION:
             if entry.get(key) is not None:
                 sentence = f"spec.containers[{index}].{key} must be left out: admission takes it from the pod"
                 return Denied(sentence, DenialReason.SET_BY_ADMISSION)
@@ -136,13 +138,16 @@ def review_created(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: 
     if denied := _unfit(obj, pod):
         return denied
     completed = _completed(obj, mapping(pod), user)
-    for field, key in (*(("labels", key) for key in _LABELS), ("annotations", ANNOTATION_REQUESTED_BY)):
-        given, wanted = _of_meta(obj, field, key), completed["metadata"][field][key]
+    for field, key in (
+        *(("labels", key) for key in (*NAMING_LABELS, LABEL_ACTIVE)),
+        ("annotations", ANNOTATION_REQUESTED_BY),
+    ):
+        given, wanted = of_meta(obj, field).get(key), completed["metadata"][field][key]
         if given != wanted:
             sentence = f"metadata.{field}[{key}] must be {shown(wanted)}, as admission sets it, not {shown(given)}"
             return Denied(sentence, DenialReason.NOT_AS_SET)
-    for key in _WHILE_SERVED:
-        if _of_meta(obj, "annotations", key) is not None:
+    for key in WHILE_SERVED:
+        if of_meta(obj, "annotations").get(key) is not None:
             sentence = f"metadata.annotations[{key}] must be left out of a new request"
             return Denied(sentence, DenialReason.SET_BY_ADMISSION)
     if error := _spec_error(mapping(obj.get("spec"))):
@@ -166,8 +171,9 @@ def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
     return json_patch(spec, {**spec, "readinessGates": [*items(gates), gate]}, "/spec")
 
 
-def _of_meta(obj: Mapping[str, Any], field: str, key: str) -> object:
-    return mapping(mapping(mapping(obj).get("metadata")).get(field)).get(key)
+def of_meta(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """The labels or annotations of an object."""
+    return mapping(mapping(mapping(obj).get("metadata")).get(field))
 
 
 def _spec_error(spec: Mapping[str, Any]) -> str:
@@ -180,7 +186,7 @@ def _bare(entry: object) -> object:
     """An entry of spec.containers without what admission sets."""
     if not isinstance(entry, Mapping):
         return entry
-    return {key: value for key, value in entry.items() if key not in _SET_BY_ADMISSION}
+    return {key: value for key, value in entry.items() if key not in SET_BY_ADMISSION}
 
 
 def _containers(obj: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
@@ -206,7 +212,7 @@ def _too_long(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
         for key in path:
             asked = mapping(asked).get(key)
         seconds = Reader().integer(asked, "") or 0
-        own = path[-1] == _GRACE and seconds == _grace_of(pod)
+        own = path[-1] == GRACE and seconds == _grace_of(pod)
         if seconds > longest and not own:
             sentence = f"spec.{'.'.join(path)} must be at most {longest} ({words}), not {seconds}"
             return Denied(sentence, DenialReason.INVALID_SPEC)
@@ -214,7 +220,7 @@ def _too_long(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
 
 
 def _grace_of(pod: Mapping[str, Any]) -> int | None:
-    return Reader().integer(mapping(pod.get("spec")).get(_GRACE), "")
+    return Reader().integer(mapping(pod.get("spec")).get(GRACE), "")
 
 
 def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
@@ -270,12 +276,12 @@ def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dic
         LABEL_NODE_NAME: _node_name(pod),
         LABEL_ACTIVE: "true",
     }
-    annotations = {key: value for key, value in mapping(meta.get("annotations")).items() if key not in _WHILE_SERVED}
+    annotations = {key: value for key, value in mapping(meta.get("annotations")).items() if key not in WHILE_SERVED}
     strategy = dict(mapping(spec.get("strategy")))
     strategy["failurePolicy"] = strategy.get("failurePolicy") or FailurePolicy.FAIL.value
     grace = _grace_of(pod)
-    if strategy.get(_GRACE) is None and grace is not None:
-        strategy[_GRACE] = grace
+    if strategy.get(GRACE) is None and grace is not None:
+        strategy[GRACE] = grace
     containers = [
         {**mapping(_bare(entry)), "statusContext": _status_context(text(entry.get("name")), pod)}
         for _, entry in _containers(obj)
@@ -297,17 +303,13 @@ def _status_context(name: str, pod: Mapping[str, Any]) -> dict[str, Any]:
     Nothing else of the container goes into the request, its preStop hook least of all: hook, ports and environment
     may hold secrets, an answer goes to whoever asked, and the node takes them from what kubelet recorded anyway.
     """
-    current = _named(name, mapping(pod.get("status")), "containerStatuses", "initContainerStatuses")
+    status = mapping(pod.get("status"))
+    entries = [*items(status.get("containerStatuses")), *items(status.get("initContainerStatuses"))]
+    current = next((entry for entry in map(mapping, entries) if entry.get("name") == name), {})
     return {
         "containerID": text(current.get("containerID")),
         "restartCount": Reader().integer(current.get("restartCount"), "", high=INT32_MAX) or 0,
     }
-
-
-def _named(name: str, parent: Mapping[str, Any], *lists: str) -> Mapping[str, Any]:
-    """The entry of that name in the first list that has it, else an empty one."""
-    entries = (mapping(entry) for key in lists for entry in items(parent.get(key)))
-    return next((entry for entry in entries if entry.get("name") == name), {})
 
 
 def _wrong_contexts(obj: Mapping[str, Any], completed: Mapping[str, Any]) -> Iterator[str]:

@@ -8,23 +8,20 @@ webhook refuses it. Pure, as `rules` is, and nothing here raises for what somebo
 from collections.abc import Mapping
 from typing import Any
 
-from daemon.core.admission.rules import Admitted, DenialReason, Denied
-from daemon.core.api.types import (
-    ANNOTATION_PINNED,
-    ANNOTATION_REQUESTED_BY,
-    ANNOTATION_UNREADY_ACQUIRED,
-    LABEL_ACTIVE,
-    LABEL_NODE_NAME,
-    LABEL_POD_UID,
-    FailurePolicy,
+from daemon.core.admission.rules import (
+    GRACE,
+    NAMING_LABELS,
+    SET_BY_ADMISSION,
+    WHILE_SERVED,
+    Admitted,
+    DenialReason,
+    Denied,
+    of_meta,
 )
+from daemon.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, LABEL_ACTIVE, FailurePolicy
 from daemon.lib.jsonfields import items, mapping, shown
 
-_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME)
-_COPIES = ("statusContext", "preStop", "ports")
-"""What admission sets in an entry of spec.containers, OpenKruise's included."""
 _FAIL = ("failurePolicy", FailurePolicy.FAIL.value)
-_GRACE = "terminationGracePeriodSeconds"
 
 
 def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,13 +35,12 @@ def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """
     meta, spec = mapping(new.get("metadata")), mapping(new.get("spec"))
     labels, annotations = mapping(meta.get("labels")), mapping(meta.get("annotations"))
-    from_file = all(labels.get(key) is None for key in _LABELS)
+    from_file = all(labels.get(key) is None for key in NAMING_LABELS)
     whole = annotations.get(ANNOTATION_REQUESTED_BY) is None
-    served = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
     kept = {
-        "labels": _kept(_of_meta(old, "labels"), labels, *_LABELS, *([LABEL_ACTIVE] if from_file else [])),
+        "labels": _kept(of_meta(old, "labels"), labels, *NAMING_LABELS, *([LABEL_ACTIVE] if from_file else [])),
         "annotations": _kept(
-            _of_meta(old, "annotations"), annotations, ANNOTATION_REQUESTED_BY, *(served if whole else ())
+            of_meta(old, "annotations"), annotations, ANNOTATION_REQUESTED_BY, *(WHILE_SERVED if whole else ())
         ),
     }
     result = dict(new)
@@ -68,19 +64,15 @@ def review_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> Admitted | 
         if before.get(key) != after.get(key):
             sentence = f"spec.{key} must stay as it was created: create another request instead"
             return Denied(sentence, DenialReason.IMMUTABLE)
-    checked = [("labels", key) for key in _LABELS] + [("annotations", ANNOTATION_REQUESTED_BY)]
-    if _of_meta(old, "annotations").get(ANNOTATION_UNREADY_ACQUIRED):
+    checked = [("labels", key) for key in NAMING_LABELS] + [("annotations", ANNOTATION_REQUESTED_BY)]
+    if of_meta(old, "annotations").get(ANNOTATION_UNREADY_ACQUIRED):
         checked.append(("annotations", ANNOTATION_UNREADY_ACQUIRED))
     for field, key in checked:
-        was, is_now = _of_meta(old, field).get(key), _of_meta(new, field).get(key)
+        was, is_now = of_meta(old, field).get(key), of_meta(new, field).get(key)
         if was != is_now:
             rule = "must not be added to a request that exists" if was is None else f"must stay {shown(was)}"
             return Denied(f"metadata.{field}[{key}] {rule}", DenialReason.IMMUTABLE)
     return Admitted(new)
-
-
-def _of_meta(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    return mapping(mapping(mapping(obj).get("metadata")).get(field))
 
 
 def _kept(old: Mapping[str, Any], new: Mapping[str, Any], *keys: str) -> dict[str, Any]:
@@ -92,12 +84,12 @@ def _spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the spec in which something is put back, whole."""
     changed: dict[str, Any] = {}
     strategy = mapping(old.get("strategy"))
-    defaults = {key: found for key, found in strategy.items() if (key, found) == _FAIL or key == _GRACE}
+    defaults = {key: found for key, found in strategy.items() if (key, found) == _FAIL or key == GRACE}
     if kept := _kept(defaults, mapping(new.get("strategy")), *defaults):
         changed["strategy"] = {**mapping(new.get("strategy")), **kept}
     before = items(old.get("containers"))
     after = [
-        {**entry, **_kept(before[index], entry, *_COPIES)}
+        {**entry, **_kept(before[index], entry, *SET_BY_ADMISSION)}
         if index < len(before) and _same_name(before[index], entry)
         else entry
         for index, entry in enumerate(items(new.get("containers")))

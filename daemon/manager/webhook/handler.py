@@ -21,8 +21,6 @@ from daemon.manager.webhook.review import CREATE, UPDATE, Review
 log = structlog.get_logger(__name__)
 
 _RETRY_AFTER_SECONDS = 1
-
-
 LOOKUP_REFUSED, LOOKUP_FAILED = "pod_lookup_refused", "pod_lookup_failed"
 """Reasons of refusals that are not the user's doing."""
 
