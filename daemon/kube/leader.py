@@ -66,7 +66,6 @@ class LeaderElection:
         namespace: where it lies.
         identity: who this candidate is, e.g. the name of its pod; no two may have the same.
         now: the time to write into the Lease, which nothing is decided on.
-        name: of the Lease.
         timing: see there.
     """
 
@@ -77,12 +76,10 @@ class LeaderElection:
         identity: str,
         *,
         now: Callable[[], datetime],
-        name: str = LEASE_NAME,
         timing: LeaseTiming = DEFAULT_TIMING,
     ) -> None:
         self._client = client
         self._namespace = namespace
-        self._name = name
         self._identity = identity
         self._now = now
         self._timing = timing
@@ -111,7 +108,7 @@ class LeaderElection:
     def _check(self) -> str:
         if self._renewed is None or self.leading:
             return ""
-        return f"the lease {self._namespace}/{self._name} has expired, and {self._identity} has not stopped its work"
+        return f"the lease {self._namespace}/{LEASE_NAME} has expired, and {self._identity} has not stopped its work"
 
     async def run(self, work: Callable[[], Awaitable[object]]) -> NoReturn:
         """Wait for the lease, do the work while it is held, wait again; until cancelled.
@@ -122,7 +119,7 @@ class LeaderElection:
         try:
             while True:
                 await self._acquire()
-                log.info("leading", lease=self._name, identity=self._identity)
+                log.info("leading", lease=LEASE_NAME, identity=self._identity)
                 await self._lead(work)
                 await self._release()
         finally:
@@ -151,7 +148,7 @@ class LeaderElection:
                     break
                 self.heartbeat.within(self._timing.renew_deadline + _LATE_SECONDS, "renewing the lease")
                 if not await self._renew():
-                    log.error("lease lost", lease=self._name, identity=self._identity, leader=self.leader)
+                    log.error("lease lost", lease=LEASE_NAME, identity=self._identity, leader=self.leader)
                     return
             worker.result()
         finally:
@@ -181,7 +178,7 @@ class LeaderElection:
             return False
         except CrrdError as error:
             if not self._failing:
-                log.warning("lease not reached", lease=self._name, error=str(error))
+                log.warning("lease not reached", lease=LEASE_NAME, error=str(error))
             self._failing = True
             return False
         self._failing = False
@@ -191,12 +188,12 @@ class LeaderElection:
         """Read the lease, and write it unless somebody else holds it. Raises the ports' errors."""
         began = _loop_time()
         try:
-            self._observe(await self._client.get(LEASES, self._namespace, self._name))
+            self._observe(await self._client.get(LEASES, self._namespace, LEASE_NAME))
         except GoneError:
             shape = {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
-                "metadata": {"namespace": self._namespace, "name": self._name},
+                "metadata": {"namespace": self._namespace, "name": LEASE_NAME},
                 "spec": self._spec(transitions=0, taken=True),
             }
             self._observe(await self._client.create(LEASES, self._namespace, shape))
@@ -225,11 +222,11 @@ class LeaderElection:
             async with asyncio.timeout(_RELEASE_SECONDS):
                 self._observe(await self._patch(seen, spec))
         except (CrrdError, TimeoutError) as error:
-            log.warning("lease not given back", lease=self._name, error=str(error))
+            log.warning("lease not given back", lease=LEASE_NAME, error=str(error))
 
     async def _patch(self, seen: _Seen, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         body = {"metadata": {"resourceVersion": seen.version}, "spec": spec}
-        return await self._client.merge_patch(LEASES, self._namespace, self._name, body)
+        return await self._client.merge_patch(LEASES, self._namespace, LEASE_NAME, body)
 
     def _spec(self, transitions: int, *, taken: bool) -> dict[str, Any]:
         stamp = _micro_time(self._now())
@@ -259,7 +256,6 @@ class LeaderElection:
 
 
 def _loop_time() -> float:
-    """The loop's time, which is monotonic."""
     return asyncio.get_running_loop().time()
 
 

@@ -23,7 +23,7 @@ import structlog
 
 from daemon.kube.client import KubeClient
 from daemon.kube.reflector import Handler, Reflector, Selection
-from daemon.kube.resources import PODS, Resource
+from daemon.kube.resources import NODES, PODS
 from daemon.lib.errors import ApiUnavailableError, ConflictError, RuntimeCallError, RuntimeUnavailableError
 from daemon.localnode.pods import backoff
 from daemon.localnode.pods import spec as podspec
@@ -40,7 +40,6 @@ from daemon.localnode.pods.worker import Node, PodWorker
 _log = structlog.get_logger()
 _T = TypeVar("_T")
 
-NODES = Resource("nodes")
 NODE_IP = "127.0.0.1"
 KUBELET_VERSION = "v1.36.0"
 AGAIN_SECONDS = 0.25

@@ -8,8 +8,8 @@ import pytest
 
 from daemon.kube.client import KubeClient
 from daemon.kube.config import KubeconfigAccess
+from daemon.kube.resources import NODES
 from daemon.localnode.apiserver import ApiServer
-from daemon.localnode.kubelet import NODES
 from daemon.localnode.node import LocalAccess, LocalNode
 from tests.support.faulty_node import RuntimeProcess
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from daemon.kube.resources import PODS
+from daemon.kube.resources import NODES, PODS
 from daemon.lib.errors import GoneError
-from daemon.localnode.kubelet import NODES
 from tests.support import programs
 from tests.support.cluster import (
     WAITING_SCRIPT,
