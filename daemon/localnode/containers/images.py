@@ -5,6 +5,7 @@ A reference that has `does-not-exist` in it is the one that no registry knows, s
 
 import hashlib
 import json
+import time
 from pathlib import Path
 
 from cri_stubs import api_pb2
@@ -46,6 +47,13 @@ class ImageService:
         if self._file.exists():
             self._references = json.loads(self._file.read_text())
 
+    async def list_images(self, request: api_pb2.ListImagesRequest) -> api_pb2.ListImagesResponse:
+        """Answer ListImages."""
+        wanted = request.filter.image.image
+        return api_pb2.ListImagesResponse(
+            images=[self._image(reference) for reference in self._references if not wanted or _is(reference, wanted)]
+        )
+
     async def image_status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
         """Answer ImageStatus; the answer is empty for an image that was not pulled."""
         found = self._find(request.image.image)
@@ -59,6 +67,24 @@ class ImageService:
             self._references.append(reference)
             self._save()
         return api_pb2.PullImageResponse(image_ref=image_id(reference))
+
+    async def remove_image(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
+        """Answer RemoveImage."""
+        found = self._find(request.image.image)
+        if found is not None:
+            self._references.remove(found)
+            self._save()
+        return api_pb2.RemoveImageResponse()
+
+    async def image_fs_info(self, _request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
+        """Answer ImageFsInfo: images take no room."""
+        usage = api_pb2.FilesystemUsage(
+            timestamp=time.time_ns(),
+            fs_id=api_pb2.FilesystemIdentifier(mountpoint=str(self._root)),
+            used_bytes=api_pb2.UInt64Value(value=0),
+            inodes_used=api_pb2.UInt64Value(value=0),
+        )
+        return api_pb2.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
 
     def _find(self, wanted: str) -> str | None:
         return next((reference for reference in self._references if _is(reference, wanted)), None)

@@ -31,7 +31,8 @@ async def test_answers_all_other_methods_with_unimplemented(client: Client) -> N
     served = {
         "Version", "Status", "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus",
         "ListPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "ListContainers",
-        "ContainerStatus", "ExecSync", "GetContainerEvents", "ImageStatus", "PullImage",
+        "ContainerStatus", "ExecSync", "GetContainerEvents", "ListImages", "ImageStatus", "PullImage", "RemoveImage",
+        "ImageFsInfo",
     }  # fmt: skip
     for service in pb.DESCRIPTOR.services_by_name.values():
         for method in service.methods:
@@ -283,6 +284,9 @@ async def test_images_are_names(client: Client) -> None:
         request = pb.PullImageRequest(image=pb.ImageSpec(image=name))
         return (await client.images.PullImage(request)).image_ref
 
+    async def names() -> list[str]:
+        return [image.repo_tags[0] for image in (await client.images.ListImages(pb.ListImagesRequest())).images]
+
     async def status(name: str) -> pb.ImageStatusResponse:
         return await client.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=name)))
 
@@ -290,12 +294,19 @@ async def test_images_are_names(client: Client) -> None:
     reference = await pull("shop/web:1")
     assert await pull("shop/web:1") == reference
     await pull("shop/db:2")
+    assert await names() == ["shop/web:1", "shop/db:2"]
     image = (await status(reference)).image
     assert (image.id, list(image.repo_tags)) == (reference, ["shop/web:1"])
     assert image.size > 0
-    assert list((await status("shop/db:2")).image.repo_tags) == ["shop/db:2"]
+    wanted = pb.ImageFilter(image=pb.ImageSpec(image="shop/db:2"))
+    assert len((await client.images.ListImages(pb.ListImagesRequest(filter=wanted))).images) == 1
+    for _ in range(2):
+        await client.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image="shop/web:1")))
+    assert await names() == ["shop/db:2"]
     for missing in ("shop/web:does-not-exist", "does-not-exist/web:1"):
         async with refused(NOT_FOUND, missing):
             await pull(missing)
     async with refused(grpc.StatusCode.INVALID_ARGUMENT):
         await pull("")
+    usage = await client.images.ImageFsInfo(pb.ImageFsInfoRequest())
+    assert len(usage.image_filesystems) == 1
