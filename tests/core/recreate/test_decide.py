@@ -448,8 +448,9 @@ class TestRuntimeDown:
             (RecreateState("app", StatePhase.RECREATING),),
             "waiting for the container runtime: x",
         )
-        ended = hooked(HookResult(0.3))
-        decision = one(request(status=status), runtime_error="x", works=ended, first_seen={"r1": 0.0})
+        anothers = {("r0", "s1"): Work("side", pin("s1"), stop_sent=80.0)}
+        works = {**anothers, **hooked(HookResult(0.3))}
+        decision = one(request(status=status), runtime_error="x", works=works, first_seen={"r1": 0.0})
         assert only(decision, PinContainers).begun == {"app": Begun(hook="2026-01-01T00:00:50Z")}
 
     def test_does_not_keep_a_request_whose_pod_has_gone(self) -> None:
