@@ -109,7 +109,7 @@ class KubeEventSink:
                 if attempt == _TRIES:
                     self._drop(str(error))
                     return
-                patience = min(error.retry_after or 0.0, _LONGEST_PATIENCE_SECONDS)
+                patience = min(error.retry_after, _LONGEST_PATIENCE_SECONDS)
                 await asyncio.sleep(max(_RETRY.delay(attempt), patience))
             except CrrdError as error:
                 self._drop(str(error))

@@ -27,8 +27,6 @@ _STEADY_SECONDS = 5.0
 """A connection that lived this long was a good one: its end is the first failure in a row, not one more."""
 _FAILURES_WHILE_REACHABLE = 2
 """A server that accepts watches and drops them is asked again after half a second or so, not ever more rarely."""
-_LONGEST_PATIENCE_SECONDS = 30.0
-"""The most that a server's Retry-After is followed."""
 SILENT_SECONDS = 200.0
 """The longest that a watch is silent: the client gives it up before (`client.Deadlines.stall`)."""
 _CALL_SECONDS = 240.0
@@ -237,7 +235,7 @@ class Reflector(Generic[T]):
             if self._strict and error.status in (401, 403, 404):
                 raise ConfigurationError(said) from error
         else:
-            patience = min(error.retry_after or 0.0, _LONGEST_PATIENCE_SECONDS)
+            patience = error.retry_after
         if isinstance(error, ApiRefusedError | MalformedAnswerError | FutureVersionError):
             self._forget_version()  # asked the same way, the server would answer the same
         if self.last_error:

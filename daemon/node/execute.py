@@ -24,8 +24,6 @@ log = structlog.get_logger(__name__)
 
 WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
 """Between tries of a write of one request, whatever it failed of: also of having had no effect."""
-LONGEST_PATIENCE_SECONDS = 30.0
-"""The most that a server's Retry-After is followed."""
 A_MOMENT = 0.01
 """Seconds between looks at a write whose next try is due: the queue is about to start it."""
 STOPS_AT_ONCE = 32
@@ -325,7 +323,7 @@ class Executor:
         failures = self._write_failures[request.uid] = self._write_failures.get(request.uid, 0) + 1
         delay = WRITE_RETRY.delay(failures)
         if isinstance(error, ApiUnavailableError):
-            delay = max(delay, min(error.retry_after or 0.0, LONGEST_PATIENCE_SECONDS))
+            delay = max(delay, error.retry_after)
         until = asyncio.get_running_loop().time() + delay
         self._write_after[request.uid] = (until, request.resource_version if version is None else version)
         say = log.debug if isinstance(error, ConflictError) else log.warning

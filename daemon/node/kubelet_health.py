@@ -8,8 +8,6 @@ import asyncio
 
 import aiohttp
 
-PORT = 10248
-"""Kubelet's default (k8s.io/kubelet/config/v1beta1, healthzPort)."""
 PATIENCE_SECONDS = 1.0
 """A healthy kubelet answers within milliseconds."""
 FRESH_SECONDS = 0.5

@@ -162,7 +162,7 @@ async def test_refusals_keep_the_servers_sentence(
         assert caught.value.status == status
 
 
-def retry_after(error: Exception) -> float | None:
+def retry_after(error: Exception) -> float:
     assert isinstance(error, ApiUnavailableError)
     return error.retry_after
 
@@ -175,7 +175,8 @@ def test_what_proxies_and_old_servers_say() -> None:
     assert str(from_answer(500, b"[1]", "", "x")) == "x: no reason given (500)"
     assert len(str(from_answer(500, b"y" * 5000, "", "x"))) < 600
     assert retry_after(from_answer(503, b"", "7", "x")) == 7.0
-    assert retry_after(from_answer(503, b"", "Wed, 21 Oct 2026 07:28:00 GMT", "x")) is None
+    assert retry_after(from_answer(503, b"", "86400", "x")) == 30.0  # one answer must not silence a daemon for hours
+    assert retry_after(from_answer(503, b"", "Wed, 21 Oct 2026 07:28:00 GMT", "x")) == 0.0
     assert retry_after(from_answer(429, json.dumps({"details": {"retryAfterSeconds": 3}}).encode(), "", "x")) == 3.0
     assert isinstance(from_answer(500, b"[" * 100_000, "", "x"), ApiUnavailableError)
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from daemon.core.api.types import (
-    READINESS_GATE,
-)
+from daemon.core.api.types import READINESS_GATE
 from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.lib.jsonfields import INT32_MIN, Reader, items, mapping, text

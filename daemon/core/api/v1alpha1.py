@@ -1,8 +1,8 @@
-"""The Kubernetes shape of requests and pods: JSON in, the core's values out, and a request's status back.
+"""The Kubernetes shape of requests: JSON in, the core's values out, and a request's status back.
 
 Nothing here raises for what somebody else wrote. A request with anything wrong in it becomes a `Request` with
-`error` set, its containers' names still filled in so that each of them can be reported as Failed; a pod with odd
-fields becomes a `Pod` of what could be read. What follows from either is `decide`'s work.
+`error` set, its containers' names still filled in so that each of them can be reported as Failed. What follows from
+that is `decide`'s work.
 """
 
 import json
