@@ -25,7 +25,7 @@ from tests.support.cluster import (
     crr_for,
     local_cluster,
 )
-from tests.support.command import crrd
+from tests.support.command import crrd, explained
 from tests.support.daemons import NodeDaemon
 from tests.support.faulty_api import Match
 
@@ -39,14 +39,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """Its kubelet's back-off outlasts any test."""
     async with local_cluster(tmp_path, backoff=300) as found:
         yield found
-
-
-async def explained(cluster: Cluster, name: str, *flags: str) -> str:
-    code, out, err = await crrd(
-        "explain", name, "-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig), *flags
-    )
-    assert (code, err) == (0, "")
-    return out
 
 
 async def told(cluster: Cluster, name: str) -> Json:

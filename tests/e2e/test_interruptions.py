@@ -1,10 +1,15 @@
 """The daemon is killed, the API server goes away, the runtime restarts: each in the middle of a recreate."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from tests.support.cluster import Cluster, Json, container, container_id, restart_count, restarted, states
+from tests.support.command import explained
 from tests.support.daemons import NodeDaemon
 
 pytestmark = [pytest.mark.containerd, pytest.mark.cluster]
@@ -115,3 +120,60 @@ async def test_sigterm_lets_a_stop_end_and_starts_no_other(cluster: Cluster, nod
     assert request["status"]["phase"] == "Recreating"
     await node_daemon.restart()
     assert states(await cluster.wait_completed(name)) == {"a": "Succeeded", "b": "Succeeded"}
+
+
+async def test_a_runtime_that_is_away_is_told(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    if cluster.containerd is None:
+        pytest.skip("stops the runtime: only on one of the test's own")
+    before = await cluster.run_pod("web", [app()], grace=20)
+    await asyncio.to_thread(cluster.containerd.stop)
+    name = (await cluster.recreate(before, ["app"]))["metadata"]["name"]
+
+    def waits(request: Json) -> bool:
+        return (request.get("status") or {}).get("reason") == "RuntimeUnavailable"
+
+    request = await cluster.wait_request(name, waits, "told")
+    assert request["status"]["phase"] == "Pending"
+    assert request["status"]["message"] in await explained(cluster, name)
+    await asyncio.to_thread(cluster.containerd.start)
+    assert states(await cluster.wait_completed(name)) == {"app": "Succeeded"}
+    assert restart_count(await cluster.pod("web"), "app") == 1
+    assert node_daemon.pid
+
+
+async def test_a_frozen_kubelet_holds_the_stop_back(cluster: Cluster, tmp_path: Path) -> None:
+    node = cluster.local
+    thawed = asyncio.Event()
+
+    async def healthz(_: web.Request) -> web.Response:
+        await thawed.wait()
+        return web.Response(text="ok")
+
+    async with TestServer(_site(healthz)) as server:
+        flags = ("--kubelet-healthz-port", str(server.port))
+        async with NodeDaemon(cluster, tmp_path / "node.log", *flags) as daemon:
+            before = await cluster.run_pod("web", [app()], grace=20)
+            await node.stop_kubelet()
+            name = (await cluster.recreate(before, ["app"]))["metadata"]["name"]
+
+            def held(request: Json) -> bool:
+                found = (request.get("status") or {}).get("containerRecreateStates") or [{}]
+                return bool(found[0].get("reason") == "KubeletNotAnswering")
+
+            request = await cluster.wait_request(name, held, "held back")
+            said = request["status"]["containerRecreateStates"][0]
+            assert not said.get("isKilled")
+            assert "kubelet on this node does not answer since" in await explained(cluster, name)
+            assert "hook" not in cluster.read("web", "log").split()
+            assert (await cluster.status(container_id(before, "app"))).finished_at == 0
+            await node.start_kubelet()
+            thawed.set()
+            assert states(await cluster.wait_completed(name)) == {"app": "Succeeded"}
+            assert restart_count(await cluster.pod("web"), "app") == 1
+            await daemon.kill()
+
+
+def _site(answer: Callable[[web.Request], Awaitable[web.Response]]) -> web.Application:
+    site = web.Application()
+    site.router.add_get("/healthz", answer)
+    return site

@@ -5,6 +5,8 @@ import os
 import sys
 from typing import NamedTuple
 
+from tests.support.cluster import Cluster
+
 _SECONDS = 100.0
 
 
@@ -40,3 +42,11 @@ async def crrd(*arguments: str, stdin: str = "", **environment: str) -> Ended:
     assert process.returncode is not None
     assert b"Traceback" not in err, err.decode()
     return Ended(process.returncode, out.decode(), err.decode())
+
+
+async def explained(cluster: Cluster, name: str, *flags: str) -> str:
+    """What `crrd explain` says of a request."""
+    where = ("-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig))
+    code, out, err = await crrd("explain", name, *where, *flags)
+    assert (code, err) == (0, "")
+    return out
