@@ -186,9 +186,7 @@ class Executor:
             self._works.pop(pod_key, None)
 
     def _start_work(self, action: StopContainer | RunHook) -> None:
-        """Start a hook or a stop, unless the request is at work on the container already."""
-        if self._work(action).under_way is not None:
-            return
+        """Start a hook or a stop: `decide` wants none of a container that the request is at work on already."""
         kind = WorkKind.STOP if isinstance(action, StopContainer) else WorkKind.HOOK
         first = self._work(action) == NO_WORK
         known = {"name": action.instance.name, "pin": action.instance.pin, "spent_before": action.spent_before}
@@ -259,8 +257,13 @@ class Executor:
         """Start a write, unless one of the request is under way or has to wait after a failure."""
         uid = action.request.uid
         now = asyncio.get_running_loop().time()
-        wait_until, version = self._write_after.get(uid, (0.0, ""))
-        if uid in self._writing or (wait_until > now and version in ("", action.request.resource_version)):
+        if uid in self._writing:
+            return
+        if (
+            (waits := self._write_after.get(uid))
+            and waits[0] > now
+            and waits[1] in ("", action.request.resource_version)
+        ):
             return
         self._writing.add(uid)
         self._spawn(self._write(action), f"{type(action).__name__} {action.request.key}")

@@ -389,6 +389,26 @@ async def test_the_runtime_restarts_during_the_stop() -> None:
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
 
+async def test_a_bug_in_a_watch_ends_its_loop_and_says_so() -> None:
+    async def broken() -> None:
+        raise ValueError("bug")
+
+    async with MemoryNode() as node:
+        node.post(request())
+        with pytest.raises(ValueError, match="bug"):
+            await node.controller.watch_pods(broken)
+
+
+async def test_an_end_does_not_wait_for_a_stop() -> None:
+    async with MemoryNode() as node:
+        node.stop_seconds = 3600.0
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        ended = asyncio.get_running_loop().time()
+        await node.controller.close()
+        assert asyncio.get_running_loop().time() < ended + 1
+
+
 async def test_a_bug_in_an_edge_becomes_the_attempts_error() -> None:
     async with MemoryNode() as node:
         node.stop_errors = [ValueError("bug")]

@@ -126,7 +126,8 @@ async def test_exec_output_is_cut() -> None:
     async def behave(_: float) -> ExecResult:
         return ExecResult(1, b"x" * 60_000, b"")
 
-    assert len((await runner(behave).run(exec_action(), "")).error) < 1100
+    error = (await runner(behave).run(exec_action(), "")).error
+    assert error == f"exec ended with exit code 1: {'x' * 1024}"
 
 
 async def test_exec_that_cannot_start_is_an_error() -> None:

@@ -38,7 +38,7 @@ TESTS = {
                               "tests/manager/test_lifecycle_readiness.py"),
     "daemon/core/admission": ("tests/core/admission", "tests/manager/webhook"),
     "daemon/core/explain": ("tests/core/explain", "tests/cli/test_explain.py"),
-    "daemon/node": ("tests/node/test_controller.py", *FEW, "tests/node"),
+    "daemon/node": ("tests/node/test_controller.py", *FEW, "tests/node", "tests/lib/test_metrics.py"),
 }  # fmt: skip
 """Which tests are asked about which room, the quick ones first."""
 EQUIVALENT: dict[str, str] = {}

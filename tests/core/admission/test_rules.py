@@ -153,6 +153,10 @@ def test_labels_and_annotations_of_the_user_give_way() -> None:
     assert found["annotations"] == {REQUESTED_BY: USER, "note": "kept"}
 
 
+def test_the_longest_node_name_that_fits_a_label() -> None:
+    assert admitted(new_request(), new_pod(spec(nodeName="n" * 63)))["metadata"]["labels"][NODE_NAME] == "n" * 63
+
+
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", None])
 def test_containers_that_kubelet_restarts(policy: str | None) -> None:
     admitted(new_request(), new_pod(spec(restartPolicy=policy)))

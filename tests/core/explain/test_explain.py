@@ -521,6 +521,22 @@ ROWS = [
         "container app: waiting for kubelet: CrashLoopBackOff, back-off 1m20s restarting failed container",
         pod=pod(waiting("CrashLoopBackOff", BACK_OFF.replace("40s", "1m20s"), None)),
     ),
+    *(
+        Row(
+            f"CrashLoopBackOff of {words}",
+            request(**KILLED),
+            MOVING,
+            f"container app: waiting for kubelet: CrashLoopBackOff, back-off {words} restarting failed container; "
+            f"next try {when}",
+            pod=pod(waiting("CrashLoopBackOff", BACK_OFF.replace("40s", words), since)),
+            since=since,
+        )
+        for words, since, when in (
+            ("1h0m0s", 3590, "in about 10 s"),
+            ("2m0s", 90, "in about 30 s"),
+            ("12s500ms", 8, "in about 4 s"),
+        )
+    ),
     Row(
         "no image",
         request(**KILLED),
