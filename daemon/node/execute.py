@@ -256,15 +256,12 @@ class Executor:
     def _start_write(self, action: WriteStatus | PinContainers) -> None:
         """Start a write, unless one of the request is under way or has to wait after a failure."""
         uid = action.request.uid
-        now = asyncio.get_running_loop().time()
         if uid in self._writing:
             return
-        if (
-            (waits := self._write_after.get(uid))
-            and waits[0] > now
-            and waits[1] in ("", action.request.resource_version)
-        ):
-            return
+        if waits := self._write_after.get(uid):
+            until, version = waits
+            if asyncio.get_running_loop().time() < until and version in ("", action.request.resource_version):
+                return
         self._writing.add(uid)
         self._spawn(self._write(action), f"{type(action).__name__} {action.request.key}")
 
