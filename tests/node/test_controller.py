@@ -314,6 +314,17 @@ async def test_a_write_without_effect_is_braked() -> None:
         assert node.writes < 12
 
 
+async def test_a_pin_without_effect_is_braked() -> None:
+    async with MemoryNode() as node:
+        node.lose_annotations = True
+        node.post(request(strategy=Strategy(force=True)))
+        await asyncio.sleep(60)
+        assert node.writes < 12
+        assert node.stops == []
+        node.lose_annotations = False
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
 @pytest.mark.parametrize("error", [ValueError("garbage"), ApiUnavailableError("busy", retry_after=86400.0)])
 async def test_whatever_a_write_fails_of_it_is_braked_and_tried_again(error: Exception) -> None:
     async with MemoryNode() as node:

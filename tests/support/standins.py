@@ -90,6 +90,8 @@ class MemoryNode:
         """So many of the next writes are answered with something else, and not carried out."""
         self.lose_messages = False
         """Writes are taken, and messages dropped from them."""
+        self.lose_annotations = False
+        """Writes are taken, and the annotations dropped from them."""
         self.kubelet_seconds = 0.5
         self.gate = False
         self.static_uid = ""
@@ -267,6 +269,9 @@ class MemoryNode:
         if self.prune_is_killed and "status" in changes:
             states = tuple(replace(state, is_killed=False) for state in changes["status"].states)
             changes["status"] = replace(changes["status"], states=states)
+        if self.lose_annotations:
+            changes.pop("pinned", None)
+            changes.pop("begun", None)
         if self.lose_messages and "status" in changes:
             states = tuple(replace(state, message="") for state in changes["status"].states)
             changes["status"] = replace(changes["status"], message="", states=states)
