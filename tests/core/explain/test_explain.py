@@ -758,6 +758,84 @@ def test_where_a_request_stands(row: Row) -> None:
     assert " | ".join(found.advice).startswith(row.advice)
 
 
+LEAST: Json = {"strategy": {"minStartedSeconds": 60}}
+READY_SOON = "the node daemon has yet to say so"
+
+
+def runs(seconds: float | None, **changes: Any) -> Json:
+    """The pod with the next instance, up for so many seconds."""
+    started = {} if seconds is None else {"startedAt": ago(seconds)}
+    return pod(status(NEW, 3, state={"running": started}, **changes))
+
+
+LIMITS: list[tuple[Json, Json, tuple[Json, ...], Verdict, str]] = [
+    (request(**KILLED), pod(), (stop_event(60),), MOVING, "; grace 45 s"),
+    (request(**KILLED), pod(), (stop_event(61),), STUCK, "; grace 45 s, 16 s over"),
+    (request(strategy={"terminationGracePeriodSeconds": 0}, **KILLED), pod(), (), MOVING, "; grace 0 s"),
+    (request(**KILLED), runs(300, ready=False), (), MOVING, "has not succeeded yet"),
+    (request(**KILLED), runs(301, ready=False), (), STUCK, "has not succeeded yet"),
+    (request(**KILLED, **LEAST), runs(59), (), MOVING, "counts in 1 s"),
+    (request(**KILLED, **LEAST), runs(60), (), MOVING, READY_SOON),
+    (request(**KILLED, **LEAST), runs(90), (), MOVING, READY_SOON),
+    (request(**KILLED, **LEAST), runs(None), (), MOVING, "counts in 1 min"),
+    (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 39)), (), MOVING, "next try in about 1 s"),
+    (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 40)), (), MOVING, "next try any moment"),
+    (request(context=False, phase="Recreating", states=[state()]), pod(), (), MOVING, "just being sent; grace 45 s"),
+    (request(age=4), pod(), (), MOVING, "has not answered yet"),
+    (request(age=5), pod(), (), STUCK, "for 5 s; the manager gives it up in 55 s"),
+    (request(age=59), pod(), (), STUCK, "the manager gives it up in 1 s"),
+    (request(age=60), pod(), (), STUCK, "the manager is to give it up"),
+    (graceful(None, written=30), pod(gate=True), (), MOVING, "to make the pod unready"),
+    (graceful(29), pod(gate=True), (), MOVING, "1 s left at most"),
+    (graceful(30), pod(gate=True), (), MOVING, "its turn has not come yet"),
+    (graceful(60), pod(gate=True), (), MOVING, "its turn has not come yet"),
+    (graceful(61), pod(gate=True), (), STUCK, "over for 31 s, but nothing was stopped yet"),
+    (request(deletionTimestamp=ago(30), finalizers=[FINALIZER]), pod(), (), MOVING, "ready again first"),
+    (request(deletionTimestamp=ago(31), finalizers=[FINALIZER]), pod(), (), STUCK, "ready again first"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("obj", "pod_obj", "events", "verdict", "ends"), LIMITS)
+def test_at_a_limit_and_just_beyond(
+    obj: Json, pod_obj: Json, events: tuple[Json, ...], verdict: Verdict, ends: str
+) -> None:
+    found = told(obj, pod_obj, events=events).cause
+    assert found.verdict is verdict
+    assert found.what.endswith(ends)
+
+
+def test_no_advice_where_nothing_is_late() -> None:
+    assert told(request(**KILLED), events=(stop_event(4),)).cause.advice == ()
+    assert told(request(age=90)).cause.advice == told(request(age=45)).cause.advice
+    assert told(request(age=91)).cause.advice[-1] == MANAGER
+
+
+def test_a_begun_request_waits_for_no_grace() -> None:
+    for begun in (state(phase="Recreating"), state(phase="Pending", killed=True)):
+        obj = graceful(12)
+        obj["status"]["containerRecreateStates"] = [begun]
+        assert told(obj, pod(gate=True)).cause.what.startswith("container app: ")
+
+
+def test_what_nobody_dated_or_a_clock_ahead_did_is_new() -> None:
+    for created in ("", ago(-5)):
+        assert told(request() | {"metadata": request()["metadata"] | {"creationTimestamp": created}}).age == 0.0
+
+
+def test_the_newest_event_of_a_container_counts() -> None:
+    other = stop_event(1) | {"message": "Stopping container log to recreate it"}
+    undated: Json = stop_event(2) | {"metadata": {}}
+    found = told(request(**KILLED), events=(stop_event(30), stop_event(8), other, undated)).cause
+    assert found.since == 8
+
+
+def test_the_newest_write_of_the_status_counts() -> None:
+    obj = graceful(None)
+    times = [{"subresource": "status", "time": ago(seconds)} for seconds in (40, 12, 25)]
+    obj["metadata"]["managedFields"] = times
+    assert told(obj, pod(gate=True)).cause.since == 12
+
+
 def test_there_is_no_pod() -> None:
     gone = explain(facts(request(**RECREATING), None))
     assert gone.cause.what == "pod deleted: there is no pod shop/web"
@@ -792,6 +870,7 @@ def test_what_became_of_each_container() -> None:
         ),
         ("log", "Failed", "preStop hook failed: exit code 1"),
     ]
+    assert [each.stuck for each in found.containers] == [False, True]
     assert found.cause.what.endswith("not every container was recreated: log: preStop hook failed: exit code 1")
 
 
@@ -809,6 +888,7 @@ def test_a_container_that_was_recreated_tells_what_it_can() -> None:
 def test_what_a_later_pod_or_restart_has_to_do_with_it() -> None:
     obj = request(phase="Completed", states=[state(phase="Succeeded")], completed=5)
     assert told(obj, pod(status(NEW, 3), uid="pod-2")).containers[0].what == "recreated"
+    assert told(obj, pod(status(NEW, 4))).containers[0].what.endswith("restart count 2 -> 4; restarted more than once")
     assert told(obj, pod(status(NEW, 5))).containers[0].what.endswith("restart count 2 -> 5; restarted more than once")
 
 
@@ -824,6 +904,10 @@ NOTES = [
      "deadline: 4 min left of 300 s; what is not done by then fails"),
     ("late", request(age=60, spec={"activeDeadlineSeconds": 40}, **KILLED),
      f"deadline: passed 20 s ago, the manager is to complete it; {MANAGER}"),
+    ("on the dot", request(age=40, spec={"activeDeadlineSeconds": 40}, **KILLED),
+     f"deadline: passed 0 s ago, the manager is to complete it; {MANAGER}"),
+    ("a second left", request(age=39, spec={"activeDeadlineSeconds": 40}, **KILLED),
+     "deadline: 1 s left of 40 s; what is not done by then fails"),
     ("no admission", request(context=False, **KILLED),
      "no statusContext: no admission saw the request; the daemon takes the instances that it finds"),
     ("forced", request(strategy={"forceRecreate": True}, **KILLED),
@@ -836,6 +920,14 @@ NOTES = [
      "TTL: deleted in 1 h"),
     ("ttl over", request(phase="Completed", completed=50, labels={}, spec={"ttlSecondsAfterFinished": 40}),
      f"TTL: over for 10 s; {MANAGER}"),
+    ("ttl on the dot", request(phase="Completed", completed=40, labels={}, spec={"ttlSecondsAfterFinished": 40}),
+     f"TTL: over for 0 s; {MANAGER}"),
+    ("not late yet", request(phase="Completed", completed=30),
+     f"the manager has yet to take the label crr.apps.kruise.io/active away | {STAYS}"),
+    ("late indeed", request(phase="Completed", completed=31),
+     f"the manager has yet to take the label crr.apps.kruise.io/active away; {MANAGER} | {STAYS}"),
+    ("completed nobody knows when", request(phase="Completed"),
+     f"the manager has yet to take the label crr.apps.kruise.io/active away | {STAYS}"),
     ("still active", request(phase="Completed", completed=5, spec={"ttlSecondsAfterFinished": 6}),
      "the manager has yet to take the label crr.apps.kruise.io/active away | TTL: deleted in 1 s"),
     ("still guarded", request(phase="Completed", completed=50, finalizers=[FINALIZER], labels={}),
@@ -870,6 +962,9 @@ def test_a_daemon_by_its_pod() -> None:
         "status": {"phase": "Running", "conditions": [condition("Ready", "True")]},
     }
     assert read_daemon(obj) == DAEMON
+    for conditions in ([condition("Ready", "False")], [condition("Initialized", "True")], []):
+        obj["status"] = {"phase": "Running", "conditions": conditions}
+        assert read_daemon(obj) == replace(DAEMON, ready=False)
 
 
 @pytest.mark.parametrize(
