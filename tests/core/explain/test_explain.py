@@ -806,6 +806,8 @@ def test_at_a_limit_and_just_beyond(
 
 def test_no_advice_where_nothing_is_late() -> None:
     assert told(request(**KILLED), events=(stop_event(4),)).cause.advice == ()
+    assert told(request(deletionTimestamp=ago(5), **KILLED)).cause.advice == ()
+    assert told(request(deletionTimestamp=ago(5), finalizers=[FINALIZER], **KILLED)).cause.advice == ()
     assert told(request(age=90)).cause.advice == told(request(age=45)).cause.advice
     assert told(request(age=91)).cause.advice[-1] == MANAGER
 
@@ -813,7 +815,7 @@ def test_no_advice_where_nothing_is_late() -> None:
 def test_a_begun_request_waits_for_no_grace() -> None:
     for begun in (state(phase="Recreating"), state(phase="Pending", killed=True)):
         obj = graceful(12)
-        obj["status"]["containerRecreateStates"] = [begun]
+        obj["status"]["containerRecreateStates"] = [begun, state("log", "Pending")]
         assert told(obj, pod(gate=True)).cause.what.startswith("container app: ")
 
 
@@ -938,6 +940,12 @@ NOTES = [
 @pytest.mark.parametrize(("name", "obj", "notes"), NOTES, ids=[name for name, _, _ in NOTES])
 def test_what_else_there_is_to_say(name: str, obj: Json, notes: str) -> None:
     assert " | ".join(told(obj).notes) == notes, name
+
+
+def test_one_container_without_context_is_enough_to_say_so() -> None:
+    obj = request("restart", "app", "log", **KILLED)
+    del obj["spec"]["containers"][1]["statusContext"]
+    assert told(obj).notes[0].startswith("no statusContext: ")
 
 
 def test_nothing_else_to_say() -> None:
