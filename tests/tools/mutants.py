@@ -42,6 +42,9 @@ TESTS = {
 }  # fmt: skip
 """Which tests are asked about which room, one after the other, the quick ones first."""
 EQUIVALENT: dict[str, str] = {
+    "core/admission/rules.py: 0 -> 1: seconds = Reader().integer(asked, '') or 0": "only asked whether it is too long",
+    "core/admission/rules.py: True -> False: for (index, given), wanted in zip(_containers(obj), complete":
+        "what was completed has as many containers",
     "core/explain/request.py: 0.0 -> 1.0: ended = facts.seconds_since(parse_time(request.status.comple":
         "only asked whether it is above 30",
     "core/explain/request.py: Lt -> LtE: before = sorted((other for other in served if turn_order(oth":

@@ -234,6 +234,19 @@ def test_what_admission_finished_is_let_in(change: Change) -> None:
     assert review_created(finished, new_pod(), USER) == Admitted(finished)
 
 
+def test_what_admission_sets_is_not_judged_as_the_users_spec() -> None:
+    odd = new_request(containers=[{"name": "app", "statusContext": "odd", "ports": 3, "preStop": []}])
+    assert wanted_pod(odd) == "web-0"
+
+
+def test_a_container_that_was_never_restarted_may_have_no_count() -> None:
+    pod = new_pod(lambda o: o["status"]["containerStatuses"][0].pop("restartCount"))
+    finished = admitted(new_request(), pod)
+    assert finished["spec"]["containers"][0]["statusContext"] == {"containerID": "containerd://a1", "restartCount": 0}
+    del finished["spec"]["containers"][0]["statusContext"]["restartCount"]
+    assert review_created(finished, pod, USER) == Admitted(finished)
+
+
 CONTEXT = "spec.containers[0].statusContext must be that of the container's current instance, as admission sets it"
 SMUGGLED: list[tuple[Change, str]] = [
     (
@@ -379,6 +392,30 @@ def test_a_file_that_was_changed_is_refused_all_the_same(change: Change, field: 
     assert denial(review_update(old, back)) == (sentence, 422)
 
 
+def test_labels_alone_are_put_back() -> None:
+    old = admitted(from_file())
+    new = copy.deepcopy(old)
+    del new["metadata"]["labels"]
+    labels = {POD_UID: "pod-uid-1", NODE_NAME: "node-1", ACTIVE: "true"}
+    assert put_back(old, new)["metadata"]["labels"] == labels
+
+
+def test_the_label_active_stays_away_where_the_others_are_mentioned() -> None:
+    old = admitted(from_file())
+    for mentioned in (POD_UID, NODE_NAME):
+        new = copy.deepcopy(old)
+        new["metadata"]["labels"] = {mentioned: old["metadata"]["labels"][mentioned]}
+        assert ACTIVE not in put_back(old, new)["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("odd", ["app", 1, None, ["app"]])
+def test_odd_entries_get_nothing_back(odd: object) -> None:
+    old, new = admitted(from_file()), from_file(containers=[odd, {"name": "proxy"}])
+    back = put_back(old, new)["spec"]["containers"]
+    assert back == [odd, old["spec"]["containers"][1]]
+    assert put_back(new, old)["spec"]["containers"][0] == old["spec"]["containers"][0]
+
+
 def test_a_policy_that_the_user_gave_is_not_put_back() -> None:
     old = admitted(from_file(strategy={"failurePolicy": "Ignore"}))
     assert isinstance(review_update(old, put_back(old, from_file())), Denied)
@@ -495,6 +532,11 @@ def test_any_pod_is_mutated(pod: JsonObject) -> None:
 @given(json_objects, json_objects)
 def test_a_patch_turns_one_object_into_the_other(before: JsonObject, after: JsonObject) -> None:
     assert jsonpatch.apply_patch(before, json_patch(before, after)) == after
+
+
+def test_a_patch_names_only_what_differs() -> None:
+    before, after = {"a": 1, "b": {"c": 2, "d": [3]}}, {"a": 1, "b": {"c": 4, "d": [3]}}
+    assert json_patch(before, after) == [{"op": "replace", "path": "/b/c", "value": 4}]
 
 
 def test_paths_of_a_patch_are_escaped() -> None:
