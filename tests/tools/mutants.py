@@ -49,6 +49,8 @@ EQUIVALENT: dict[str, str] = {
         "only asked whether it is above 30",
     "core/explain/request.py: Lt -> LtE: before = sorted((other for other in served if turn_order(oth":
         "no two requests of a namespace have one name",
+    "core/lifecycle/steps.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
+    "core/recreate/decide.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
     "node/daemon.py: statement left out: gc.collect()": "memory and speed only",
     "node/daemon.py: statement left out: gc.freeze()": "memory and speed only",

@@ -55,10 +55,8 @@ def has_gate(pod: Mapping[str, Any]) -> bool:
 
 def entries(message: str) -> list[dict[str, Any]]:
     """The entries in a condition's message; what is no entry is left out, for nobody could ever take it back."""
-    if not message:
-        return []
     try:
-        shape = json.loads(message)
+        shape = json.loads(message or "[]")
     except (ValueError, RecursionError):
         return []
     return [

@@ -129,7 +129,7 @@ def next_steps(
     if own is None:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
-    times = [(after(own.grace_ends, GOING_SECONDS), Reason.POD_DELETING)] if own.deleting else []
+    times = [(after(own.grace_ends, GOING_SECONDS), Reason.POD_DELETING)]
     seconds, told = request.deadline_seconds, str(request.deadline_seconds)
     if seconds is None:
         seconds = default_deadline(request, slack)

@@ -38,6 +38,11 @@ def test_entries_of_others_keep_the_pod_unready() -> None:
     assert released(mixed, "ns/a") == Readiness("False", '[{"userAgent":"PodUpdater","key":"x"}]')
 
 
+def test_the_entries_of_others_stay_as_they_are_written() -> None:
+    other = '{"userAgent":"größer","key":"k"}'
+    assert other in acquired(Readiness("False", f"[{other}]"), "ns/a").message
+
+
 def test_an_entry_counts_only_while_the_pod_is_unready() -> None:
     assert acquired(NO_CONDITION, "ns/a").acquired_by("ns/a")
     assert not Readiness("True", acquired(NO_CONDITION, "ns/a").message).acquired_by("ns/a")
