@@ -250,7 +250,7 @@ async def test_more_stops_than_slots_at_once() -> None:
         executor = node.controller.executor
         made = [instance(f"c{number}") for number in range(2 * STOPS_AT_ONCE)]
         node.known |= {known.id: known for known in made}
-        executor.carry_out([], [StopContainer(request(uid=f"r{known.id}"), known, 5.0) for known in made])
+        executor.carry_out([], [StopContainer(request(uid=f"r{known.id}"), known, 5.0, 0.0) for known in made])
         await asyncio.sleep(0.01)
         assert len(node.stops) == STOPS_AT_ONCE
         await asyncio.sleep(2.0)

@@ -83,11 +83,11 @@ async def run(
     hook: Hook, seconds: float = 30.0, pod_ip: str = "127.0.0.1", ports: tuple[tuple[str, int], ...] = ()
 ) -> HookResult:
     instance = Instance(**{name: getattr(INSTANCE, name) for name in INSTANCE.__slots__} | {"ports": ports})
-    return await runner().run(RunHook(REQUEST, instance, hook, seconds), pod_ip)
+    return await runner().run(RunHook(REQUEST, instance, hook, seconds, 0.0), pod_ip)
 
 
 def exec_action(seconds: float = 30.0) -> RunHook:
-    return RunHook(REQUEST, INSTANCE, Hook(HookKind.EXEC, command=("sh", "-c", "bye")), seconds)
+    return RunHook(REQUEST, INSTANCE, Hook(HookKind.EXEC, command=("sh", "-c", "bye")), seconds, 0.0)
 
 
 # exec

@@ -89,7 +89,7 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
             final=True,
         ),
         Reason.NOT_RECREATABLE: Cause(
-            "is {article} {kind}: only containers and native sidecars can be recreated",
+            "is an {kind}: only containers and native sidecars can be recreated",
             ("name a container of the pod: kubectl -n {namespace} get pod {pod}",),
             final=True,
         ),

@@ -206,15 +206,15 @@ def _status(reader: Reader, raw: Mapping[str, Any]) -> Status:
     for index, entry in enumerate(reader.items(raw.get("containerRecreateStates"), "status.containerRecreateStates")):
         path = f"status.containerRecreateStates[{index}]"
         raw_state = reader.mapping(entry, path)
-        state = RecreateState(
-            name=reader.text(raw_state.get("name"), f"{path}.name", required=True),
-            phase=reader.choice(raw_state.get("phase"), f"{path}.phase", StatePhase.PENDING),
-            message=reader.text(raw_state.get("message"), f"{path}.message"),
-            is_killed=reader.flag(raw_state.get("isKilled"), f"{path}.isKilled"),
-            reason=_reason(raw_state.get("reason")),
+        states.append(
+            RecreateState(
+                name=reader.text(raw_state.get("name"), f"{path}.name", required=True),
+                phase=reader.choice(raw_state.get("phase"), f"{path}.phase", StatePhase.PENDING),
+                message=reader.text(raw_state.get("message"), f"{path}.message"),
+                is_killed=reader.flag(raw_state.get("isKilled"), f"{path}.isKilled"),
+                reason=_reason(raw_state.get("reason")),
+            )
         )
-        if state.name:
-            states.append(state)
     return Status(
         phase=reader.choice(raw.get("phase"), "status.phase", RequestPhase.EMPTY),
         states=tuple(states),

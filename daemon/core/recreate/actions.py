@@ -39,7 +39,7 @@ class RunHook:
     instance: Instance
     hook: Hook
     seconds: float
-    spent_before: float = 0.0
+    spent_before: float
     """Seconds of the grace period that an earlier life of the daemon has used up."""
 
 
@@ -50,7 +50,7 @@ class StopContainer:
     request: Request
     instance: Instance
     seconds: float
-    spent_before: float = 0.0
+    spent_before: float
     """See RunHook."""
 
 

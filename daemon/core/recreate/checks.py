@@ -86,8 +86,7 @@ def wrong_container(request: Request, container: RequestedContainer, pod: Pod) -
     if known is None:
         return told(Reason.CONTAINER_NOT_FOUND, key=request.pod_key, name=container.name)
     if known.kind not in (ContainerKind.REGULAR, ContainerKind.SIDECAR):
-        article = "an" if known.kind.value[0] in "aei" else "a"
-        return told(Reason.NOT_RECREATABLE, article=article, kind=known.kind)
+        return told(Reason.NOT_RECREATABLE, kind=known.kind)
     return NOTHING
 
 

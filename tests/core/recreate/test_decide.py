@@ -1,6 +1,7 @@
 """The state machine, rule by rule; numbers are the contract's steps."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -26,7 +27,7 @@ from daemon.core.recreate.actions import (
     StopContainer,
     WriteStatus,
 )
-from daemon.core.recreate.checks import retry_delay
+from daemon.core.recreate.checks import retry_delay, told_seconds
 from daemon.core.recreate.decide import IllegalMoveError, check_move, decide
 from daemon.core.recreate.observation import (
     Ending,
@@ -92,7 +93,9 @@ class TestPlainRequest:
         decision = one(request(), instance("old"))
         assert only(decision, StopContainer).seconds == 30
         assert written(decision) == recreating(killed())
-        assert reasons(decision) == [EventReason.RECREATING]
+        assert only(decision, EmitEvent) == EmitEvent(
+            request(), EventReason.RECREATING, "Stopping container app to recreate it", "app", warning=False
+        )
 
     def test_nothing_to_say_while_the_stop_is_under_way(self) -> None:
         req = request(status=recreating(killed()))
@@ -848,8 +851,19 @@ class TestBackOff:
         told = self.at(3, restart_count=1, created_at=created)
         message = "kubelet has not started it for 2 s; it was restarted 42 s before, so kubelet's back-off"
         assert written(told).states[0].message == f"{message} (10 s or more) may hold it"
-        long_ago = self.at(3, restart_count=1, created_at=created - int(600e9))
-        assert written(long_ago).states[0].message == "kubelet has not started it for 2 s"
+        for restarts, lived, held in ((1, 600, False), (1, 599, True), (1, 0, True), (1, -1, False), (0, 42, False)):
+            created = int((1767225660.0 - 3 - lived) * 1e9)
+            found = written(self.at(3, restart_count=restarts, created_at=created)).states[0].message
+            assert ("back-off" in found) is held
+        collected = one(self.REQ, endings={"app": Ending(NOW - 3, 1767225657.0)})
+        assert written(collected).states[0].message == "kubelet has not started it for 2 s"
+
+    @pytest.mark.parametrize(
+        ("steps", "seconds"), list(pairwise([0, 2, 10, 30, 60, 120, 300, 600, 1800, 3600, 14_400, 86_400]))
+    )
+    def test_a_wait_is_told_in_few_steps(self, steps: int, seconds: int) -> None:
+        assert told_seconds(seconds - 0.1) == steps
+        assert told_seconds(seconds) == seconds
 
     def test_kubelets_own_words_go_first(self) -> None:
         waiting = PodContainer("app", waiting_reason="ErrImagePull", waiting_message="no such image")
