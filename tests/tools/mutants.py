@@ -7,7 +7,7 @@ with its reason. Nothing here is run by `make test`.
 """
 
 import ast
-import importlib
+import importlib.util
 import os
 import random
 import shutil
@@ -199,8 +199,7 @@ class Worker:
         if mutant:
             tree = ast.parse((ROOT / mutant.path).read_text(encoding="utf-8"))
             _apply(tree, mutant.index, mutant.number)
-            source = ast.unparse(ast.fix_missing_locations(tree))
-            (self._folder / mutant.path).write_text(source, encoding="utf-8")
+            self._write(mutant.path, ast.unparse(ast.fix_missing_locations(tree)))
         self._ends = time.monotonic() + SECONDS
         self._pid = os.fork()
         if not self._pid:
@@ -218,8 +217,14 @@ class Worker:
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)  # what its tests had begun
         if self._mutant:
-            shutil.copyfile(ROOT / self._mutant.path, self._folder / self._mutant.path)
+            self._write(self._mutant.path, (ROOT / self._mutant.path).read_text(encoding="utf-8"))
         return bool(pid) and os.waitstatus_to_exitcode(status) == 0
+
+    def _write(self, path: str, source: str) -> None:
+        """Put a module in place. What was compiled from another could be taken for it, by its time and size."""
+        file = self._folder / path
+        file.write_text(source, encoding="utf-8")
+        Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
 
 def _run(folder: Path, tests: tuple[str, ...]) -> int:
@@ -229,7 +234,6 @@ def _run(folder: Path, tests: tuple[str, ...]) -> int:
     sys.path[:] = [str(folder), *(entry for entry in sys.path if entry not in ("", str(ROOT)))]
     for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "daemon", "cri_stubs")]:
         del sys.modules[name]
-    sys.dont_write_bytecode = True
     with (folder / "said.txt").open("w", encoding="utf-8") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
