@@ -68,6 +68,12 @@ class MemoryNode:
         self.hooks_run: list[str] = []
         self.writes = 0
         self.lists = 0
+        self.looks = 0
+        """How often the runtime was asked for the pod's containers."""
+        self.stream_errors = 0
+        """So many of the next event streams break at once."""
+        self.streamed: list[float] = []
+        """When they did."""
         self.emitted: list[EmitEvent] = []
         self.stop_errors: list[Exception] = []
         self.write_errors: list[Exception] = []
@@ -192,6 +198,7 @@ class MemoryNode:
             raise RuntimeUnavailableError("the runtime is away")
 
     async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+        self.looks += 1
         self._reach()
         await asyncio.sleep(0.002)
         return tuple(known for known in self.known.values() if known.pod_uid == pod_uid)
@@ -224,6 +231,10 @@ class MemoryNode:
     async def events(self) -> AsyncIterator[str]:
         if not self.streams:
             raise NotImplementedError
+        if self.stream_errors:
+            self.stream_errors -= 1
+            self.streamed.append(asyncio.get_running_loop().time())
+            raise RuntimeUnavailableError("no stream")
         while True:
             yield await self._changes.get()
 
