@@ -197,8 +197,10 @@ async def test_the_pods_are_listed_once_per_active_time() -> None:
 async def test_conflicts_are_decided_anew() -> None:
     async with MemoryNode() as node:
         node.write_errors = [ConflictError("modified"), ConflictError("modified")]
-        node.post(request())
-        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        with capture_logs() as logs:
+            node.post(request())
+            assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert [line["log_level"] for line in logs if line["event"] == "request not written"] == ["debug", "debug"]
         assert len(node.stops) == 1
 
 

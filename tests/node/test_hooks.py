@@ -433,6 +433,21 @@ async def test_an_endless_body_is_not_read_to_its_end(serve: Serve) -> None:
     assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
 
 
+async def test_a_body_is_read_up_to_kubelets_limit(serve: Serve) -> None:
+    server = await serve()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"x" * 10 * 1024)
+        await asyncio.Event().wait()
+        return response
+
+    server.answer = answer
+
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
+
+
 async def test_a_body_that_breaks_off_is_no_failure(serve: Serve) -> None:
     server = await serve()
 

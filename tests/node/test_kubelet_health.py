@@ -36,7 +36,7 @@ class Kubelet:
         self.asked.append(request.path)
         if self.status is None:
             await asyncio.Event().wait()
-        return web.Response(status=self.status or 500, text="ok")
+        return web.Response(status=self.status or 500, text="ok", headers={"Location": "/elsewhere"})
 
 
 @pytest.fixture
@@ -92,6 +92,7 @@ async def test_any_answer_counts(kubelet: Kubelet, probe: KubeletProbe, status: 
     kubelet.status = status
     await kubelet.come()
     assert await probe.silent_since() is None
+    assert kubelet.asked == ["/healthz"], "a redirection is an answer, and not followed"
 
 
 async def test_one_that_was_never_there_decides_nothing(probe: KubeletProbe) -> None:

@@ -286,3 +286,10 @@ async def test_namespaces_without_end_are_capped(metrics: NodeMetrics, book: Boo
     found = book.nonzero("crrd_requested_restarts_total")
     assert len(found) == NAMESPACES + 1
     assert found["other",] == 50
+
+
+async def test_a_write_about_a_request_that_was_forgotten_counts_nothing(metrics: NodeMetrics, book: Book) -> None:
+    ended = Status(RequestPhase.COMPLETED, (RecreateState("app", StatePhase.SUCCEEDED),))
+    metrics.written(request(), request(status=ended))
+    assert book.nonzero("crrd_requests_total") == {}
+    assert book.stages() == {}
