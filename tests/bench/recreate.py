@@ -142,9 +142,10 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _memory(pid: int) -> dict[str, float]:
+def memory(pid: int) -> dict[str, float]:
+    """MiB: resident now, at most, and how much of it is anonymous."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "VmHWM")))
+    found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "VmHWM", "RssAnon")))
     return {key: int(value.split()[0]) / 1024 for key, value in found.items()}
 
 
@@ -166,7 +167,7 @@ async def run() -> None:
 
 
 async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
-    fresh = _memory(daemon.pid)["VmRSS"]
+    fresh = memory(daemon.pid)["VmRSS"]
     singles = await start_pods(cluster, "single", 2 * SINGLES)
     raw_one, one = [], []
     for pod in singles[:SINGLES]:
@@ -182,7 +183,7 @@ async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
     before = cpu_seconds(daemon.pid)
     stops, ends, writes = await send_requests(cluster, pods)
     cpu = cpu_seconds(daemon.pid) - before
-    memory = _memory(daemon.pid)
+    found = memory(daemon.pid)
     print(f"recreate: {PODS} pods, one request each")
     _row("one: stopped by hand through the CRI", raw_one)
     _row("one: request created to stopped", one)
@@ -191,7 +192,7 @@ async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
     _row(f"{PODS} at once: request created to Completed", ends)
     print(f"  API writes a request (besides events)        {statistics.mean(writes):.2f}, at most {max(writes)}")
     print(f"  node daemon: CPU {cpu / PODS * 1000:.1f} ms a request; resident {fresh:.1f} MiB fresh, ", end="")
-    print(f"{memory['VmRSS']:.1f} after, {memory['VmHWM']:.1f} at most")
+    print(f"{found['VmRSS']:.1f} after, {found['VmHWM']:.1f} at most")
     await remove_pods(cluster, pods)
 
 

@@ -188,7 +188,7 @@ async def test_the_pods_are_listed_once_per_active_time() -> None:
         node.post(request())
         await node.completed()
         await asyncio.sleep(1)
-        assert node.controller.cache.pods_since is None
+        assert node.controller.cache.known_since("default/web") is None
         node.post(request(uid="r2", resource_version="50"))
         await node.completed("r2")
         assert node.lists == 2

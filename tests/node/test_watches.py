@@ -256,7 +256,7 @@ async def test_it_is_told_why_a_watch_ended(reason: str, ends: Reply) -> None:
     told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     def make(client: KubeClient, node_name: str, notes: Notes) -> PodSource:
-        return PodSource(client, node_name, notes, lambda *what: told.put_nowait(what))
+        return PodSource(client, node_name, notes, on_restart=lambda *what: told.put_nowait(what))
 
     async with story(listing("5"), ends, make=make, stall=0.5):
         assert await told.get() == ("pods", reason)
