@@ -26,8 +26,9 @@ DateObserver = Callable[[str, float, float], None]
 
 _CALLS = 6
 """Calls under way at once, watches apart: a burst of writes waits rather than pay for one more TLS handshake each."""
-_KEEP_ALIVE_SECONDS = 15.0
-"""How long an unused connection is kept: well under the 90 s after which API servers close theirs."""
+_KEEP_ALIVE_SECONDS = 60.0
+"""How long an unused connection is kept, so that a request that comes soon after another needs no TLS handshake before
+its stop: well under the 90 s after which API servers close theirs."""
 _CUT = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
 
 

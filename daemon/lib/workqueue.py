@@ -89,6 +89,7 @@ class WorkQueue:
             while key in self._dirty:
                 del self._dirty[key]
                 await self._handle(key)
+                await asyncio.sleep(0)  # what the handler has started goes before a further look
         finally:
             del self._tasks[key]
 

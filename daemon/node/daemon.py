@@ -177,7 +177,6 @@ class NodeDaemon:
                 await events.flush(EVENT_FLUSH_SECONDS)
         finally:
             await controller.close()
-            await kubelet.close()
             await client.close()
             await runtime.close()
 

@@ -17,6 +17,7 @@ import structlog
 
 import daemon.cri.client
 import daemon.lib.memory
+import daemon.node.kubelet_health
 import daemon.node.watches
 from daemon.core.api.types import LABEL_ACTIVE, PLURAL
 from daemon.cri.client import CriClient
@@ -27,7 +28,7 @@ from daemon.lib.errors import ConfigurationError
 from daemon.lib.health import Check
 from daemon.node.daemon import NodeConfig, NodeDaemon
 from tests.simulation.channel import LIFE, Channel
-from tests.simulation.network import NETWORK, Reply, Sent, Session
+from tests.simulation.network import NETWORK, Reply, Sent, Session, open_connection
 from tests.simulation.schedule import NODE, RUNTIME
 from tests.simulation.store import Object, Passes
 
@@ -196,6 +197,7 @@ def outside() -> Iterator[None]:
             (aiohttp, "TCPConnector", lambda **_: None),
             (daemon.cri.client, "insecure_channel", Channel),
             (daemon.lib.memory, "ctypes", libc),
+            (daemon.node.kubelet_health, "open_connection", open_connection),
             (daemon.node.watches, "SINGLE_WATCHES", 0),
             (gc, "collect", lambda *_: 0),
             (gc, "freeze", lambda: None),
