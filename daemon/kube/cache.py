@@ -223,15 +223,20 @@ class NodeCache(Cache[Pod]):
 
     def forget_pod(self, pod_key: str) -> None:
         """Nothing watches the pod any more: what was known of it ages from now on."""
-        for memory in (self._pods, self._pod_at, self._known_since, self._awaited):
+        for memory in (self._pods, self._pod_at, self._known_since):
             memory.pop(pod_key, None)
         self._gone.discard(pod_key)
+        if event := self._awaited.pop(pod_key, None):
+            event.set()  # who waits is to look at what there is
 
     def forget_pods(self) -> None:
         """The same for all pods."""
-        for memory in (self._pods, self._pod_at, self._known_since, self._awaited):
+        for memory in (self._pods, self._pod_at, self._known_since):
             memory.clear()
         self._gone.clear()
+        for event in self._awaited.values():
+            event.set()
+        self._awaited.clear()
         self._all_known_since = None
 
     def _mark(self) -> None:

@@ -178,11 +178,10 @@ class PodWatches:
         ended = [self._running.pop(key) for key in keys]
         for running in ended:
             running.task.cancel()
-        await asyncio.gather(*(running.task for running in ended), return_exceptions=True)
-        for running in ended:
-            self._learn(running)
+            self._learn(running)  # at once: the wait below may be cut short
         for key in keys if forget else ():
             self._cache.forget_pod(key)
+        await asyncio.gather(*(running.task for running in ended), return_exceptions=True)
 
     def _learn(self, ended: _Running) -> None:
         """Remember of a watch what outlives it."""
