@@ -74,6 +74,10 @@ class Transport:
 
     async def answer(self, call: Call) -> Mapping[str, Any]:
         """Send a call and read its answer, one JSON object. Raises the ports' errors."""
+        return decode(await self.read(call), call.what)
+
+    async def read(self, call: Call) -> bytes:
+        """Send a call and read its answer's bytes. Raises the ports' errors."""
         async with self._calls:
             response = await self.open(call)
             try:
@@ -82,7 +86,7 @@ class Transport:
                 unavailable(call, error)
             finally:
                 response.release()
-        return decode(body, call.what)
+        return body
 
     async def open(self, call: Call) -> aiohttp.ClientResponse:
         """Send a call; when the credentials are refused, once more with new ones."""

@@ -1,6 +1,6 @@
-"""What crrd costs a cluster's API server, by its number of nodes: `python -m tests.bench.scale` prints docs/scale.md's table.
+"""What crrd costs a cluster's API server, by its number of nodes: the table in docs/scale.md.
 
-A model of few figures, each with its origin; nothing is measured here.
+`python -m tests.bench.scale` prints it. A model of few figures, each with its origin; nothing is measured here.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,14 @@ NODES = (100, 1_000, 6_000, 20_000)
 WRITES = {"create": 1, "node": 2, "manager": 1, "delete": 1}
 """Of one request for one container without a hook: `make bench` counts the node's, the tests of the lifecycle the
 manager's; the deletion is that of its time to live."""
-OTHER_CALLS = {"admission": 2, "pod in admission": 1, "pod's list": 1, "pod's watch": 1, "events": 2, "pod in manager": 1}
+OTHER_CALLS = {
+    "admission": 2,
+    "pod in admission": 1,
+    "pod's list": 1,
+    "pod's watch": 1,
+    "events": 2,
+    "pod in manager": 1,
+}
 """Calls about the same request that no node's watch is told of. Admission is two calls of the API server's own."""
 ETCD_WRITES = sum(WRITES.values()) + OTHER_CALLS["events"]
 CALL_SECONDS = 0.002
@@ -42,9 +49,10 @@ class Cost:
     @property
     def row(self) -> str:
         """A row of the table."""
+        heard, idle = self.nodes * HEARD_SECONDS, self.nodes * BOOKMARK_BYTES / 60 / 1024
         return (
             f"| {self.nodes:,} | {self.write * 1000:.1f} ms | {self.request * 1000:.0f} ms | {1 / self.request:.1f} | "
-            f"{self.nodes * HEARD_SECONDS * 1000:.1f} ms | {ETCD_WRITES} | {self.nodes * BOOKMARK_BYTES / 60 / 1024:.1f} KiB/s |"
+            f"{heard * 1000:.1f} ms | {ETCD_WRITES} | {idle:.1f} KiB/s |"
         )
 
 

@@ -8,5 +8,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 
 
 def test_the_table_is_the_models() -> None:
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ") and " ms | " in line]
+    rows = [
+        line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ") and " ms | " in line
+    ]
     assert rows == [Cost(nodes).row for nodes in NODES]
