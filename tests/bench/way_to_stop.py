@@ -172,6 +172,13 @@ class Api:
             self.completed.set()
         return new
 
+    def delete(self, name: str) -> None:
+        """Somebody deletes a request."""
+        self.version += 1
+        gone = self.requests.pop(name)
+        gone["metadata"]["resourceVersion"] = str(self.version)
+        self.tell("containerrecreaterequests", "DELETED", gone)
+
     def post(self, number: int, pod_name: str) -> str:
         """A new request as admission makes it."""
         self.version += 1
@@ -300,7 +307,7 @@ async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespac
         idle += await _once(api, runtime, number, [names[-1]])
     _row(f"idle for {args.idle:g} s before", idle)
     runtime.stuck.add(names[0])
-    api.post(0, names[0])
+    stuck = api.post(0, names[0])
     await asyncio.sleep(2.0)
     before, cpu, busy = Counter(api.calls), cpu_seconds(pid), []
     for number in range(args.busy):
@@ -316,6 +323,7 @@ async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespac
     used = (cpu_seconds(pid) - cpu) / len(burst) * 1000
     calls = {what: round(count / len(burst), 2) for what, count in (api.calls - before).items()}
     print(f"  CPU of the daemon {used:.1f} ms a request; calls a request {calls}")
+    api.delete(stuck)
     await asyncio.sleep(5)
     after = memory(pid)
     for what, found in (("fresh", fresh), ("after", after)):
