@@ -101,7 +101,8 @@ class Reconciler:
         """The API server's own word on the pod; the cache learns of one that it should have."""
         namespace, _, name = pod_key.partition("/")
         found = await self._edges.pods.find(namespace, name)
-        if found is not None and found.node_name == self._node_name:
+        watched = self._cache.known_since(pod_key) is not None  # else nobody would keep it up to date
+        if found is not None and found.node_name == self._node_name and watched:
             self._cache.pod_changed(found)
         return found
 

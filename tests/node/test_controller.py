@@ -417,6 +417,19 @@ async def test_a_pod_that_the_api_server_has_lost_ends_the_request() -> None:
         assert (await node.completed()).reason is Reason.POD_GONE
 
 
+async def test_an_answer_that_comes_after_its_request_has_gone_is_not_kept() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_seconds = 3600.0
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        node.controller.cache.pods_listed([], "3")
+        while not node.asked:
+            await asyncio.sleep(0.001)
+        node.delete("r1")
+        await asyncio.sleep(1)
+        assert node.controller.cache.pod("default/web") is None
+
+
 async def test_leaving_the_selection_and_coming_back() -> None:
     async with MemoryNode() as node:
         node.post(request(uid="r0", created="2025-01-01T00:00:00Z", strategy=Strategy(min_started_seconds=60)))
