@@ -138,6 +138,10 @@ class Observer(Protocol):
         """A whole list, as of this resourceVersion: what is not in it is gone."""
         ...
 
+    def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
+        """What this node has under a pod's `namespace/name`, None for nothing."""
+        ...
+
     def pod_changed(self, pod: Pod) -> None:
         """A pod of this node was added or modified."""
         ...

@@ -49,10 +49,10 @@ class Cache(Generic[P]):
     def request_changed(self, request: Request) -> None:
         """A request was added or modified, or written by this process."""
         known = self._requests.get(request.uid)
-        if known is not None and _older(request.resource_version, known.resource_version):
+        if known is not None and older(request.resource_version, known.resource_version):
             return
         left_at = self._gone_at.get(request.uid)
-        if left_at is not None and not _older(left_at, request.resource_version):
+        if left_at is not None and not older(left_at, request.resource_version):
             return
         self._gone_at.pop(request.uid, None)
         self._requests[request.uid] = request
@@ -108,7 +108,7 @@ class Cache(Generic[P]):
 
 
 class NodeCache(Cache[Pod]):
-    """The active requests of a node and, while one is live, its pods.
+    """The active requests of a node and, while they are live, their pods (or all of the node's).
 
     Args:
         on_change: see Cache.
@@ -121,13 +121,17 @@ class NodeCache(Cache[Pod]):
         self._gone: set[str] = set()
         self._pod_at: dict[str, float] = {}
         self._live: set[str] = set()
+        self._known_since: dict[str, float] = {}
+        """Pod -> monotonic time since which it is known whether it is there, and kept up to date."""
+        self._all_known_since: float | None = None
+        """The same for every pod of the node at once."""
+        self._awaited: dict[str, asyncio.Event] = {}
+        """By pods that somebody waits for to be known."""
         self.first_seen: dict[str, float] = {}
         """Request UID -> monotonic time at which it was first seen; the same for the next one and its mark."""
         self.unready_seen: dict[str, float] = {}
-        self.pods_since: float | None = None
-        """Monotonic time since which the pods are known; None while they are not."""
-        self.pods_known = asyncio.Event()
-        """Set while the pods are known."""
+        self.live_changed = asyncio.Event()
+        """Set when a request begins or ceases to be live; whoever heeds it clears it."""
         self.active = asyncio.Event()
         """Set while at least one request is live."""
         self.idle = asyncio.Event()
@@ -150,11 +154,20 @@ class NodeCache(Cache[Pod]):
         """Monotonic time at which the pod's version came; 0 for a pod that is not known."""
         return self._pod_at.get(pod_key, 0.0)
 
+    def known_since(self, pod_key: str) -> float | None:
+        """Monotonic time since which it is known whether the pod is there, None while it is not."""
+        return self._known_since.get(pod_key, self._all_known_since)
+
+    async def wait_until_known(self, pod_key: str) -> None:
+        """Return when it is known whether the pod is there."""
+        if self.known_since(pod_key) is None:
+            await self._awaited.setdefault(pod_key, asyncio.Event()).wait()
+
     def request_changed(self, request: Request) -> None:
         """See Cache; a request without the active label is none of the node's."""
         if not request.active:
             known = self._requests.get(request.uid)
-            if known is None or not _older(request.resource_version, known.resource_version):
+            if known is None or not older(request.resource_version, known.resource_version):
                 self.request_deleted(request)
             return
         super().request_changed(request)
@@ -192,24 +205,46 @@ class NodeCache(Cache[Pod]):
 
     def pods_listed(self, pods: Iterable[Pod], version: str) -> None:
         """See Cache."""
-        if self.pods_since is None:
-            self.pods_since = self._clock()
+        if self._all_known_since is None:
+            self._all_known_since = self._clock()
         super().pods_listed(pods, version)
-        self.pods_known.set()
+        for event in self._awaited.values():
+            event.set()
+
+    def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
+        """What the node has under this name, None for nothing."""
+        self._known_since.setdefault(pod_key, self._clock())
+        if pod is not None:
+            self.pod_changed(pod)
+        elif (known := self._pods.get(pod_key)) is not None:
+            self.pod_deleted(known)
+        if event := self._awaited.get(pod_key):
+            event.set()
+
+    def forget_pod(self, pod_key: str) -> None:
+        """Nothing watches the pod any more: what was known of it ages from now on."""
+        for memory in (self._pods, self._pod_at, self._known_since):
+            memory.pop(pod_key, None)
+        self._gone.discard(pod_key)
+        if event := self._awaited.pop(pod_key, None):
+            event.set()  # who waits is to look at what there is
 
     def forget_pods(self) -> None:
-        """Nothing watches the pods any more: what was known of them ages from now on."""
-        self._pods.clear()
-        self._pod_at.clear()
+        """The same for all pods."""
+        for memory in (self._pods, self._pod_at, self._known_since):
+            memory.clear()
         self._gone.clear()
-        self.pods_since = None
-        self.pods_known.clear()
+        for event in self._awaited.values():
+            event.set()
+        self._awaited.clear()
+        self._all_known_since = None
 
     def _mark(self) -> None:
-        """Keep the two events in step with what is live."""
+        """Keep the events in step with what is live."""
         came, went = (self.active, self.idle) if self._live else (self.idle, self.active)
         came.set()
         went.clear()
+        self.live_changed.set()
 
 
 class ManagerCache(Cache[PodMeta]):
@@ -249,7 +284,7 @@ class ManagerCache(Cache[PodMeta]):
             self._on_change(pod.key)
 
 
-def _older(version: str, than: str) -> bool:
+def older(version: str, than: str) -> bool:
     """Whether a resourceVersion is behind another.
 
     Those of one resource are comparable as integers (KEP-5504); where they are not integers, everything that comes

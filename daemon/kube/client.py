@@ -20,10 +20,10 @@ import aiohttp
 from daemon.kube.config import AccessSource
 from daemon.kube.errors import MalformedAnswerError, decode, from_status
 from daemon.kube.resources import PODS, Listing, Page, Resource, WatchEvent
-from daemon.kube.stream import lines
+from daemon.kube.stream import lines, listed
 from daemon.kube.transport import Call, CallObserver, DateObserver, Transport, unavailable
 from daemon.lib.errors import ExpiredError
-from daemon.lib.jsonfields import items, mapping, text
+from daemon.lib.jsonfields import mapping, text
 
 T = TypeVar("T")
 PAGE = 500
@@ -100,9 +100,8 @@ class KubeClient:
             params["resourceVersion"] = resource_version
         while True:
             call = self._call("list", resource, resource.path(namespace), seconds=self._deadlines.page, params=params)
-            answer = await self._transport.answer(call)
-            meta = mapping(answer.get("metadata"))
-            yield Page(tuple(map(mapping, items(answer.get("items")))), text(meta.get("resourceVersion")))
+            meta, objects = listed(await self._transport.read(call), call.what)
+            yield Page(objects, text(meta.get("resourceVersion")))
             token = text(meta.get("continue"))
             if not token:
                 return

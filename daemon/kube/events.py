@@ -2,7 +2,8 @@
 
 `emit` only queues. One worker writes, one event after the other with a pause between, so that a burst of stops has the
 connection and the processor to itself; what cannot be written is dropped. Which events there are is `decide`'s
-concern.
+concern. Each costs the API server a write, so a recreate that goes well has two: its begin on the request, its end on
+the pod. All others are written on both.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 
 import structlog
 
+from daemon.core.api.reasons import EventReason
 from daemon.core.api.types import API_VERSION, KIND
 from daemon.core.recreate.actions import EmitEvent
 from daemon.kube.client import KubeClient
@@ -154,11 +156,11 @@ class KubeEventSink:
 
 
 def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:
-    """References to the objects that the event is about, as far as the request names them."""
+    """References to the objects that are told, as far as the request names them."""
     request = event.request
     if not request.namespace:
         return
-    if request.name:
+    if request.name and event.reason is not EventReason.RECREATED:
         yield {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -167,7 +169,7 @@ def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:
             "uid": request.uid,
             "resourceVersion": request.resource_version,
         }
-    if request.pod_name:
+    if request.pod_name and event.reason is not EventReason.RECREATING:
         pod = {"apiVersion": "v1", "kind": "Pod", "namespace": request.namespace, "name": request.pod_name}
         if request.pod_uid:
             pod["uid"] = request.pod_uid

@@ -1,7 +1,8 @@
 """Leader election by a Lease, as client-go does it: of several managers one works, another takes over when it dies.
 
 Times of other machines are never compared with local ones: a lease has expired when it has not changed for its
-duration as measured here. All writes are bound to the version that was read, so that of two candidates one wins.
+duration as measured here. All writes are bound to the version that was read, so that of two candidates one wins. The
+leader's renewals are single writes; who does not lead watches the lease, and asks for it when it seems to be free.
 """
 
 import asyncio
@@ -131,8 +132,41 @@ class LeaderElection:
             self.heartbeat.within(_ATTEMPT_SECONDS, "looking at the lease")
             if await self._attempt():
                 return
+            if await self._follow():
+                continue
             self.heartbeat.within(delay + _LATE_SECONDS, "waiting for the next look at the lease")
             await asyncio.sleep(delay)
+
+    async def _follow(self) -> bool:
+        """Watch somebody else's lease while it is held; whether to look at it at once."""
+        seen = self._seen
+        if seen is None or not seen.holder or _loop_time() >= seen.expires:
+            return False
+        watch = self._client.watch(
+            LEASES, seen.version, namespace=self._namespace, field_selector=f"metadata.name={LEASE_NAME}"
+        )
+        try:
+            async with asyncio.timeout_at(seen.expires) as limit, watch as events:
+                self._followed()
+                async for event in events:
+                    if event.kind == "DELETED":
+                        return True
+                    if event.kind != "BOOKMARK":
+                        self._observe(event.object)
+                        self._followed()
+                    if not self.leader:
+                        return True
+                    limit.reschedule(self._known().expires)
+        except TimeoutError:
+            return True
+        except CrrdError as error:
+            log.debug("lease not watched", lease=LEASE_NAME, error=str(error))
+            return False
+        return True
+
+    def _followed(self) -> None:
+        left = self._known().expires - _loop_time()
+        self.heartbeat.within(max(0.0, left) + _LATE_SECONDS, "watching the lease")
 
     async def _lead(self, work: Callable[[], Awaitable[object]]) -> None:
         """Work, and renew meanwhile; returns when the lease is lost or the work is done. Raises what the work does."""
@@ -173,7 +207,7 @@ class LeaderElection:
             try:
                 held = await self._take()
             except ConflictError:  # somebody else was quicker: one look tells whether the lease is theirs now
-                held = await self._take()
+                held = await self._take(again=True)
         except ConflictError:
             return False
         except CrrdError as error:
@@ -184,9 +218,20 @@ class LeaderElection:
         self._failing = False
         return held
 
-    async def _take(self) -> bool:
-        """Read the lease, and write it unless somebody else holds it. Raises the ports' errors."""
+    async def _take(self, *, again: bool = False) -> bool:
+        """Read the lease, and write it unless somebody else holds it. Raises the ports' errors.
+
+        One's own is written as it was last seen: where somebody else has written it, that is a conflict.
+        """
         began = _loop_time()
+        seen = self._seen
+        if not again and self._renewed is not None and seen is not None and seen.holder == self._identity:
+            try:
+                self._observe(await self._patch(seen, self._spec(seen.transitions, taken=False)))
+            except GoneError:
+                return await self._take(again=True)
+            self._renewed = began
+            return True
         try:
             self._observe(await self._client.get(LEASES, self._namespace, LEASE_NAME))
         except GoneError:

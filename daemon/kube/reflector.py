@@ -45,11 +45,15 @@ class Selection(Generic[T]):
 
     resource: Resource
     parse: Callable[[Mapping[str, Any]], T]
+    namespace: str = ""
+    """"" for all of them."""
     label_selector: str = ""
     field_selector: str = ""
     list_version: str = ""
     """resourceVersion of the first list: "" for the newest, "0" for whatever the server has at hand. With "0", later
     lists are not older than what was seen before."""
+    pause: float = 0.0
+    """Seconds between a list and the watch that goes on from it: what follows from the list has the processor first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,15 @@ class Reflector(Generic[T]):
         """What it watches, as in URLs."""
         return self._selection.resource.plural
 
+    @property
+    def list_version(self) -> str:
+        """What the next list must not be older than: "" is answered with the newest."""
+        return self._list_version
+
+    @list_version.setter
+    def list_version(self, version: str) -> None:
+        self._list_version = version
+
     async def run(self) -> NoReturn:
         """List, watch, reconnect, until cancelled.
 
@@ -162,6 +175,9 @@ class Reflector(Generic[T]):
         """One connection, with a list before it where there is no version to go on from."""
         if not self._version:
             await self._list()
+            if self._selection.pause:
+                self.heartbeat.within(self._selection.pause + _LATE_SECONDS, "waiting before it watches")
+                await asyncio.sleep(self._selection.pause)
         await self._watch()
 
     async def _list(self) -> None:
@@ -175,6 +191,7 @@ class Reflector(Generic[T]):
         listing = await self._client.list_all(
             selection.resource,
             parse,
+            namespace=selection.namespace,
             label_selector=selection.label_selector,
             field_selector=selection.field_selector,
             resource_version=self._list_version,
@@ -190,6 +207,7 @@ class Reflector(Generic[T]):
         async with self._client.watch(
             selection.resource,
             self._version,
+            namespace=selection.namespace,
             label_selector=selection.label_selector,
             field_selector=selection.field_selector,
         ) as events:

@@ -1,6 +1,6 @@
 """Kinds of objects as they stand in URLs, and what lists and watches of them give."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -36,7 +36,8 @@ NODES = Resource("nodes")
 class Page:
     """A part of a list."""
 
-    items: tuple[Mapping[str, Any], ...]
+    items: Iterable[Mapping[str, Any]]
+    """To be gone through once: each is decoded when it is reached (or MalformedAnswerError raised)."""
     resource_version: str
 
 

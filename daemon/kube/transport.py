@@ -26,8 +26,9 @@ DateObserver = Callable[[str, float, float], None]
 
 _CALLS = 6
 """Calls under way at once, watches apart: a burst of writes waits rather than pay for one more TLS handshake each."""
-_KEEP_ALIVE_SECONDS = 15.0
-"""How long an unused connection is kept: well under the 90 s after which API servers close theirs."""
+_KEEP_ALIVE_SECONDS = 60.0
+"""How long an unused connection is kept, so that a request that comes soon after another needs no TLS handshake before
+its stop: well under the 90 s after which API servers close theirs."""
 _CUT = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
 
 
@@ -73,6 +74,10 @@ class Transport:
 
     async def answer(self, call: Call) -> Mapping[str, Any]:
         """Send a call and read its answer, one JSON object. Raises the ports' errors."""
+        return decode(await self.read(call), call.what)
+
+    async def read(self, call: Call) -> bytes:
+        """Send a call and read its answer's bytes. Raises the ports' errors."""
         async with self._calls:
             response = await self.open(call)
             try:
@@ -81,7 +86,7 @@ class Transport:
                 unavailable(call, error)
             finally:
                 response.release()
-        return decode(body, call.what)
+        return body
 
     async def open(self, call: Call) -> aiohttp.ClientResponse:
         """Send a call; when the credentials are refused, once more with new ones."""

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from daemon.lib.errors import ConfigurationError
-from daemon.lib.heartbeat import Heartbeat
+from daemon.lib.heartbeat import Sign
 
 Check = Callable[[], str | Awaitable[str]]
 """Returns "" when all is well, else what is wrong, in one line; one that has to ask somebody is awaited."""
@@ -30,7 +30,7 @@ def task_check(task: "asyncio.Task[object]") -> Callable[[], str]:
     return check
 
 
-def loop_check(task: "asyncio.Task[Any]", *heartbeats: Heartbeat) -> Callable[[], str]:
+def loop_check(task: "asyncio.Task[Any]", *heartbeats: Sign) -> Callable[[], str]:
     """A check that a loop's task still runs, and that none of its heartbeats is late."""
     ended = task_check(task)
     return lambda: ended() or next(filter(None, (heartbeat.check() for heartbeat in heartbeats)), "")

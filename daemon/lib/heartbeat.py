@@ -5,9 +5,18 @@ loop that hangs is the reader's concern (`lib.health`, and kubelet's liveness pr
 """
 
 import asyncio
+from typing import Protocol
 
 PATIENCE_SECONDS = 15.0
 """For how long what a loop waits for may have come before the loop counts as hanging."""
+
+
+class Sign(Protocol):
+    """One sign of life, or several behind one."""
+
+    def check(self) -> str:
+        """What is late, "" for nothing."""
+        ...
 
 
 class Heartbeat:

@@ -8,7 +8,7 @@ from typing import Any
 
 from daemon.lib.errors import ConfigurationError
 from daemon.lib.health import Health, loop_check
-from daemon.lib.heartbeat import Heartbeat
+from daemon.lib.heartbeat import Sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Loop:
 
     name: str
     run: Callable[[], Awaitable[Any]]
-    heartbeats: tuple[Heartbeat, ...]
+    heartbeats: tuple[Sign, ...]
 
 
 class Supervised:

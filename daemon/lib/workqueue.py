@@ -32,6 +32,7 @@ class WorkQueue:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
         self._began: dict[str, float] = {}
+        self._closed = False
 
     @property
     def depth(self) -> int:
@@ -49,7 +50,9 @@ class WorkQueue:
         return min(self._began.values(), default=None)
 
     def poke(self, key: str) -> None:
-        """Handle the key as soon as possible."""
+        """Handle the key as soon as possible; not after `close`, when what is cancelled may still poke."""
+        if self._closed:
+            return
         loop = asyncio.get_running_loop()
         self._dirty.setdefault(key, loop.time())
         if key not in self._tasks:
@@ -69,7 +72,8 @@ class WorkQueue:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel every timer and handler."""
+        """Cancel every timer and handler, for good."""
+        self._closed = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -89,6 +93,7 @@ class WorkQueue:
             while key in self._dirty:
                 del self._dirty[key]
                 await self._handle(key)
+                await asyncio.sleep(0)  # what the handler has started goes before a further look
         finally:
             del self._tasks[key]
 

@@ -50,7 +50,7 @@ class NodeController:
         self.reconciler = Reconciler(node_name, edges, self.cache, self.executor, self._await_runtime)
 
     async def watch_pods(self, watch: Callable[[], Awaitable[None]]) -> None:
-        """Run `watch` (list and watch of the node's pods) while at least one request is live."""
+        """Run `watch` (see `PodWatches`) while at least one request is live."""
         while True:
             self.pods_heartbeat.until(self.cache.active, "waiting for a request")
             await self.cache.active.wait()

@@ -30,7 +30,7 @@ from daemon.node.edges import Edges
 from daemon.node.hooks import HookRunner
 from daemon.node.kubelet_health import KubeletProbe
 from daemon.node.metrics import NodeMetrics, NodeState, WatchState
-from daemon.node.watches import KubePodFinder, PodSource, RequestSource
+from daemon.node.watches import KubePodFinder, PodWatches, RequestSource
 
 if TYPE_CHECKING:
     from daemon.forecast.node import NodeForecast
@@ -140,7 +140,7 @@ class NodeDaemon:
         controller = NodeController(config.node_name, edges, asyncio.get_running_loop().time)
         cache = controller.cache
         requests = RequestSource(client, config.node_name, cache, self._metrics.watch_restarted)
-        pods = PodSource(client, config.node_name, cache, self._metrics.watch_restarted)
+        pods = PodWatches(client, config.node_name, cache, self._metrics.watch_restarted)
         self._show(controller, requests, pods)
         self._check(runtime, controller, requests, pods)
         memory = Heartbeat()
@@ -153,7 +153,7 @@ class NodeDaemon:
 
         loops = [
             Loop("requests", requests.run, (requests.heartbeat,)),
-            Loop("pods", lambda: controller.watch_pods(pods.run), (controller.pods_heartbeat, pods.heartbeat)),
+            Loop("pods", lambda: controller.watch_pods(pods.run), (controller.pods_heartbeat, pods)),
             Loop("runtime", watch_runtime, (controller.runtime_heartbeat, controller.poll_heartbeat)),
             Loop("events", events.run, (events.heartbeat,)),
             Loop("memory", lambda: _tidy(cache, memory), (memory,)),
@@ -177,11 +177,10 @@ class NodeDaemon:
                 await events.flush(EVENT_FLUSH_SECONDS)
         finally:
             await controller.close()
-            await kubelet.close()
             await client.close()
             await runtime.close()
 
-    def _show(self, controller: NodeController, *watches: Reflector[Any]) -> None:
+    def _show(self, controller: NodeController, *watches: Reflector[Any] | PodWatches) -> None:
         """Let the metrics tell where the daemon stands."""
         cache, queue = controller.cache, controller.queue
         self._metrics.show(
@@ -210,7 +209,7 @@ class NodeDaemon:
         return self._forecast
 
     def _check(
-        self, runtime: NodeRuntime, controller: NodeController, requests: RequestSource, pods: PodSource
+        self, runtime: NodeRuntime, controller: NodeController, requests: RequestSource, pods: PodWatches
     ) -> None:
         """Register the checks beyond those of the loops: alive is who goes on, ready is who reaches what it needs."""
 

@@ -6,7 +6,8 @@ is forgotten with the request; but a hook of a request that was deleted counts u
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -225,19 +226,14 @@ class Executor:
         count = (work.stop.count if work.stop else 0) + 1
         began, error = loop.time(), "it was cut off"
         try:
-            async with self._slots:
+            async with self._slot():
                 began = loop.time()
                 sent = began if work.stop_sent is None else work.stop_sent
                 self._note(action, until=began + action.seconds, stop_sent=sent)
                 self._edges.recorder.stop_sent(action.request, action.instance.name)
                 log.info("stopping container", timeout=round(action.seconds, 1), **who)
-                stop = asyncio.ensure_future(self._edges.runtime.stop(action.instance, action.seconds))
-                try:
-                    await asyncio.wait({stop}, timeout=SLOT_SECONDS)
-                except asyncio.CancelledError:
-                    stop.cancel()
-                    raise
-            await stop
+                # Awaited here and now: a task of its own would be sent after all that is ready by then, even writes.
+                await self._edges.runtime.stop(action.instance, action.seconds)
             error = ""
         except Exception as failure:  # noqa: BLE001 - whatever broke becomes the attempt's error
             error = _reason(failure, "stop")
@@ -250,6 +246,24 @@ class Executor:
         else:
             log.info("container stopped", seconds=round(seconds, 3), **who)
         self._poke(action.request.pod_key)
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """Hold one of the slots, for SLOT_SECONDS at most."""
+        await self._slots.acquire()
+        held = [True]
+
+        def give_back() -> None:
+            if held:
+                held.clear()
+                self._slots.release()
+
+        timer = asyncio.get_running_loop().call_later(SLOT_SECONDS, give_back)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            give_back()
 
     # What is written.
 

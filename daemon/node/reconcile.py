@@ -101,7 +101,8 @@ class Reconciler:
         """The API server's own word on the pod; the cache learns of one that it should have."""
         namespace, _, name = pod_key.partition("/")
         found = await self._edges.pods.find(namespace, name)
-        if found is not None and found.node_name == self._node_name:
+        watched = self._cache.known_since(pod_key) is not None  # else nobody would keep it up to date
+        if found is not None and found.node_name == self._node_name and watched:
             self._cache.pod_changed(found)
         return found
 
@@ -171,7 +172,7 @@ class Reconciler:
             unready_seen=self._cache.unready_seen,
             utc=_utc(),
             wall=time.time(),
-            pods_since=self._cache.pods_since,
+            known_since=self._cache.known_since(pod_key),
             kubelet_silent_since=await silent,
             prunes_is_killed=self._executor.prunes_is_killed,
             draining=self.draining,
@@ -183,10 +184,10 @@ class Reconciler:
         pod = self._cache.pod(pod_key)
         uid = pod.runtime_uid if pod else next((request.pod_uid for request in live if request.pod_uid), "")
         asked = loop.time()
-        if pod is not None or self._cache.pods_known.is_set():
+        if pod is not None or self._cache.known_since(pod_key) is not None:
             return asked, await self._list(uid)
-        # The first request after a quiet time: the pods are being listed. Ask the runtime meanwhile.
-        instances, _ = await asyncio.gather(self._list(uid), self._pods_known())
+        # The pod is being asked for. Ask the runtime meanwhile.
+        instances, _ = await asyncio.gather(self._list(uid), self._pod_known(pod_key))
         pod = self._cache.pod(pod_key)
         if pod is not None and pod.runtime_uid != uid:
             asked = loop.time()
@@ -196,11 +197,11 @@ class Reconciler:
     async def _list(self, pod_uid: str) -> tuple[Instance, ...]:
         return await self._edges.runtime.instances(pod_uid) if pod_uid else ()
 
-    async def _pods_known(self) -> None:
-        """Wait for the list of the node's pods, but not for long: a wait is worth telling."""
+    async def _pod_known(self, pod_key: str) -> None:
+        """Wait for what the API server says of the pod, but not for long: a wait is worth telling."""
         try:
             async with asyncio.timeout(QUIET):
-                await self._cache.pods_known.wait()
+                await self._cache.wait_until_known(pod_key)
         except TimeoutError:
             return
 

@@ -1,4 +1,4 @@
-"""How fast, how many writes, how much memory: 30 pods on a real containerd, one request each, all at once; then one.
+"""How fast, how many writes, how much memory, on a real containerd: one request, 30 at once; and on a full node.
 
 Beside it, the same containers stopped by hand through the CRI: the least that it can take. Everything runs in
 processes of its own (API server, kubelet, node daemon, containerd); with the variables of the end-to-end tests
@@ -37,6 +37,10 @@ from tests.support.images import BUSYBOX_IMAGE
 
 PODS = 30
 SINGLES = 5
+FULL = 110
+"""Pods of a full node: kubelet's default (--max-pods)."""
+FULL_KIB = 10
+STARTED_AT_ONCE = 20
 SCRIPT = "trap 'exit 0' TERM; while :; do sleep 1 & wait; done"
 
 
@@ -80,10 +84,17 @@ async def bench_cluster(folder: Path) -> AsyncIterator[Cluster]:
         await asyncio.to_thread(containerd.destroy)
 
 
-async def start_pods(cluster: Cluster, prefix: str, count: int) -> list[Json]:
+async def start_pods(cluster: Cluster, prefix: str, count: int, kib: int = 0) -> list[Json]:
+    """Running pods, filled up with variables to about so many KiB each."""
     print(f"  starting {count} pods ({prefix})", flush=True)
     names = [f"{prefix}-{number}" for number in range(count)]
-    return list(await asyncio.gather(*(cluster.run_pod(name, [container("app", SCRIPT)], grace=30) for name in names)))
+    filling = [{"name": f"VARIABLE_{number}", "value": "x" * 100} for number in range(kib * 7)]
+    one = container("app", SCRIPT, **({"env": filling} if filling else {}))
+    pods: list[Json] = []
+    for begin in range(0, count, STARTED_AT_ONCE):
+        some = names[begin : begin + STARTED_AT_ONCE]
+        pods += await asyncio.gather(*(cluster.run_pod(name, [one], grace=30) for name in some))
+    return pods
 
 
 async def remove_pods(cluster: Cluster, pods: Sequence[Json]) -> None:
@@ -142,9 +153,10 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _memory(pid: int) -> dict[str, float]:
+def memory(pid: int) -> dict[str, float]:
+    """MiB: resident now, at most, and how much of it is anonymous."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "VmHWM")))
+    found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "VmHWM", "RssAnon")))
     return {key: int(value.split()[0]) / 1024 for key, value in found.items()}
 
 
@@ -163,10 +175,11 @@ async def run() -> None:
             NodeDaemon(cluster, folder / "node.log", "--log-level", "info") as daemon,
         ):
             await _measure(cluster, daemon)
+            await _measure_full(cluster, daemon)
 
 
 async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
-    fresh = _memory(daemon.pid)["VmRSS"]
+    fresh = memory(daemon.pid)["VmRSS"]
     singles = await start_pods(cluster, "single", 2 * SINGLES)
     raw_one, one = [], []
     for pod in singles[:SINGLES]:
@@ -182,7 +195,7 @@ async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
     before = cpu_seconds(daemon.pid)
     stops, ends, writes = await send_requests(cluster, pods)
     cpu = cpu_seconds(daemon.pid) - before
-    memory = _memory(daemon.pid)
+    found = memory(daemon.pid)
     print(f"recreate: {PODS} pods, one request each")
     _row("one: stopped by hand through the CRI", raw_one)
     _row("one: request created to stopped", one)
@@ -191,7 +204,30 @@ async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
     _row(f"{PODS} at once: request created to Completed", ends)
     print(f"  API writes a request (besides events)        {statistics.mean(writes):.2f}, at most {max(writes)}")
     print(f"  node daemon: CPU {cpu / PODS * 1000:.1f} ms a request; resident {fresh:.1f} MiB fresh, ", end="")
-    print(f"{memory['VmRSS']:.1f} after, {memory['VmHWM']:.1f} at most")
+    print(f"{found['VmRSS']:.1f} after, {found['VmHWM']:.1f} at most")
+    await remove_pods(cluster, pods)
+
+
+async def _measure_full(cluster: Cluster, daemon: NodeDaemon) -> None:
+    pods = await start_pods(cluster, "full", FULL, FULL_KIB)
+    raw_one, one = [], []
+    for by_hand, asked in zip(pods[:SINGLES], pods[SINGLES : 2 * SINGLES], strict=True):
+        raw_one += await _raw(cluster, [by_hand])
+        stops, _, _ = await send_requests(cluster, [asked])
+        one += stops
+    half = (FULL - 2 * SINGLES) // 2
+    raw = await _raw(cluster, pods[-half:])
+    before = cpu_seconds(daemon.pid)
+    stops, _, _ = await send_requests(cluster, pods[2 * SINGLES : -half])
+    cpu = cpu_seconds(daemon.pid) - before
+    found = memory(daemon.pid)
+    print(f"recreate: a node with {FULL} pods of {FULL_KIB} KiB")
+    _row("one: stopped by hand through the CRI", raw_one)
+    _row("one: request created to stopped", one)
+    _row(f"{half} at once: stopped by hand through the CRI", raw)
+    _row(f"{half} at once: request created to stopped", stops)
+    print(f"  node daemon: CPU {cpu / half * 1000:.1f} ms a request; resident {found['VmRSS']:.1f} MiB, ", end="")
+    print(f"{found['VmHWM']:.1f} at most")
     await remove_pods(cluster, pods)
 
 

@@ -156,8 +156,7 @@ async def test_pods_wake_only_whoever_has_a_request() -> None:
 async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> None:
     made, _ = cache()
     made.pods_listed([pod()], "12")
-    assert made.pods_since == 7.0
-    assert made.pods_known.is_set()
+    assert made.known_since("default/web") == made.known_since("default/other") == 7.0
     made.pods_listed([], "13")
     assert made.pod_gone("default/web")
     assert made.pod("default/web") is None
@@ -168,7 +167,7 @@ async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> No
     assert made.pod_gone("default/web")
     made.forget_pods()
     assert not made.pod_gone("default/web")
-    assert made.pods_since is None
+    assert made.known_since("default/web") is None
 
 
 async def test_two_requests_of_one_pod_leave_one_by_one() -> None:

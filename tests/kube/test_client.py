@@ -12,7 +12,7 @@ from daemon.kube.client import Deadlines, KubeClient
 from daemon.kube.config import Access
 from daemon.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError, decode, from_answer
 from daemon.kube.resources import EVENTS, PODS, REQUESTS, WatchEvent
-from daemon.kube.stream import LONGEST_LINE, lines
+from daemon.kube.stream import LONGEST_LINE, lines, listed
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
 from tests.support.scripted_api import (
     FixedAccess,
@@ -368,3 +368,41 @@ async def test_refused_credentials_are_renewed_once(api: ScriptedApi) -> None:
             await client.get(PODS, "a", "b")
     tokens = [request.headers["Authorization"] for request in api.seen]
     assert tokens == ["one", "two", "two", "three", "three"]
+
+
+LISTS = [
+    {"kind": "List", "metadata": {"resourceVersion": "7", "continue": "x"}, "items": []},
+    {
+        "metadata": {"resourceVersion": "7"},
+        "items": [{"a": [1, {"items": []}]}, {}, {"b": "]},{\u00e9\u2028"}],
+        "more": 1,
+    },
+    {"items": [{"a": 1}], "metadata": {"resourceVersion": "7"}},
+    {"metadata": {"annotations": {"items": [1]}, "resourceVersion": "7"}, "items": [{"a": 1}, {"b": 2}]},
+    {"metadata": {"resourceVersion": "7"}, "items": None},
+    {"metadata": {"resourceVersion": "7"}, "items": [3, None, {"a": 1}]},
+    {"kind": "Status"},
+]
+
+
+@pytest.mark.parametrize("shape", LISTS, ids=range(len(LISTS)))
+@pytest.mark.parametrize("form", [{"separators": (",", ":")}, {}, {"indent": 1}], ids=["compact", "usual", "indented"])
+def test_a_list_read_piece_by_piece_is_the_list_as_a_whole(shape: dict[str, Any], form: dict[str, Any]) -> None:
+    meta, objects = listed(json.dumps(shape, **form).encode(), "list x")
+    assert dict(meta) == shape.get("metadata", {})
+    assert list(objects) == [each if isinstance(each, dict) else {} for each in shape.get("items") or ()]
+
+
+def test_a_list_that_breaks_off_anywhere_is_malformed() -> None:
+    raw = json.dumps(LISTS[1], separators=(",", ":"), ensure_ascii=False).encode()
+    for length in range(len(raw)):
+        with pytest.raises(MalformedAnswerError):
+            list(listed(raw[:length], "list x")[1])
+    for odd in (
+        b"[]",
+        b'{"metadata":{},"items":[{}{}]}',
+        b'{"metadata":{},"items":[{}]',
+        b'{"metadata":{},"items":[{}]}x',
+    ):
+        with pytest.raises(MalformedAnswerError):
+            list(listed(odd, "list x")[1])

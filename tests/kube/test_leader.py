@@ -29,7 +29,9 @@ class Candidate:
     def __init__(self, cluster: LifecycleCluster, name: str, timing: LeaseTiming, working: list[str]) -> None:
         self.name = name
         self.wire = Wire(cluster.server.url)
-        self.client = KubeClient(self.wire)
+        self.calls: list[str] = []
+        """Verbs of its calls."""
+        self.client = KubeClient(self.wire, on_call=lambda verb, *_: self.calls.append(verb))
         self.election = LeaderElection(self.client, "default", name, now=cluster.now, timing=timing)
         self.working = working
         self.terms = 0
@@ -267,3 +269,39 @@ async def test_a_lease_without_anything_in_it_is_free(election: Election) -> Non
     await election.cluster.client.create(LEASES, "default", shape)
     election.candidate("a")
     await election.works("a")
+
+
+async def test_who_does_not_lead_watches_and_who_leads_only_writes(election: Election) -> None:
+    first = election.candidate("a")
+    await election.works("a")
+    second = election.candidate("b")
+    await election.cluster.until("it watches", lambda: "watch" in second.calls)
+    before = len(first.calls), len(second.calls)
+    await election.renewals(1)
+    await election.cluster.until("many renewals", lambda: len(first.calls) > before[0] + 20)
+    assert set(first.calls[before[0] :]) == {"patch"}
+    assert second.calls[before[1] :] == []
+
+
+@pytest.mark.parametrize("status", [403, 410, 503])
+async def test_who_cannot_watch_asks_now_and_then(election: Election, status: int) -> None:
+    first = election.candidate("a")
+    await election.works("a")
+    election.cluster.server.fail_next(1000, status, match=lambda call: call.verb == "watch")
+    second = election.candidate("b")
+    await election.cluster.until("it asks", lambda: second.calls.count("get") > 3)
+    await first.stop()
+    await election.works("b")
+
+
+async def test_a_watch_that_is_cut_is_begun_anew(election: Election) -> None:
+    election.candidate("a")
+    await election.works("a")
+    second = election.candidate("b")
+    await election.cluster.until("it watches", lambda: "watch" in second.calls)
+    election.cluster.server.end_watches()
+    await election.cluster.until("it watches again", lambda: second.calls.count("watch") > 1)
+    election.cluster.server.drop_connections()
+    await election.cluster.until("and again", lambda: second.calls.count("watch") > 2)
+    await election.cluster.client.delete(LEASES, "default", "crrd-manager")
+    await election.cluster.until("it is there again", lambda: len(election.working) == 1)

@@ -170,7 +170,7 @@ async def test_what_else_the_server_holds_invalid_is_refused_and_not_gone() -> N
 
 def event(**fields: Any) -> EmitEvent:
     request = parse_request({**REQUEST, "metadata": {**REQUEST["metadata"], "uid": "u-1", "resourceVersion": "7"}})  # type: ignore[dict-item]  # a literal of mixed values
-    return replace(EmitEvent(request, EventReason.RECREATING, "stopping container app", container="app"), **fields)
+    return replace(EmitEvent(request, EventReason.HOOK_FAILED, "hook failed", container="app"), **fields)
 
 
 @asynccontextmanager
@@ -221,8 +221,8 @@ async def test_events_reach_the_request_and_its_pod() -> None:
     assert "fieldPath" not in pod_failed["involvedObject"]
     assert (request["type"], request["reason"], request["message"], request["count"]) == (
         "Normal",
-        "ContainerRecreating",
-        "stopping container app",
+        "FailedPreStopHook",
+        "hook failed",
         1,
     )
     assert (failed["type"], failed["reason"], failed["message"]) == ("Warning", "ContainerRecreateFailed", "x" * 1024)
@@ -232,6 +232,19 @@ async def test_events_reach_the_request_and_its_pod() -> None:
     prefix, _, stamp = request["metadata"]["name"].rpartition(".")
     assert prefix == "r"
     assert int(stamp, 16) > 0
+
+
+async def test_a_recreate_that_goes_well_has_two_events_in_all() -> None:
+    async with scripted_sink() as (api, sink):
+        api.then(*[reply({}, 201)] * 2)
+        sink.emit(event(reason=EventReason.RECREATING))
+        sink.emit(event(reason=EventReason.RECREATED))
+        assert await sink.flush(30)
+        bodies = [json.loads(body) for body in api.bodies]
+        assert [(body["reason"], body["involvedObject"]["kind"]) for body in bodies] == [
+            ("ContainerRecreating", "ContainerRecreateRequest"),
+            ("ContainerRecreated", "Pod"),
+        ]
 
 
 async def test_events_say_only_what_the_request_says() -> None:

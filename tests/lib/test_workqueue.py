@@ -102,6 +102,7 @@ async def test_close_ends_handlers_and_timers() -> None:
     queue.poke_at("b", asyncio.get_running_loop().time() + 1)
     await asyncio.sleep(0.1)
     await queue.close()
+    queue.poke("a")
     await asyncio.sleep(10)
     assert rounds == 1
     assert queue.depth == 0

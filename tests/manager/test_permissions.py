@@ -12,9 +12,9 @@ import yaml
 from daemon.core.api import types as model
 from daemon.kube.resources import REQUESTS, Resource
 from daemon.localnode.api.admission import User
-from daemon.localnode.daemons import manager_daemon, running_manager
+from daemon.localnode.daemons import running_manager
 from tests.support.cluster import container, on_local_node
-from tests.support.daemons import NodeDaemon
+from tests.support.daemons import NodeDaemon, second_manager
 from tests.support.faulty_api import Call, FaultyApiServer
 from tests.support.faulty_node import FaultyNode
 
@@ -65,6 +65,10 @@ async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> N
             running_manager(local, manager_config),
             NodeDaemon(cluster, tmp_path / "node.log", kubeconfig=node_config),
         ):
+            async with second_manager(local, manager_config):  # one that does not lead watches the lease
+                async with asyncio.timeout(20):
+                    while not any((call.verb, call.resource) == ("watch", "leases") for call in calls):
+                        await asyncio.sleep(0.05)
             gates = [{"conditionType": model.READINESS_GATE}]
             await cluster.create_pod("web", [container("app")], readinessGates=gates)
             await cluster.wait_pod("web", lambda pod: bool(pod["status"].get("containerStatuses")), "has statuses")
@@ -99,7 +103,7 @@ async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> N
                     await asyncio.sleep(0.05)
         # A Secret that lost its content is written anew: what a renewal does after some months.
         await cluster.client.merge_patch(SECRETS, "crrd-system", "crrd-manager-tls", {"data": None})
-        async with manager_daemon(local, tmp_path / "again.log", manager_config, "--identity", "again"):
+        async with second_manager(local, manager_config):
             pass
     for user in ("crrd-node", "crrd-manager"):
         allowed, used = granted(user), asked(calls, user)

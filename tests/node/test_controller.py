@@ -188,7 +188,7 @@ async def test_the_pods_are_listed_once_per_active_time() -> None:
         node.post(request())
         await node.completed()
         await asyncio.sleep(1)
-        assert node.controller.cache.pods_since is None
+        assert node.controller.cache.known_since("default/web") is None
         node.post(request(uid="r2", resource_version="50"))
         await node.completed("r2")
         assert node.lists == 2
@@ -417,6 +417,19 @@ async def test_a_pod_that_the_api_server_has_lost_ends_the_request() -> None:
         assert not node.requests["r1"].completed
         node.api_away = False
         assert (await node.completed()).reason is Reason.POD_GONE
+
+
+async def test_an_answer_that_comes_after_its_request_has_gone_is_not_kept() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_seconds = 3600.0
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        node.controller.cache.pods_listed([], "3")
+        while not node.asked:
+            await asyncio.sleep(0.001)
+        node.delete("r1")
+        await asyncio.sleep(1)
+        assert node.controller.cache.pod("default/web") is None
 
 
 async def test_leaving_the_selection_and_coming_back() -> None:

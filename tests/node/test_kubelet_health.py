@@ -47,12 +47,10 @@ async def kubelet(unused_tcp_port: int) -> AsyncIterator[Kubelet]:
 
 
 @pytest.fixture
-async def probe(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeletProbe]:
+def probe(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> KubeletProbe:
     """One that asks each time."""
     monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", -1.0)
-    made = KubeletProbe(kubelet.port)
-    yield made
-    await made.close()
+    return KubeletProbe(kubelet.port)
 
 
 Hang = Callable[[], Awaitable[None]]
@@ -147,11 +145,9 @@ async def test_a_restart_between_two_questions_is_not_noticed(kubelet: Kubelet, 
     assert await probe.silent_since() is None
 
 
-async def test_port_0_is_never_asked() -> None:
-    probe = KubeletProbe(0)
-    assert await probe.silent_since() is None
-    assert probe._session is None
-    await probe.close()
+async def test_port_0_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(kubelet_health, "open_connection")
+    assert await KubeletProbe(0).silent_since() is None
 
 
 async def test_a_burst_asks_once(

@@ -3,15 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from daemon.core.api.types import Request
+from daemon.core.api.v1alpha1 import parse_request
+from daemon.kube.cache import NodeCache
 from daemon.kube.client import Deadlines, KubeClient
 from daemon.lib.errors import ConfigurationError
+from daemon.node import watches
 from daemon.node.metrics import WATCH_REASONS
-from daemon.node.watches import PodSource, RequestSource
+from daemon.node.watches import PodSource, PodWatches, RequestSource
 from tests.support.observers import Notes
 from tests.support.scripted_api import (
     FixedAccess,
@@ -256,7 +261,7 @@ async def test_it_is_told_why_a_watch_ended(reason: str, ends: Reply) -> None:
     told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     def make(client: KubeClient, node_name: str, notes: Notes) -> PodSource:
-        return PodSource(client, node_name, notes, lambda *what: told.put_nowait(what))
+        return PodSource(client, node_name, notes, on_restart=lambda *what: told.put_nowait(what))
 
     async with story(listing("5"), ends, make=make, stall=0.5):
         assert await told.get() == ("pods", reason)
@@ -358,3 +363,128 @@ async def test_a_connection_that_lived_long_is_followed_up_at_once(monkeypatch: 
         assert await source._connect_once() == 0
         assert 0.25 <= await source._connect_once() < 0.5  # the first failure in a row, whatever was before
         assert api.calls()[-2:] == ["watch 6", "watch 7"]
+
+
+def live(pod: str, version: str) -> Request:
+    """A request for a pod."""
+    labels = {"crr.apps.kruise.io/active": "true"}
+    meta = {"namespace": "n", "name": f"for-{pod}", "uid": f"r-{pod}", "resourceVersion": version, "labels": labels}
+    return parse_request({"metadata": meta, "spec": {"podName": pod, "containers": [{"name": "app"}]}})
+
+
+@dataclass
+class Watched:
+    """PodWatches that run against a scripted API server."""
+
+    api: ScriptedApi
+    cache: NodeCache
+    watches: PodWatches
+    task: asyncio.Task[None]
+
+    async def asked(self, *calls: tuple[str, str]) -> None:
+        """Wait until exactly these pods (by field selector) were asked for, and watched or listed."""
+        while len(self.api.seen) < len(calls):
+            await asyncio.sleep(0.001)
+        found = [(call.path, call.query["fieldSelector"]) for call in self.api.seen]
+        assert found == list(calls)
+
+
+@asynccontextmanager
+async def watching(*script: Reply) -> AsyncIterator[Watched]:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        api.then(*script)
+        cache = NodeCache(lambda _: None, asyncio.get_running_loop().time)
+        made = PodWatches(client, "node-1", cache)
+
+        async def run() -> None:
+            await made.run()
+
+        task = asyncio.create_task(run())
+        try:
+            yield Watched(api, cache, made, task)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def one(name: str) -> tuple[str, str]:
+    return ("/api/v1/namespaces/n/pods", f"metadata.name={name},spec.nodeName=node-1")
+
+
+ALL = ("/api/v1/pods", "spec.nodeName=node-1")
+
+
+async def test_only_the_pod_of_a_request_is_watched_and_only_while_it_is_live() -> None:
+    async with watching(listing("5", obj("a", "3"))) as here:
+        assert here.cache.known_since("n/a") is None
+        here.cache.request_changed(live("a", "1"))
+        await here.cache.wait_until_known("n/a")
+        await here.asked(one("a"), one("a"))
+        known = here.cache.pod("n/a")
+        assert known is not None
+        assert here.cache.known_since("n/b") is None
+        await here.api.silent.wait()
+        here.cache.request_deleted(live("a", "2"))
+        while here.cache.known_since("n/a") is not None:
+            await asyncio.sleep(0.001)
+        assert here.cache.pod("n/a") is None
+        assert here.watches.last_list_time is not None
+        assert here.watches.last_activity is not None
+        assert here.watches.check() == here.watches.last_error == ""
+
+
+async def test_a_pod_that_is_not_there_is_known_not_to_be() -> None:
+    async with watching(listing("5"), stream(event("ADDED", obj("a", "6")), end="silent")) as here:
+        here.cache.request_changed(live("a", "1"))
+        await here.cache.wait_until_known("n/a")
+        while here.cache.pod("n/a") is None:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_pod_watched_again_is_not_older_than_what_was_seen() -> None:
+    script = (listing("5", obj("a", "3")), stream(bookmark("9"), end="silent"))
+    async with watching(*script) as here:
+        here.cache.request_changed(live("a", "1"))
+        while not (here.cache.known_since("n/a") and _versions(here) == {"9"}):
+            await asyncio.sleep(0.001)
+        here.cache.request_deleted(live("a", "2"))
+        here.api.then(listing("12"))
+        here.cache.request_changed(live("b", "3"))
+        await here.cache.wait_until_known("n/b")
+        assert lists(here.api) == [{"resourceVersion": "0"}, {"resourceVersion": "9"}]
+
+
+def _versions(here: Watched) -> set[str]:
+    return {running.source.list_version for running in here.watches._running.values()}
+
+
+@pytest.mark.parametrize("lost", [refuse(400), refuse(410)])
+async def test_where_a_version_was_lost_the_newest_is_asked_for(lost: Reply) -> None:
+    script = (listing("5", obj("a", "3")), lost)
+    async with watching(*script) as here:
+        here.cache.request_changed(live("a", "1"))
+        await here.asked(one("a"), one("a"), one("a"))
+        assert _versions(here) == {""}
+        here.cache.request_deleted(live("a", "2"))
+        here.api.then(listing("7"))
+        here.cache.request_changed(live("b", "3"))
+        await here.cache.wait_until_known("n/b")
+        assert lists(here.api)[-1] == NEWEST
+
+
+async def test_many_pods_have_one_watch_until_no_request_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "SINGLE_WATCHES", 1)
+    async with watching(listing("5", obj("a", "3"))) as here:
+        here.cache.request_changed(live("a", "1"))
+        await here.api.silent.wait()
+        here.api.silent.clear()
+        here.api.then(listing("6", obj("a", "3"), obj("b", "4"), obj("c", "4")))
+        here.cache.request_changed(live("b", "2"))
+        await here.cache.wait_until_known("n/b")
+        assert here.cache.pod("n/a")
+        assert here.cache.known_since("n/c") == here.cache.known_since("n/b")
+        here.cache.request_deleted(live("b", "9"))
+        await here.api.silent.wait()
+        await here.asked(one("a"), one("a"), ALL, ALL)
+        assert lists(here.api)[-1] == {"resourceVersion": "5"}
+        assert here.cache.pod("n/c")

@@ -61,6 +61,34 @@ def test_a_quota_lets_critical_pods_into_their_namespace(kind: str, name: str) -
     assert int(quota["spec"]["hard"]["pods"]) > workload["spec"].get("replicas", 100_000)
 
 
+@pytest.mark.parametrize("folder", ["node", "default", "overlays/beside-openkruise"])
+def test_all_calls_of_the_node_daemon_have_seats_of_their_own(folder: str) -> None:
+    flow = one(folder, "FlowSchema", "crrd-node")["spec"]
+    level = one(folder, "PriorityLevelConfiguration", flow["priorityLevelConfiguration"]["name"])["spec"]
+    assert level["type"] == "Limited"
+    assert level["limited"]["limitResponse"]["type"] == "Queue"
+    assert flow["matchingPrecedence"] < 9000  # Kubernetes' own for service accounts
+    (rule,) = flow["rules"]
+    (subject,) = rule["subjects"]
+    account = one(folder, "ServiceAccount", subject["serviceAccount"]["name"])
+    assert subject["serviceAccount"]["namespace"] == account["metadata"]["namespace"]
+    (role,) = (
+        each for each in rendered(folder) if each["kind"] == "ClusterRole" and each["metadata"]["name"] == "crrd-node"
+    )
+    assert _calls(rule["resourceRules"]) == _calls(role["rules"])
+    assert all(each["namespaces"] == ["*"] for each in rule["resourceRules"])
+
+
+def _calls(rules: list[Json]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
 def test_a_replica_that_does_not_get_ready_holds_up_no_drain() -> None:
     budget = one("default", "PodDisruptionBudget", "crrd-manager")["spec"]
     assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"

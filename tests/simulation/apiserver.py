@@ -188,8 +188,11 @@ class ApiServer:
         """The answer reaches the daemon, which knows from now on what it says."""
         if answer is not None and response.status == 200 and not reply.given_up:
             if "items" in answer:
-                kind = self._target(sent)[0]
-                life.listed(kind, answer["items"], selected="labelSelector" in sent.query or kind == "pods")
+                kind, namespace, *_ = self._target(sent)
+                asked_for = None
+                if "labelSelector" in sent.query or kind == "pods":
+                    asked_for = selector("", sent.query.get("fieldSelector", ""), namespace)
+                life.listed(kind, answer["items"], asked_for)
             elif sent.method == "PATCH":
                 life.told("containerrecreaterequests", "MODIFIED", answer)
         reply.answer(response)
@@ -232,12 +235,8 @@ class ApiServer:
                 said = f"Timeout: Too large resource version: {version}, current: {self.behind}"
                 return 504, status(504, "Timeout", said, retry_after=1)
             at = self.behind
-        passes = selector(query.get("labelSelector", ""), query.get("fieldSelector", ""))
-        found = [
-            obj
-            for obj in self.store.at(kind, at)
-            if passes(obj) and (not namespace or obj["metadata"]["namespace"] == namespace)
-        ]
+        passes = selector(query.get("labelSelector", ""), query.get("fieldSelector", ""), namespace)
+        found = [obj for obj in self.store.at(kind, at) if passes(obj)]
         self._world.say("api", f"list {kind} at {at}: {', '.join(shown(obj) for obj in found) or 'none'}")
         return 200, {"kind": "List", "metadata": {"resourceVersion": str(at)}, "items": found}
 
@@ -289,7 +288,7 @@ class ApiServer:
     def _watch(self, life: "Life", sent: Sent, reply: Reply) -> None:
         if life.dead or reply.given_up:
             return
-        kind, *_ = self._target(sent)
+        kind, namespace, *_ = self._target(sent)
         version = int(sent.query.get("resourceVersion") or 0)
         response = Response(200, None)
         if version < self.store.kinds[kind].oldest:
@@ -303,7 +302,8 @@ class ApiServer:
             return
         now = self._world.loop.time()
         mute = any(rule.kind == "half_open" and rule.until > now for rule in self.rules)
-        watch = Watch(selector(sent.query.get("labelSelector", ""), sent.query.get("fieldSelector", "")), None, version)  # type: ignore[arg-type]
+        passes = selector(sent.query.get("labelSelector", ""), sent.query.get("fieldSelector", ""), namespace)
+        watch = Watch(passes, None, version)  # type: ignore[arg-type]
         opened = _Open(watch, response, kind, life, mute)
         waiting: list[tuple[list[bytes], list[tuple[str, Object]]]] = []
 

@@ -17,6 +17,8 @@ import structlog
 
 import daemon.cri.client
 import daemon.lib.memory
+import daemon.node.kubelet_health
+import daemon.node.watches
 from daemon.core.api.types import LABEL_ACTIVE, PLURAL
 from daemon.cri.client import CriClient
 from daemon.cri.runtime import Connection, NodeRuntime
@@ -26,9 +28,9 @@ from daemon.lib.errors import ConfigurationError
 from daemon.lib.health import Check
 from daemon.node.daemon import NodeConfig, NodeDaemon
 from tests.simulation.channel import LIFE, Channel
-from tests.simulation.network import NETWORK, Reply, Sent, Session
+from tests.simulation.network import NETWORK, Reply, Sent, Session, open_connection
 from tests.simulation.schedule import NODE, RUNTIME
-from tests.simulation.store import Object
+from tests.simulation.store import Object, Passes
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -45,6 +47,7 @@ def product(life: "Life") -> Coroutine[Any, Any, None]:
     runtime = NodeRuntime([Connection(CriClient("unix:///run/sim.sock"), RUNTIME, version)])
     client = KubeClient(_Credentials(life.world))
     life.live, life.ready = node._health.live, node._health.ready
+    daemon.node.watches.SINGLE_WATCHES = life.world.setup.single_watches
     return node.serve(runtime, client, life.stop)
 
 
@@ -114,16 +117,16 @@ class Life:
         if was and not self._live(now):
             self._over[key[1]] = self.world.loop.time()
 
-    def listed(self, kind: str, items: list[Object], *, selected: bool) -> None:
-        """A whole list has reached it; what is not in it, and is really no more, has gone."""
+    def listed(self, kind: str, items: list[Object], asked_for: Passes | None) -> None:
+        """A list has reached it; what was asked for, is not in it, and is really no more, has gone."""
         for obj in items:
             self.told(kind, "ADDED", obj)
         here = {obj["metadata"]["uid"] for obj in items}
         real = {obj["metadata"]["uid"] for obj in self.world.store.all(kind) if self._selected(kind, obj)}
         for known, uid in list(self._known):
-            if selected and known == kind and uid not in here and uid not in real:
+            if asked_for and known == kind and uid not in here and uid not in real:
                 known_as = self._known[kind, uid]
-                if known_as is not None:
+                if known_as is not None and (kind == PLURAL or asked_for(known_as)):
                     self.told(kind, "DELETED", known_as)
 
     @staticmethod
@@ -194,6 +197,8 @@ def outside() -> Iterator[None]:
             (aiohttp, "TCPConnector", lambda **_: None),
             (daemon.cri.client, "insecure_channel", Channel),
             (daemon.lib.memory, "ctypes", libc),
+            (daemon.node.kubelet_health, "open_connection", open_connection),
+            (daemon.node.watches, "SINGLE_WATCHES", 0),
             (gc, "collect", lambda *_: 0),
             (gc, "freeze", lambda: None),
         ):

@@ -30,6 +30,7 @@ class _Maker:
             unknown_has_stopped=random.random() < 0.5,
             relist=random.choice((0.3, 1.0, 1.0)),
             latency=random.choice((0.001, 0.004, 0.02)),
+            single_watches=random.choice((0, 1, 8, 8)),
         )
         for number in range(random.choice((1, 2, 2, 3))):
             self.request(f"r{number}", random.choice(pods[:2]))

@@ -221,6 +221,31 @@ class Session:
         await self.close()
 
 
+class _Raw:
+    """Both ends of a connection on which HTTP is spoken by hand: one question, and the begin of its answer."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._reply = Reply()
+
+    def write(self, data: bytes) -> None:
+        method, path, _ = data.decode().split(" ", 2)
+        NETWORK.get().send(Sent(method, self._host, path, {}, None, self._port), self._reply)
+
+    async def read(self, most: int) -> bytes:
+        await self._reply.future
+        return b"HTTP/1.1"[:most]
+
+    def close(self) -> None:
+        """Nobody reads the answer any more."""
+
+
+async def open_connection(host: str, port: int) -> tuple[_Raw, _Raw]:
+    """Stands for `asyncio.open_connection`."""
+    raw = _Raw(host, port)
+    return raw, raw
+
+
 def refused(host: str, port: int) -> aiohttp.ClientConnectorError:
     """Nobody listens there."""
     key = ConnectionKey(host, port, is_ssl=False, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)

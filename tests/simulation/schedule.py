@@ -62,6 +62,8 @@ class Setup:
     """Kubelet's PLEG period."""
     latency: float = 0.004
     """The API server's, seconds each way."""
+    single_watches: int = 8
+    """How many pods the daemon watches one by one."""
 
 
 @dataclass(frozen=True, slots=True)

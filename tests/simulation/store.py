@@ -199,13 +199,15 @@ def merged(old: Any, patch: Any) -> Any:
     return new
 
 
-def selector(labels: str, fields: str) -> Passes:
-    """What a list's or watch's two selectors let through; only `=` is spoken here."""
+def selector(labels: str, fields: str, namespace: str) -> Passes:
+    """What a list's or watch's path and two selectors let through; only `=` is spoken here."""
     wanted_labels = dict(part.split("=", 1) for part in labels.replace("==", "=").split(",") if part)
     wanted_fields = dict(part.split("=", 1) for part in fields.replace("==", "=").split(",") if part)
 
     def passes(obj: Object) -> bool:
         has = obj["metadata"].get("labels", {})
+        if namespace and obj["metadata"].get("namespace") != namespace:
+            return False
         return all(has.get(key) == value for key, value in wanted_labels.items()) and all(
             _field(obj, path) == value for path, value in wanted_fields.items()
         )

@@ -48,6 +48,6 @@ class NodeDaemon(Daemon):
         await self.wait_ready()
 
 
-def second_manager(node: LocalNode) -> Daemon:
+def second_manager(node: LocalNode, kubeconfig: Path | None = None) -> Daemon:
     """Another `crrd manager` beside the first one of the node, with an identity of its own."""
-    return manager_daemon(node, node.root / "second.log", node.kubeconfig, "--identity", "second")
+    return manager_daemon(node, node.root / "second.log", kubeconfig or node.kubeconfig, "--identity", "second")

@@ -35,6 +35,9 @@ class Notes:
         assert version
         self._note(f"listed {' '.join(request.name for request in requests)}".strip())
 
+    def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
+        self._note(f"found {pod.key if pod else f'no {pod_key}'}")
+
     def pod_changed(self, pod: Pod) -> None:
         self._note(f"changed {pod.name}")
 

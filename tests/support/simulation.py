@@ -162,7 +162,7 @@ class World:
             listed_at=self.now,
             first_seen=self.life.seen,
             unready_seen=self.life.unready,
-            pods_since=0.0,
+            known_since=0.0,
             utc="2026-01-01T01:00:00Z",
             wall=1767229200.0,
         )

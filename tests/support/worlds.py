@@ -127,7 +127,7 @@ def seen(*instances: Instance, **changes: Any) -> Observation:
         instances=instances,
         foreign={f"old{suffix}": None for suffix in ("", "-a", "-b", "-c", "-app", "-side")},
         pod=pod(),
-        pods_since=0.0,
+        known_since=0.0,
         listed_at=100.0,
         utc="2026-01-01T00:01:00Z",
         wall=1767225660.0,

@@ -240,8 +240,8 @@ class _Turn:
         """
         first_seen = self.first_seen(request)
         missing = self.seen.pod_gone or self.seen.pod is not None
-        if not missing and self.seen.pods_since is not None:
-            since = max(first_seen, self.seen.pods_since)
+        if not missing and self.seen.known_since is not None:
+            since = max(first_seen, self.seen.known_since)
             missing = self.now >= since + POD_PATIENCE
             if not missing:
                 self.wake(since + POD_PATIENCE)

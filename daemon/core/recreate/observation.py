@@ -190,8 +190,8 @@ class Observation:
     """The node's wall clock, RFC 3339 in UTC."""
     wall: float = 0.0
     """The same in seconds since the epoch."""
-    pods_since: float | None = None
-    """Monotonic time since which the node's pods are known; None while they are not."""
+    known_since: float | None = None
+    """Monotonic time since which it is known whether the node has the pod; None while it is not."""
     kubelet_silent_since: float | None = None
     """Monotonic time since which kubelet on this node does not answer, None while it does or where nobody can tell."""
     prunes_is_killed: bool = False

@@ -5,6 +5,7 @@ Where the pod cannot be looked up, the write is refused in a way that has client
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,6 +22,9 @@ from daemon.manager.webhook.review import CREATE, UPDATE, Review
 log = structlog.get_logger(__name__)
 
 _RETRY_AFTER_SECONDS = 1
+REMEMBERED_SECONDS = 1.0
+"""For how long a pod that was looked up to complete a request is remembered, for validation, which follows at once."""
+REMEMBERED_PODS = 64
 LOOKUP_REFUSED, LOOKUP_FAILED = "pod_lookup_refused", "pod_lookup_failed"
 """Reasons of refusals that are not the user's doing."""
 
@@ -54,6 +58,8 @@ class AdmissionHandler:
 
     def __init__(self, pods: PodReader) -> None:
         self._pods = pods
+        self._remembered: OrderedDict[tuple[str, str], tuple[float, Mapping[str, Any]]] = OrderedDict()
+        """By namespace and name: when the pod was looked up, and what was found."""
 
     async def mutate_request(self, review: Review, deadline: float) -> Answer:
         """Complete a new request; put back into a changed one what admission had filled in."""
@@ -65,13 +71,22 @@ class AdmissionHandler:
         if isinstance(pod, Refusal):
             return pod
         outcome = review_create(review.object, pod, review.user)
-        return _refusal(outcome) if isinstance(outcome, Denied) else json_patch(review.object, outcome.obj)
+        if isinstance(outcome, Denied):
+            return _refusal(outcome)
+        if pod is not None:
+            self._remember(review, pod)
+        return json_patch(review.object, outcome.obj)
 
     async def validate_request(self, review: Review, deadline: float) -> Answer:
         """Hold a request, new or changed, against the rules."""
         if review.operation == UPDATE:
             outcome = review_update(review.old, review.object)
         elif review.operation == CREATE:
+            # By the pod by which the request was completed a moment ago, where it was in this process: one question to
+            # the API server less. Nobody is refused by what was remembered.
+            known = self._recall(review)
+            if known is not None and not isinstance(review_created(review.object, known, review.user), Denied):
+                return []
             pod = await self._pod(review, deadline)
             if isinstance(pod, Refusal):
                 return pod
@@ -83,6 +98,24 @@ class AdmissionHandler:
     async def mutate_pod(self, review: Review, _: float) -> Answer:
         """Give a new pod the readiness gate."""
         return mutate_pod(review.object) if review.operation == CREATE else []
+
+    def _remember(self, review: Review, pod: Mapping[str, Any]) -> None:
+        key = review.namespace, str(wanted_pod(review.object))
+        self._remembered[key] = time.monotonic(), pod
+        self._remembered.move_to_end(key)
+        while self._remembered and (
+            len(self._remembered) > REMEMBERED_PODS or self._old(next(iter(self._remembered.values()))[0])
+        ):
+            self._remembered.popitem(last=False)
+
+    def _recall(self, review: Review) -> Mapping[str, Any] | None:
+        name = wanted_pod(review.object)
+        at, pod = self._remembered.pop((review.namespace, str(name)), (float("-inf"), None))
+        return None if self._old(at) else pod
+
+    @staticmethod
+    def _old(at: float) -> bool:
+        return time.monotonic() - at > REMEMBERED_SECONDS
 
     async def _pod(self, review: Review, deadline: float) -> Mapping[str, Any] | Refusal | None:
         """The pod that the request is about, None where there is none."""

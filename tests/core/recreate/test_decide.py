@@ -381,18 +381,18 @@ class TestRestartPolicy:
         quiet = one(request(), instance("old"), pod=None, first_seen={"r1": NOW})
         assert quiet.actions == ()
         assert quiet.wake_at == NOW + 1
-        told = one(request(), instance("old"), pod=None, first_seen={"r1": NOW - 2}, pods_since=NOW - 1)
+        told = one(request(), instance("old"), pod=None, first_seen={"r1": NOW - 2}, known_since=NOW - 1)
         assert written(told).message == "waiting to see pod default/web on node node-a"
         assert written(told).phase is RequestPhase.PENDING
         assert told.wake_at == NOW + 59
-        unlisted = one(request(), pod=None, first_seen={"r1": NOW - 999}, pods_since=None)
+        unlisted = one(request(), pod=None, first_seen={"r1": NOW - 999}, known_since=None)
         assert written(unlisted).phase is RequestPhase.PENDING
         resumed = one(request(status=recreating()), pod=None, first_seen={"r1": NOW - 2})
         assert written(resumed).phase is RequestPhase.RECREATING
 
     @pytest.mark.parametrize(
         "hint",
-        [{"pod_gone": True}, {"first_seen": {"r1": NOW - 61}, "pods_since": 0.0}],
+        [{"pod_gone": True}, {"first_seen": {"r1": NOW - 61}, "known_since": 0.0}],
     )
     def test_a_pod_that_has_gone(self, hint: dict[str, Any]) -> None:
         asked = one(request(), pod=None, **hint)

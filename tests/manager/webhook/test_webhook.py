@@ -12,6 +12,7 @@ from daemon.core.admission.rules import Admitted, review_create
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError
+from daemon.manager.webhook import handler
 from tests.support.admission import (
     CREATE_REFUSALS,
     NODE_NAME,
@@ -72,7 +73,42 @@ async def test_a_sound_request_is_completed_and_then_valid(served: Served, pods:
     assert completed == finished()
     response = await served.ask("/validate-crr", new_review(completed))
     assert response == {"uid": "review-1", "allowed": True}
+    assert pods.asked == [("shop", "web-0")], "one look at the pod is enough for both"
+    assert await served.ask("/validate-crr", new_review(completed)) == response
     assert pods.asked == [("shop", "web-0")] * 2
+
+
+async def test_nobody_is_refused_by_a_pod_that_is_remembered(served: Served, pods: Pods) -> None:
+    """Another request of the pod was completed before; meanwhile the container has been started anew."""
+    await served.ask("/mutate-crr", new_review(new_request()))
+    restarted = copy.deepcopy(new_pod())
+    status = restarted["status"]["containerStatuses"][0]
+    status |= {"containerID": "containerd://later", "restartCount": status["restartCount"] + 1}
+    outcome = review_create(new_request(), restarted, USER)
+    assert isinstance(outcome, Admitted)
+    pods.put(restarted)
+    response = await served.ask("/validate-crr", new_review(dict(outcome.obj)))
+    assert response["allowed"]
+
+
+async def test_a_pod_is_remembered_for_a_moment_only(
+    served: Served, pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler, "REMEMBERED_SECONDS", 0.0)
+    await served.ask("/mutate-crr", new_review(new_request()))
+    pods.pods.clear()
+    message, _ = refusal_of(await served.ask("/validate-crr", new_review(finished())))
+    assert "there is no pod 'web-0' in it" in message
+
+
+async def test_few_pods_are_remembered(served: Served, pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "REMEMBERED_PODS", 1)
+    other = {"metadata": {"name": "other"}, "spec": {**new_request()["spec"], "podName": "web-1"}}
+    pods.pods["shop", "web-1"] = new_pod()
+    await served.ask("/mutate-crr", new_review(new_request()))
+    await served.ask("/mutate-crr", new_review({**new_request(), **other}))
+    assert (await served.ask("/validate-crr", new_review(finished())))["allowed"]
+    assert pods.asked == [("shop", "web-0"), ("shop", "web-1"), ("shop", "web-0")]
 
 
 async def test_what_was_changed_after_mutation_is_refused(served: Served) -> None:

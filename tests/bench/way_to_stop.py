@@ -1,0 +1,345 @@
+"""How long the node daemon takes from a watch event's bytes to StopContainer on the wire, on a node with many pods.
+
+Run from the project's root: `python -m tests.bench.way_to_stop [--pods 110] [--kib 10]`. API server, kubelet and
+runtime are stand-ins in this process, which answer from prepared bytes over TLS and a unix socket; the daemon is crrd
+itself. So what is measured is the daemon, and one clock takes both times. Three ways: idle before (for so long that no
+connection is left but that of the requests' watch), busy (another request is served all the while), and all pods at
+once.
+"""
+
+import argparse
+import asyncio
+import json
+import ssl
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+
+from cri_stubs import api_pb2
+from daemon.localnode.daemons import Daemon
+from daemon.manager.certificates.pki import CERTIFICATE, KEY, to_data
+from tests.bench.recreate import cpu_seconds, memory
+from tests.support.scripted_cri import Context, ScriptedRuntime, labels, serving
+from tests.support.webhook import new_certificates
+
+Json = dict[str, Any]
+NODE, NAMESPACE = "bench", "shop"
+KUBELET_SECONDS = 0.03
+"""From a container's end to its next instance."""
+
+
+def _line(kind: str, obj: Json) -> bytes:
+    return json.dumps({"type": kind, "object": obj}, separators=(",", ":")).encode() + b"\n"
+
+
+def _merged(old: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, Mapping):
+        return patch
+    new = dict(old) if isinstance(old, Mapping) else {}
+    for key, value in patch.items():
+        new[key] = _merged(new.get(key), value)
+    return {key: value for key, value in new.items() if value is not None}
+
+
+def pod(number: int, size: int) -> Json:
+    """A running pod of so many bytes of JSON, most of them in its variables and its managed fields."""
+    name = f"web-{number}"
+    container = {"name": "app", "image": "registry.example/team/service:v1.2.3", "env": []}
+    status = {"name": "app", "containerID": f"containerd://{name}-0", "ready": True, "restartCount": 0}
+    made = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": NAMESPACE, "name": name, "uid": f"uid-{name}", "resourceVersion": "10"},
+        "spec": {"nodeName": NODE, "containers": [container], "terminationGracePeriodSeconds": 30},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "containerStatuses": [{**status, "state": {"running": {}}}],
+        },
+    }
+    fields: Json = {"f:metadata": {}}
+    made["metadata"]["managedFields"] = [{"manager": "kubelet", "operation": "Update", "fieldsV1": fields}]  # type: ignore[index]
+    count = 0
+    while len(json.dumps(made)) < size:
+        container["env"].append({"name": f"VARIABLE_{count}", "value": f"value {count} of {name}"})  # type: ignore[attr-defined]
+        fields["f:metadata"][f"f:field-{count}"] = {".": {}, "f:one": {}, "f:other": {}}
+        count += 1
+    return made
+
+
+class Api:
+    """What of an API server a node daemon asks for: lists, watches and merge patches, over HTTP/1.1."""
+
+    def __init__(self, pods: list[Json]) -> None:
+        self.version = 100
+        self.pods = {found["metadata"]["name"]: found for found in pods}
+        self.requests: dict[str, Json] = {}
+        self.calls: Counter[str] = Counter()
+        self.completed = asyncio.Event()
+        self.watched = asyncio.Event()
+        """The daemon watches requests."""
+        self._watches: dict[asyncio.StreamWriter, tuple[str, str]] = {}
+        self._prepared: dict[str, bytes] = {}
+        self._encode()
+
+    def _encode(self) -> None:
+        for name, found in self.pods.items():
+            self._prepared[name] = json.dumps(found, separators=(",", ":")).encode()
+
+    def tell(self, plural: str, kind: str, obj: Json) -> None:
+        """One event for every watch that selects the object."""
+        line = _line(kind, obj)
+        for writer, (watched, name) in list(self._watches.items()):
+            if watched == plural and name in ("", obj["metadata"]["name"]):
+                writer.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+    def change_pod(self, name: str, status: Json) -> None:
+        """Kubelet reports."""
+        self.version += 1
+        found = self.pods[name]
+        meta = {**found["metadata"], "resourceVersion": str(self.version)}
+        self.pods[name] = {**found, "metadata": meta, "status": {**found["status"], "containerStatuses": [status]}}
+        self._prepared[name] = json.dumps(self.pods[name], separators=(",", ":")).encode()
+        self.tell("pods", "MODIFIED", self.pods[name])
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        self.calls["connections"] += 1
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                method, target, *_ = head.split(b" ", 2)
+                length = next(
+                    (int(row[15:]) for row in head.split(b"\r\n") if row.lower().startswith(b"content-length")), 0
+                )
+                body = await reader.readexactly(length) if length else b""
+                await self._answer(method.decode(), target.decode(), body, writer)
+        except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
+            self._watches.pop(writer, None)
+        finally:
+            writer.close()
+
+    async def _answer(self, method: str, target: str, body: bytes, writer: asyncio.StreamWriter) -> None:
+        path, _, query = target.partition("?")
+        parts = path.strip("/").split("/")
+        plural = next(part for part in parts if part in ("pods", "events", "containerrecreaterequests"))
+        name = query.partition("metadata.name%3D")[2] or query.partition("metadata.name=")[2]
+        name = name.replace("%2C", "&").replace(",", "&").partition("&")[0]
+        verb = {"PATCH": "patch", "POST": "create"}.get(method, "watch" if "watch=true" in query else "list")
+        self.calls[f"{verb} {plural}"] += 1
+        if verb == "watch":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+            self._watches[writer] = (plural, name)
+            if plural == "containerrecreaterequests":
+                self.watched.set()
+            else:
+                self._catch_up(writer, name, int(query.partition("resourceVersion=")[2].partition("&")[0]))
+            return
+        if verb == "list":
+            found = self._prepared if plural == "pods" else {}
+            items = [found[name]] if name in found else found.values()
+            meta = b'{"kind":"List","metadata":{"resourceVersion":"%d"},"items":[' % self.version
+            answer = meta + b",".join(items) + b"]}"
+        elif verb == "patch":
+            answer = json.dumps(self._patch(parts[parts.index(plural) + 1], json.loads(body))).encode()
+        else:
+            answer = body
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
+        writer.write(head + answer)
+
+    def _catch_up(self, writer: asyncio.StreamWriter, name: str, version: int) -> None:
+        """Tell a new watch of what changed after the list that it goes on from."""
+        for pod_name, found in self.pods.items():
+            if name in ("", pod_name) and int(found["metadata"]["resourceVersion"]) > version:
+                line = _line("MODIFIED", found)
+                writer.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+    def _patch(self, name: str, patch: Json) -> Json:
+        patch["metadata"].pop("resourceVersion", None)
+        self.version += 1
+        new: Json = _merged(self.requests[name], patch)
+        new["metadata"]["resourceVersion"] = str(self.version)
+        self.requests[name] = new
+        self.tell("containerrecreaterequests", "MODIFIED", new)
+        if new["status"]["phase"] == "Completed":
+            self.tell("containerrecreaterequests", "DELETED", self.requests.pop(name))
+            self.completed.set()
+        return new
+
+    def delete(self, name: str) -> None:
+        """Somebody deletes a request."""
+        self.version += 1
+        gone = self.requests.pop(name)
+        gone["metadata"]["resourceVersion"] = str(self.version)
+        self.tell("containerrecreaterequests", "DELETED", gone)
+
+    def post(self, number: int, pod_name: str) -> str:
+        """A new request as admission makes it."""
+        self.version += 1
+        found = self.pods[pod_name]
+        (status,) = found["status"]["containerStatuses"]
+        name = f"{pod_name}-{number}"
+        label = "crr.apps.kruise.io"
+        meta = {"namespace": NAMESPACE, "name": name, "uid": f"uid-{name}", "resourceVersion": str(self.version)}
+        meta["labels"] = {
+            f"{label}/node-name": NODE,
+            f"{label}/active": "true",
+            f"{label}/pod-uid": found["metadata"]["uid"],
+        }  # type: ignore[assignment]
+        context = {key: status[key] for key in ("containerID", "restartCount")}
+        spec = {"podName": pod_name, "containers": [{"name": "app", "statusContext": context}]}
+        meta["creationTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        body = {
+            "apiVersion": "apps.kruise.io/v1alpha1",
+            "kind": "ContainerRecreateRequest",
+            "metadata": meta,
+            "spec": spec,
+        }
+        self.requests[name] = body
+        self.tell("containerrecreaterequests", "ADDED", body)
+        return name
+
+
+class Runtime(ScriptedRuntime):
+    """A runtime whose containers are started again by a kubelet, which tells the API server."""
+
+    def __init__(self, api: Api) -> None:
+        super().__init__(name="containerd", version="2.1.0")
+        self.api = api
+        self.stopped: dict[str, float] = {}
+        self.stuck: set[str] = set()
+        """Pods whose next instance never gets ready."""
+        for name in api.pods:
+            self.start(name, 0)
+
+    def start(self, pod_name: str, count: int) -> None:
+        """One more instance."""
+        status = api_pb2.ContainerStatus(
+            id=f"{pod_name}-{count}",
+            state=api_pb2.CONTAINER_RUNNING,
+            labels=labels(f"uid-{pod_name}", "app", pod_name, NAMESPACE),
+            annotations={"io.kubernetes.container.restartCount": str(count)},
+            metadata=api_pb2.ContainerMetadata(name="app", attempt=count),
+            created_at=time.time_ns(),
+        )
+        self.containers = [one for one in self.containers if one.labels["io.kubernetes.pod.name"] != pod_name]
+        self.containers.append(status)
+
+    async def handle(self, method: str, request: Message, context: Context) -> Message | bytes:
+        if method == "StopContainer":
+            assert isinstance(request, api_pb2.StopContainerRequest)
+            self.stopped[request.container_id] = time.perf_counter()
+            asyncio.get_running_loop().call_later(KUBELET_SECONDS, self._again, request.container_id)
+        return await super().handle(method, request, context)
+
+    def _again(self, container_id: str) -> None:
+        pod_name, _, number = container_id.rpartition("-")
+        count = int(number) + 1
+        self.start(pod_name, count)
+        sandbox = api_pb2.PodSandboxStatus(metadata=api_pb2.PodSandboxMetadata(uid=f"uid-{pod_name}"))
+        self.emit(api_pb2.ContainerEventResponse(pod_sandbox_status=sandbox))
+        status = {"name": "app", "containerID": f"containerd://{pod_name}-{count}", "restartCount": count}
+        ready = pod_name not in self.stuck
+        self.api.change_pod(pod_name, {**status, "ready": ready, "state": {"running": {}}})
+
+
+async def _once(api: Api, runtime: Runtime, number: int, names: list[str]) -> list[float]:
+    """Seconds from each request's event to its stop; returns when all requests have ended."""
+    sent: dict[str, float] = {}
+    waiting = set()
+    for name in names:
+        (status,) = api.pods[name]["status"]["containerStatuses"]
+        sent[status["containerID"].removeprefix("containerd://")] = time.perf_counter()
+        waiting.add(api.post(number, name))
+    while waiting & api.requests.keys():
+        api.completed.clear()
+        await api.completed.wait()
+    return [runtime.stopped[bare_id] - began for bare_id, began in sent.items()]
+
+
+def _row(what: str, values: list[float]) -> None:
+    ordered = sorted(values)
+    p99 = ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]
+    print(f"  {what:28} p50 {statistics.median(ordered) * 1000:7.2f} ms   p99 {p99 * 1000:7.2f} ms", flush=True)
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Measure and print."""
+    api = Api([pod(number, args.kib * 1024) for number in range(args.pods)])
+    runtime = Runtime(api)
+    with tempfile.TemporaryDirectory(prefix="crrd-bench-") as folder:
+        root = Path(folder)
+        certificates = new_certificates()
+        data = to_data(certificates)
+        pem = root / "server.pem"
+        pem.write_bytes(data[CERTIFICATE] + data[KEY])
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(pem)
+        (root / "ca.crt").write_bytes(certificates.bundle)
+        server = await asyncio.start_server(api.serve, "127.0.0.1", 0, ssl=tls, limit=2**20)
+        cluster = {"server": f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+        cluster["certificate-authority"] = str(root / "ca.crt")
+        named = {"name": "bench", "context": {"cluster": "bench", "user": "bench"}}
+        config = {"current-context": "bench", "contexts": [named], "clusters": [{"name": "bench", "cluster": cluster}]}
+        config["users"] = [{"name": "bench", "user": {"token": "x"}}]
+        (root / "kubeconfig").write_text(json.dumps(config), encoding="utf-8")
+        async with serving(runtime, root / "cri.sock") as endpoint:
+            flags = ("--node-name", NODE, "--cri-endpoint", endpoint, "--log-level", "info")
+            async with Daemon("node", root / "node.log", root / "kubeconfig", *flags) as daemon:
+                await api.watched.wait()
+                await _measure(api, runtime, daemon.pid, args)
+        server.close()
+
+
+async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespace) -> None:
+    names = list(api.pods)
+    print(f"way to the stop: {args.pods} pods of {args.kib} KB on the node, from the watch event to StopContainer")
+    fresh = memory(pid)
+    idle = []
+    for number in range(args.singles):
+        await asyncio.sleep(args.idle)
+        idle += await _once(api, runtime, number, [names[-1]])
+    _row(f"idle for {args.idle:g} s before", idle)
+    runtime.stuck.add(names[0])
+    stuck = api.post(0, names[0])
+    await asyncio.sleep(2.0)
+    before, cpu, busy = Counter(api.calls), cpu_seconds(pid), []
+    for number in range(args.busy):
+        await asyncio.sleep(0.1)
+        busy += await _once(api, runtime, 1000 + number, [names[1 + number % (len(names) - 1)]])
+    _row("busy", busy)
+    used = (cpu_seconds(pid) - cpu) / args.busy * 1000
+    calls = {what: round(count / args.busy, 2) for what, count in (api.calls - before).items()}
+    print(f"  CPU of the daemon {used:.1f} ms a request; calls a request {calls}")
+    before, cpu = Counter(api.calls), cpu_seconds(pid)
+    burst = await _once(api, runtime, 5000, names[1:])
+    _row(f"{len(names) - 1} at once", burst)
+    used = (cpu_seconds(pid) - cpu) / len(burst) * 1000
+    calls = {what: round(count / len(burst), 2) for what, count in (api.calls - before).items()}
+    print(f"  CPU of the daemon {used:.1f} ms a request; calls a request {calls}")
+    api.delete(stuck)
+    await asyncio.sleep(5)
+    after = memory(pid)
+    for what, found in (("fresh", fresh), ("after", after)):
+        print(f"  memory {what}: " + ", ".join(f"{key} {value:.1f} MiB" for key, value in found.items()))
+
+
+def main() -> None:
+    """Run the bench."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pods", type=int, default=110, help="pods on the node (default: %(default)s)")
+    parser.add_argument("--kib", type=int, default=10, help="size of one pod (default: %(default)s)")
+    parser.add_argument("--idle", type=float, default=17.0, help="seconds without requests (default: %(default)s)")
+    parser.add_argument("--singles", type=int, default=7, help="requests after an idle time (default: %(default)s)")
+    parser.add_argument("--busy", type=int, default=60, help="requests beside another one (default: %(default)s)")
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
