@@ -521,6 +521,17 @@ async def test_min_started_seconds_are_the_daemons_own() -> None:
         assert asyncio.get_running_loop().time() - started >= 30
 
 
+async def test_a_wait_for_kubelet_counts_from_the_last_end() -> None:
+    async with MemoryNode() as node:
+        node.post(request(strategy=Strategy(min_started_seconds=100)))
+        await node.until(lambda: "app-1" in node.known)
+        await asyncio.sleep(20)
+        node.known["app-1"] = replace(node.known["app-1"], state=ContainerState.EXITED, exit_code=1)
+        node.controller.cache.pod_changed(node.view())
+        await asyncio.sleep(4)
+        assert node.status().states[0].message == "kubelet has not started it for 2 s"
+
+
 async def test_a_container_id_of_another_pod() -> None:
     async with MemoryNode() as node:
         node.known["foreign"] = replace(node.known["old"], id="foreign", pod_name="db", pod_uid="uid-of-db")
