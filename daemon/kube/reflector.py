@@ -45,11 +45,13 @@ class Selection(Generic[T]):
 
     resource: Resource
     parse: Callable[[Mapping[str, Any]], T]
+    namespace: str = ""
+    """"" for all."""
     label_selector: str = ""
     field_selector: str = ""
     list_version: str = ""
-    """resourceVersion of the first list: "" for the newest, "0" for whatever the server has at hand. With "0", later
-    lists are not older than what was seen before."""
+    """resourceVersion of the first list: "" for the newest, page by page; "0" for whatever the server has at hand, all
+    in one answer, so for small selections only. With "0", later lists are not older than what was seen before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ class Reflector(Generic[T]):
         listing = await self._client.list_all(
             selection.resource,
             parse,
+            namespace=selection.namespace,
             label_selector=selection.label_selector,
             field_selector=selection.field_selector,
             resource_version=self._list_version,
@@ -190,6 +193,7 @@ class Reflector(Generic[T]):
         async with self._client.watch(
             selection.resource,
             self._version,
+            namespace=selection.namespace,
             label_selector=selection.label_selector,
             field_selector=selection.field_selector,
         ) as events:
