@@ -43,7 +43,7 @@ format: $(READY) ## Format the code
 stubs: $(READY) ## Generate cri_stubs from proto
 	$(BIN)/python proto/generate.py
 
-bench: $(READY) runtime ## Measure: 30 pods on real containerd, admission, forecast
+bench: $(READY) runtime ## Measure: 30 pods on real containerd, admission, forecast, a large cluster
 	$(BIN)/python -m tests.bench
 
 mutants: $(READY) ## Count which small wrongs in the core and the node the fast tests find (COUNT=400 SEED=1)

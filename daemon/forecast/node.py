@@ -47,8 +47,6 @@ LOOK_LIMIT_SECONDS = 300.0
 PAGE_AGE_SECONDS = 15.0
 """How old an answer of the page `/forecast` may be: nobody can make the daemon list more often than this."""
 _LATE_SECONDS = 60.0
-_PODS_IN_A_PAGE = 50
-"""Few enough that a page of whole pods costs a daemon little memory."""
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +70,7 @@ async def running_containers(source: NodeRuntime) -> list[ForecastInput]:
 
 async def pods_of_node(client: KubeClient, node: str) -> AsyncIterator[Mapping[str, Any]]:
     """The pods bound to a node, one by one. Raises as `KubeClient.list_pages` does."""
-    async for page in client.list_pages(PODS, field_selector=f"spec.nodeName={node}", limit=_PODS_IN_A_PAGE):
+    async for page in client.list_pages(PODS, field_selector=f"spec.nodeName={node}"):
         for pod in page.items:
             yield pod
 

@@ -259,9 +259,9 @@ class ManagerCache(Cache[PodMeta]):
         super().__init__(on_change)
         self._has_work = has_work
 
-    def pod_keys(self) -> set[str]:
-        """Every pod (`namespace/name`) that is known or has a request."""
-        return self._by_pod.keys() | self._pods.keys()
+    def requested(self) -> tuple[str, ...]:
+        """Every pod (`namespace/name`) that has a request."""
+        return tuple(self._by_pod)
 
     def request_changed(self, request: Request) -> None:
         """See Cache; of a completed request only little is kept."""
@@ -272,7 +272,7 @@ class ManagerCache(Cache[PodMeta]):
         super().request_deleted(request)
         pod = self._pods.get(request.pod_key)
         if pod is not None and not pod.readiness_gate and request.pod_key not in self._by_pod:
-            del self._pods[request.pod_key]
+            self.forget_pod(request.pod_key)
 
     def pod_changed(self, pod: PodMeta) -> None:
         """See Cache."""
@@ -282,6 +282,25 @@ class ManagerCache(Cache[PodMeta]):
         super().pod_changed(pod)
         if known != pod and pod.key not in self._by_pod and self._has_work(pod):
             self._on_change(pod.key)
+
+    def pods_listed(self, pods: Iterable[PodMeta], version: str, namespace: str = "") -> None:
+        """See Cache; a list of one namespace says nothing of the others."""
+        listed = {pod.key: pod for pod in pods}
+        for key, pod in tuple(self._pods.items()):
+            if key not in listed and namespace in ("", pod.namespace):
+                self.pod_deleted(pod)
+        for pod in listed.values():
+            self.pod_changed(pod)
+
+    def forget_pod(self, pod_key: str) -> None:
+        """Drop a pod: nothing tells of its changes any more."""
+        self._pods.pop(pod_key, None)
+
+    def forget_namespace(self, namespace: str) -> None:
+        """Likewise for all pods of a namespace, "" for all there are."""
+        for key, pod in tuple(self._pods.items()):
+            if namespace in ("", pod.namespace):
+                self.forget_pod(key)
 
 
 def older(version: str, than: str) -> bool:

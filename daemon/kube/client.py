@@ -26,8 +26,6 @@ from daemon.lib.errors import ExpiredError
 from daemon.lib.jsonfields import mapping, text
 
 T = TypeVar("T")
-PAGE = 500
-"""Objects in one page of a list, as kubectl and client-go ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +85,15 @@ class KubeClient:
         label_selector: str = "",
         field_selector: str = "",
         resource_version: str = "",
-        limit: int = PAGE,
+        limit: int | None = None,
     ) -> AsyncIterator[Page]:
-        """The pages of a list, `limit` objects each (0 for all at once).
+        """The pages of a list, `limit` objects each (0 for all at once, None for what suits the resource).
 
         Raises:
-            ExpiredError: the list took so long that its version is gone; what was yielded is void. `list_all` copes.
+            ExpiredError: the list took so long that its version is gone; what was yielded is void.
             ApiUnavailableError, ApiRefusedError: see there.
         """
+        limit = resource.page if limit is None else limit
         params = _selectors(label_selector, field_selector) | ({"limit": str(limit)} if limit else {})
         if resource_version:
             params["resourceVersion"] = resource_version
@@ -120,10 +119,12 @@ class KubeClient:
     ) -> Listing[T]:
         """A whole list, each page parsed and dropped before the next. Raises as `list_pages` does.
 
-        When the list's version expires between two pages, it is asked for once more, all at once.
+        A list that is to be of no version is the newest, page by page. One that is to be "not older than" comes from
+        the API server's cache as a whole: that is for selections which are small by their nature. When a list expires
+        between two pages, it is begun anew, once.
         """
 
-        async def collect(version: str, limit: int) -> Listing[T]:
+        async def collect(version: str, limit: int | None) -> Listing[T]:
             found: list[T] = []
             newest = ""
             async for page in self.list_pages(
@@ -142,9 +143,9 @@ class KubeClient:
 
         try:
             # With a version and a limit, API servers read past their cache (before 1.33) or ignore the limit ("0").
-            return await collect(resource_version, 0 if resource_version else PAGE)
+            return await collect(resource_version, 0 if resource_version else None)
         except ExpiredError:
-            return await collect("", 0)
+            return await collect("", None)
 
     @asynccontextmanager
     async def watch(

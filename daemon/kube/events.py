@@ -1,15 +1,15 @@
 """Kubernetes events on the request and on its pod, written behind the real work.
 
 `emit` only queues. One worker writes, one event after the other with a pause between, so that a burst of stops has the
-connection and the processor to itself; what cannot be written is dropped. Which events there are is `decide`'s
-concern. Each costs the API server a write, so a recreate that goes well has two: its begin on the request, its end on
-the pod. All others are written on both.
+connection and the processor to itself. What cannot be written is dropped, counted and said. Which events there are is
+`decide`'s concern. Each costs the API server a write, so a recreate that goes well has two: its begin on the request,
+its end on the pod. All others are written on both.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -24,9 +24,13 @@ from daemon.lib.backoff import Backoff
 from daemon.lib.errors import ApiUnavailableError, CrrdError
 from daemon.lib.heartbeat import Heartbeat
 
-CAPACITY = 1000
-"""Events that wait at most; then the oldest is dropped."""
+CAPACITY = 4000
+"""Events that wait at most, of 2.5 KB each; then the oldest is dropped. A manager that ends a thousand requests at once
+has 2 000; the API server keeps events for an hour."""
 _PAUSE_SECONDS = 0.02
+_MANY = 1000
+"""With more than that in the queue, which is no burst of stops on a node, the pauses are short."""
+_SHORT_PAUSE_SECONDS = 0.002
 _TRIES = 3
 _RETRY = Backoff(initial=0.5, factor=4.0, maximum=5.0, jitter=0.5)
 _LONGEST_PATIENCE_SECONDS = 10.0
@@ -45,8 +49,17 @@ class KubeEventSink:
     dropped: int = 0
     """Events that were never written: the queue was full, or the API server would not have them."""
 
-    def __init__(self, client: KubeClient, node_name: str, component: str = "crrd") -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        node_name: str,
+        component: str = "crrd",
+        *,
+        on_drop: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_drop` is told of each event that is dropped."""
         self._client = client
+        self._on_drop = on_drop
         self._node_name = node_name
         self._component = component
         self._queue: deque[dict[str, Any]] = deque()
@@ -55,7 +68,8 @@ class KubeEventSink:
         self._idle.set()
         self._hurry = asyncio.Event()
         self._failing = False
-        self._overflowing = False
+        self._overflowed = 0
+        """Events that this flood has cost so far."""
         self._last_stamp = 0
         self.heartbeat = Heartbeat()
 
@@ -77,10 +91,12 @@ class KubeEventSink:
             await self._wanted.wait()
             while self._queue:
                 await self._write(self._queue.popleft())
-                await self._pause(_PAUSE_SECONDS)
+                await self._pause(_SHORT_PAUSE_SECONDS if len(self._queue) > _MANY else _PAUSE_SECONDS)
             self._wanted.clear()
             self._idle.set()
-            self._overflowing = False
+            if self._overflowed:
+                log.warning("events dropped", count=self._overflowed, error="too many events waited")
+            self._overflowed = 0
 
     async def flush(self, seconds: float) -> bool:
         """Let `run` write without pauses what is queued, for at most this long; whether all of it is done."""
@@ -121,17 +137,22 @@ class KubeEventSink:
                 return
 
     def _overflow(self) -> None:
-        """Count the oldest event as lost; a flood is told of once."""
-        self.dropped += 1
-        if not self._overflowing:
+        """Count the oldest event as lost; a flood is told of when it begins and when it is over."""
+        self._lose()
+        if not self._overflowed:
             log.warning("events dropped", error="too many events wait")
-        self._overflowing = True
+        self._overflowed += 1
 
     def _drop(self, reason: str) -> None:
-        self.dropped += 1
+        self._lose()
         if not self._failing:
             log.warning("events dropped", error=reason)
         self._failing = True
+
+    def _lose(self) -> None:
+        self.dropped += 1
+        if self._on_drop is not None:
+            self._on_drop()
 
     def _shape(self, event: EmitEvent, involved: dict[str, str], now: str) -> dict[str, Any]:
         """A core/v1 Event, named as kubelet names its own: the object's name and a time in hexadecimal."""

@@ -46,12 +46,12 @@ class Selection(Generic[T]):
     resource: Resource
     parse: Callable[[Mapping[str, Any]], T]
     namespace: str = ""
-    """"" for all of them."""
+    """"" for all."""
     label_selector: str = ""
     field_selector: str = ""
     list_version: str = ""
-    """resourceVersion of the first list: "" for the newest, "0" for whatever the server has at hand. With "0", later
-    lists are not older than what was seen before."""
+    """resourceVersion of the first list: "" for the newest, page by page; "0" for whatever the server has at hand, all
+    in one answer, so for small selections only. With "0", later lists are not older than what was seen before."""
     pause: float = 0.0
     """Seconds between a list and the watch that goes on from it: what follows from the list has the processor first."""
 

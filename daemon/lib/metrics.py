@@ -75,6 +75,12 @@ def api_call_metrics(registry: CollectorRegistry) -> Callable[[str, str, int, fl
     return CallMetrics(registry, "crrd_api_call", "calls to the API server", ("verb", "resource", "code")).count
 
 
+def dropped_events_metric(registry: CollectorRegistry) -> Callable[[], None]:
+    """Counts Kubernetes events that were never written: for `daemon.kube.events.KubeEventSink`."""
+    counter = Counter("crrd_events_dropped", "Kubernetes events that were never written.", registry=registry)
+    return counter.inc
+
+
 class Capped:
     """Keeps a label's values few: the first so many are themselves, all others "other"."""
 

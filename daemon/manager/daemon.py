@@ -16,6 +16,7 @@ from daemon.kube.events import KubeEventSink
 from daemon.kube.leader import LeaderElection
 from daemon.lib.health import Check, Health, StatusServer
 from daemon.lib.log import LogFormat, configure, toggle_debug_on_signal
+from daemon.lib.memory import keep_for_good, small_tls_buffers
 from daemon.lib.metrics import metrics_route
 from daemon.lib.signals import stop_on_signals
 from daemon.lib.supervise import Loop, supervise
@@ -69,6 +70,8 @@ def run_manager(config: ManagerConfig) -> int:
         ConfigurationError: something that waiting does not heal.
     """
     configure(config.log_format, config.log_level)
+    small_tls_buffers()
+    keep_for_good()
     return asyncio.run(_run(config))
 
 
@@ -117,13 +120,18 @@ async def _serve(
         limits=limits,
         on_review=metrics.reviewed,
         on_admitted=metrics.admitted,
+        on_close=metrics.closed,
     )
-    events = KubeEventSink(client, config.identity, "crrd-manager")
+    events = KubeEventSink(client, config.identity, "crrd-manager", on_drop=metrics.event_dropped)
     controller = LifecycleController(
         client, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
     )
     election = LeaderElection(client, config.namespace, config.identity, now=lambda: datetime.now(UTC))
-    metrics.watch(leading=lambda: election.leading, not_after=lambda: tls.not_after)
+    metrics.watch(
+        leading=lambda: election.leading,
+        not_after=lambda: tls.not_after,
+        connections=lambda: len(webhook.connections),
+    )
     health.live.update(election.checks)
     health.live["controller"] = _controller_check(election, controller)
     health.ready.update(controller.checks)

@@ -1,10 +1,12 @@
-"""The lifecycle controller: watches requests and pods, and carries out what `core.lifecycle` decides, pod by pod.
+"""The lifecycle controller: watches requests, and carries out what `core.lifecycle` decides about them, pod by pod.
 
-It runs in the manager that leads, and from nothing each time: what it knows comes from whole lists. So the time to live
+It runs in the manager that leads, and from nothing each time: the requests come from a whole list. So the time to live
 of a completed request begins anew with each leader: a change keeps it longer, by no more than its TTL, and never
-shortens that. Nothing is polled;
-between events only the timers that `lifecycle` asked for look at a pod again. A pod's absence is never taken from a
-watch, but asked for, because what follows from it is final.
+shortens that.
+
+Of the cluster's pods it knows only those that it needs. Where new pods wait for their condition, `gated` watches them;
+any other pod that a request is for is asked for by its name, and again while the request lasts. A pod's absence is
+never taken from a watch, but always asked for, because what follows from it is final.
 """
 
 import asyncio
@@ -28,9 +30,10 @@ from daemon.kube.reflector import Handler, Reflector, Selection
 from daemon.kube.resources import PODS, REQUESTS
 from daemon.kube.writer import RequestWriter
 from daemon.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
-from daemon.lib.health import Check, loop_check
+from daemon.lib.health import Check, loop_check, task_check
 from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.workqueue import WorkQueue
+from daemon.manager.gated import GatedPods
 from daemon.manager.readiness import PodReadiness
 from daemon.ports import EventSink
 
@@ -38,6 +41,8 @@ PARALLEL = 8
 """Pods that are worked on at once: more would only wait for a connection, and run into the calls' deadline there."""
 REFUSED_SECONDS = 30
 """After which what the API server refused is tried again: roles and schemas get repaired."""
+POD_SECONDS = 30.0
+"""How long what was heard of a pod by asking for it is believed, while a request waits for something."""
 LOOK_SECONDS = 300.0
 """The longest that the work on one pod takes: every call has its deadline."""
 _LATE_SECONDS = 0.05
@@ -90,11 +95,13 @@ class LifecycleController:
         self._heartbeat = Heartbeat()
         self._watching: list[Callable[[], str]] = []
         self._requests: Reflector[Request] | None = None
-        self._pods: Reflector[PodMeta] | None = None
+        self._gated = GatedPods(self._client, self._cache)
+        self._asked: dict[str, float] = {}
+        """Pods that requests wait for and that were asked for -> the loop's time at which they were."""
 
     @property
     def checks(self) -> Mapping[str, Check]:
-        """For readiness pages: "" on a manager that does not lead, and while both watches are connected."""
+        """For readiness pages: "" on a manager that does not lead, and while all its watches are connected."""
         return {"lifecycle": self._check}
 
     def check_alive(self) -> str:
@@ -115,41 +122,31 @@ class LifecycleController:
         """Work until cancelled; may be run again afterwards, never twice at once."""
         self._reset()
         cache = self._cache
-        listed = asyncio.Event(), asyncio.Event()
+        listed = asyncio.Event()
 
         def requests_listed(requests: tuple[Request, ...], version: str) -> None:
             cache.requests_listed(requests, version)
-            listed[0].set()
+            listed.set()
 
-        def pods_listed(pods: tuple[PodMeta, ...], version: str) -> None:
-            cache.pods_listed(pods, version)
-            listed[1].set()
-
-        # Version 0 is answered from the API server's cache: every pod of the cluster would be a lot to read from etcd.
         self._requests = Reflector(
             self._client,
             Selection(REQUESTS, parse_request),
             Handler(requests_listed, cache.request_changed, cache.request_deleted),
             strict=False,
         )
-        self._pods = Reflector(
-            self._client,
-            Selection(PODS, parse_meta, list_version="0"),
-            Handler(pods_listed, cache.pod_changed, cache.pod_deleted),
-            strict=False,
-        )
         forget_steps = self._clock.on_step(self._poke_all)
         try:
             async with asyncio.TaskGroup() as group:
-                for reflector, event in ((self._requests, listed[0]), (self._pods, listed[1])):
-                    task = group.create_task(reflector.run(), name=f"watch {reflector.plural}")
-                    self._watching.append(loop_check(task, reflector.heartbeat))
-                    self._heartbeat.until(event, f"waiting for the list of {reflector.plural}")
-                    await event.wait()  # only from the requests it is known which pods matter
+                requests = group.create_task(self._requests.run(), name=f"watch {self._requests.plural}")
+                self._watching.append(loop_check(requests, self._requests.heartbeat))
+                self._heartbeat.until(listed, "waiting for the list of requests")
+                await listed.wait()  # only from the requests it is known which pods matter, and who keeps them unready
                 self._heartbeat.rest()
                 self._synced = True
                 self._poke_all()
-                log.info("lifecycle started", pods=len(cache.pod_keys()))
+                gated = group.create_task(self._gated.run(), name="gated pods")
+                self._watching += [task_check(gated), self._gated.check_alive]
+                log.info("lifecycle started", pods=len(cache.requested()))
         finally:
             forget_steps()
             await self._queue.close()
@@ -159,19 +156,16 @@ class LifecycleController:
     def _check(self) -> str:
         if self._requests is None:
             return ""
-        for reflector, what in ((self._requests, "requests"), (self._pods, "pods")):
-            if reflector is None or not reflector.listed:
-                return f"{what} are not listed yet"
-            if reflector.last_error:
-                return reflector.last_error
-        return ""
+        if not self._requests.listed:
+            return "requests are not listed yet"
+        return self._requests.last_error or self._gated.check()
 
     def _poke(self, key: str) -> None:
         if self._synced:
             self._queue.poke(key)
 
     def _poke_all(self) -> None:
-        for key in self._cache.pod_keys():
+        for key in self._cache.requested():
             self._poke(key)
 
     async def _handle(self, key: str) -> float | None:
@@ -194,15 +188,18 @@ class LifecycleController:
             pod = self._cache.pod(key)
             if pod is not None:
                 await self._carry_out(None, pod_steps(pod, self._cache.requests(key)).actions)
+                if key not in self._asked and not self._gated.covers(pod.namespace):
+                    self._cache.forget_pod(key)  # no request waits for it, and nothing would tell of its changes
             if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
                 log.warning("refused", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
                 wakes.append(self._clock.now() + timedelta(seconds=REFUSED_SECONDS))
             elif failure is not None:
                 raise failure
-        if not wakes:
-            return None
-        seconds = (min(wakes) - self._clock.now()).total_seconds()
-        return asyncio.get_running_loop().time() + max(0.0, seconds) + _LATE_SECONDS
+        times = [self._asked[key] + POD_SECONDS] if key in self._asked else []
+        if wakes:
+            seconds = (min(wakes) - self._clock.now()).total_seconds()
+            times.append(asyncio.get_running_loop().time() + max(0.0, seconds) + _LATE_SECONDS)
+        return min(times, default=None)
 
     def _first_seen_ended(self, key: str, requests: Sequence[Request]) -> Mapping[str, datetime]:
         """By UID of a pod's completed requests that have a time to live: when that began, the API server's time."""
@@ -224,18 +221,26 @@ class LifecycleController:
             del began[key]
 
     async def _pod(self, key: str, requests: Sequence[Request]) -> PodMeta | None:
-        """The pod; one that a request has another UID for, or that was not seen, is asked for."""
+        """The pod; asked for where no watch tells of it, or a request has another UID for it."""
         pod = self._cache.pod(key)
         waiting = [request for request in requests if request.has_finalizer or not request.completed]
-        if not waiting or (pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)):
+        if not waiting:
+            self._asked.pop(key, None)
             return pod
         namespace, name = waiting[0].namespace, waiting[0].pod_name
+        expected = pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)
+        now = asyncio.get_running_loop().time()
+        told = now < self._asked[key] + POD_SECONDS if key in self._asked else self._gated.covers(namespace)
+        if expected and told:
+            return pod
         try:
             found = parse_meta(await self._client.get(PODS, namespace, name))
         except GoneError:
+            self._asked.pop(key, None)
             if pod is not None:
                 self._cache.pod_deleted(pod)
             return None
+        self._asked[key] = now
         self._cache.pod_changed(found)
         return found
 

@@ -14,11 +14,20 @@ from prometheus_client.registry import Collector
 from daemon.core.admission.rules import DenialReason
 from daemon.core.lifecycle import steps as lc
 from daemon.core.recreate.actions import EmitEvent
-from daemon.lib.metrics import FAST_BUCKETS, NONE, Capped, api_call_metrics, new_registry, start_at_zero
+from daemon.lib.metrics import (
+    FAST_BUCKETS,
+    NONE,
+    Capped,
+    api_call_metrics,
+    dropped_events_metric,
+    new_registry,
+    start_at_zero,
+)
 
 USERS = 50
 """Users who ask for recreates and are told apart, for the life of the process."""
 WEBHOOKS = ("mutate", "validate", "pods")
+CLOSE_REASONS = ("crowded", "silent")
 _ACTIONS: dict[type[lc.LifecycleAction], str] = {
     lc.Complete: "completed",
     lc.AddFinalizer: "finalizer_added",
@@ -39,6 +48,8 @@ class ManagerMetrics:
         self.registry = registry = new_registry()
         self.api_call = api_call_metrics(registry)
         """For the API clients: `on_call`."""
+        self.event_dropped = dropped_events_metric(registry)
+        """For the events: `on_drop`."""
         self._reviews = Counter(
             "crrd_admission_reviews",
             "Answers of the admission webhooks.",
@@ -71,16 +82,33 @@ class ManagerMetrics:
         self._deletions = Counter(
             "crrd_ttl_deletions", "Completed requests that were deleted after their TTL.", registry=registry
         )
+        self._closed = Counter(
+            "crrd_admission_connections_closed",
+            "Connections to the admission webhooks that were closed for others (crowded), or as no call came (silent).",
+            ["reason"],
+            registry=registry,
+        )
+        start_at_zero(self._closed, CLOSE_REASONS)
         start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (NONE,))
         start_at_zero(self._reviews, ("mutate", "validate"), ("denied",), DenialReason)
         start_at_zero(self._actions, set(_ACTIONS.values()) - {"completed"}, [NONE])
         start_at_zero(self._actions, ["completed"], lc.ENDS)
 
-    def watch(self, leading: Callable[[], bool], not_after: Callable[[], datetime | None]) -> None:
-        """Ask these whenever the page is read: whether this manager leads, and when its certificate expires."""
+    def watch(
+        self,
+        leading: Callable[[], bool],
+        not_after: Callable[[], datetime | None],
+        connections: Callable[[], int],
+    ) -> None:
+        """Ask these whenever the page is read.
+
+        Whether this manager leads, when its certificate expires, and how many connections its webhooks have.
+        """
         leader = Gauge("crrd_leader", "1 on the manager that leads, else 0.", registry=self.registry)
         leader.set_function(lambda: float(leading()))
         self.registry.register(_Expiry(not_after))
+        opened = Gauge("crrd_admission_connections", "Connections to the admission webhooks.", registry=self.registry)
+        opened.set_function(lambda: float(connections()))
 
     def reviewed(self, webhook: str, decision: str, reason: str, seconds: float) -> None:
         """An admission call was answered; see `daemon.manager.webhook.server.ReviewObserver`."""
@@ -90,6 +118,10 @@ class ManagerMetrics:
             known = self._known[key] = self._reviews.labels(*key)
         known.inc()
         self._seconds[webhook].observe(seconds)
+
+    def closed(self, reason: str) -> None:
+        """A connection was closed; see `daemon.manager.webhook.connections.CloseObserver`."""
+        self._closed.labels(reason).inc()
 
     def admitted(self, user: str) -> None:
         """A new request was let in."""

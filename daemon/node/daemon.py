@@ -126,7 +126,7 @@ class NodeDaemon:
         """Run every loop until a signal comes, then drain; both clients are closed afterwards."""
         config = self._config
         self._runtime, self._client = runtime, client
-        events = KubeEventSink(client, config.node_name)
+        events = KubeEventSink(client, config.node_name, on_drop=self._metrics.event_dropped)
         kubelet = KubeletProbe(config.kubelet_healthz_port)
         edges = Edges(
             runtime=runtime,

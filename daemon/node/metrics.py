@@ -15,7 +15,15 @@ from prometheus_client.registry import Collector
 from daemon.core.api.reasons import CAUSES
 from daemon.core.api.types import PLURAL, Request, RequestPhase, StatePhase
 from daemon.core.recreate.observation import Hook, HookKind, HookResult
-from daemon.lib.metrics import OTHER, STAGE_BUCKETS, CallMetrics, Capped, api_call_metrics, start_at_zero
+from daemon.lib.metrics import (
+    OTHER,
+    STAGE_BUCKETS,
+    CallMetrics,
+    Capped,
+    api_call_metrics,
+    dropped_events_metric,
+    start_at_zero,
+)
 
 NAMESPACES = 100
 """Namespaces that a label may name; those of further pods count as "other"."""
@@ -80,6 +88,8 @@ class NodeMetrics:
         self._namespace = Capped(NAMESPACES)
         self.api_call = api_call_metrics(registry)
         """For the API client: `on_call`."""
+        self.event_dropped = dropped_events_metric(registry)
+        """For the events: `on_drop`."""
         cri_calls = CallMetrics(registry, "crrd_cri_call", "calls to the container runtime", ("method", "code"))
         self.cri_call = cri_calls.count
         """For the runtime's client: see `daemon.cri.client.OnCall`."""

@@ -219,6 +219,17 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "stat",
             "s",
         ),
+        Panel(
+            "Admission's connections",
+            (
+                ("sum by (instance) (crrd_admission_connections)", "{{instance}}"),
+                (
+                    "sum by (reason) (rate(crrd_admission_connections_closed_total[$__rate_interval]))",
+                    "closed each second, {{reason}}",
+                ),
+            ),
+            says="At most 1024 a replica: the one used longest ago makes room (crowded), who never calls goes (silent)",
+        ),
         Panel("Deleted after their TTL", (("sum(crrd_ttl_deletions_total)", ""),), "stat"),
     ),
     "Daemons": (
@@ -227,6 +238,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "CPU",
             (('rate(process_cpu_seconds_total{job=~"crrd-.+"}[$__rate_interval])', "{{job}} {{instance}}"),),
             unit="percentunit",
+        ),
+        Panel(
+            "Events dropped",
+            (('sum(increase(crrd_events_dropped_total{job=~"crrd-.+"}[1h]))', ""),),
+            "stat",
+            says="Kubernetes events of the last hour that were never written.",
+            thresholds=(1, 100),
         ),
         Panel("Versions", (("count by (version) (crrd_build_info)", "crrd {{version}}"),), "bargauge"),
     ),

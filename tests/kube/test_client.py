@@ -220,7 +220,7 @@ async def test_lists_page_by_page(api: ScriptedApi, client: KubeClient) -> None:
     found = await client.list_all(PODS, name_of, label_selector="a=b", field_selector="c=d")
     assert found.items == ("a", "b", "c")
     assert found.resource_version == "5"
-    selectors = {"labelSelector": "a=b", "fieldSelector": "c=d", "limit": "500"}
+    selectors = {"labelSelector": "a=b", "fieldSelector": "c=d", "limit": str(PODS.page)}
     assert [dict(request.query) for request in api.seen] == [
         selectors,
         {**selectors, "continue": "t1"},
@@ -242,8 +242,16 @@ async def test_a_list_that_expires_between_pages_is_begun_anew(api: ScriptedApi,
     found = await client.list_all(PODS, name_of, namespace="n", resource_version="0")
     assert found.items == ("b",)
     assert found.resource_version == "9"
-    assert dict(api.seen[2].query) == {}
+    assert dict(api.seen[2].query) == {"limit": str(PODS.page)}
     assert api.seen[2].path == "/api/v1/namespaces/n/pods"
+
+
+async def test_a_list_that_expires_again_is_given_up(api: ScriptedApi, client: KubeClient) -> None:
+    """It is never asked for as a whole, however large it is."""
+    api.then(listing("5", named("a"), token="t1"), refuse(410), listing("9", named("b"), token="t2"), refuse(410))
+    with pytest.raises(ExpiredError):
+        await client.list_all(PODS, name_of)
+    assert [request.query.get("limit") for request in api.seen] == [str(PODS.page)] * 4
 
 
 async def test_a_list_without_version_is_no_list(api: ScriptedApi, client: KubeClient) -> None:

@@ -294,9 +294,10 @@ async def test_an_event_that_cannot_be_written_is_tried_again_and_then_dropped(m
 
 
 async def test_the_oldest_are_dropped_when_too_many_wait() -> None:
+    lost: list[bool] = []
     with capture_logs() as logs:
         async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
-            sink = KubeEventSink(client, "node-1")
+            sink = KubeEventSink(client, "node-1", on_drop=lambda: lost.append(True))
             for number in range(CAPACITY // 2 + 2):
                 sink.emit(event(message=f"number {number}"))
             assert sink.dropped == 4
@@ -309,7 +310,7 @@ async def test_the_oldest_are_dropped_when_too_many_wait() -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             assert json.loads(api.bodies[0])["message"] == "number 2"
-    assert sink.dropped == 6
+    assert sink.dropped == len(lost) == 6
     assert [entry["event"] for entry in logs] == ["events dropped"]  # a flood is told of once
 
 
@@ -371,3 +372,16 @@ async def test_pods_of_the_node_are_followed() -> None:
         await notes.until("listed default/web-0", "changed web-0")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_flood_says_in_the_end_what_it_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "CAPACITY", 4)
+    async with scripted_sink() as (api, sink):
+        with capture_logs() as logs:
+            api.then(*[reply({}, 201)] * 8)
+            for _ in range(5):
+                sink.emit(event())
+            assert await sink.flush(30)
+            sink.emit(event())
+            assert await sink.flush(30)
+    assert [(entry["event"], entry.get("count")) for entry in logs] == [("events dropped", None), ("events dropped", 6)]

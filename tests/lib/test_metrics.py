@@ -75,6 +75,7 @@ CONTRACT: dict[str, set[str]] = {
     "crrd_last_activity_timestamp_seconds": {"resource"},
     "crrd_runtime_info": {"name", "version"},
     "crrd_kubelet_hash_mismatch_containers": set(),
+    "crrd_events_dropped": set(),
 }
 """The families (counters without `_total`) and labels that dashboards and alerts of users are written for."""
 STAGES = {"queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "total"}

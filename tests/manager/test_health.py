@@ -15,7 +15,7 @@ from aiohttp.test_utils import make_mocked_request
 from daemon.core.api.types import API_VERSION, KIND
 from daemon.kube.client import KubeClient
 from daemon.kube.clock import ServerClock
-from daemon.kube.resources import PODS, REQUESTS
+from daemon.kube.resources import NAMESPACES, PODS, REQUESTS
 from daemon.lib.health import Health
 from daemon.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
 from daemon.manager.certificates.tls import ServingTls
@@ -84,6 +84,7 @@ async def managing(*mute: str) -> AsyncIterator[Managing]:
     """The whole composition; `mute` are calls that are never answered, from the beginning."""
     api, health, stop = SilentApi(), Health(), asyncio.Event()
     api.mute |= set(mute)
+    api.put(NAMESPACES, {"metadata": {"name": "default", "resourceVersion": "1"}})  # as if it had the label
     client = cast("KubeClient", api)
     task = asyncio.create_task(
         _serve(CONFIG, (client, client), ServerClock(), health=health, metrics=ManagerMetrics(), stop=stop)
@@ -116,7 +117,7 @@ async def test_a_loop_that_has_ended(name: str) -> None:
         assert await world.red(name, 30) == "the loop has ended"
 
 
-@pytest.mark.parametrize("name", ["pods", "containerrecreaterequests"])
+@pytest.mark.parametrize("name", ["pods", "namespaces", "containerrecreaterequests"])
 async def test_a_watch_of_the_controller_that_has_ended(name: str) -> None:
     async with managing() as world:
         await world.pass_by(20)
@@ -124,7 +125,7 @@ async def test_a_watch_of_the_controller_that_has_ended(name: str) -> None:
         assert await world.red("controller", 30) == "the loop has ended"
 
 
-@pytest.mark.parametrize("name", ["pods", "containerrecreaterequests"])
+@pytest.mark.parametrize("name", ["pods", "namespaces", "containerrecreaterequests"])
 @pytest.mark.parametrize(
     ("verb", "said"), [("list", "hangs: listing"), ("open", "hangs: opening"), ("watch", "hangs: ")]
 )
@@ -208,8 +209,7 @@ async def test_a_listener_that_has_ended() -> None:
     server = WebhookServer("127.0.0.1:0", tls, Pods(), health, limits=QUICK)
     await server.start()
     assert await page(health) == (200, {})
-    assert server._listener is not None
-    server._listener.close()
+    server.connections.stop_accepting()
     assert await page(health) == (503, {"webhook": "the listener has ended"})
     await server.drain()
 

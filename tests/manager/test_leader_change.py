@@ -49,8 +49,7 @@ async def cluster_lease_held(cluster: Cluster) -> None:
 
 
 async def gated_pod(cluster: Cluster, name: str) -> Json:
-    gates = [{"conditionType": model.READINESS_GATE}]
-    await cluster.create_pod(name, [container("app")], readinessGates=gates)
+    await cluster.create_gated_pod(name)
     return await cluster.wait_pod(name, lambda pod: condition(pod, "Ready") == "True", "ready, the gate too")
 
 

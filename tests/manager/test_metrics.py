@@ -23,6 +23,7 @@ from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from daemon.lib.health import StatusServer
 from daemon.lib.metrics import metrics_route
 from daemon.manager.metrics import USERS, ManagerMetrics
+from daemon.manager.webhook.connections import CROWDED, SILENT
 from tests.support.admission import JsonObject, new_pod, new_request, new_review
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.scripted_api import FixedAccess
@@ -124,6 +125,15 @@ async def test_calls_that_are_none_are_errors(counted: Counted, pods: Pods) -> N
     assert counted.reviews("mutate", "error", "internal") == 1
 
 
+def test_what_was_given_up() -> None:
+    metrics = ManagerMetrics()
+    metrics.closed(CROWDED)
+    metrics.event_dropped()
+    closed = [value(metrics, "crrd_admission_connections_closed_total", reason=each) for each in (CROWDED, SILENT)]
+    assert closed == [1, 0]
+    assert value(metrics, "crrd_events_dropped_total") == 1
+
+
 async def test_who_asked_for_what_was_let_in(counted: Counted) -> None:
     def admitted(user: str) -> float | None:
         return value(counted.metrics, "crrd_admitted_requests_total", requested_by=user)
@@ -206,7 +216,7 @@ def test_what_the_controller_did(action: lc.LifecycleAction, name: str, reason: 
 async def test_the_page_in_both_formats(counted: Counted) -> None:
     expires: datetime | None = None
     leads = False
-    counted.metrics.watch(leading=lambda: leads, not_after=lambda: expires)
+    counted.metrics.watch(leading=lambda: leads, not_after=lambda: expires, connections=lambda: 7)
     await counted.ask("/mutate-crr", new_review(new_request(podName="elsewhere")))
     server = StatusServer("127.0.0.1:0", [metrics_route(counted.metrics.registry)])
     url = f"http://{await server.start()}/metrics"
@@ -227,6 +237,7 @@ async def test_the_page_in_both_formats(counted: Counted) -> None:
     for families in (before, after):
         assert {"crrd_build_info", "crrd_leader", "crrd_admission_review_duration_seconds"} <= families.keys()
         assert all(family.documentation for family in families.values())
+        assert [sample.value for sample in families["crrd_admission_connections"].samples] == [7]
     assert [sample.value for sample in before["crrd_leader"].samples] == [0]
     assert "crrd_certificate_expiry_timestamp_seconds" not in before
     assert [sample.value for sample in after["crrd_leader"].samples] == [1]

@@ -13,7 +13,7 @@ from daemon.core.api import types as model
 from daemon.kube.resources import REQUESTS, Resource
 from daemon.localnode.api.admission import User
 from daemon.localnode.daemons import running_manager
-from tests.support.cluster import container, on_local_node
+from tests.support.cluster import on_local_node
 from tests.support.daemons import NodeDaemon, second_manager
 from tests.support.faulty_api import Call, FaultyApiServer
 from tests.support.faulty_node import FaultyNode
@@ -69,8 +69,7 @@ async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> N
                 async with asyncio.timeout(20):
                     while not any((call.verb, call.resource) == ("watch", "leases") for call in calls):
                         await asyncio.sleep(0.05)
-            gates = [{"conditionType": model.READINESS_GATE}]
-            await cluster.create_pod("web", [container("app")], readinessGates=gates)
+            await cluster.create_gated_pod("web")
             await cluster.wait_pod("web", lambda pod: bool(pod["status"].get("containerStatuses")), "has statuses")
             await cluster.wait_pod(
                 "web",

@@ -13,6 +13,7 @@ from daemon.core.api.types import Request
 from daemon.core.api.v1alpha1 import parse_request
 from daemon.kube.cache import NodeCache
 from daemon.kube.client import Deadlines, KubeClient
+from daemon.kube.resources import PODS, REQUESTS
 from daemon.lib.errors import ConfigurationError
 from daemon.node import watches
 from daemon.node.metrics import WATCH_REASONS
@@ -161,7 +162,8 @@ def lists(api: ScriptedApi) -> list[dict[str, str]]:
     return [{key: query[key] for key in ("resourceVersion", "limit") if key in query} for query in asked]
 
 
-NEWEST = {"limit": "500"}
+NEWEST_PODS = {"limit": str(PODS.page)}
+NEWEST_REQUESTS = {"limit": str(REQUESTS.page)}
 TOO_LARGE: dict[str, Any] = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
 
 
@@ -215,7 +217,7 @@ async def test_a_version_that_the_server_has_not_makes_it_list_the_newest(gone: 
     async with story(*script, make=PodSource) as here:
         await here.api.silent.wait()
         assert here.api.calls() == ["list", "watch 5", "watch 9", "list", "watch 3"]
-        assert lists(here.api) == [{"resourceVersion": "0"}, NEWEST]
+        assert lists(here.api) == [{"resourceVersion": "0"}, NEWEST_PODS]
 
 
 async def test_a_list_from_the_future_is_asked_for_as_of_now() -> None:
@@ -228,7 +230,7 @@ async def test_a_list_from_the_future_is_asked_for_as_of_now() -> None:
         api.then(refuse(504, **TOO_LARGE), listing("7"), stream())
         await source._connect_once()
         await source._connect_once()
-        assert lists(api) == [{"resourceVersion": "0"}, {"resourceVersion": "500"}, NEWEST]
+        assert lists(api) == [{"resourceVersion": "0"}, {"resourceVersion": "500"}, NEWEST_PODS]
         assert api.calls()[-1] == "watch 7"
 
 
@@ -236,7 +238,7 @@ async def test_requests_are_listed_as_they_are_now() -> None:
     script = (listing("5"), stream(bookmark("9")), refuse(410), listing("12"))
     async with story(*script) as here:
         await here.api.silent.wait()
-        assert lists(here.api) == [NEWEST, NEWEST]
+        assert lists(here.api) == [NEWEST_REQUESTS, NEWEST_REQUESTS]
 
 
 async def test_a_silent_connection_is_noticed() -> None:
@@ -469,7 +471,7 @@ async def test_where_a_version_was_lost_the_newest_is_asked_for(lost: Reply) -> 
         here.api.then(listing("7"))
         here.cache.request_changed(live("b", "3"))
         await here.cache.wait_until_known("n/b")
-        assert lists(here.api)[-1] == NEWEST
+        assert lists(here.api)[-1] == NEWEST_PODS
 
 
 async def test_many_pods_have_one_watch_until_no_request_is_live(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from daemon.core.api import types as model
 from daemon.core.recreate.observation import ExecResult
 from daemon.kube.client import KubeClient
 from daemon.kube.config import KubeconfigAccess
-from daemon.kube.resources import PODS, REQUESTS, Resource
+from daemon.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
 from tests.support.containerd import Containerd
 from tests.support.faulty_node import FaultyNode
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-NAMESPACES = Resource("namespaces")
 CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 CRD_FILE = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
 VARIABLES = ("CRRD_TEST_KUBECONFIG", "CRRD_TEST_CRI_ENDPOINT", "CRRD_TEST_NODE", "CRRD_TEST_IMAGE")
@@ -102,6 +101,13 @@ class Cluster:
         return self.second_image
 
     # Pods
+
+    async def create_gated_pod(self, name: str) -> Json:
+        """Create a pod with the readiness gate, in the namespace, which from now on has the label for it."""
+        labels = {"metadata": {"labels": {model.LABEL_READINESS_GATE: "enabled"}}}
+        await self.client.merge_patch(NAMESPACES, "", self.namespace, labels)
+        gates = [{"conditionType": model.READINESS_GATE}]
+        return await self.create_pod(name, [container("app")], readinessGates=gates)
 
     async def create_pod(
         self,

@@ -10,17 +10,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from daemon.core.api.time import rfc3339
-from daemon.core.api.types import FINALIZER
+from daemon.core.api.types import FINALIZER, LABEL_READINESS_GATE
 from daemon.core.lifecycle import steps as lc
 from daemon.core.recreate.actions import EmitEvent
 from daemon.kube.client import Deadlines, KubeClient
 from daemon.kube.clock import ServerClock
 from daemon.kube.config import Access
 from daemon.kube.leader import LeaderElection, LeaseTiming
-from daemon.kube.resources import PODS, REQUESTS, Resource
+from daemon.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
 from daemon.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
 from daemon.manager.lifecycle import LifecycleController
-from tests.support.faulty_api import FaultyApiServer
+from tests.support.faulty_api import Call, FaultyApiServer
 
 CRRS = "apps.kruise.io/containerrecreaterequests"
 GATED = {"readinessGates": [{"conditionType": "KruisePodReady"}]}
@@ -137,7 +137,9 @@ class LifecycleCluster:
 
     def __init__(self) -> None:
         self.ahead = timedelta()
-        self.server = FaultyApiServer(clock=self.now)
+        self.calls: list[Call] = []
+        """What was asked of the API server so far, by anybody."""
+        self.server = FaultyApiServer(clock=self.now, log=self.calls.append)
         self._replicas: list[Replica] = []
         self._client: KubeClient | None = None
         self._markers = 0
@@ -157,11 +159,17 @@ class LifecycleCluster:
         async with self.server:
             try:
                 async with KubeClient(Wire(self.server.url)) as self._client:
+                    await self.label_namespace("enabled")
                     yield self
             finally:
                 self.server.resume()
                 for replica in self._replicas:
                     await replica.stop()
+
+    async def label_namespace(self, value: str | None) -> None:
+        """Set the readiness label of the namespace that everything is in, or take it away."""
+        labels = {LABEL_READINESS_GATE: value}
+        await self.client.merge_patch(NAMESPACES, "", "default", {"metadata": {"labels": labels}})
 
     def replica(self, name: str = "manager-a", deadlines: Deadlines | None = None) -> Replica:
         made = Replica(self.server.url, name, deadlines)

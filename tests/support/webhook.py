@@ -17,6 +17,7 @@ from daemon.lib.health import Health
 from daemon.manager.certificates.pki import CERTIFICATE, KEY, Certificates, renew, to_data
 from daemon.manager.certificates.rotation import Lifetimes, Plan
 from daemon.manager.certificates.tls import ServingTls
+from daemon.manager.webhook.connections import CloseObserver
 from daemon.manager.webhook.handler import PodReader
 from daemon.manager.webhook.server import AdmissionObserver, Limits, ReviewObserver, WebhookServer
 from tests.support.admission import JsonObject
@@ -112,12 +113,20 @@ async def webhook(
     limits: Limits = QUICK,
     on_review: ReviewObserver | None = None,
     on_admitted: AdmissionObserver | None = None,
+    on_close: CloseObserver | None = None,
 ) -> AsyncIterator[Served]:
     certificates = certificates or new_certificates()
     tls, health = ServingTls(), Health()
     load(tls, certificates)
     server = WebhookServer(
-        "127.0.0.1:0", tls, pods, health, limits=limits, on_review=on_review, on_admitted=on_admitted
+        "127.0.0.1:0",
+        tls,
+        pods,
+        health,
+        limits=limits,
+        on_review=on_review,
+        on_admitted=on_admitted,
+        on_close=on_close,
     )
     address = await server.start()
     connector = aiohttp.TCPConnector(ssl=trusting(certificates))

@@ -32,9 +32,6 @@ from daemon.kubelet.labels import ANNOTATION_MIRROR
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text
 
-READINESS_GATE_LABEL = "crr.apps.kruise.io/readiness-gate"
-"""On a namespace, with the value `enabled`: its new pods get the readiness gate."""
-
 NAMING_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME)
 """The labels that say which pod a request is for, and which node's daemon serves it."""
 WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)

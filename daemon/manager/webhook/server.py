@@ -21,6 +21,7 @@ from daemon.lib.errors import ConfigurationError
 from daemon.lib.health import Health, bound_socket, shown_address, split_address
 from daemon.lib.heartbeat import Heartbeat
 from daemon.manager.certificates.tls import ServingTls
+from daemon.manager.webhook.connections import CloseObserver, Connections
 from daemon.manager.webhook.handler import AdmissionHandler, Answer, PodReader, Refusal
 from daemon.manager.webhook.review import CREATE, BadReviewError, Review, allow, deny, read_review
 
@@ -58,10 +59,16 @@ class Limits:
     """For the body of a call to arrive."""
     answer_seconds: float = 8.0
     """For the whole answer; less where the API server's own timeout is shorter."""
-    idle_seconds: float = 120.0
+    idle_seconds: float = 100.0
     """For an unused connection: more than the 90 s after which API servers close theirs, so that none is closed under
-    a call. Also the longest that the head of a call may take."""
+    a call."""
+    head_seconds: float = 10.0
+    """For the first call on a connection to arrive."""
     handshake_seconds: float = 10.0
+    connections: int = 1024
+    """All together; an API server has one for each call that it waits for. Each costs 40 KB."""
+    young_seconds: float = 1.0
+    """For which a connection is left alone after it came, or was used: so long take hundreds of handshakes at once."""
     drain_seconds: float = 10.0
     """From being unready to accepting nothing: for Services to notice."""
     stop_seconds: float = 10.0
@@ -84,6 +91,7 @@ class WebhookServer:
         limits: see there.
         on_review: is told of each answer.
         on_admitted: is told of each request that is let in.
+        on_close: is told of each connection that is closed for the limits' sake.
     """
 
     def __init__(
@@ -96,13 +104,22 @@ class WebhookServer:
         limits: Limits | None = None,
         on_review: ReviewObserver | None = None,
         on_admitted: AdmissionObserver | None = None,
+        on_close: CloseObserver | None = None,
     ) -> None:
         self._host, self._port = split_address(address)
         self._tls = tls
         self._limits = limits or Limits()
         self._on_review = on_review
         self._on_admitted = on_admitted
-        self._listener: asyncio.Server | None = None
+        self.connections = Connections(
+            tls.context,
+            most=self._limits.connections,
+            young_seconds=self._limits.young_seconds,
+            handshake_seconds=self._limits.handshake_seconds,
+            head_seconds=self._limits.head_seconds,
+            on_close=on_close,
+        )
+        self._listening = False
         self._draining = False
         self._nothing_in_flight = asyncio.Event()
         self._nothing_in_flight.set()
@@ -123,7 +140,7 @@ class WebhookServer:
                 *health.routes(),
             ]
         )
-        app.on_response_prepare.append(self._close_when_draining)
+        app.on_response_prepare.append(self._answered)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -161,59 +178,46 @@ class WebhookServer:
             ConfigurationError: the address cannot be bound.
         """
         await self._runner.setup()
-        loop = asyncio.get_running_loop()
         server = self._runner.server
         assert server is not None  # noqa: S101 - setup made it
         try:
-            self._listener = await loop.create_server(
-                server,
-                sock=bound_socket(self._host, self._port),
-                ssl=self._tls.context,
-                ssl_handshake_timeout=self._limits.handshake_seconds,
-                backlog=256,
-            )
+            bound = bound_socket(self._host, self._port)
+            self.connections.listen(bound, server)
         except OSError as error:
             raise ConfigurationError(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror}; choose another address for the webhook"
             ) from error
-        return shown_address(self._listener.sockets[0])
+        self._listening = True
+        return shown_address(bound)
 
     async def drain(self) -> None:
         """End without losing a call: unready first, then nothing new, then what is in flight; returns when closed."""
         self._draining = True
         log.info("draining", seconds=self._limits.drain_seconds)
         await asyncio.sleep(self._limits.drain_seconds)
-        await self._stop_accepting()
+        self._stop_accepting()
         await asyncio.sleep(self._limits.linger_seconds)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._limits.stop_seconds):
                 await self._nothing_in_flight.wait()
         await self._close()
 
-    async def _stop_accepting(self) -> None:
-        """Close the listener, but not before the connections that it has taken are set up.
-
-        asyncio would forget those, and their callers would wait for a handshake in vain.
-        """
-        if self._listener is None:
-            return
-        listener, self._listener = self._listener, None
-        for listening in listener.sockets:
-            asyncio.get_running_loop().remove_reader(listening.fileno())
-        await asyncio.sleep(0)  # what was taken before is set up first
-        listener.close()
+    def _stop_accepting(self) -> None:
+        self._listening = False
+        self.connections.stop_accepting()
 
     async def _close(self) -> None:
-        await self._stop_accepting()
+        self._stop_accepting()
+        self.connections.close()
         await self._runner.cleanup()
 
     def _check(self) -> str:
         if self._draining:
             return "draining"
-        return "" if self._listener is not None else "not listening yet"
+        return "" if self._listening else "not listening yet"
 
     def _check_alive(self) -> str:
-        if self._listener is not None and not self._listener.is_serving():
+        if self._listening and not self.connections.listening:
             return "the listener has ended"
         now = asyncio.get_running_loop().time()
         longest = now - next(iter(self._began.values()), now)
@@ -221,8 +225,9 @@ class WebhookServer:
             return f"hangs: a call has been under way for {longest:.0f} s"
         return self._heartbeat.check()
 
-    async def _close_when_draining(self, _: web.Request, response: web.StreamResponse) -> None:
-        """Callers go elsewhere after this answer, rather than find the connection closed under the next call."""
+    async def _answered(self, request: web.Request, response: web.StreamResponse) -> None:
+        """While draining, callers go elsewhere after this answer: no connection is closed under a call."""
+        self.connections.used(request.protocol)
         if self._draining:
             response.headers["Connection"] = "close"
             response.force_close()
@@ -249,6 +254,7 @@ class WebhookServer:
 
     async def _answer(self, request: web.Request, kind: str, answerer: _Answerer, began: float) -> web.Response:
         body = await self._body(request)
+        self.connections.busy(request.protocol)
         try:
             review = read_review(body, kind)
             outcome: Answer = []

@@ -158,7 +158,7 @@ async def test_a_body_that_does_not_arrive(pods: Pods) -> None:
 
 
 async def test_a_head_that_does_not_arrive(pods: Pods) -> None:
-    async with webhook(pods, limits=replace(QUICK, idle_seconds=0.2)) as served:
+    async with webhook(pods, limits=replace(QUICK, head_seconds=0.2)) as served:
         reader, writer = await raw(served)
         writer.write(b"POST /mutate-crr HT")
         assert await reader.read() == b""

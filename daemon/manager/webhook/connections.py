@@ -1,0 +1,219 @@
+"""The webhook's connections: at most so many, whoever comes; one that is not being answered makes room for the next.
+
+Anybody who reaches the port can open connections and say nothing. Each costs memory from the first byte on, so they are
+counted from when they are accepted, and above the limit the one that was used longest ago is closed: an API server,
+which asks on its connections, keeps them, and a new one is always taken. What is never closed is a connection whose
+call is being answered, or that has only just come, as many do when many calls are made at once. Where all are such, the
+next ones wait to be accepted.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+
+log = structlog.get_logger(__name__)
+
+CROWDED, SILENT = "crowded", "silent"
+"""Why a connection is closed: others came, or no call came on it in time."""
+_BACKLOG = 256
+_PAUSE_SECONDS = 1.0
+"""After which it is tried again to accept where that failed (no file descriptors), as asyncio does."""
+_BUSY_SECONDS = 0.05
+"""After which it is tried again where all calls are being answered."""
+
+CloseObserver = Callable[[str], None]
+"""Is told of each connection that is closed before its time: CROWDED or SILENT."""
+
+
+@dataclass(slots=True)
+class _Connection:
+    set_up: "asyncio.Task[None]"
+    since: float
+    """The loop's time at which it was accepted, or used last."""
+    timer: asyncio.TimerHandle | None = None
+    """Until the first call."""
+    busy: bool = False
+    """A call has arrived whole and is not answered yet."""
+
+
+class Connections:
+    """Accepts, and sets up TLS. The constructor starts nothing.
+
+    Args:
+        tls: what connections are served with.
+        most: how many there may be.
+        young_seconds: how long one is left alone at least.
+        handshake_seconds: how long a handshake may take.
+        head_seconds: how long after that the first call may take to arrive.
+        on_close: see CloseObserver.
+    """
+
+    def __init__(
+        self,
+        tls: ssl.SSLContext,
+        *,
+        most: int,
+        young_seconds: float,
+        handshake_seconds: float,
+        head_seconds: float,
+        on_close: CloseObserver | None = None,
+    ) -> None:
+        self._tls = tls
+        self._most = most
+        self._young_seconds = young_seconds
+        self._handshake_seconds = handshake_seconds
+        self._head_seconds = head_seconds
+        self._on_close = on_close
+        self._bound: socket.socket | None = None
+        self._make: Callable[[], web.RequestHandler] | None = None
+        self._known: OrderedDict[web.RequestHandler, _Connection] = OrderedDict()
+        """The one that was used longest ago first."""
+        self._waiting: asyncio.TimerHandle | None = None
+        """While nothing is accepted: until it is tried again at the latest."""
+        self._crowded = False
+
+    def __len__(self) -> int:
+        """How many are open, or being set up."""
+        return sum(not _ended(handler, one) for handler, one in self._known.items())
+
+    @property
+    def listening(self) -> bool:
+        """Whether new ones are taken."""
+        return self._bound is not None and self._bound.fileno() >= 0
+
+    def listen(self, bound: socket.socket, make: Callable[[], web.RequestHandler]) -> None:
+        """Take connections on this socket, each for a protocol of its own.
+
+        Raises:
+            OSError: it cannot be listened on.
+        """
+        bound.setblocking(False)
+        bound.listen(_BACKLOG)
+        self._bound, self._make = bound, make
+        self._accept_again()
+
+    def stop_accepting(self) -> None:
+        """Take no more; those that were taken are set up and served."""
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            asyncio.get_running_loop().remove_reader(bound)
+            bound.close()
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def close(self) -> None:
+        """Give up those that are not set up yet; the others are their server's to close."""
+        for one in self._known.values():
+            one.set_up.cancel()
+            if one.timer is not None:
+                one.timer.cancel()
+
+    def busy(self, handler: web.RequestHandler) -> None:
+        """A call has arrived."""
+        one = self._known.get(handler)
+        if one is None:
+            return
+        one.busy = True
+        if one.timer is not None:
+            one.timer.cancel()
+
+    def used(self, handler: web.RequestHandler) -> None:
+        """A call is answered."""
+        one = self._known.get(handler)
+        if one is None:
+            return
+        one.busy, one.since = False, asyncio.get_running_loop().time()
+        self._known.move_to_end(handler)
+        if one.timer is not None:
+            one.timer.cancel()
+
+    def _accept_again(self) -> None:
+        self._waiting = None
+        if self._bound is not None:
+            asyncio.get_running_loop().add_reader(self._bound, self._accept)
+
+    def _pause(self, seconds: float) -> None:
+        """Accept nothing for a while."""
+        loop = asyncio.get_running_loop()
+        if self._bound is not None:
+            loop.remove_reader(self._bound)
+        self._waiting = loop.call_later(seconds, self._accept_again)
+
+    def _accept(self) -> None:
+        """Take one connection, if there is room for it."""
+        if self._bound is None or self._make is None:
+            return
+        if seconds := self._make_room():
+            self._pause(seconds)
+            return
+        try:
+            made, _ = self._bound.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            log.warning("cannot accept connections", error=str(error), retry_in=_PAUSE_SECONDS)
+            self._pause(_PAUSE_SECONDS)
+            return
+        made.setblocking(False)
+        handler, loop = self._make(), asyncio.get_running_loop()
+        self._known[handler] = _Connection(loop.create_task(self._set_up(handler, made)), loop.time())
+
+    async def _set_up(self, handler: web.RequestHandler, made: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                lambda: handler, made, ssl=self._tls, ssl_handshake_timeout=self._handshake_seconds
+            )
+        except OSError:  # of TLS or of the network: the caller's
+            self._known.pop(handler, None)
+            return
+        if one := self._known.get(handler):
+            one.timer = loop.call_later(self._head_seconds, self._drop, handler, SILENT)
+
+    def _make_room(self) -> float:
+        """Close the one that was used longest ago, if need be; the seconds after which to try again, 0 for room now."""
+        if len(self._known) < self._most:
+            return 0.0
+        for handler in [each for each, one in self._known.items() if _ended(each, one)]:
+            self._forget(handler)
+        if len(self._known) < self._most:
+            self._crowded = False
+            return 0.0
+        oldest = next((each for each in self._known.items() if not each[1].busy), None)
+        if oldest is None:
+            return _BUSY_SECONDS
+        handler, one = oldest
+        age = asyncio.get_running_loop().time() - one.since
+        if age < self._young_seconds:
+            return self._young_seconds - age
+        if not self._crowded:
+            log.warning("too many connections: the one used longest ago is closed for each new one", most=self._most)
+        self._crowded = True
+        self._drop(handler, CROWDED)
+        return 0.0
+
+    def _drop(self, handler: web.RequestHandler, reason: str) -> None:
+        one = self._forget(handler)
+        if _ended(handler, one):
+            return
+        one.set_up.cancel()
+        if handler.transport is not None:
+            handler.transport.abort()
+        if self._on_close is not None:
+            self._on_close(reason)
+
+    def _forget(self, handler: web.RequestHandler) -> _Connection:
+        one = self._known.pop(handler)
+        if one.timer is not None:
+            one.timer.cancel()
+        return one
+
+
+def _ended(handler: web.RequestHandler, one: _Connection) -> bool:
+    return one.set_up.done() and handler.transport is None

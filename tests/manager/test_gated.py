@@ -1,0 +1,162 @@
+"""Which pods the manager asks for, lists and watches: those of labelled namespaces, and those of requests."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from daemon.core.api.types import LABEL_READINESS_GATE
+from daemon.kube.resources import NAMESPACES, PODS
+from daemon.manager import gated as gated_module
+from daemon.manager import lifecycle as controller_module
+from tests.support.lifecycle_cluster import LifecycleCluster, Replica, entry, lifecycle_cluster
+
+READY = ("True", "")
+LISTS = ("list", "watch")
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LifecycleCluster]:
+    async with lifecycle_cluster() as made:
+        yield made
+
+
+def pod_lists(cluster: LifecycleCluster) -> list[tuple[str, str]]:
+    """Lists and watches of pods so far: the verb and the namespace, "" for all."""
+    return [(one.verb, one.namespace) for one in cluster.calls if one.resource == "pods" and one.verb in LISTS]
+
+
+async def labelled(cluster: LifecycleCluster, *names: str) -> None:
+    for name in names:
+        meta = {"name": name, "labels": {LABEL_READINESS_GATE: "enabled"}}
+        await cluster.client.create(NAMESPACES, "", {"metadata": meta})
+
+
+async def settled(cluster: LifecycleCluster, manager: Replica) -> None:
+    """Wait until the manager says that it watches all that it wants to."""
+    (check,) = manager.controller.checks.values()
+    await cluster.until("everything is listed", lambda: manager.controller.running and check() == "")
+
+
+class TestElsewhere:
+    """Where nobody asked for the readiness gate."""
+
+    @pytest.fixture(autouse=True)
+    async def unlabelled(self, cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(controller_module, "POD_SECONDS", 0.1)
+        await cluster.label_namespace(None)
+        cluster.calls.clear()
+
+    async def test_no_pod_is_listed_or_watched(self, cluster: LifecycleCluster) -> None:
+        manager = cluster.manager()
+        for number in range(3):
+            await cluster.pod(f"other-{number}")
+        await cluster.request("one", await cluster.pod())
+        await cluster.node_says("one", "Completed", "Succeeded")
+        await cluster.settle("one")
+        await settled(cluster, manager)
+        assert pod_lists(cluster) == []
+        assert {call.name for call in cluster.calls if call.verb == "get" and call.resource == "pods"} <= {"web-0"}
+
+    async def test_a_pod_that_goes_is_noticed(self, cluster: LifecycleCluster) -> None:
+        cluster.manager()
+        pod = await cluster.pod(gate=False)
+        await cluster.request("one", pod)
+        await cluster.node_says("one", "Recreating")
+        await cluster.remove_pod()
+        await cluster.settle("one")
+        assert cluster.message("one") == "pod has gone"
+
+    async def test_a_pod_that_is_replaced_is_noticed(self, cluster: LifecycleCluster) -> None:
+        cluster.manager()
+        await cluster.request("one", await cluster.pod(gate=False))
+        await cluster.node_says("one", "Recreating")
+        await cluster.remove_pod()
+        await cluster.pod(gate=False)
+        await cluster.settle("one")
+        assert cluster.message("one").startswith("pod has gone")
+
+    async def test_a_pod_with_a_gate_of_its_own_is_made_unready_and_ready(self, cluster: LifecycleCluster) -> None:
+        cluster.manager()
+        pod = await cluster.pod()
+        await cluster.request("one", pod, grace=5)
+        await cluster.node_says("one", "Recreating")
+        await cluster.until("acquired", lambda: cluster.acquired("one"))
+        assert cluster.condition() == ("False", entry("one"))
+        await cluster.node_says("one", "Completed", "Succeeded")
+        await cluster.settle("one")
+        assert cluster.condition() == READY
+
+    async def test_a_request_that_vanishes_by_force_leaves_nothing(self, cluster: LifecycleCluster) -> None:
+        cluster.manager()
+        await cluster.request("one", await cluster.pod(), grace=5)
+        await cluster.node_says("one", "Recreating")
+        await cluster.until("acquired", lambda: cluster.acquired("one"))
+        await cluster.finalizers("one", "example.org/mine")
+        await cluster.delete("one")
+        await cluster.finalizers("one")
+        await cluster.until("released", lambda: cluster.condition() == READY)
+
+    async def test_what_nobody_asks_for_any_more_is_forgotten(self, cluster: LifecycleCluster) -> None:
+        manager = cluster.manager()
+        await cluster.request("one", await cluster.pod(), grace=5)
+        await cluster.serve("one")
+        await cluster.settle("one")
+        await cluster.until("forgotten", lambda: manager.controller._cache.pod("default/web-0") is None)
+
+
+async def test_the_label_comes_and_goes(cluster: LifecycleCluster) -> None:
+    await cluster.label_namespace(None)
+    manager = cluster.manager()
+    await settled(cluster, manager)
+    await cluster.pod("early")
+    await cluster.label_namespace("enabled")
+    await cluster.until("the pod that was there", lambda: cluster.condition("early") == READY)
+    await cluster.ready_pod("late")
+    await cluster.label_namespace(None)
+    await cluster.until("no watch of pods", lambda: cluster.server.open_watches == 2)
+    await cluster.pod("after")
+    await cluster.later()
+    assert cluster.condition("after") == ("", "")
+
+
+async def test_each_labelled_namespace_has_a_watch(cluster: LifecycleCluster) -> None:
+    await labelled(cluster, "one", "two")
+    await settled(cluster, cluster.manager())
+    wanted = [(verb, namespace) for verb in ("list", "watch") for namespace in ("default", "one", "two")]
+    await cluster.until("three watches", lambda: sorted(pod_lists(cluster)) == wanted)
+
+
+async def test_pods_are_listed_page_by_page(cluster: LifecycleCluster) -> None:
+    pods = [await cluster.pod(f"web-{number}") for number in range(PODS.page + 1)]
+    await settled(cluster, cluster.manager())
+    assert pod_lists(cluster)[:2] == [("list", "default")] * 2
+    names = [pod["metadata"]["name"] for pod in pods]
+    await cluster.until("all pods", lambda: all(cluster.condition(name) == READY for name in names))
+
+
+async def test_many_labelled_namespaces_share_a_watch(
+    cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gated_module, "MOST_WATCHES", 2)
+    await labelled(cluster, "one", "two")
+    manager = cluster.manager()
+    await settled(cluster, manager)
+    await cluster.ready_pod()
+    assert pod_lists(cluster) == [("list", ""), ("watch", "")]
+    await cluster.client.delete(NAMESPACES, "", "two")
+    await cluster.until("one for each again", lambda: ("watch", "one") in pod_lists(cluster))
+    await settled(cluster, manager)
+    await cluster.ready_pod("web-1")
+
+
+async def test_a_pod_of_another_namespace_is_none_of_a_list(cluster: LifecycleCluster) -> None:
+    """Watches end and list anew, each its own namespace: what the others told stays known."""
+    await labelled(cluster, "one")
+    manager = cluster.manager()
+    await cluster.ready_pod()
+    cluster.server.compact()
+    cluster.server.drop_connections()
+    await settled(cluster, manager)
+    await cluster.client.create(PODS, "one", {"metadata": {"name": "other"}, "spec": {"containers": [{"name": "app"}]}})
+    await cluster.later()
+    assert manager.controller._cache.pod("default/web-0") is not None
