@@ -17,6 +17,8 @@ class Resource:
     plural: str
     group: str = ""
     version: str = "v1"
+    others: tuple[str, ...] = ()
+    """Versions with the same fields, which are asked for where the server does not serve that one."""
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The URL's path, quoted: of one object, or without a name of the whole list."""
@@ -25,8 +27,12 @@ class Resource:
         parts = [*root, *scope, self.plural, *filter(None, (name, subresource))]
         return "/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
 
+    def path_in(self, version: str, path: str) -> str:
+        """One of its paths in another version."""
+        return path.replace(f"/{self.group}/{self.version}/", f"/{self.group}/{version}/", 1)
 
-REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION)
+
+REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION, model.VERSIONS[1:])
 PODS = Resource("pods")
 EVENTS = Resource("events")
 NODES = Resource("nodes")

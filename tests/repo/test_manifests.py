@@ -190,6 +190,8 @@ def test_both_webhooks_see_the_same_changes() -> None:
 def test_the_crd_is_the_kind_that_the_code_speaks() -> None:
     crd = one("base", "CustomResourceDefinition", f"{model.PLURAL}.{model.GROUP}")["spec"]
     assert (crd["group"], crd["names"]["kind"], crd["names"]["shortNames"]) == (model.GROUP, model.KIND, ["crr"])
-    (version,) = crd["versions"]
-    assert version["name"] == model.VERSION
-    assert [column["name"] for column in version["additionalPrinterColumns"]] == ["PHASE", "POD", "NODE", "AGE"]
+    assert tuple(version["name"] for version in crd["versions"] if version["served"]) == model.VERSIONS
+    assert [version["name"] for version in crd["versions"] if version["storage"]] == [model.VERSION]
+    first, *others = ({**version, "name": "", "storage": True} for version in crd["versions"])
+    assert all(other == first for other in others)
+    assert [column["name"] for column in first["additionalPrinterColumns"]] == ["PHASE", "POD", "NODE", "AGE"]

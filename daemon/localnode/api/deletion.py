@@ -61,7 +61,9 @@ class Deletion:
                 raise target.missing()
             self._check_conditions(target, old, options)
             if self._writes.admission.validating:
-                await self._writes.admission.validate(asking.to(Operation.DELETE, target, old.obj, None))
+                await self._writes.admission.validate(
+                    asking.to(Operation.DELETE, target, target.kind.shown(old).obj, None)
+                )
             try:
                 return self._delete_now(target, old, options, asking)
             except Changed:

@@ -113,7 +113,7 @@ class Watch:
             return
         if len(self._pending) >= _MOST_PENDING:
             self.end()
-        if self._form.form == Form.OBJECT:
+        if self._form.form == Form.OBJECT and not self._kind.storage:
             self._pending.append(event.line(kind))
         else:
             self._pending.append(self._line(kind, event.object(kind)))
@@ -124,7 +124,7 @@ class Watch:
             meta = {"resourceVersion": stored.obj["metadata"]["resourceVersion"]}
             return event_line(kind, dumps(self._table.table([stored], meta, self._watches.clock())))
         if self._form.form == Form.OBJECT:
-            return event_line(kind, stored.text)
+            return event_line(kind, self._kind.shown(stored).text)
         return event_line(kind, dumps(metadata_only(stored, self._form.version)))
 
     @property

@@ -121,7 +121,7 @@ class Writes:
         if present is not None:
             going = bool(metadata(present.obj).get("deletionTimestamp"))
             raise errors.already_exists(kind.group, kind.plural, target.name, going=going)
-        return Stored(obj, 0) if asking.dry_run else self.store.put(kind.key, None, obj)
+        return Stored(obj, 0) if asking.dry_run else self.store.put(kind.key, None, kind.to_store(obj))
 
     async def update(self, target: Target, make: Make, asking: Asking, *, put: bool = False) -> Stored:
         """The object that `make` makes of the present one, as it is stored; the present one if nothing changes.
@@ -133,30 +133,31 @@ class Writes:
             if old is None:
                 raise target.missing()
             try:
-                return await self._replace(target, old, make(old.obj), asking, put=put)
+                return await self._replace(target, old, make, asking, put=put)
             except Changed:
                 continue
         raise target.conflict()
 
-    async def _replace(self, target: Target, old: Stored, body: Any, asking: Asking, *, put: bool) -> Stored:
+    async def _replace(self, target: Target, old: Stored, make: Make, asking: Asking, *, put: bool) -> Stored:
         kind = target.kind
-        new = self._decode(target, check_shape(kind, body, target.namespace), asking)
+        present = kind.shown(old).obj
+        new = self._decode(target, check_shape(kind, make(present), target.namespace), asking)
         if self.admission.mutating:
-            mutated = await self.admission.mutate(asking.to(Operation.UPDATE, target, old.obj, new))
+            mutated = await self.admission.mutate(asking.to(Operation.UPDATE, target, present, new))
             new = self._decode(target, check_shape(kind, mutated, target.namespace), asking)
-        _check_conditions(target, metadata(new), metadata(old.obj), put=put)
-        new = prepare_update(target, new, old.obj)
-        if new == old.obj:
+        _check_conditions(target, metadata(new), metadata(present), put=put)
+        new = prepare_update(target, new, present)
+        if new == present:
             return old
-        self._check(target, new, old.obj, [])
+        self._check(target, new, present, [])
         if self.admission.validating:
-            await self.admission.validate(asking.to(Operation.UPDATE, target, old.obj, new))
+            await self.admission.validate(asking.to(Operation.UPDATE, target, present, new))
         if asking.dry_run:
             return Stored(new, old.revision)
-        if _may_go(metadata(old.obj), metadata(new)):
+        if _may_go(metadata(present), metadata(new)):
             self.store.delete(kind.key, old)
             return Stored(new, self.store.revision)
-        return self.store.put(kind.key, old, new)
+        return self.store.put(kind.key, old, kind.to_store(new))
 
     def _require_namespace(self, target: Target) -> None:
         """A namespaced object needs its namespace, and one that is not being deleted (NamespaceLifecycle)."""

@@ -30,7 +30,7 @@ async def test_discovery_names_every_resource_where_it_is_served(api: Api) -> No
     assert (await api.get("/api")).body["versions"] == ["v1"]
     groups = {group["name"]: group for group in (await api.get("/apis")).body["groups"]}
     assert {"apps.kruise.io", "coordination.k8s.io", "apiextensions.k8s.io"} <= groups.keys()
-    assert (await api.get("/apis/apps.kruise.io")).body["preferredVersion"]["version"] == "v1alpha1"
+    assert (await api.get("/apis/apps.kruise.io")).body["preferredVersion"]["version"] == "v1beta1"
     core = {entry["name"]: entry for entry in (await api.get("/api/v1")).body["resources"]}
     assert {"pods", "pods/status", "events", "nodes", "secrets", "configmaps"} <= core.keys()
     (entry, status) = (await api.get("/apis/apps.kruise.io/v1alpha1")).body["resources"]
