@@ -139,7 +139,8 @@ class Handlers:
         stored = request.kind.shown(stored)
         match request.form.form:
             case Form.TABLE:
-                return Answer(status, self._table(request, [stored], {}), warnings)
+                meta = {"resourceVersion": stored.obj["metadata"]["resourceVersion"]}
+                return Answer(status, self._table(request, [stored], meta), warnings)
             case Form.METADATA:
                 return Answer(status, dumps(metadata_only(stored, request.form.version)), warnings)
             case _:

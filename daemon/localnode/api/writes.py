@@ -182,7 +182,7 @@ class Writes:
         else:
             obj, unknown = target.kind.schema.complete(obj)
             dropped += unknown
-        texts = [f'unknown field "{path}"' for path in dropped]
+        texts = [f'unknown field "{path}"' for path in sorted(dropped)]
         if texts and asking.strict:
             name = target.kind.kind
             raise bad_request(
@@ -219,8 +219,8 @@ def _check_conditions(target: Target, given: Object, old: Object, *, put: bool) 
         raise target.conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}")
     if version in (None, "", "0"):
         if not target.kind.unconditional_update:
-            text = "Invalid value: 0x0: must be specified for an update"
-            raise target.invalid([Cause("metadata.resourceVersion", text)])
+            kind, text = target.kind, "Invalid value: 0: must be specified for an update"
+            raise errors.invalid(kind.group, kind.plural, target.name, [Cause("metadata.resourceVersion", text)])
     elif version != old["resourceVersion"]:
         raise target.conflict()
     if uid != old["uid"] and not (target.kind.custom and target.subresource == "status"):

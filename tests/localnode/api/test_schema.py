@@ -78,7 +78,7 @@ def test_requests_that_are_good(obj: dict[str, Any]) -> None:
          f"Invalid value: {2**63}: spec.activeDeadlineSeconds in body must be of type int64: {2**63}"),
         (spec(ttlSecondsAfterFinished=-1), "spec.ttlSecondsAfterFinished", "FieldValueInvalid",
          "Invalid value: -1: spec.ttlSecondsAfterFinished in body should be greater than or equal to 0"),
-        ({**spec(), "status": {"completionTime": "2026-01-01"}}, "status.completionTime", "FieldValueInvalid",
+        ({**spec(), "status": {"completionTime": "2026-01-01"}}, "status.completionTime", "FieldValueTypeInvalid",
          'Invalid value: "2026-01-01": status.completionTime in body must be of type date-time: "2026-01-01"'),
     ],
 )  # fmt: skip
