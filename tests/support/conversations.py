@@ -244,7 +244,11 @@ async def initial_events(to: Conversation) -> None:
     """A watch that begins with a list (sendInitialEvents)."""
     first = (await to.ask("POST", to.requests, crr("a")))["metadata"]["resourceVersion"]
     await to.ask("POST", to.requests, crr("b"))
-    whole: dict[str, Any] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+    whole: dict[str, Any] = {
+        "sendInitialEvents": "true",
+        "resourceVersionMatch": "NotOlderThan",
+        "allowWatchBookmarks": "true",
+    }
     await to.watch(to.requests, events=3, **whole)
     await to.watch(to.requests, events=3, resourceVersion="0", **whole)
     await to.watch(to.requests, events=3, resourceVersion=first, **whole)
