@@ -111,6 +111,8 @@ class Deletion:
 
     def _marked(self, target: Target, obj: Object, options: DeleteOptions) -> Object | None:
         """The object marked as being deleted, or None if it can go at once."""
+        if target.kind.guard and not metadata(obj).get("deletionTimestamp"):
+            obj = with_metadata(obj, finalizers=[*(metadata(obj).get("finalizers") or ()), target.kind.guard])
         meta = metadata(obj)
         period = self._grace(obj, options) if target.kind.graceful else 0
         moment = self._writes.clock() + timedelta(seconds=period)
@@ -156,14 +158,18 @@ class Deletion:
             marked = with_metadata(old.obj, deletionTimestamp=rfc3339(self._writes.clock()))
             old = self._store.put(target.kind.key, old, {**marked, "status": {"phase": "Terminating"}})
         for key, stored in self._content(target.name):
-            kind = self._registry.by_key(key)
-            inner = Target(kind, target.name, stored.name[1]) if kind is not None else None
-            marked_inner = self._marked(inner, stored.obj, DeleteOptions()) if inner is not None else None
-            if marked_inner is None:
-                self._store.delete(key, stored)
-            elif marked_inner != stored.obj:
-                self._store.put(key, stored, marked_inner)
+            self.begin(key, stored)
         return self.collect(target, old)
+
+    def begin(self, key: str, stored: Stored) -> None:
+        """Delete an object as a controller does: what is kept by finalizers or a grace period is only marked."""
+        kind = self._registry.by_key(key)
+        target = Target(kind, *stored.name) if kind is not None else None
+        marked = self._marked(target, stored.obj, DeleteOptions()) if target is not None else None
+        if marked is None:
+            self._store.delete(key, stored)
+        elif marked != stored.obj:
+            self._store.put(key, stored, marked)
 
     def collect(self, target: Target, namespace: Stored) -> tuple[Stored, bool]:
         """Let a namespace that is being deleted go if nothing lies in it any more."""

@@ -67,6 +67,8 @@ class Kind:
     """Deleting only marks the object, until its kubelet deletes it with a grace period of 0 (pods)."""
     contains: bool = False
     """Objects of other kinds lie in it, and go with it (namespaces)."""
+    guard: str = ""
+    """A finalizer that a deletion sets, until a controller has cleaned up (CRDs: until their objects are gone)."""
     returns_deleted: bool = False
     """DELETE answers with the object even when it is gone at once, instead of with a Status."""
     path_names: bool = False

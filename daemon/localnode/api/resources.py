@@ -54,6 +54,7 @@ CRD = Kind(
     unconditional_update=False,
     columns=(printers.CREATED,),
     on_create=crds.established,
+    guard="customresourcecleanup.apiextensions.k8s.io",
     rules=crds.crd_rules,
 )
 

@@ -9,7 +9,7 @@ import pytest
 
 from daemon.localnode.api.admission import User
 from tests.support.faulty_api import Call
-from tests.support.local_api import ALL_CRRS, CRRS, PODS, Api, crr, pod, running
+from tests.support.local_api import ALL_CRRS, CRRS, PODS, Api, crr, pod, running, until
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
@@ -329,6 +329,23 @@ async def test_openapi_describes_the_custom_resource(api: Api) -> None:
     assert CRRS.replace("default", "{namespace}") in document["paths"]
     pods = (await api.get(index["api/v1"]["serverRelativeURL"])).body
     assert "/api/v1/nodes" in pods["paths"]
+
+
+async def test_a_definition_goes_after_its_objects(api: Api) -> None:
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/containerrecreaterequests.apps.kruise.io"
+    await api.post(CRRS, crr("free"))
+    await api.post(CRRS, crr("held", finalizers=["a.b/c"]))
+    marked = (await api.delete(crds)).body["metadata"]
+    assert marked["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
+    assert marked["deletionTimestamp"]
+    await until(lambda: len(api.server.store.objects("apps.kruise.io/containerrecreaterequests")) == 1)
+    (left,) = (await api.get(CRRS)).body["items"]
+    assert left["metadata"]["name"] == "held"
+    assert left["metadata"]["deletionTimestamp"]
+    assert (await api.get(crds)).status == 200
+    await api.patch(f"{CRRS}/held", {"metadata": {"finalizers": []}})
+    await until(lambda: not api.server.store.objects("apiextensions.k8s.io/customresourcedefinitions"))
+    assert (await api.get(CRRS)).status == 404
 
 
 async def test_tokens_say_who_asks() -> None:
