@@ -99,16 +99,21 @@ async def test_what_was_installed_goes_too_and_once_more_does_no_harm(api: Api, 
         assert (await api.get(CRRS)).status == 404
 
 
-@pytest.mark.parametrize("verb", ["get", "delete"])
-async def test_the_definition_may_go_between_two_questions(api: Api, tmp_path: Path, verb: str) -> None:
-    kubectl, shim = shutil.which("kubectl"), tmp_path / "kubectl"
-    gone = f"delete crd {model.PLURAL}.{model.GROUP} --ignore-not-found"
-    shim.write_text(
-        f'#!/bin/sh\ncase "$*" in "{verb} {model.PLURAL}"*) {kubectl} {gone} >&2 ;; esac\nexec {kubectl} "$@"\n'
-    )
+@pytest.mark.parametrize(("verb", "time"), [("delete", 1), ("get", 1), ("get", 2)])
+async def test_the_definition_may_go_between_two_questions(api: Api, tmp_path: Path, verb: str, time: int) -> None:
+    kubectl, shim, asked = shutil.which("kubectl"), tmp_path / "kubectl", tmp_path / "asked"
+    gone = f"{kubectl} delete crd {model.PLURAL}.{model.GROUP} >&2"
+    shim.write_text(f"""#!/bin/sh
+case "$*" in "{verb} {model.PLURAL}"*)
+  echo >> {asked}
+  if test "$(wc -l < {asked})" -eq {time}; then {gone}; fi;;
+esac
+exec {kubectl} "$@"
+""")
     shim.chmod(0o755)
     code, output = await uninstall(api, tmp_path, path=f"{tmp_path}:{os.environ['PATH']}")
     assert code == 0, output
+    assert f"deleted\n{'error: the server' if verb == 'get' else ''}" in output
     assert output.splitlines()[-1].startswith("done: ")
 
 
