@@ -24,7 +24,7 @@ from daemon.localnode.api.meta import (
     updated_metadata,
 )
 from daemon.localnode.api.objects import Object, metadata
-from daemon.localnode.api.resources import NAMESPACE
+from daemon.localnode.api.resources import CRD, NAMESPACE
 from daemon.localnode.api.store import Changed, Store, Stored
 
 _ATTEMPTS = 8
@@ -101,6 +101,10 @@ class Writes:
         kind = target.kind
         obj = self._decode(target, check_shape(kind, body, target.namespace), asking)
         version = metadata(obj).get("resourceVersion")
+        definition = self.store.get(CRD.key, ("", f"{kind.plural}.{kind.group}")) if kind.custom else None
+        if definition is not None and metadata(definition.obj).get("deletionTimestamp"):
+            why = "create not allowed while custom resource definition is terminating"
+            raise errors.forbidden(kind.group, kind.plural, metadata(obj).get("name", ""), why)
         if kind.namespaced:
             self._require_namespace(target)
         if self.admission.mutating:
