@@ -79,6 +79,26 @@ async def test_a_request_in_another_version_from_admission_to_completed(
         await cluster.wait_gone(REQUESTS, "one")
 
 
+@pytest.mark.parametrize(("policy", "completed"), [("Equivalent", True), ("Exact", False)])
+async def test_a_version_that_no_rule_names_is_converted_for_admission(
+    cluster: Cluster, policy: str, completed: bool
+) -> None:
+    async with running_manager(cluster.local):
+        for kind in ("mutating", "validating"):
+            resource = Resource(f"{kind}webhookconfigurations", WEBHOOKS.group)
+            (stored,) = (await cluster.client.list_all(resource, dict)).items
+            (webhook,) = stored["webhooks"]
+            rules = [{**rule, "apiVersions": [model.VERSION]} for rule in webhook["rules"]]
+            changed = {**webhook, "rules": rules, "matchPolicy": policy}
+            await cluster.client.merge_patch(resource, "", stored["metadata"]["name"], {"webhooks": [changed]})
+        await cluster.run_pod("web", [container("app")])
+        beta = Resource(model.PLURAL, model.GROUP, "v1beta1")
+        body = {**plain(cluster, "one", "web", "app"), "apiVersion": f"{model.GROUP}/v1beta1"}
+        created = await cluster.client.create(beta, cluster.namespace, body)
+        assert created["apiVersion"] == f"{model.GROUP}/v1beta1"
+        assert (model.LABEL_NODE_NAME in created["metadata"].get("labels", {})) is completed
+
+
 @pytest.mark.usefixtures("manager")
 async def test_what_cannot_be_served_is_denied_in_one_sentence(cluster: Cluster) -> None:
     await cluster.run_pod("web", [container("app")])

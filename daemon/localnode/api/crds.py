@@ -88,6 +88,7 @@ def kinds_of(crd: Object) -> tuple[Kind, ...]:
             namespaced=spec["scope"] == "Namespaced",
             custom=True,
             storage="" if version["name"] == storage else storage,
+            others=tuple(other["name"] for other in spec["versions"] if other.get("served") and other is not version),
             status=dig(version, "subresources", "status") is not None,
             generation=True,
             unconditional_update=False,

@@ -55,6 +55,8 @@ class Kind:
     """A custom resource: list items carry their kind, and there is no strategic merge patch."""
     storage: str = ""
     """The version that objects are stored in, "" for this one. Versions differ in nothing but their name."""
+    others: tuple[str, ...] = ()
+    """Further versions that it is served in."""
     status: bool = False
     """There is a status subresource; then writes to the object itself leave the status alone."""
     status_on_create: bool = False
