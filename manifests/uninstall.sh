@@ -33,8 +33,9 @@ held_pods() {
   printf '%s\n' "$all" | grep '"userAgent":"ContainerRecreateRequest"' || :
 }
 
+# A CRD that is being deleted may go between two questions; kubectl then says that it knows no such resource.
 requests() {
-  if defined; then kubectl get "$RESOURCE" -A -o go-template="$REQUESTS"; fi
+  if defined; then kubectl get "$RESOURCE" -A -o go-template="$REQUESTS" || ! defined; fi
 }
 
 # Takes the requests from the reasons to be unready; those of others stay. Bound to the version that was read: what has
@@ -64,7 +65,7 @@ release_requests() {
   done
 }
 
-if defined; then kubectl delete "$RESOURCE" --all -A --wait=false; fi
+if defined; then kubectl delete "$RESOURCE" --all -A --wait=false || ! defined; fi
 # A manager that runs releases better than this script: it knows who else holds a pod.
 tries=0
 while test "$tries" -lt 30 && test -n "$(requests)" && test -n "$(kubectl get pods -A -l app=crrd-manager -o name)"; do

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.cluster import Cluster, foreign, local_cluster
+from tests.support.cluster import VARIABLES, Cluster, local_cluster
 from tests.support.containerd import Containerd, missing
 from tests.support.daemons import NodeDaemon
 from tests.support.virtual_time import VirtualLoop
@@ -27,8 +27,8 @@ def _loop_of_sync_tests() -> Iterator[None]:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two a processor: tests wait as much as they compute. One on a foreign cluster, whose node they would share."""
-    return 1 if foreign() else 2 * len(os.sched_getaffinity(0))
+    """Two a processor: tests wait as much as they compute. One on a foreign cluster, which they would share."""
+    return 1 if os.environ.get(VARIABLES[0]) else 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -198,6 +198,10 @@ class KubeClient:
         """
         return await self._transport.answer(self._call("get", resource, resource.path(namespace, name)))
 
+    async def server_version(self) -> Mapping[str, Any]:
+        """What the API server says at /version, which everybody may ask for. Raises as `get` does."""
+        return await self._transport.answer(self._call("get", Resource("version"), "/version"))
+
     async def through_pod(
         self, namespace: str, name: str, port: int, page: str, params: Mapping[str, str]
     ) -> Mapping[str, Any]:

@@ -17,6 +17,8 @@ class Resource:
     plural: str
     group: str = ""
     version: str = "v1"
+    others: tuple[str, ...] = ()
+    """Versions with the same fields, which are asked for where the server does not serve that one."""
     page: int = field(default=250, compare=False)
     """Objects in one page of a list: some 500 KB. A page is read in one go, and keeps the loop for 10 ms or so."""
 
@@ -27,8 +29,12 @@ class Resource:
         parts = [*root, *scope, self.plural, *filter(None, (name, subresource))]
         return "/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
 
+    def path_in(self, version: str, path: str) -> str:
+        """One of its paths in another version."""
+        return path.replace(f"/{self.group}/{self.version}/", f"/{self.group}/{version}/", 1)
 
-REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION)
+
+REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION, model.VERSIONS[1:])
 PODS = Resource("pods", page=25)
 EVENTS = Resource("events")
 NODES = Resource("nodes")

@@ -7,7 +7,8 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import aiohttp
@@ -15,7 +16,7 @@ from yarl import URL
 
 from daemon import __version__
 from daemon.kube.config import Access, AccessSource
-from daemon.kube.errors import decode, from_answer
+from daemon.kube.errors import ResourceMissingError, decode, from_answer
 from daemon.kube.resources import Resource
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError
 
@@ -60,6 +61,8 @@ class Transport:
         self._on_date = on_date
         self._session: aiohttp.ClientSession | None = None
         self._calls = asyncio.Semaphore(_CALLS)
+        self._served: dict[Resource, str] = {}
+        """The version that was answered last, where that is not the usual one."""
 
     @property
     def description(self) -> str:
@@ -89,6 +92,21 @@ class Transport:
         return body
 
     async def open(self, call: Call) -> aiohttp.ClientResponse:
+        """Send a call, in the version that the server serves: one answers as well as another."""
+        resource = call.resource
+        served = self._served.get(resource, resource.version)
+        try:
+            return await self._authorized(_in_version(call, served))
+        except ResourceMissingError:
+            for version in (resource.version, *resource.others):
+                if version != served:
+                    with suppress(ResourceMissingError):
+                        response = await self._authorized(_in_version(call, version))
+                        self._served[resource] = version
+                        return response
+            raise
+
+    async def _authorized(self, call: Call) -> aiohttp.ClientResponse:
         """Send a call; when the credentials are refused, once more with new ones."""
         access = await self._access.current()
         try:
@@ -153,6 +171,11 @@ class Transport:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+
+def _in_version(call: Call, version: str) -> Call:
+    resource = call.resource
+    return call if version == resource.version else replace(call, path=resource.path_in(version, call.path))
 
 
 def unavailable(call: Call, error: Exception) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from daemon.core.api.types import GROUP, PLURAL, VERSION
+from daemon.core.api.types import GROUP, PLURAL, VERSIONS
 from daemon.kube.resources import Resource
 from daemon.lib.errors import ConfigurationError, ConflictError
 from daemon.localnode.node import LocalNode
@@ -161,7 +161,7 @@ async def ask_manager(node: LocalNode, manager: Daemon) -> None:
 
 def _webhook_configuration(path: str, operations: list[str]) -> dict[str, Any]:
     """What manifests install, with a URL instead of a Service, which is not known yet."""
-    rule = {"apiGroups": [GROUP], "apiVersions": [VERSION], "resources": [PLURAL], "operations": operations}
+    rule = {"apiGroups": [GROUP], "apiVersions": list(VERSIONS), "resources": [PLURAL], "operations": operations}
     webhook = {
         "name": f"{path}.{GROUP}",
         "clientConfig": {},

@@ -14,6 +14,7 @@ from daemon.kube.clock import ServerClock
 from daemon.kube.config import find_access
 from daemon.kube.events import KubeEventSink
 from daemon.kube.leader import LeaderElection
+from daemon.kube.server_version import warn_of_old_server
 from daemon.lib.health import Check, Health, StatusServer
 from daemon.lib.log import LogFormat, configure, toggle_debug_on_signal
 from daemon.lib.memory import keep_for_good, small_tls_buffers
@@ -89,9 +90,11 @@ async def _run(config: ManagerConfig) -> int:
     admission_client = KubeClient(access, on_call=metrics.api_call)
     server = StatusServer(config.bind_address, [*health.routes(), metrics_route(metrics.registry)])
     log.info("serving health", address=await server.start())
+    asking = asyncio.create_task(warn_of_old_server(client))
     try:
         await _serve(config, (client, admission_client), clock, health=health, metrics=metrics, stop=stop)
     finally:
+        asking.cancel()
         await server.stop()
         await client.close()
         await admission_client.close()

@@ -17,6 +17,7 @@ from daemon.kube.client import KubeClient
 from daemon.kube.config import find_access
 from daemon.kube.events import KubeEventSink
 from daemon.kube.reflector import Reflector
+from daemon.kube.server_version import warn_of_old_server
 from daemon.kube.writer import RequestWriter
 from daemon.lib.health import Health, StatusServer
 from daemon.lib.heartbeat import Heartbeat
@@ -116,7 +117,11 @@ class NodeDaemon:
         log.info("serving health", address=address)
         try:
             client = KubeClient(access, on_call=self._metrics.api_call)
-            await self.serve(NodeRuntime(on_call=self._metrics.cri_call), client, stop)
+            asking = asyncio.create_task(warn_of_old_server(client))
+            try:
+                await self.serve(NodeRuntime(on_call=self._metrics.cri_call), client, stop)
+            finally:
+                asking.cancel()
         finally:
             await server.stop()
         log.info("stopped")

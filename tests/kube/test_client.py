@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from daemon import __version__
+from daemon.core.api.types import VERSIONS
 from daemon.kube.client import Deadlines, KubeClient
 from daemon.kube.config import Access
 from daemon.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError, decode, from_answer
@@ -66,6 +67,27 @@ def test_paths_of_objects() -> None:
     base = "/apis/apps.kruise.io/v1alpha1/namespaces/a/containerrecreaterequests"
     assert REQUESTS.path("a", "b", "status") == f"{base}/b/status"
     assert REQUESTS.path("a", "../x?y\ud800") == f"{base}/..%2Fx%3Fy%3F"
+
+
+async def test_requests_are_asked_for_in_the_version_that_is_served(api: ScriptedApi, client: KubeClient) -> None:
+    unserved = reply(b"404 page not found\n", 404)
+    alpha, beta = (f"/apis/apps.kruise.io/{version}/namespaces/a/containerrecreaterequests/r" for version in VERSIONS)
+    api.then(unserved, reply(named("r")), reply(named("r")), refuse(404, name="r"), unserved, reply(named("r")))
+    assert await client.get(REQUESTS, "a", "r") == named("r")
+    await client.merge_patch(REQUESTS, "a", "r", {"status": {}}, subresource="status")
+    with pytest.raises(GoneError):  # the object is not there: that says nothing of its kind
+        await client.get(REQUESTS, "a", "r")
+    await client.get(REQUESTS, "a", "r")  # the version has changed meanwhile
+    assert [request.path for request in api.seen] == [alpha, beta, f"{beta}/status", beta, beta, alpha]
+
+
+async def test_a_kind_that_is_served_in_no_version_is_missing(api: ScriptedApi, client: KubeClient) -> None:
+    api.then(*[reply(b"404 page not found\n", 404)] * 3)
+    with pytest.raises(ResourceMissingError, match="v1alpha1"):
+        await client.get(REQUESTS, "a", "r")
+    with pytest.raises(ResourceMissingError):
+        await client.get(PODS, "a", "p")
+    assert len(api.seen) == 3
 
 
 async def test_get_says_who_asks(api: ScriptedApi, client: KubeClient) -> None:

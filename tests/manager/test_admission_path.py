@@ -13,7 +13,7 @@ from daemon.core.api import types as model
 from daemon.kube.resources import PODS, REQUESTS, Resource
 from daemon.lib.errors import ApiRefusedError
 from daemon.localnode.daemons import Daemon, running_manager
-from tests.support.cluster import Cluster, Json, container, container_id, states
+from tests.support.cluster import CRDS, Cluster, Json, container, container_id, states
 from tests.support.daemons import NodeDaemon
 
 WEBHOOKS = Resource("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
@@ -52,6 +52,51 @@ async def test_what_a_user_writes_is_completed_and_served(cluster: Cluster, node
         return model.LABEL_ACTIVE not in request["metadata"]["labels"]
 
     await cluster.wait_request("one", inactive, "the manager takes the label active away")
+
+
+@pytest.mark.parametrize("served", [model.VERSIONS, model.VERSIONS[1:]], ids=["both", "one"])
+async def test_a_request_in_another_version_from_admission_to_completed(
+    cluster: Cluster, node_daemon: NodeDaemon, served: tuple[str, ...]
+) -> None:
+    """Also where the daemons' usual version is not served: they take the other one."""
+    name = f"{model.PLURAL}.{model.GROUP}"
+    crd = await cluster.client.get(CRDS, "", name)
+    versions = [{**version, "served": version["name"] in served} for version in crd["spec"]["versions"]]
+    await cluster.client.merge_patch(CRDS, "", name, {"spec": {"versions": versions}})
+    await node_daemon.restart()
+    async with running_manager(cluster.local):
+        await cluster.run_pod("web", [container("app")])
+        beta = Resource(model.PLURAL, model.GROUP, "v1beta1")
+        body = {
+            **plain(cluster, "one", "web", "app", ttlSecondsAfterFinished=1),
+            "apiVersion": f"{model.GROUP}/v1beta1",
+        }
+        created = await cluster.client.create(beta, cluster.namespace, body)
+        assert created["metadata"]["labels"][model.LABEL_NODE_NAME] == cluster.node_name
+        ended = await cluster.wait_completed("one")
+        assert states(ended) == {"app": "Succeeded"}
+        assert ended["apiVersion"] == f"{model.GROUP}/{served[0]}"
+        await cluster.wait_gone(REQUESTS, "one")
+
+
+@pytest.mark.parametrize(("policy", "completed"), [("Equivalent", True), ("Exact", False)])
+async def test_a_version_that_no_rule_names_is_converted_for_admission(
+    cluster: Cluster, policy: str, completed: bool
+) -> None:
+    async with running_manager(cluster.local):
+        for kind in ("mutating", "validating"):
+            resource = Resource(f"{kind}webhookconfigurations", WEBHOOKS.group)
+            (stored,) = (await cluster.client.list_all(resource, dict)).items
+            (webhook,) = stored["webhooks"]
+            rules = [{**rule, "apiVersions": [model.VERSION]} for rule in webhook["rules"]]
+            changed = {**webhook, "rules": rules, "matchPolicy": policy}
+            await cluster.client.merge_patch(resource, "", stored["metadata"]["name"], {"webhooks": [changed]})
+        await cluster.run_pod("web", [container("app")])
+        beta = Resource(model.PLURAL, model.GROUP, "v1beta1")
+        body = {**plain(cluster, "one", "web", "app"), "apiVersion": f"{model.GROUP}/v1beta1"}
+        created = await cluster.client.create(beta, cluster.namespace, body)
+        assert created["apiVersion"] == f"{model.GROUP}/v1beta1"
+        assert (model.LABEL_NODE_NAME in created["metadata"].get("labels", {})) is completed
 
 
 @pytest.mark.usefixtures("manager")

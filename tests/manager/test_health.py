@@ -24,7 +24,7 @@ from daemon.manager.lifecycle import LOOK_SECONDS
 from daemon.manager.metrics import ManagerMetrics
 from daemon.manager.webhook.handler import Answer
 from daemon.manager.webhook.review import Review
-from daemon.manager.webhook.server import REQUEST_KIND, WebhookServer
+from daemon.manager.webhook.server import REQUEST_KINDS, WebhookServer
 from tests.support.admission import new_request, new_review
 from tests.support.health_pages import Watched, end, page
 from tests.support.silent_api import SilentApi
@@ -196,7 +196,7 @@ async def test_admission_that_hangs() -> None:
     raw = json.dumps(new_review(new_request())).encode()
     headers = {"Content-Type": "application/json"}
     call = make_mocked_request("POST", "/mutate-crr", headers=headers, payload=reader(raw))
-    answering = asyncio.create_task(cast("Any", server._endpoint(REQUEST_KIND, hang)(call)))
+    answering = asyncio.create_task(cast("Any", server._endpoint(REQUEST_KINDS, hang)(call)))
     assert (await Watched(health).red("webhook", 45)).startswith("hangs: a call has been under way for")
     forever.set()
     await answering

@@ -42,7 +42,7 @@ def asked(calls: list[Call], user: str) -> set[tuple[str, str, str]]:
     return {
         (call.verb, call.group, f"{call.resource}/{call.subresource}" if call.subresource else call.resource)
         for call in calls
-        if call.user == user
+        if call.user == user and call.resource  # /version is open to everybody
     }
 
 

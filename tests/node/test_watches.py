@@ -286,15 +286,15 @@ async def test_an_api_server_that_comes_late() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "sentence"),
+    ("refusals", "sentence"),
     [
-        (refuse(401), "the API server does not accept a fixed token: give crrd valid credentials"),
+        ((refuse(401),), "the API server does not accept a fixed token: give crrd valid credentials"),
         (
-            refuse(403, "User x cannot list"),
+            (refuse(403, "User x cannot list"),),
             "crrd lacks the right to read containerrecreaterequests: apply its RBAC role with `kubectl apply -k ",
         ),
         (
-            reply(b"404 page not found\n", 404),
+            (reply(b"404 page not found\n", 404),) * 2,  # one for each version
             (
                 "the API server has no containerrecreaterequests: "
                 "install the CRD with `kubectl apply -k manifests/default`"
@@ -304,13 +304,13 @@ async def test_an_api_server_that_comes_late() -> None:
 )
 @pytest.mark.parametrize("before", [(), (listing("5"),)])
 async def test_what_only_an_administrator_can_heal_ends_a_start(
-    before: tuple[Reply, ...], refusal: Reply, sentence: str
+    before: tuple[Reply, ...], refusals: tuple[Reply, ...], sentence: str
 ) -> None:
-    async with story(*before, refusal) as here:
+    async with story(*before, *refusals) as here:
         with pytest.raises(ConfigurationError) as caught:
             await here.task
         assert str(caught.value).startswith(sentence)
-        assert here.api.calls() == ["list", "watch 5"][: len(before) + 1]
+        assert here.api.calls() == [*["list"][: len(before)], *[["list", "watch 5"][len(before)]] * len(refusals)]
 
 
 async def test_the_same_is_retried_once_all_was_well() -> None:

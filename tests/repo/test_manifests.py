@@ -10,6 +10,7 @@ from daemon.cli.main import build_parser
 from daemon.cli.manager import manager_config
 from daemon.core.api import types as model
 from daemon.kube.leader import LEASE_NAME
+from daemon.kubelet.quantity import parse as parse_quantity
 from tests.support import manifests
 from tests.support.manifests import needs_kubectl, rendered
 
@@ -58,7 +59,9 @@ def test_a_quota_lets_critical_pods_into_their_namespace(kind: str, name: str) -
     (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
     wanted = workload["spec"]["template"]["spec"]["priorityClassName"]
     assert scope == {"scopeName": "PriorityClass", "operator": "In", "values": [wanted]}
-    assert int(quota["spec"]["hard"]["pods"]) > workload["spec"].get("replicas", 100_000)
+    pods = parse_quantity(quota["spec"]["hard"]["pods"])
+    assert pods.canonical() == quota["spec"]["hard"]["pods"]  # as the API server writes it
+    assert pods.value > workload["spec"].get("replicas", 100_000)
 
 
 @pytest.mark.parametrize("folder", ["node", "default", "overlays/beside-openkruise"])
@@ -218,6 +221,8 @@ def test_both_webhooks_see_the_same_changes() -> None:
 def test_the_crd_is_the_kind_that_the_code_speaks() -> None:
     crd = one("base", "CustomResourceDefinition", f"{model.PLURAL}.{model.GROUP}")["spec"]
     assert (crd["group"], crd["names"]["kind"], crd["names"]["shortNames"]) == (model.GROUP, model.KIND, ["crr"])
-    (version,) = crd["versions"]
-    assert version["name"] == model.VERSION
-    assert [column["name"] for column in version["additionalPrinterColumns"]] == ["PHASE", "POD", "NODE", "AGE"]
+    assert tuple(version["name"] for version in crd["versions"] if version["served"]) == model.VERSIONS
+    assert [version["name"] for version in crd["versions"] if version["storage"]] == [model.VERSION]
+    first, *others = ({**version, "name": "", "storage": True} for version in crd["versions"])
+    assert all(other == first for other in others)
+    assert [column["name"] for column in first["additionalPrinterColumns"]] == ["PHASE", "POD", "NODE", "AGE"]

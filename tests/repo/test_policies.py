@@ -27,7 +27,7 @@ WORLDS = {
 """Name -> a folder, and the namespace that an overlay gives it."""
 
 
-def rules_of(world: str) -> Rules:
+def objects_of(world: str) -> list[Json]:
     """A part that is rendered elsewhere comes with the other part as it is."""
     folder, namespace = WORLDS[world]
     objects = rendered(folder, namespace)
@@ -35,7 +35,11 @@ def rules_of(world: str) -> Rules:
         objects = objects + rendered("manager")
     if world == "manager elsewhere":
         objects = objects + rendered("node")
-    return Rules(objects)
+    return list(objects)
+
+
+def rules_of(world: str) -> Rules:
+    return Rules(objects_of(world))
 
 
 def node(world: str, name: str = "worker-1") -> Who:
@@ -219,7 +223,8 @@ POD_STATUS: dict[str, tuple[Change, bool]] = {
     "condition taken off": (no_condition("KruisePodReady"), True),
     "nothing": (lambda _: None, True),
     "other IP": (status(podIP="10.6.6.6"), False),
-    "more IPs": (status(podIPs=[{"ip": "10.6.6.6"}]), False),
+    # Another first one would say nothing: the API server puts podIP in its place.
+    "more IPs": (status(podIPs=[{"ip": "10.0.0.1"}, {"ip": "fd00::6"}]), False),
     "other phase": (status(phase="Succeeded"), False),
     "no phase": (lambda found: found["status"].pop("phase"), False),
     "no status": (lambda found: found.pop("status"), False),

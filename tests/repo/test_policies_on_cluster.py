@@ -19,7 +19,8 @@ import pytest
 import yaml
 
 from daemon.core.api import types as model
-from tests.repo.test_policies import MOVES, POD_STATUS, WRITES, everybody, manager, pod, request, those
+from tests.repo.test_policies import MOVES, POD_STATUS, WORLDS, WRITES, everybody, manager, objects_of, pod, those
+from tests.repo.test_policies import request as one
 from tests.support.manifests import needs_kubectl, rendered
 from tests.support.policies import Who
 
@@ -44,6 +45,8 @@ class Server:
 
     folder: Path
     namespace: str
+    world: str
+    """What was rendered: one of WORLDS."""
 
     def kubectl(self, *words: str, given: str = "", who: Who | None = None) -> tuple[int, str]:
         command = ["kubectl", f"--kubeconfig={self._kubeconfig(who)}", *words]
@@ -100,13 +103,13 @@ class Server:
         assert code == 0, output
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(tmp_path_factory.mktemp("users"), f"crrd-test-{secrets.token_hex(3)}")
+@pytest.fixture(scope="module", params=WORLDS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    found = Server(tmp_path_factory.mktemp("users"), f"crrd-test-{secrets.token_hex(3)}", request.param)
     if found.kubectl("get", "mutatingwebhookconfiguration", "crrd")[0] == 0:
         pytest.skip("the cluster runs crrd's admission, which fills in what the tables leave out")
     kinds = (*INSTALLED, "ValidatingAdmissionPolicyBinding")
-    ours = [each for each in rendered("default") if each["kind"] in kinds]
+    ours = [each for each in (*rendered("base"), *objects_of(found.world)) if each["kind"] in kinds]
     rights = {"apiGroups": ["", model.GROUP], "resources": [model.PLURAL, f"{model.PLURAL}/status", "pods/status"]}
     role = {"kind": "ClusterRole", "rules": [{**rights, "verbs": ["create", "update"]}]}
     binding = {
@@ -121,17 +124,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     try:
         found.done("apply", "--server-side", "--force-conflicts", "-f", "-", given=yaml.safe_dump_all(ours + plain))
         found.done("wait", "--for=condition=Established", "crd", f"{model.PLURAL}.{model.GROUP}", "--timeout=60s")
-        found.settle(model.PLURAL, request())
+        found.settle(model.PLURAL, one())
         ends = time.monotonic() + PATIENCE
         while found.kubectl("get", "serviceaccount", "default", "-n", found.namespace)[0]:
             assert time.monotonic() < ends, "the namespace gets no ServiceAccount"
             time.sleep(0.5)
-        user, completed = everybody("default")["user"], {**request(), "status": {"phase": "Completed"}}
-        while found.put(model.PLURAL, completed, "status", user)[0] == 0:
-            assert time.monotonic() < ends, "the policies do not take effect"
-            time.sleep(0.5)
+        who, completed = everybody(found.world), {**one(), "status": {"phase": "Completed"}}
+        for stranger in (who["user"], who["other node"]):  # one policy after the other
+            while found.put(model.PLURAL, completed, "status", stranger)[0] == 0:
+                assert time.monotonic() < ends, "the policies do not take effect"
+                time.sleep(0.5)
         yield found
-        found.settle(model.PLURAL, {**request(), "metadata": {"name": "one"}})
+        found.settle(model.PLURAL, {**one(), "metadata": {"name": "one"}})
     finally:
         found.kubectl("delete", "-f", "-", "--ignore-not-found", given=removable)
         found.kubectl("delete", "namespace", found.namespace, "--wait=false")
@@ -143,7 +147,7 @@ def test_who_may_write_what_of_a_request(server: Server, what: str) -> None:
     may = set()
     if write.old is not None:
         server.settle(model.PLURAL, write.old)
-    for name, who in everybody("default").items():
+    for name, who in everybody(server.world).items():
         if write.old is not None:
             code, output = server.put(model.PLURAL, write.new, write.subresource, who)
         else:
@@ -157,6 +161,7 @@ def test_who_may_write_what_of_a_request(server: Server, what: str) -> None:
     assert may == those(allowed)
 
 
+@pytest.mark.parametrize("server", ["default", "manager elsewhere"], indirect=True)
 @pytest.mark.parametrize("what", [what for what in POD_STATUS if what not in ("no status", "no phase")])
 def test_the_manager_may_change_two_conditions_of_a_pod(server: Server, what: str) -> None:
     change, allowed = POD_STATUS[what]
@@ -168,10 +173,11 @@ def test_the_manager_may_change_two_conditions_of_a_pod(server: Server, what: st
     server.settle("pods", old)
     new = copy.deepcopy(json.loads(server.done("get", "--raw", server.path("pods", "web"))))
     change(new)
-    code, output = server.put("pods", new, "status", manager("default"))
+    code, output = server.put("pods", new, "status", manager(server.world))
     assert (code == 0) is allowed, output
 
 
+@pytest.mark.parametrize("server", ["default"], indirect=True)
 @pytest.mark.parametrize("move", MOVES)
 def test_what_has_ended_stays_ended(server: Server, move: str) -> None:
     old, new, message = MOVES[move]

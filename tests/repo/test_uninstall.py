@@ -25,12 +25,12 @@ async def api() -> AsyncIterator[Api]:
         yield api
 
 
-async def uninstall(api: Api, folder: Path, *arguments: str) -> tuple[int, str]:
+async def uninstall(api: Api, folder: Path, *arguments: str, path: str = os.environ["PATH"]) -> tuple[int, str]:
     config = api.server.kubeconfig(folder / "config")
     process = await asyncio.create_subprocess_exec(
         "sh", str(MANIFESTS / "uninstall.sh"), *arguments,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "KUBECONFIG": str(config), "HOME": str(folder)},
+        env={**os.environ, "KUBECONFIG": str(config), "HOME": str(folder), "PATH": path},
     )  # fmt: skip
     output, _ = await process.communicate()
     return process.returncode or 0, output.decode()
@@ -97,6 +97,37 @@ async def test_what_was_installed_goes_too_and_once_more_does_no_harm(api: Api, 
         assert code == 0, output
         assert await condition(api, "web-0") == ("True", "")
         assert (await api.get(CRRS)).status == 404
+
+
+@pytest.mark.parametrize(("verb", "time"), [("delete", 1), ("get", 1), ("get", 2)])
+async def test_the_definition_may_go_between_two_questions(api: Api, tmp_path: Path, verb: str, time: int) -> None:
+    kubectl, shim, asked = shutil.which("kubectl"), tmp_path / "kubectl", tmp_path / "asked"
+    gone = f"{kubectl} delete crd {model.PLURAL}.{model.GROUP} >&2"
+    shim.write_text(f"""#!/bin/sh
+case "$*" in "{verb} {model.PLURAL}"*)
+  echo >> {asked}
+  if test "$(wc -l < {asked})" -eq {time}; then {gone}; fi;;
+esac
+exec {kubectl} "$@"
+""")
+    shim.chmod(0o755)
+    code, output = await uninstall(api, tmp_path, path=f"{tmp_path}:{os.environ['PATH']}")
+    assert code == 0, output
+    assert f"deleted\n{'error: the server' if verb == 'get' else ''}" in output
+    assert output.splitlines()[-1].startswith("done: ")
+
+
+async def test_a_definition_that_is_being_deleted_is_let_go(api: Api, tmp_path: Path) -> None:
+    """Somebody deleted it, or everything, with kubectl: it waits for its requests, and they for a manager."""
+    await held(api, "web-0", entry("default/one"))
+    await api.post(CRRS, crr("one"))
+    await api.patch(f"{CRRS}/one", {"metadata": {"finalizers": [model.FINALIZER]}})
+    definition = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{model.PLURAL}.{model.GROUP}"
+    assert (await api.delete(definition)).body["metadata"]["deletionTimestamp"]
+    code, output = await uninstall(api, tmp_path)
+    assert code == 0, output
+    assert await condition(api, "web-0") == ("True", "")
+    assert (await api.get(definition)).status == 404
 
 
 async def test_beside_openkruise_nothing_is_touched(api: Api, tmp_path: Path) -> None:

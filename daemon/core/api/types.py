@@ -16,6 +16,8 @@ from daemon.core.api.reasons import Reason
 
 GROUP = "apps.kruise.io"
 VERSION = "v1alpha1"
+VERSIONS = (VERSION, "v1beta1")
+"""Versions of the API that are read, the first wherever there is a choice. The fields of them all are the same."""
 KIND = "ContainerRecreateRequest"
 PLURAL = "containerrecreaterequests"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -31,8 +33,8 @@ ANNOTATION_REQUESTED_BY = "crr.apps.kruise.io/requested-by"
 """Name of the user who created the request, as the API server authenticated it."""
 FINALIZER = "crr.apps.kruise.io/unready-acquired"
 """Guards the release of the pod's readiness: while it is there, the request is not gone."""
-CONDITION_UNREADY_GRACE = "PreRecreateGrace"
-"""The condition by which OpenKruise's newer managers say what the annotation unready-acquired says."""
+CONDITIONS_UNREADY = ("PodUnreadyAcquired", "PreRecreateGrace")
+"""The condition by which OpenKruise's managers for v1beta1 say what the annotation unready-acquired says: its names."""
 READINESS_GATE = "KruisePodReady"
 
 DEFAULT_GRACE_SECONDS = 30

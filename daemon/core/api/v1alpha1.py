@@ -15,7 +15,7 @@ from daemon.core.api.time import parse_time
 from daemon.core.api.types import (
     ANNOTATION_PINNED,
     ANNOTATION_UNREADY_ACQUIRED,
-    CONDITION_UNREADY_GRACE,
+    CONDITIONS_UNREADY,
     LABEL_ACTIVE,
     LABEL_NODE_NAME,
     LABEL_POD_UID,
@@ -185,7 +185,7 @@ def _unready_acquired(
 ) -> bool:
     """Whether the manager has made the pod unready; without a grace period for that, nothing depends on the mark."""
     for condition in map(mapping, items(status.get("conditions"))):
-        if condition.get("type") == CONDITION_UNREADY_GRACE and condition.get("status") == "True":
+        if condition.get("type") in CONDITIONS_UNREADY and condition.get("status") == "True":
             return True
     mark = annotations.get(ANNOTATION_UNREADY_ACQUIRED)
     if mark is None or mark == "":

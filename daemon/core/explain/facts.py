@@ -11,7 +11,7 @@ from typing import Any
 
 from daemon.core.api.pod import Pod
 from daemon.core.api.time import parse_time
-from daemon.core.api.types import ANNOTATION_UNREADY_ACQUIRED, CONDITION_UNREADY_GRACE, Request
+from daemon.core.api.types import ANNOTATION_UNREADY_ACQUIRED, CONDITIONS_UNREADY, Request
 from daemon.core.api.v1alpha1 import parse_request
 from daemon.lib.jsonfields import items, mapping, text
 
@@ -106,7 +106,7 @@ def read_times(obj: Mapping[str, Any]) -> Times:
     meta = mapping(obj.get("metadata"))
     acquired = parse_time(text(mapping(meta.get("annotations")).get(ANNOTATION_UNREADY_ACQUIRED)))
     for condition in map(mapping, items(mapping(obj.get("status")).get("conditions"))):
-        if condition.get("type") == CONDITION_UNREADY_GRACE and condition.get("status") == "True":
+        if condition.get("type") in CONDITIONS_UNREADY and condition.get("status") == "True":
             acquired = acquired or parse_time(text(condition.get("lastTransitionTime")))
     fields = [mapping(entry) for entry in items(meta.get("managedFields"))]
     writes = [parse_time(text(entry.get("time"))) for entry in fields if entry.get("subresource") == "status"]

@@ -14,7 +14,7 @@ from daemon.core.api.time import after, parse_time
 from daemon.core.api.types import FINALIZER, LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
 from daemon.core.explain.container import ContainerReport, advice_for, container_report, format_duration
 from daemon.core.explain.facts import Facts
-from daemon.core.lifecycle.steps import ANSWER_SECONDS
+from daemon.core.lifecycle.steps import ANSWER_SECONDS, DEFAULT_SLACK_SECONDS, default_deadline
 from daemon.core.recreate.checks import target_of
 from daemon.core.recreate.decide import turn_order
 
@@ -280,14 +280,7 @@ def _notes(facts: Facts) -> Iterator[str]:
     if request.completed:
         yield from _leftovers(facts)
         return
-    deadline = None if request.deadline_seconds is None else after(request.created, request.deadline_seconds)
-    if deadline is not None:
-        left = (deadline - facts.now).total_seconds()
-        if left > 0:
-            limit = f"{format_duration(left)} left of {request.deadline_seconds} s"
-            yield f"deadline: {limit}; what is not done by then fails"
-        else:
-            yield f"deadline: passed {format_duration(-left)} ago, the manager is to complete it; {_manager()}"
+    yield from _deadline(facts)
     if any(target_of(request, container) is None for container in request.containers):
         if request.strategy.force:
             yield "forceRecreate: whatever runs when its turn comes is stopped, once"
@@ -298,6 +291,23 @@ def _notes(facts: Facts) -> Iterator[str]:
         yield say(Reason.NO_READINESS_GATE)
 
 
+def _deadline(facts: Facts) -> Iterator[str]:
+    """How long it has left: every request ends, by the manager's default if by nothing else."""
+    request = facts.request
+    seconds, default = request.deadline_seconds, ""
+    if seconds is None:
+        seconds = default_deadline(request, DEFAULT_SLACK_SECONDS)
+        default = " (none was given: the default of crrd's manager, unless its flag says otherwise)"
+    deadline = after(request.created, seconds)
+    if deadline is None:
+        return
+    left = (deadline - facts.now).total_seconds()
+    if left > 0:
+        yield f"deadline: {format_duration(left)} left of {seconds} s{default}; what is not done by then fails"
+    else:
+        yield f"deadline: passed {format_duration(-left)} ago{default}, the manager is to complete it; {_manager()}"
+
+
 def _leftovers(facts: Facts) -> Iterator[str]:
     """What still happens to a completed request."""
     request = facts.request
@@ -306,15 +316,20 @@ def _leftovers(facts: Facts) -> Iterator[str]:
         ended = facts.seconds_since(parse_time(request.status.completion_time)) or 0.0
         late = f"; {_manager()}" if ended > MANAGER_PATIENCE_SECONDS else ""
         yield f"the manager has yet to take {' and '.join(left)} away{late}"
-    expires = None if request.ttl_seconds is None else after(request.status.completion_time, request.ttl_seconds)
-    if expires is None:
+    if request.ttl_seconds is None:
         yield "no ttlSecondsAfterFinished: it stays until somebody deletes it"
         return
-    left_seconds = (expires - facts.now).total_seconds()
+    # The manager counts from when it saw the completion: from the last write of the status, by the API server's clock.
+    # The completionTime is of the node's.
+    seen = facts.times.written or parse_time(request.status.completion_time)
+    if seen is None:
+        return
+    left_seconds = request.ttl_seconds - (facts.now - seen).total_seconds()
     if left_seconds > 0:
         yield f"TTL: deleted in {format_duration(left_seconds)}"
     else:
-        yield f"TTL: over for {format_duration(-left_seconds)}; {_manager()}"
+        over = format_duration(-left_seconds)
+        yield f"TTL: over for {over}, unless a manager has come to lead since, which counts anew; {_manager()}"
 
 
 def _manager() -> str:

@@ -7,7 +7,7 @@ from daemon.localnode.api.admission import User
 from daemon.localnode.api.crds import kinds_of
 from daemon.localnode.api.deletion import Deletion
 from daemon.localnode.api.kinds import Registry
-from daemon.localnode.api.objects import Object, dig, metadata
+from daemon.localnode.api.objects import Object, dig, metadata, with_metadata
 from daemon.localnode.api.resources import CRD, NAMESPACE
 from daemon.localnode.api.store import Event, Store
 from daemon.localnode.api.writes import Asking, Target, Writes
@@ -41,19 +41,35 @@ class Controllers:
     def _crd_changed(self, event: Event) -> None:
         if event.new is not None:
             self._registry.set_custom(event.new.name[1], kinds_of(event.new.obj))
+            if metadata(event.new.obj).get("deletionTimestamp"):
+                asyncio.get_running_loop().call_soon(self._clean_up)
         elif event.old is not None:
             self._registry.set_custom(event.old.name[1], ())
+
+    def _clean_up(self) -> None:
+        """Delete the objects of CRDs that are being deleted, and let those go of which there are no objects left."""
+        for crd in tuple(self._store.objects(CRD.key).values()):
+            finalizers = metadata(crd.obj).get("finalizers") or []
+            if not metadata(crd.obj).get("deletionTimestamp") or CRD.guard not in finalizers:
+                continue
+            content = f"{dig(crd.obj, 'spec', 'group')}/{dig(crd.obj, 'spec', 'names', 'plural')}"
+            for stored in tuple(self._store.objects(content).values()):
+                self._deletion.begin(content, stored)
+            if self._store.objects(content):
+                continue
+            if rest := [name for name in finalizers if name != CRD.guard]:
+                self._store.put(CRD.key, crd, with_metadata(crd.obj, finalizers=rest))
+            else:
+                self._store.delete(CRD.key, crd)
 
     def _changed(self, event: Event) -> None:
         if event.new is None and event.old is not None:
             asyncio.get_running_loop().call_soon(self._after_deletion, event.key, event.old.obj)
 
     def _after_deletion(self, key: str, gone: Object) -> None:
-        """With a CRD its objects go, and with the last object the namespace that waited for it."""
-        if key == CRD.key and self._store.get(key, ("", metadata(gone)["name"])) is None:
-            content = f"{dig(gone, 'spec', 'group')}/{dig(gone, 'spec', 'names', 'plural')}"
-            for stored in tuple(self._store.objects(content).values()):
-                self._store.delete(content, stored)
+        """With the last object the CRD goes, and the namespace, that waited for it."""
+        if key != CRD.key:
+            self._clean_up()
         namespace = self._store.get(NAMESPACE.key, ("", metadata(gone).get("namespace", "")))
         if namespace is not None and metadata(namespace.obj).get("deletionTimestamp"):
             self._deletion.collect(Target(NAMESPACE, name=namespace.name[1]), namespace)

@@ -40,7 +40,11 @@ def crd_rules(crd: Object, _old: Object | None = None) -> list[Cause]:
     if not causes and metadata(crd).get("name") != expected:
         text = f'Invalid value: "{metadata(crd).get("name")}": must be spec.names.plural+"."+spec.group'
         causes.append(Cause("metadata.name", text))
-    for at, version in enumerate(spec.get("versions") or []):
+    versions = spec.get("versions") or []
+    if not causes and sum(bool(version.get("storage")) for version in versions) != 1:
+        text = "Invalid value: must have exactly one version marked as storage version"
+        causes.append(Cause("spec.versions", text))
+    for at, version in enumerate(versions):
         if not isinstance(dig(version, "schema", "openAPIV3Schema"), dict):
             path = f"spec.versions[{at}].schema.openAPIV3Schema"
             causes.append(Cause(path, "Required value: schemas are required", "FieldValueRequired"))
@@ -71,6 +75,7 @@ def kinds_of(crd: Object) -> tuple[Kind, ...]:
     """One kind for every version that the CRD serves."""
     spec = crd["spec"]
     names = spec["names"]
+    (storage,) = (version["name"] for version in spec["versions"] if version.get("storage"))
     return tuple(
         Kind(
             group=spec["group"],
@@ -82,6 +87,8 @@ def kinds_of(crd: Object) -> tuple[Kind, ...]:
             categories=tuple(names.get("categories") or ()),
             namespaced=spec["scope"] == "Namespaced",
             custom=True,
+            storage="" if version["name"] == storage else storage,
+            others=tuple(other["name"] for other in spec["versions"] if other.get("served") and other is not version),
             status=dig(version, "subresources", "status") is not None,
             generation=True,
             unconditional_update=False,

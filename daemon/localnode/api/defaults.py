@@ -184,3 +184,15 @@ def immutable_data(obj: Object, old: Object | None) -> list[Cause]:
         for field in ("data", "binaryData", "immutable")
         if obj.get(field) != old.get(field)
     ]
+
+
+def lease_rules(lease: Object, _old: Object | None) -> list[Cause]:
+    """The numbers that a lease may have; `ValidateLeaseSpec` in pkg/apis/coordination/validation."""
+    bounds = (("leaseDurationSeconds", 1, "must be greater than 0"),
+              ("leaseTransitions", 0, "must be greater than or equal to 0"))  # fmt: skip
+    given = ((field, (lease.get("spec") or {}).get(field), least, text) for field, least, text in bounds)
+    return [
+        Cause(f"spec.{field}", f"Invalid value: {value}: {text}")
+        for field, value, least, text in given
+        if value is not None and value < least
+    ]

@@ -4,13 +4,14 @@ The rules are those of k8s.io/apiserver's `rest.BeforeDelete` and of the pod str
 """
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from daemon.core.api.time import parse_time, rfc3339
 from daemon.core.api.types import DEFAULT_GRACE_SECONDS
+from daemon.localnode.api import errors
 from daemon.localnode.api.admission import Operation
-from daemon.localnode.api.errors import bad_request
+from daemon.localnode.api.errors import ApiError, bad_request
 from daemon.localnode.api.kinds import Registry
 from daemon.localnode.api.objects import Object, dig, metadata, with_metadata
 from daemon.localnode.api.store import Changed, Stored
@@ -45,6 +46,11 @@ def delete_options(body: Any, grace: str | None) -> DeleteOptions:
     return DeleteOptions(given, conditions.get("uid"), conditions.get("resourceVersion"))
 
 
+def _conflict(target: Target, why: str) -> ApiError:
+    """409 for a precondition that does not hold; it names the kind where other conflicts name the resource."""
+    return errors.conflict(target.kind.group, target.kind.kind, target.name, why)
+
+
 class Deletion:
     """Deletes objects of one store."""
 
@@ -61,7 +67,9 @@ class Deletion:
                 raise target.missing()
             self._check_conditions(target, old, options)
             if self._writes.admission.validating:
-                await self._writes.admission.validate(asking.to(Operation.DELETE, target, old.obj, None))
+                await self._writes.admission.validate(
+                    asking.to(Operation.DELETE, target, target.kind.shown(old).obj, None)
+                )
             try:
                 return self._delete_now(target, old, options, asking)
             except Changed:
@@ -75,7 +83,11 @@ class Deletion:
             return self._delete_container(target, old, asking)
         marked = self._marked(target, old.obj, options)
         if marked is None:
-            return (old, True) if asking.dry_run else (self._store.delete(target.kind.key, old), True)
+            if asking.dry_run:
+                return old, True
+            if target.kind.graceful:  # marked first all the same: watchers see it going before it is gone
+                old = self._store.put(target.kind.key, old, self._going(old.obj, self._writes.clock(), 0))
+            return self._store.delete(target.kind.key, old), True
         if asking.dry_run or marked == old.obj:
             return old, False
         return self._store.put(target.kind.key, old, marked), False
@@ -84,19 +96,23 @@ class Deletion:
     def _check_conditions(target: Target, old: Stored, options: DeleteOptions) -> None:
         meta = metadata(old.obj)
         if options.uid is not None and options.uid != meta["uid"]:
-            raise target.conflict(
+            raise _conflict(
+                target,
                 f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
-                "The object might have been deleted and then recreated"
+                "The object might have been deleted and then recreated",
             )
         version = options.resource_version
         if version is not None and version != meta["resourceVersion"]:
-            raise target.conflict(
+            raise _conflict(
+                target,
                 f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
-                f"({meta['resourceVersion']}). The object might have been modified"
+                f"({meta['resourceVersion']}). The object might have been modified",
             )
 
     def _marked(self, target: Target, obj: Object, options: DeleteOptions) -> Object | None:
         """The object marked as being deleted, or None if it can go at once."""
+        if target.kind.guard and not metadata(obj).get("deletionTimestamp"):
+            obj = with_metadata(obj, finalizers=[*(metadata(obj).get("finalizers") or ()), target.kind.guard])
         meta = metadata(obj)
         period = self._grace(obj, options) if target.kind.graceful else 0
         moment = self._writes.clock() + timedelta(seconds=period)
@@ -111,6 +127,12 @@ class Deletion:
             return None
         if meta.get("deletionTimestamp") and meta.get("deletionGracePeriodSeconds") == period:
             return obj
+        return self._going(obj, moment, period)
+
+    @staticmethod
+    def _going(obj: Object, moment: datetime, period: int) -> Object:
+        """The object with the time at which it is to be gone."""
+        meta = metadata(obj)
         changes: Object = {"deletionTimestamp": rfc3339(moment), "deletionGracePeriodSeconds": period}
         if meta.get("generation") and not meta.get("deletionTimestamp"):
             changes["generation"] = meta["generation"] + 1
@@ -136,14 +158,18 @@ class Deletion:
             marked = with_metadata(old.obj, deletionTimestamp=rfc3339(self._writes.clock()))
             old = self._store.put(target.kind.key, old, {**marked, "status": {"phase": "Terminating"}})
         for key, stored in self._content(target.name):
-            kind = self._registry.by_key(key)
-            inner = Target(kind, target.name, stored.name[1]) if kind is not None else None
-            marked_inner = self._marked(inner, stored.obj, DeleteOptions()) if inner is not None else None
-            if marked_inner is None:
-                self._store.delete(key, stored)
-            elif marked_inner != stored.obj:
-                self._store.put(key, stored, marked_inner)
+            self.begin(key, stored)
         return self.collect(target, old)
+
+    def begin(self, key: str, stored: Stored) -> None:
+        """Delete an object as a controller does: what is kept by finalizers or a grace period is only marked."""
+        kind = self._registry.by_key(key)
+        target = Target(kind, *stored.name) if kind is not None else None
+        marked = self._marked(target, stored.obj, DeleteOptions()) if target is not None else None
+        if marked is None:
+            self._store.delete(key, stored)
+        elif marked != stored.obj:
+            self._store.put(key, stored, marked)
 
     def collect(self, target: Target, namespace: Stored) -> tuple[Stored, bool]:
         """Let a namespace that is being deleted go if nothing lies in it any more."""

@@ -1,6 +1,7 @@
 """The paths that say what the server serves: versions, groups, resources, health."""
 
 import platform
+import re
 from collections.abc import Callable
 
 from daemon.localnode.api.kinds import Kind, Registry
@@ -81,8 +82,18 @@ _PLAIN: dict[str, Callable[[Registry, str], Object | str]] = {
 
 
 def _group(name: str, versions: list[str]) -> Object:
+    """The preferred version comes first: without alpha or beta, then beta, then alpha, the highest number of each."""
+    versions = sorted(versions, key=_priority, reverse=True)
     listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def _priority(version: str) -> tuple[int, int, int]:
+    """What a version is sorted by; `version.CompareKubeAwareVersionStrings` in k8s.io/apimachinery."""
+    found = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
+    if found is None:
+        return (-1, 0, 0)
+    return ({"alpha": 0, "beta": 1}.get(found[2], 2), int(found[1]), int(found[3] or 0))
 
 
 def _resources(registry: Registry, group: str, version: str) -> Object:

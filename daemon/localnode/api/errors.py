@@ -25,6 +25,7 @@ REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
+NO_SUCH_PATH = "404 page not found"
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
@@ -81,8 +82,8 @@ def not_found(group: str, plural: str, name: str) -> ApiError:
 
 
 def no_such_path() -> ApiError:
-    """404: the server has no such path at all."""
-    return ApiError(404, "the server could not find the requested resource", details={})
+    """404: the server has no such path at all; said in plain text, with no Status."""
+    return ApiError(404, NO_SUCH_PATH)
 
 
 def already_exists(group: str, plural: str, name: str, *, going: bool) -> ApiError:

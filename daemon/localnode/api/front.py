@@ -11,7 +11,7 @@ from aiohttp import web
 
 from daemon.localnode.api.admission import ANONYMOUS, User
 from daemon.localnode.api.discovery import discover
-from daemon.localnode.api.errors import ApiError, no_such_path
+from daemon.localnode.api.errors import NO_SUCH_PATH, ApiError, no_such_path
 from daemon.localnode.api.handlers import Handlers, Request
 from daemon.localnode.api.kinds import Registry
 from daemon.localnode.api.objects import dumps
@@ -88,6 +88,8 @@ class Front:
         return web.Response(status=status, body=body, content_type="application/json", headers=self._headers())
 
     def _refusal(self, error: ApiError) -> web.Response:
+        if str(error) == NO_SUCH_PATH:
+            return web.Response(status=404, text=f"{error}\n", headers=self._headers())
         response = self._json(error.code, dumps(error.status))
         if error.retry_after is not None:
             response.headers["Retry-After"] = str(error.retry_after)

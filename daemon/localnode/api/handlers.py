@@ -136,9 +136,11 @@ class Handlers:
         return self._object(request, stored, 200, [])
 
     def _object(self, request: Request, stored: Stored, status: int, warnings: list[str]) -> Answer:
+        stored = request.kind.shown(stored)
         match request.form.form:
             case Form.TABLE:
-                return Answer(status, self._table(request, [stored], {}), warnings)
+                meta = {"resourceVersion": stored.obj["metadata"]["resourceVersion"]}
+                return Answer(status, self._table(request, [stored], meta), warnings)
             case Form.METADATA:
                 return Answer(status, dumps(metadata_only(stored, request.form.version)), warnings)
             case _:
@@ -190,7 +192,7 @@ class Handlers:
 def _items(kind: Kind, items: Iterable[Stored]) -> Iterable[bytes]:
     """The objects as a list has them: those of built-in kinds leave out what the list says of them all."""
     if kind.custom:
-        return (item.text for item in items)
+        return (kind.shown(item).text for item in items)
     head = dumps({"kind": kind.kind, "apiVersion": kind.api_version})[:-1] + b","
     return (b"{" + item.text[len(head) :] if item.text.startswith(head) else _without_kind(item) for item in items)
 

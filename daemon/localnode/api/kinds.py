@@ -13,6 +13,7 @@ from daemon.localnode.api.errors import Cause
 from daemon.localnode.api.objects import Object
 from daemon.localnode.api.schema import Schema
 from daemon.localnode.api.selectors import FieldLabels
+from daemon.localnode.api.store import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,10 @@ class Kind:
     namespaced: bool = True
     custom: bool = False
     """A custom resource: list items carry their kind, and there is no strategic merge patch."""
+    storage: str = ""
+    """The version that objects are stored in, "" for this one. Versions differ in nothing but their name."""
+    others: tuple[str, ...] = ()
+    """Further versions that it is served in."""
     status: bool = False
     """There is a status subresource; then writes to the object itself leave the status alone."""
     status_on_create: bool = False
@@ -64,6 +69,8 @@ class Kind:
     """Deleting only marks the object, until its kubelet deletes it with a grace period of 0 (pods)."""
     contains: bool = False
     """Objects of other kinds lie in it, and go with it (namespaces)."""
+    guard: str = ""
+    """A finalizer that a deletion sets, until a controller has cleaned up (CRDs: until their objects are gone)."""
     returns_deleted: bool = False
     """DELETE answers with the object even when it is gone at once, instead of with a Status."""
     path_names: bool = False
@@ -89,6 +96,16 @@ class Kind:
     def key(self) -> str:
         """What the store keeps the objects under; the same for all versions of a kind."""
         return f"{self.group}/{self.plural}"
+
+    def shown(self, stored: Stored) -> Stored:
+        """A stored object as this version has it."""
+        if stored.obj["apiVersion"] == self.api_version:
+            return stored
+        return Stored({**stored.obj, "apiVersion": self.api_version}, stored.revision)
+
+    def to_store(self, obj: Object) -> Object:
+        """An object of this version as it is stored."""
+        return {**obj, "apiVersion": f"{self.group}/{self.storage}"} if self.storage else obj
 
     @property
     def list_kind(self) -> str:

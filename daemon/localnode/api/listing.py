@@ -39,15 +39,28 @@ def parse_revision(text: str) -> int:
     return int(text or "0")
 
 
+def _number(text: str) -> int:
+    """A whole number of a query, 0 for one below it. Raises ApiError 400."""
+    try:
+        return max(0, int(text))
+    except ValueError:
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+
+
 def check_options(query: Mapping[str, str]) -> None:
     """Refuse what does not go together in a list's query. Raises ApiError 422.
 
     Source: `ValidateListOptions` in k8s.io/apimachinery's pkg/apis/meta/internalversion/validation.
     """
     match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
+    found = []
+    if "sendInitialEvents" in query:
+        text = "Forbidden: sendInitialEvents is forbidden for list"
+        raise errors.invalid(
+            "meta.k8s.io", "ListOptions", "", [Cause("sendInitialEvents", text, "FieldValueForbidden")]
+        )
     if not match:
         return
-    found = []
     if not version:
         found.append("Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided")
     if query.get("continue"):
@@ -57,7 +70,8 @@ def check_options(query: Mapping[str, str]) -> None:
     if match == "Exact" and version == "0":
         found.append('Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
     if found:
-        causes = [Cause("resourceVersionMatch", text, "FieldValueForbidden") for text in found]
+        reasons = {"Forbidden": "FieldValueForbidden", "Unsupported value": "FieldValueNotSupported"}
+        causes = [Cause("resourceVersionMatch", text, reasons[text.partition(":")[0]]) for text in found]
         raise errors.invalid("meta.k8s.io", "ListOptions", "", causes)
 
 
@@ -74,7 +88,7 @@ class Listing:
     def page(self, kind: Kind, namespace: str, query: Mapping[str, str]) -> Page:
         """The objects that a list request asks for. Raises ApiError."""
         check_options(query)
-        limit = int(query["limit"]) if query.get("limit", "").isdigit() else 0
+        limit = _number(query.get("limit") or "0")
         if query.get("resourceVersion") == "0":
             limit = 0  # out of the watch cache, which gives all that it has, whatever the limit
         token, after = query.get("continue", ""), ("", "")

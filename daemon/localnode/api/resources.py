@@ -54,6 +54,7 @@ CRD = Kind(
     unconditional_update=False,
     columns=(printers.CREATED,),
     on_create=crds.established,
+    guard="customresourcecleanup.apiextensions.k8s.io",
     rules=crds.crd_rules,
 )
 
@@ -97,7 +98,9 @@ BUILTIN: tuple[Kind, ...] = (
     _kind("", "ConfigMap", "cm", columns=printers.CONFIG_MAP, rules=defaults.immutable_data),
     _kind("", "Service", "svc", categories=("all",), status=True, returns_deleted=True, columns=printers.SERVICE),
     _kind("", "ServiceAccount", "sa"),
-    _kind("coordination.k8s.io", "Lease", unconditional_update=False, columns=printers.LEASE),
+    _kind(
+        "coordination.k8s.io", "Lease", unconditional_update=False, columns=printers.LEASE, rules=defaults.lease_rules
+    ),
     _kind(_APPS, "DaemonSet", "ds", **_WORKLOAD),
     _kind(_APPS, "Deployment", "deploy", **_WORKLOAD),
     _kind("policy", "PodDisruptionBudget", "pdb", status=True, generation=True),

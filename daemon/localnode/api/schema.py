@@ -217,7 +217,8 @@ def _cause(error: jsonschema.ValidationError) -> Cause:
         case "pattern":
             return Cause(field, f"Invalid value: {shown}: {field} in body should match '{limit}'")
         case "format":
-            return Cause(field, f"Invalid value: {shown}: {field} in body must be of type {limit}: {shown}")
+            reason = "FieldValueTypeInvalid" if isinstance(value, str) else "FieldValueInvalid"
+            return Cause(field, f"Invalid value: {shown}: {field} in body must be of type {limit}: {shown}", reason)
         case _:
             return Cause(field, f"Invalid value: {shown}: {error.message}")
 

@@ -5,6 +5,7 @@ k8s.io/api, by field name, which is unambiguous within the kinds served here onc
 Neither argument is changed; unchanged parts are shared.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,8 +82,11 @@ def _merge_field(result: Object, name: str, value: Any, keys: Mapping[str, str],
     elif isinstance(value, dict):
         result[name] = _merge_map(result.get(name), value, keys)
     elif isinstance(value, list) and name in keys:
-        merged = _merge_list(result.get(name) or [], value, name, keys)
-        result[name] = _ordered(merged, order, keys[name]) if order else merged
+        current = result.get(name) or []
+        merged = _merge_list(current, value, name, keys)
+        result[name] = (
+            _ordered(merged, order, keys[name]) if order else _patch_first(merged, current, value, keys[name])
+        )
     elif isinstance(value, list) and name in PRIMITIVE_SETS:
         current = result.get(name) or []
         merged = current + [item for item in value if item not in current]
@@ -107,6 +111,22 @@ def _merge_list(target: list[Any], patch: list[Any], name: str, keys: Mapping[st
         else:
             result[found] = _merge_map(result[found], item, keys)
     return result
+
+
+def _patch_first(merged: list[Any], current: list[Any], patch: list[Any], key: str) -> list[Any]:
+    """The order without a given one: what was not there before comes in front of what the patch does not name.
+
+    Source: `normalizeElementOrder` and `mergeSortedSlice` in k8s.io/apimachinery's pkg/util/strategicpatch.
+    """
+    before = {item.get(key): at for at, item in enumerate(current) if isinstance(item, dict)}
+    named = {item.get(key): at for at, item in enumerate(patch) if isinstance(item, dict)}
+    ours = deque(sorted((item for item in merged if item.get(key) in named), key=lambda item: named[item[key]]))
+    theirs = deque(item for item in merged if item.get(key) not in named)
+    found = []
+    while ours and theirs:
+        at = before.get(ours[0].get(key))
+        found.append((ours if at is None or at < before[theirs[0].get(key)] else theirs).popleft())
+    return [*found, *ours, *theirs]
 
 
 def _ordered(items: list[Any], order: list[Any], key: str | None) -> list[Any]:

@@ -87,6 +87,7 @@ class TableForm:
         }
 
     def _row(self, stored: Stored, now: datetime) -> Object:
+        stored = self.kind.shown(stored)
         cells = [stored.obj["metadata"]["name"], *(column.value(stored.obj, now) for column in self.kind.columns)]
         row: Object = {"cells": cells}
         if self.include == "Object":

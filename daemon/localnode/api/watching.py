@@ -16,7 +16,7 @@ from daemon.localnode.api import store as events
 from daemon.localnode.api.errors import ApiError, Cause, invalid
 from daemon.localnode.api.kinds import Kind
 from daemon.localnode.api.listing import parse_revision, selection
-from daemon.localnode.api.objects import dumps
+from daemon.localnode.api.objects import Object, dumps
 from daemon.localnode.api.routing import is_true
 from daemon.localnode.api.selectors import Predicate
 from daemon.localnode.api.store import Event, Store, Stored, event_line
@@ -40,16 +40,13 @@ class Watches:
 
     def begin(self, kind: Kind, namespace: str, query: Mapping[str, str], form: Accepted) -> "Watch":
         """A watch that takes note of changes from now on. Raises ApiError."""
-        if is_true(query, "sendInitialEvents"):
-            text = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-            cause = Cause("sendInitialEvents", text, "FieldValueForbidden")
-            raise invalid("meta.k8s.io", "ListOptions", "", [cause])
-        if query.get("resourceVersionMatch"):
-            text = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        given, match = "sendInitialEvents" in query, query.get("resourceVersionMatch", "")
+        if match != ("NotOlderThan" if given else ""):
+            text = "Forbidden: resourceVersionMatch goes with sendInitialEvents, and has to be NotOlderThan then"
             cause = Cause("resourceVersionMatch", text, "FieldValueForbidden")
             raise invalid("meta.k8s.io", "ListOptions", "", [cause])
         watch = Watch(self, kind, selection(kind, namespace, query), form, query)
-        watch.begin(parse_revision(query.get("resourceVersion", "")))
+        watch.begin(parse_revision(query.get("resourceVersion", "")), whole=is_true(query, "sendInitialEvents"))
         return watch
 
     def end_all(self) -> None:
@@ -77,21 +74,30 @@ class Watch:
         self._awake = asyncio.Event()
         self._ending = False
         self._after = 0
+        self._initial_end = False
+        """Whether the next bookmark is the first after what there was at the beginning."""
         self._stop_listening: Callable[[], None] = lambda: None
 
-    def begin(self, revision: int) -> None:
+    def begin(self, revision: int, *, whole: bool = False) -> None:
         """Take note of everything after a resourceVersion, or, where that is 0, of what there is and what comes.
+
+        `whole`: of what there is in any case, with a bookmark at once that says where that ends (sendInitialEvents).
 
         A resourceVersion that is yet to come is no error, here as in Kubernetes: nothing is said until it has passed.
         One that is too old ends the stream with an ERROR event, as by a server with a watch cache.
         """
         store, key = self._watches.store, self._kind.key
         self._after = revision
-        if revision == 0:
-            revision, objects = store.cached(key)
+        if whole or revision == 0:
+            self._initial_end = True
+            revision, objects = (store.revision, store.objects(key)) if whole else store.cached(key)
             for stored in objects.values():
                 if self._selects is None or self._selects(stored.obj):
                     self._pending.append(self._line(events.ADDED, stored))
+        if whole:
+            self._after = revision
+            if self._bookmarks:
+                self._pending.append(self._bookmark())
         try:
             for event in store.since(key, revision):
                 self._note(event)
@@ -113,7 +119,7 @@ class Watch:
             return
         if len(self._pending) >= _MOST_PENDING:
             self.end()
-        if self._form.form == Form.OBJECT:
+        if self._form.form == Form.OBJECT and not self._kind.storage:
             self._pending.append(event.line(kind))
         else:
             self._pending.append(self._line(kind, event.object(kind)))
@@ -124,7 +130,7 @@ class Watch:
             meta = {"resourceVersion": stored.obj["metadata"]["resourceVersion"]}
             return event_line(kind, dumps(self._table.table([stored], meta, self._watches.clock())))
         if self._form.form == Form.OBJECT:
-            return event_line(kind, stored.text)
+            return event_line(kind, self._kind.shown(stored).text)
         return event_line(kind, dumps(metadata_only(stored, self._form.version)))
 
     @property
@@ -133,11 +139,11 @@ class Watch:
 
     def _bookmark(self) -> bytes:
         revision = str(self._revision)
-        obj = {
-            "kind": self._kind.kind,
-            "apiVersion": self._kind.api_version,
-            "metadata": {"resourceVersion": revision, "creationTimestamp": None},
-        }
+        meta: Object = {"resourceVersion": revision, "creationTimestamp": None}
+        if self._initial_end:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+        self._initial_end = False
+        obj = {"kind": self._kind.kind, "apiVersion": self._kind.api_version, "metadata": meta}
         if self._table is None:
             return event_line("BOOKMARK", dumps(obj))
         table = self._table.table([], {"resourceVersion": revision}, self._watches.clock())

@@ -1,7 +1,7 @@
 """Calls admission webhooks: those of the Mutating- and ValidatingWebhookConfigurations that the store holds.
 
 Webhooks are reached by `clientConfig.url` (there is no Service network here), over TLS with the configuration's
-caBundle. Rules match by group, version, resource and operation; namespaceSelector, objectSelector and
+caBundle. Rules match by group, version, resource and operation; matchPolicy, namespaceSelector, objectSelector and
 failurePolicy count, matchConditions (CEL) do not: a webhook that has them is always asked.
 Source of the shapes: Kubernetes' `admission.k8s.io/v1` and `admissionregistration.k8s.io/v1`.
 """
@@ -77,7 +77,7 @@ class Webhooks:
         labels = metadata(namespace.obj).get("labels") if namespace else None
         own = metadata(request.new or request.old or {}).get("labels")
         return (
-            any(_covers(rule, request) for rule in webhook.get("rules") or ())
+            _version(webhook, request) is not None
             and _selects(webhook.get("namespaceSelector"), labels or {})
             and _selects(webhook.get("objectSelector"), own or {})
         )
@@ -113,7 +113,7 @@ class Webhooks:
         async with self._session.post(
             url,
             params={"timeout": f"{seconds}s"},
-            json=_review(uid, request, new),
+            json=_review(uid, request, new, _version(webhook, request) or request.kind.version),
             ssl=tls,
             timeout=aiohttp.ClientTimeout(total=seconds),
         ) as response:
@@ -125,13 +125,25 @@ class Webhooks:
         return dict(answer)
 
 
-def _covers(rule: Json, request: AdmissionRequest) -> bool:
-    """Whether a rule names the operation and the resource."""
+def _version(webhook: Json, request: AdmissionRequest) -> str | None:
+    """The version of the kind in which a webhook is asked about this write; None where its rules do not name it.
+
+    Where the rules name another version than that of the write, the object is converted, unless matchPolicy is Exact.
+    """
+    others = () if webhook.get("matchPolicy") == "Exact" else request.kind.others
+    for version in (request.kind.version, *others):
+        if any(_covers(rule, request, version) for rule in webhook.get("rules") or ()):
+            return version
+    return None
+
+
+def _covers(rule: Json, request: AdmissionRequest, version: str) -> bool:
+    """Whether a rule names the operation, and the resource in this version."""
     resource = f"{request.kind.plural}/{request.subresource}" if request.subresource else request.kind.plural
     wanted = (
         ("operations", request.operation.value),
         ("apiGroups", request.kind.group),
-        ("apiVersions", request.kind.version),
+        ("apiVersions", version),
         ("resources", resource),
     )
     return all(value in (named := rule.get(key) or ()) or "*" in named for key, value in wanted)
@@ -167,23 +179,24 @@ def _tls(bundle: str) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
 
 
-def _review(uid: str, request: AdmissionRequest, new: Object | None) -> Json:
-    """The question."""
+def _review(uid: str, request: AdmissionRequest, new: Object | None, version: str) -> Json:
+    """The question, in this version of the kind."""
     kind = request.kind
-    names = {"group": kind.group, "version": kind.version}
+    names, own = ({"group": kind.group, "version": each} for each in (version, kind.version))
+    renamed = {"apiVersion": f"{kind.group}/{version}"} if version != kind.version else {}
     asked: dict[str, Any] = {
         "uid": uid,
         "kind": {**names, "kind": kind.kind},
         "resource": {**names, "resource": kind.plural},
-        "requestKind": {**names, "kind": kind.kind},
-        "requestResource": {**names, "resource": kind.plural},
+        "requestKind": {**own, "kind": kind.kind},
+        "requestResource": {**own, "resource": kind.plural},
         "subResource": request.subresource,
         "name": request.name,
         "namespace": request.namespace,
         "operation": request.operation.value,
         "userInfo": {"username": request.user.name, "groups": list(request.user.groups)},
-        "object": new,
-        "oldObject": request.old,
+        "object": None if new is None else {**new, **renamed},
+        "oldObject": None if request.old is None else {**request.old, **renamed},
         "dryRun": request.dry_run,
     }
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}

@@ -24,7 +24,7 @@ from daemon.localnode.api.meta import (
     updated_metadata,
 )
 from daemon.localnode.api.objects import Object, metadata
-from daemon.localnode.api.resources import NAMESPACE
+from daemon.localnode.api.resources import CRD, NAMESPACE
 from daemon.localnode.api.store import Changed, Store, Stored
 
 _ATTEMPTS = 8
@@ -101,6 +101,10 @@ class Writes:
         kind = target.kind
         obj = self._decode(target, check_shape(kind, body, target.namespace), asking)
         version = metadata(obj).get("resourceVersion")
+        definition = self.store.get(CRD.key, ("", f"{kind.plural}.{kind.group}")) if kind.custom else None
+        if definition is not None and metadata(definition.obj).get("deletionTimestamp"):
+            why = "create not allowed while custom resource definition is terminating"
+            raise errors.forbidden(kind.group, kind.plural, metadata(obj).get("name", ""), why)
         if kind.namespaced:
             self._require_namespace(target)
         if self.admission.mutating:
@@ -121,7 +125,7 @@ class Writes:
         if present is not None:
             going = bool(metadata(present.obj).get("deletionTimestamp"))
             raise errors.already_exists(kind.group, kind.plural, target.name, going=going)
-        return Stored(obj, 0) if asking.dry_run else self.store.put(kind.key, None, obj)
+        return Stored(obj, 0) if asking.dry_run else self.store.put(kind.key, None, kind.to_store(obj))
 
     async def update(self, target: Target, make: Make, asking: Asking, *, put: bool = False) -> Stored:
         """The object that `make` makes of the present one, as it is stored; the present one if nothing changes.
@@ -133,30 +137,31 @@ class Writes:
             if old is None:
                 raise target.missing()
             try:
-                return await self._replace(target, old, make(old.obj), asking, put=put)
+                return await self._replace(target, old, make, asking, put=put)
             except Changed:
                 continue
         raise target.conflict()
 
-    async def _replace(self, target: Target, old: Stored, body: Any, asking: Asking, *, put: bool) -> Stored:
+    async def _replace(self, target: Target, old: Stored, make: Make, asking: Asking, *, put: bool) -> Stored:
         kind = target.kind
-        new = self._decode(target, check_shape(kind, body, target.namespace), asking)
+        present = kind.shown(old).obj
+        new = self._decode(target, check_shape(kind, make(present), target.namespace), asking)
         if self.admission.mutating:
-            mutated = await self.admission.mutate(asking.to(Operation.UPDATE, target, old.obj, new))
+            mutated = await self.admission.mutate(asking.to(Operation.UPDATE, target, present, new))
             new = self._decode(target, check_shape(kind, mutated, target.namespace), asking)
-        _check_conditions(target, metadata(new), metadata(old.obj), put=put)
-        new = prepare_update(target, new, old.obj)
-        if new == old.obj:
+        _check_conditions(target, metadata(new), metadata(present), put=put)
+        new = prepare_update(target, new, present)
+        if new == present:
             return old
-        self._check(target, new, old.obj, [])
+        self._check(target, new, present, [])
         if self.admission.validating:
-            await self.admission.validate(asking.to(Operation.UPDATE, target, old.obj, new))
+            await self.admission.validate(asking.to(Operation.UPDATE, target, present, new))
         if asking.dry_run:
             return Stored(new, old.revision)
-        if _may_go(metadata(old.obj), metadata(new)):
+        if _may_go(metadata(present), metadata(new)):
             self.store.delete(kind.key, old)
             return Stored(new, self.store.revision)
-        return self.store.put(kind.key, old, new)
+        return self.store.put(kind.key, old, kind.to_store(new))
 
     def _require_namespace(self, target: Target) -> None:
         """A namespaced object needs its namespace, and one that is not being deleted (NamespaceLifecycle)."""
@@ -181,7 +186,7 @@ class Writes:
         else:
             obj, unknown = target.kind.schema.complete(obj)
             dropped += unknown
-        texts = [f'unknown field "{path}"' for path in dropped]
+        texts = [f'unknown field "{path}"' for path in sorted(dropped)]
         if texts and asking.strict:
             name = target.kind.kind
             raise bad_request(
@@ -218,8 +223,8 @@ def _check_conditions(target: Target, given: Object, old: Object, *, put: bool) 
         raise target.conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}")
     if version in (None, "", "0"):
         if not target.kind.unconditional_update:
-            text = "Invalid value: 0x0: must be specified for an update"
-            raise target.invalid([Cause("metadata.resourceVersion", text)])
+            kind, text = target.kind, "Invalid value: 0: must be specified for an update"
+            raise errors.invalid(kind.group, kind.plural, target.name, [Cause("metadata.resourceVersion", text)])
     elif version != old["resourceVersion"]:
         raise target.conflict()
     if uid != old["uid"] and not (target.kind.custom and target.subresource == "status"):

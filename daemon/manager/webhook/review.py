@@ -42,12 +42,12 @@ class Review:
     """Empty but on UPDATE (and DELETE)."""
 
 
-def read_review(raw: bytes, wanted_kind: str) -> Review:
+def read_review(raw: bytes, wanted_kinds: Sequence[str]) -> Review:
     """Read the body of a webhook's call.
 
     Args:
         raw: the body.
-        wanted_kind: the kind of object that is asked about here: `group/version Kind`, `v1 Kind` without a group.
+        wanted_kinds: the kinds of object that are asked about here: `group/version Kind`, `v1 Kind` without a group.
 
     Raises:
         BadReviewError: it is not JSON, or no AdmissionReview v1 with all that an answer needs, or of another kind.
@@ -64,8 +64,8 @@ def read_review(raw: bytes, wanted_kind: str) -> Review:
         for key in ("group", "version", "kind")
     )
     found_kind = " ".join(filter(None, ("/".join(filter(None, (group, version))), name)))
-    if found_kind != wanted_kind:
-        reader.reject("request.kind", f"must be {wanted_kind}, not {shown(found_kind)}")
+    if found_kind not in wanted_kinds:
+        reader.reject("request.kind", f"must be {' or '.join(wanted_kinds)}, not {shown(found_kind)}")
     operation = reader.text(request.get("operation"), "request.operation")
     if operation not in (CREATE, UPDATE, DELETE, CONNECT):
         reader.reject("request.operation", f"must be CREATE, UPDATE, DELETE or CONNECT, not {shown(operation)}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import structlog
 from aiohttp import web
 
-from daemon.core.api.types import API_VERSION, KIND
+from daemon.core.api.types import GROUP, KIND, VERSIONS
 from daemon.lib.errors import ConfigurationError
 from daemon.lib.health import Health, bound_socket, shown_address, split_address
 from daemon.lib.heartbeat import Heartbeat
@@ -27,8 +27,8 @@ from daemon.manager.webhook.review import CREATE, BadReviewError, Review, allow,
 
 log = structlog.get_logger(__name__)
 
-REQUEST_KIND = f"{API_VERSION} {KIND}"
-POD_KIND = "v1 Pod"
+REQUEST_KINDS = tuple(f"{GROUP}/{version} {KIND}" for version in VERSIONS)
+POD_KINDS = ("v1 Pod",)
 _TIMEOUT = re.compile(r"([1-9][0-9]?)s")
 """The API server tells its own timeout in the query, in whole seconds and 30 at most."""
 _TIMEOUT_MARGIN_SECONDS = 0.5
@@ -134,9 +134,9 @@ class WebhookServer:
         app = web.Application()
         app.add_routes(
             [
-                web.post("/mutate-crr", self._endpoint(REQUEST_KIND, handler.mutate_request)),
-                web.post("/validate-crr", self._endpoint(REQUEST_KIND, handler.validate_request)),
-                web.post("/mutate-pod", self._endpoint(POD_KIND, handler.mutate_pod)),
+                web.post("/mutate-crr", self._endpoint(REQUEST_KINDS, handler.mutate_request)),
+                web.post("/validate-crr", self._endpoint(REQUEST_KINDS, handler.validate_request)),
+                web.post("/mutate-pod", self._endpoint(POD_KINDS, handler.mutate_pod)),
                 *health.routes(),
             ]
         )
@@ -232,13 +232,15 @@ class WebhookServer:
             response.headers["Connection"] = "close"
             response.force_close()
 
-    def _endpoint(self, kind: str, answerer: _Answerer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _endpoint(
+        self, kinds: tuple[str, ...], answerer: _Answerer
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             self._began[asyncio.current_task()] = asyncio.get_running_loop().time()
             self._nothing_in_flight.clear()
             began = time.monotonic()
             try:
-                return await self._answer(request, kind, answerer, began)
+                return await self._answer(request, kinds, answerer, began)
             except web.HTTPException as error:
                 self._observe(request.path, ERROR, OVERLOADED if error.status == 503 else BAD_CALL, began)
                 raise
@@ -252,11 +254,13 @@ class WebhookServer:
 
         return handle
 
-    async def _answer(self, request: web.Request, kind: str, answerer: _Answerer, began: float) -> web.Response:
+    async def _answer(
+        self, request: web.Request, kinds: tuple[str, ...], answerer: _Answerer, began: float
+    ) -> web.Response:
         body = await self._body(request)
         self.connections.busy(request.protocol)
         try:
-            review = read_review(body, kind)
+            review = read_review(body, kinds)
             outcome: Answer = []
             if not review.subresource:
                 outcome = await answerer(review, began + self._seconds(request))

@@ -330,11 +330,12 @@ def test_malformed_mark_matters_only_with_a_grace_period(mark: object) -> None:
     assert not request.unready_acquired
 
 
+@pytest.mark.parametrize("name", ["PreRecreateGrace", "PodUnreadyAcquired"])
 @pytest.mark.parametrize(("status", "acquired"), [("True", True), ("False", False)])
-def test_condition_of_newer_managers(status: str, acquired: bool) -> None:
+def test_condition_of_newer_managers(status: str, acquired: bool, name: str) -> None:
     obj = sound()
     obj["metadata"]["annotations"][UNREADY] = ""
-    obj["status"]["conditions"] = [{"type": "Other"}, {"type": "PreRecreateGrace", "status": status}]
+    obj["status"]["conditions"] = [{"type": "Other"}, {"type": name, "status": status}]
     assert parse_request(obj).unready_acquired is acquired
 
 

@@ -850,7 +850,7 @@ def test_a_pod_that_may_not_be_read_is_not_gone() -> None:
     obj["metadata"]["labels"] = request()["metadata"]["labels"]
     found = explain(replace(facts(obj, None), pod_read=False, unread=said, node=None))
     assert found.cause.what == "container app: CrashLoopBackOff: back-off"
-    assert found.notes == said
+    assert found.notes[1:] == said
     killed = explain(replace(facts(request(**KILLED), None), pod_read=False))
     assert killed.cause.verdict is Verdict.MOVING
 
@@ -900,10 +900,22 @@ def test_the_container_that_is_being_recreated_comes_first() -> None:
     assert found.cause.what.startswith("container log: ")
 
 
+DEFAULT = (
+    "deadline: 59 min 30 s left of 3630 s (none was given: the default of crrd's manager, unless its flag says "
+    "otherwise); what is not done by then fails"
+)
+GRACE_DEFAULT = DEFAULT.replace("59 min 30 s left of 3630 s", "1 h left of 3660 s")
+OVER = "unless a manager has come to lead since, which counts anew"
 STAYS = "no ttlSecondsAfterFinished: it stays until somebody deletes it"
 NOTES = [
     ("deadline", request(age=60, spec={"activeDeadlineSeconds": 300}, **KILLED),
      "deadline: 4 min left of 300 s; what is not done by then fails"),
+    ("default", request("restart", "app", "log", age=3660, strategy={"minStartedSeconds": 20}, **KILLED),
+     ("deadline: 40 s left of 3700 s (none was given: the default of crrd's manager, unless its flag says otherwise); "
+     "what is not done by then fails")),
+    ("default over", request(age=3640, **KILLED),
+     ("deadline: passed 10 s ago (none was given: the default of crrd's manager, unless its flag says otherwise), "
+     f"the manager is to complete it; {MANAGER}")),
     ("late", request(age=60, spec={"activeDeadlineSeconds": 40}, **KILLED),
      f"deadline: passed 20 s ago, the manager is to complete it; {MANAGER}"),
     ("on the dot", request(age=40, spec={"activeDeadlineSeconds": 40}, **KILLED),
@@ -911,19 +923,25 @@ NOTES = [
     ("a second left", request(age=39, spec={"activeDeadlineSeconds": 40}, **KILLED),
      "deadline: 1 s left of 40 s; what is not done by then fails"),
     ("no admission", request(context=False, **KILLED),
-     "no statusContext: no admission saw the request; the daemon takes the instances that it finds"),
+     f"{DEFAULT} | no statusContext: no admission saw the request; the daemon takes the instances that it finds"),
     ("forced", request(strategy={"forceRecreate": True}, **KILLED),
-     "forceRecreate: whatever runs when its turn comes is stopped, once"),
+     f"{DEFAULT} | forceRecreate: whatever runs when its turn comes is stopped, once"),
     ("no gate", request(strategy=GRACE, **KILLED),
-     "the pod has no readiness gate KruisePodReady: unreadyGracePeriodSeconds is not waited for"),
+     f"{GRACE_DEFAULT} | the pod has no readiness gate KruisePodReady: unreadyGracePeriodSeconds is not waited for"),
     ("kept", request(phase="Completed", states=[state(phase="Succeeded")], completed=5, labels={}),
      STAYS),
     ("ttl", request(phase="Completed", completed=5, labels={}, spec={"ttlSecondsAfterFinished": 3605}),
      "TTL: deleted in 1 h"),
     ("ttl over", request(phase="Completed", completed=50, labels={}, spec={"ttlSecondsAfterFinished": 40}),
-     f"TTL: over for 10 s; {MANAGER}"),
+     f"TTL: over for 10 s, {OVER}; {MANAGER}"),
     ("ttl on the dot", request(phase="Completed", completed=40, labels={}, spec={"ttlSecondsAfterFinished": 40}),
-     f"TTL: over for 0 s; {MANAGER}"),
+     f"TTL: over for 0 s, {OVER}; {MANAGER}"),
+    ("ttl by another clock",
+     request(phase="Completed", completed=9000, labels={}, spec={"ttlSecondsAfterFinished": 40},
+             managedFields=[{"subresource": "status", "time": ago(10)}]),
+     "TTL: deleted in 30 s"),
+    ("ttl from nobody knows when",
+     request(phase="Completed", labels={}, spec={"ttlSecondsAfterFinished": 40}), ""),
     ("not late yet", request(phase="Completed", completed=30),
      f"the manager has yet to take the label crr.apps.kruise.io/active away | {STAYS}"),
     ("late indeed", request(phase="Completed", completed=31),
@@ -945,12 +963,12 @@ def test_what_else_there_is_to_say(name: str, obj: Json, notes: str) -> None:
 def test_one_container_without_context_is_enough_to_say_so() -> None:
     obj = request("restart", "app", "log", **KILLED)
     del obj["spec"]["containers"][1]["statusContext"]
-    assert told(obj).notes[0].startswith("no statusContext: ")
+    assert told(obj).notes[1].startswith("no statusContext: ")
 
 
 def test_nothing_else_to_say() -> None:
-    assert told(request(**KILLED)).notes == ()
-    assert told(request(strategy=GRACE, **KILLED), pod(gate=True)).notes == ()
+    assert told(request(**KILLED)).notes == (DEFAULT,)
+    assert len(told(request(strategy=GRACE, **KILLED), pod(gate=True)).notes) == 1
 
 
 def test_a_node_by_its_conditions() -> None:

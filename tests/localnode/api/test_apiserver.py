@@ -9,7 +9,7 @@ import pytest
 
 from daemon.localnode.api.admission import User
 from tests.support.faulty_api import Call
-from tests.support.local_api import ALL_CRRS, CRRS, PODS, Api, crr, pod, running
+from tests.support.local_api import ALL_CRRS, CRRS, PODS, Api, crr, pod, running, until
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
@@ -30,7 +30,7 @@ async def test_discovery_names_every_resource_where_it_is_served(api: Api) -> No
     assert (await api.get("/api")).body["versions"] == ["v1"]
     groups = {group["name"]: group for group in (await api.get("/apis")).body["groups"]}
     assert {"apps.kruise.io", "coordination.k8s.io", "apiextensions.k8s.io"} <= groups.keys()
-    assert (await api.get("/apis/apps.kruise.io")).body["preferredVersion"]["version"] == "v1alpha1"
+    assert (await api.get("/apis/apps.kruise.io")).body["preferredVersion"]["version"] == "v1beta1"
     core = {entry["name"]: entry for entry in (await api.get("/api/v1")).body["resources"]}
     assert {"pods", "pods/status", "events", "nodes", "secrets", "configmaps"} <= core.keys()
     (entry, status) = (await api.get("/apis/apps.kruise.io/v1alpha1")).body["resources"]
@@ -51,7 +51,7 @@ async def test_discovery_names_every_resource_where_it_is_served(api: Api) -> No
 )  # fmt: skip
 async def test_what_is_not_served_is_404(api: Api, path: str) -> None:
     reply = await api.get(path)
-    assert (reply.status, reply.body["reason"]) == (404, "NotFound")
+    assert (reply.status, reply.body) == (404, "404 page not found\n")
 
 
 @pytest.mark.parametrize(
@@ -329,6 +329,24 @@ async def test_openapi_describes_the_custom_resource(api: Api) -> None:
     assert CRRS.replace("default", "{namespace}") in document["paths"]
     pods = (await api.get(index["api/v1"]["serverRelativeURL"])).body
     assert "/api/v1/nodes" in pods["paths"]
+
+
+async def test_a_definition_goes_after_its_objects(api: Api) -> None:
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/containerrecreaterequests.apps.kruise.io"
+    await api.post(CRRS, crr("free"))
+    await api.post(CRRS, crr("held", finalizers=["a.b/c"]))
+    marked = (await api.delete(crds)).body["metadata"]
+    assert marked["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
+    assert marked["deletionTimestamp"]
+    await until(lambda: len(api.server.store.objects("apps.kruise.io/containerrecreaterequests")) == 1)
+    (left,) = (await api.get(CRRS)).body["items"]
+    assert left["metadata"]["name"] == "held"
+    assert left["metadata"]["deletionTimestamp"]
+    assert (await api.get(crds)).status == 200
+    assert (await api.post(CRRS, crr("late"))).body["reason"] == "Forbidden"
+    await api.patch(f"{CRRS}/held", {"metadata": {"finalizers": []}})
+    await until(lambda: not api.server.store.objects("apiextensions.k8s.io/customresourcedefinitions"))
+    assert (await api.get(CRRS)).status == 404
 
 
 async def test_tokens_say_who_asks() -> None:

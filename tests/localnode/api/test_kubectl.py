@@ -77,6 +77,26 @@ async def test_a_request_from_apply_to_delete(api: Api, kubectl: Kubectl) -> Non
     assert (await api.get(CRRS + "/again")).status == 404
 
 
+async def test_what_is_written_in_one_version_is_read_in_the_other(api: Api, kubectl: Kubectl) -> None:
+    beta = REQUEST.replace("v1alpha1", "v1beta1")
+    assert (await kubectl("apply", "-f", "-", given=beta))[0] == 0
+    for version in ("v1alpha1", "v1beta1"):
+        kind = f"containerrecreaterequests.{version}.apps.kruise.io"  # by a short name kubectl asks for the newest
+        text = (await kubectl("get", kind, "again", "-o", "yaml"))[1]
+        assert f"apiVersion: apps.kruise.io/{version}\n" in text
+        assert "podName: web" in text
+        head, row = (await kubectl("get", kind))[1].splitlines()
+        assert (head.split()[0], row.split()[0]) == ("NAME", "again")
+        patch = f'{{"status":{{"message":"{version}"}}}}'
+        assert (await kubectl("patch", kind, "again", "--subresource=status", "--type=merge", "-p", patch))[0] == 0
+        assert (await api.get(CRRS + "/again")).body["status"]["message"] == version
+    assert (await kubectl("apply", "-f", "-", given=beta))[1].endswith("unchanged\n")
+    assert (await kubectl("apply", "-f", "-", given=REQUEST))[1].endswith(("unchanged\n", "configured\n"))
+    text = (await kubectl("get", "crr.v1beta1.apps.kruise.io", "again", "-o", "yaml"))[1]
+    assert text.startswith("apiVersion: apps.kruise.io/v1beta1\n")
+    assert (await api.get(CRRS + "/again")).body["apiVersion"] == "apps.kruise.io/v1alpha1"
+
+
 async def test_typing_mistakes_are_caught(kubectl: Kubectl) -> None:
     code, text = await kubectl("apply", "-f", "-", given=REQUEST.replace("podName", "podname"))
     assert code == 1

@@ -105,7 +105,7 @@ POD: dict[str, Any] = {
          {"name": "log", "image": "l:2"}),
         ({"spec": {"containers": [{"name": "app", "args": ["z"], "image": None}]}}, ("spec", "containers", 0),
          {"name": "app", "args": ["z"]}),
-        ({"spec": {"containers": [{"name": "new", "ports": [{"containerPort": 1}]}]}}, ("spec", "containers", 2),
+        ({"spec": {"containers": [{"name": "new", "ports": [{"containerPort": 1}]}]}}, ("spec", "containers", 0),
          {"name": "new", "ports": [{"containerPort": 1}]}),
         ({"spec": {"containers": [{"name": "app", "$patch": "delete"}]}}, ("spec", "containers"),
          [{"name": "log", "image": "l:1"}]),
@@ -146,6 +146,20 @@ def test_order_of_a_strategic_merge(containers: list[Any] | None, order: list[st
     patch = {"$setElementOrder/containers": [{"name": name} for name in order]}
     given_containers = {} if containers is None else {"containers": containers}
     merged = strategic_merge_patch(POD, {"spec": {**patch, **given_containers}})
+    assert [container["name"] for container in merged["spec"]["containers"]] == result
+
+
+@pytest.mark.parametrize(
+    ("names", "result"),
+    [
+        (["new", "log"], ["new", "app", "log"]),
+        (["log", "new"], ["app", "log", "new"]),
+        (["log", "app"], ["log", "app"]),
+        (["x", "y"], ["x", "y", "app", "log"]),
+    ],
+)
+def test_what_is_new_in_a_strategic_merge_goes_before_what_is_not_named(names: list[str], result: list[str]) -> None:
+    merged = strategic_merge_patch(POD, {"spec": {"containers": [{"name": name} for name in names]}})
     assert [container["name"] for container in merged["spec"]["containers"]] == result
 
 

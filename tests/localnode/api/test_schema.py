@@ -11,7 +11,7 @@ from daemon.localnode.api.schema import Schema
 
 CRD = load_crd()
 ROOT: dict[str, Any] = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-(KIND,) = kinds_of(CRD)
+KIND, OTHER_VERSION = kinds_of(CRD)
 
 
 def spec(**fields: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_requests_that_are_good(obj: dict[str, Any]) -> None:
          f"Invalid value: {2**63}: spec.activeDeadlineSeconds in body must be of type int64: {2**63}"),
         (spec(ttlSecondsAfterFinished=-1), "spec.ttlSecondsAfterFinished", "FieldValueInvalid",
          "Invalid value: -1: spec.ttlSecondsAfterFinished in body should be greater than or equal to 0"),
-        ({**spec(), "status": {"completionTime": "2026-01-01"}}, "status.completionTime", "FieldValueInvalid",
+        ({**spec(), "status": {"completionTime": "2026-01-01"}}, "status.completionTime", "FieldValueTypeInvalid",
          'Invalid value: "2026-01-01": status.completionTime in body must be of type date-time: "2026-01-01"'),
     ],
 )  # fmt: skip
@@ -221,7 +221,9 @@ def test_a_column_of_numbers_and_one_that_leads_nowhere() -> None:
     ]
     version = {**crd["spec"]["versions"][0], "additionalPrinterColumns": columns, "subresources": {}}
     version["selectableFields"] = [{"jsonPath": ".spec.podName"}]
-    (kind,) = kinds_of({**crd, "spec": {**crd["spec"], "versions": [version, {**version, "served": False}]}})
+    (kind,) = kinds_of(
+        {**crd, "spec": {**crd["spec"], "versions": [version, {**version, "served": False, "storage": False}]}}
+    )
     obj = {"n": 3, "l": [{"n": 1}, {"n": 2}]}
     assert [column.value(obj, datetime.now(UTC)) for column in kind.columns] == [3, None]
     assert not kind.status

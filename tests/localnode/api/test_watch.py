@@ -84,7 +84,7 @@ async def test_pods_of_one_node(api: Api) -> None:
         assert await watch.seen() == ("ADDED", "b")
         await api.delete(PODS + "/a", {"gracePeriodSeconds": 0})
         await api.delete(PODS + "/b", {"gracePeriodSeconds": 0})
-        assert await watch.seen() == ("DELETED", "b")
+        assert [await watch.seen(), await watch.seen()] == [("MODIFIED", "b"), ("DELETED", "b")]
 
 
 async def test_many_watches_get_the_same(api: Api) -> None:
@@ -184,10 +184,21 @@ async def test_a_match_means_nothing_to_a_watch(api: Api) -> None:
         assert watch.response.status == 422
 
 
-async def test_initial_events_are_refused_as_by_an_older_server(api: Api) -> None:
-    async with api.watch(CRRS, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan") as watch:
-        assert watch.response.status == 422
-        assert "WatchList" in (await watch.response.json())["message"]
+async def test_a_watch_may_begin_with_a_list(api: Api) -> None:
+    await api.post(CRRS, crr("a"))
+    query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+    async with api.watch(CRRS, query + "&allowWatchBookmarks=true") as watch, api.watch(CRRS, query) as without:
+        assert await watch.seen() == ("ADDED", "a")
+        end = await watch.event()
+        assert (end["type"], end["object"]["metadata"]["annotations"]) == (
+            "BOOKMARK", {"k8s.io/initial-events-end": "true"}
+        )  # fmt: skip
+        await api.post(CRRS, crr("b"))
+        assert [await without.seen(), await without.seen()] == [("ADDED", "a"), ("ADDED", "b")]
+    for wrong in ("sendInitialEvents=true", "sendInitialEvents=true&resourceVersionMatch=Exact"):
+        async with api.watch(CRRS, wrong) as watch:
+            assert watch.response.status == 422
+    assert (await api.get(CRRS + "?sendInitialEvents=true")).status == 422
 
 
 async def test_a_watch_as_tables(api: Api) -> None:

@@ -149,8 +149,8 @@ async def test_strategic_merge_of_conditions(api: Api) -> None:
     patch = {"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "now"}]}}
     reply = await api.patch(PODS + "/web/status", patch, STRATEGIC)
     assert reply.body["status"]["conditions"] == [
-        {"type": "Ready", "status": "True", "reason": "now"},
         {"type": "ContainersReady", "status": "False"},
+        {"type": "Ready", "status": "True", "reason": "now"},
     ]
 
 

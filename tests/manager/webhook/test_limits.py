@@ -39,7 +39,7 @@ def given_(**request: Any) -> JsonObject:
     return new_review(new_request(), **request)
 
 
-REQUEST_KIND = "apps.kruise.io/v1alpha1 ContainerRecreateRequest"
+REQUEST_KIND = " or ".join(f"apps.kruise.io/{version} ContainerRecreateRequest" for version in ("v1alpha1", "v1beta1"))
 NOT_UNDERSTOOD: list[tuple[bytes | JsonObject, str]] = [
     (b"", "the body must be JSON"),
     (b"{", "the body must be JSON"),
