@@ -89,7 +89,8 @@ class Changes:
             said = row.why if row.stage in (Stage.RECREATING, Stage.SKIPPED, Stage.FAILED) else ""
             before = self._stages.get(row.uid)
             self._stages[row.uid] = (row.stage, said)
-            if before != (row.stage, said) and row.stage is not Stage.WAITING:
+            same = before is not None and before[0] is row.stage
+            if row.stage is not Stage.WAITING and (not same or (said and before != (row.stage, said))):
                 found.append(row)
         return found
 

@@ -136,7 +136,7 @@ def _words(run: Run, pods: int) -> str:
     options = run.options
     reason = f" ({options.reason})" if options.reason else ""
     what = f"{', '.join(options.containers)} of {run.target.words}"
-    return f"{what}, {pods} pods, at most {options.max_unavailable} unready{reason}"
+    return f"{what}, {pods} pod{'s' * (pods != 1)}, at most {options.max_unavailable} unready{reason}"
 
 
 async def resume(session: Session, name: str, changes: Mapping[str, Any], *, seconds: int, yes: bool) -> Outcome:
@@ -156,7 +156,7 @@ async def resume(session: Session, name: str, changes: Mapping[str, Any], *, sec
         if (first := unfinished(world, run, now)) is not None:
             raise ConfigurationError(f"run {first.name} on {first.target.words} is under way: abort one of the two")
         left = tally(plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
-        session.view.begin(run, f"going on, {left} pods left")
+        session.view.begin(run, f"going on with {run.target.words}, {left} left to begin")
         return await _drive(session, view, run, seconds=seconds, yes=yes)
 
 

@@ -76,7 +76,7 @@ def plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> P
     create, why = round_.choose(_left_of_first(run, rows, confirmed=confirmed))
     if _asks(run, rows, confirmed=confirmed):
         left = tally(rows)[Stage.WAITING]
-        return Plan(rows, end=End.ASK, told=f"the first {run.options.first} are done, {left} are left")
+        return Plan(rows, end=End.ASK, told=f"the first part ({run.options.first}) is done, {left} left")
     idle = not create and not any(row.stage.under_way for row in rows)
     first = next(iter(why.values()), "") if idle else ""
     return Plan(_explained(rows, why, ""), tuple(create), first, wake_at=wake)
