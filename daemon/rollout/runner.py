@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from daemon.core.api.time import parse_time
 from daemon.core.api.types import LABEL_ACTIVE
 from daemon.core.rollout.plan import End, Plan, plan
 from daemon.core.rollout.run import Run, read_run
@@ -79,6 +80,7 @@ class Runner:
         Raises:
             ConfigurationError: waiting does not help: something may not be done, or no admission sees the requests.
         """
+        await self._let_a_second_pass(run)
         while True:
             self._view.changed.clear()
             trouble = self._view.problem or await self._learn()
@@ -98,6 +100,15 @@ class Runner:
                 await self._create(run, current)
             else:
                 await self._wait(current)
+
+    async def _let_a_second_pass(self, run: Run) -> None:
+        """Kubelet says in whole seconds when a container was started: what this run restarts starts after its start.
+
+        So a pod is known to be done even when its request has been deleted.
+        """
+        started = parse_time(run.started)
+        if started is not None:
+            await asyncio.sleep(max(0.0, 1.0 - (self._clock.now() - started).total_seconds()))
 
     async def _learn(self) -> str:
         """Why it is not known to whom all pods belong; "" where it is."""

@@ -38,7 +38,7 @@ class Requirement:
                 return labels.get(self.key) not in self.values
             case Operator.EXISTS:
                 return self.key in labels
-            case Operator.DOES_NOT_EXIST:
+            case _:
                 return self.key not in labels
 
     @property
@@ -52,7 +52,7 @@ class Requirement:
                 return f"{self.key} notin ({','.join(self.values)})"
             case Operator.EXISTS:
                 return self.key
-            case Operator.DOES_NOT_EXIST:
+            case _:
                 return f"!{self.key}"
 
 

@@ -184,10 +184,7 @@ class _Round:
         why: dict[str, str] = {}
         in_order = self._world.workload is not None and self._world.workload.in_order
         blocked = ""
-        for row in self._candidates(in_order=in_order):
-            member = row.member
-            if member is None:
-                continue
+        for row, member in self._candidates(in_order=in_order):
             said = blocked or (self._over_first() if most is not None and len(chosen) >= most else "")
             said = said or next(self._reasons(member), "")
             if said:
@@ -201,16 +198,14 @@ class _Round:
     def _over_first(self) -> str:
         return f"not one of the first {self._run.options.first}"
 
-    def _candidates(self, *, in_order: bool) -> list[Row]:
+    def _candidates(self, *, in_order: bool) -> list[tuple[Row, Member]]:
         """Pods whose turn can come: by ordinal where the workload counts, else those first that are unready anyway."""
-        waiting = [row for row in self._rows if row.stage is Stage.WAITING and row.member is not None]
 
-        def place(row: Row) -> tuple[int, str]:
-            member = row.member
-            if in_order and member is not None:
-                return -member.ordinal, row.pod
-            return int(row.uid not in self._down), row.pod
+        def place(pair: tuple[Row, Member]) -> tuple[int, str]:
+            row, member = pair
+            return -member.ordinal if in_order else int(row.uid not in self._down), row.pod
 
+        waiting = [(row, row.member) for row in self._rows if row.stage is Stage.WAITING and row.member is not None]
         return sorted(waiting, key=place)
 
     def _reasons(self, member: Member) -> Iterator[str]:

@@ -113,11 +113,9 @@ def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]
     wanted = _wanted(run, member)
     if not wanted:
         yield Skip.NO_CONTAINER, ", ".join(run.options.containers) + ":"
-    unfit = [(each.name, _fit(run, each)) for each in wanted]
-    if all(skip is not None for _, skip in unfit):
-        for name, skip in unfit:
-            if skip is not None:
-                yield skip, name
+    unfit = [(skip, each.name) for each in wanted if (skip := _fit(run, each)) is not None]
+    if len(unfit) == len(wanted):
+        yield from unfit
     if world.daemons is not None and pod.node_name not in world.daemons:
         yield Skip.NO_DAEMON, ""
 
