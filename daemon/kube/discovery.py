@@ -84,10 +84,9 @@ async def _all(client: KubeClient, group: str) -> AsyncIterator[Served]:
     for entry in map(mapping, items((await client.document("/apis")).get("groups"))):
         name = text(entry.get("name"))
         versions = [text(mapping(each).get("groupVersion")) for each in items(entry.get("versions"))]
-        preferred = text(mapping(entry.get("preferredVersion")).get("groupVersion")) or next(iter(versions), "")
+        versions.sort(key=lambda each: each != text(mapping(entry.get("preferredVersion")).get("groupVersion")))
         exact = [each for each in versions if ".".join(reversed(each.split("/"))) == group]
-        wanted = exact or ([preferred] if group in ("", name) and preferred else [])
-        for api_version in wanted:
+        for api_version in exact or (versions if group in ("", name) else ()):
             for served in await _served(client, api_version):
                 yield served
 

@@ -16,5 +16,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield found
 
 
+@pytest.mark.timeout(400)
 async def test_a_deployment_and_a_statefulset(cluster: Cluster) -> None:
     await a_deployment_and_a_statefulset(cluster)
