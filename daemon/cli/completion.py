@@ -81,7 +81,8 @@ def complete(words: Sequence[str]) -> int:
     for each in sorted(set(found)):
         if each.startswith(unfinished):
             print(each)
-    print(":4")
+    # Bits of ShellCompDirective: no file names; and no space after what goes on with a name.
+    print(":6" if any(each.endswith("/") for each in found) else ":4")
     return 0
 
 
