@@ -148,7 +148,7 @@ class Runner:
                 failures += 1
                 told = f"the API server does not take the request: {error}"
                 self._screen.show(replace(current, create=(), waiting=told))
-                await asyncio.sleep(max(_RETRY.delay(failures), error.retry_after or 0.0))
+                await asyncio.sleep(max(_RETRY.delay(failures), error.retry_after))
             else:
                 await self._seen_by_admission(run, made)
                 self._view.written(made)
