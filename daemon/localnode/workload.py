@@ -14,6 +14,7 @@ Json = dict[str, Any]
 RESOURCES = {kind: Resource(f"{kind.lower()}s", "apps") for kind in ("Deployment", "ReplicaSet", "StatefulSet")}
 _HASH = "6c7f9d5b8"
 _LETTERS = "bcdfghjklm"
+_MORE_LETTERS = "kmnpqrstvw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Maker:
             "ReplicaSet", f"{name}-{_HASH}", _spec(replicas, labels, pod_spec), owned_by(workload)
         )
         for number in range(replicas):
-            made_up = f"{_LETTERS[number // 10 % 10]}{_LETTERS[number % 10]}x7k"
+            made_up = f"{_LETTERS[number // 10 % 10]}{_LETTERS[number % 10]}x7{_MORE_LETTERS[number // 100 % 10]}"
             await self._pod(f"{name}-{_HASH}-{made_up}", labels, pod_spec, owner)
         return workload
 
