@@ -125,8 +125,8 @@ class _Demo:
         ok = all(state.phase.value == "Succeeded" for state in final.status.states)
         ok = await self._recreate_workload(node) and ok
         if keep:
-            self._view.say(f"everything keeps running; try: kubectl --kubeconfig {node.kubeconfig} describe crr")
-            self._view.say("Ctrl-C ends it")
+            self._view.say("everything keeps running, until Ctrl-C; in another terminal (docs/local-testing.md):")
+            self._view.say(f"export KUBECONFIG={node.kubeconfig} CONTAINER_RUNTIME_ENDPOINT={node.cri_endpoint}")
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
         return 0 if ok else 1

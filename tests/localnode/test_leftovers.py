@@ -60,7 +60,7 @@ async def demo(folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     said = []
     async for line in process.stdout:
         said.append(line.decode())
-        if "everything keeps running" in said[-1]:
+        if "CONTAINER_RUNTIME_ENDPOINT" in said[-1]:
             break
     else:
         pytest.fail(f"it ended: {said}")

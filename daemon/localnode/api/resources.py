@@ -19,6 +19,7 @@ POD = Kind(
     status=True,
     generation=True,
     graceful=True,
+    logs=True,
     returns_deleted=True,
     columns=printers.POD,
     fields=_fields(
