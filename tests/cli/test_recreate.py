@@ -1,10 +1,15 @@
 """`crrd recreate` as its user meets it: what it does, how it ends, and input that cannot work, one line each."""
 
 import asyncio
+import fcntl
 import json
+import os
+import pty
 import re
 import signal
+import struct
 import sys
+import termios
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -535,3 +540,47 @@ async def test_killed_after_every_write_and_resumed_by_another_process(cluster: 
         assert ended.code == 0, ended
         assert cluster.stops == [(pod, "app") for pod in pods], f"killed after write {moment}"
     assert moment > 10, "each request is written by three"
+
+
+async def on_terminal(cluster: PlayedCluster, *words: str, answer: bytes) -> tuple[int, str]:
+    """`crrd recreate` on a terminal of 120 columns, where somebody answers its question."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "daemon", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig)),
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(its)
+    os.set_blocking(ours, False)
+    said = b""
+    answered = False
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                said += os.read(ours, 65536)
+            except BlockingIOError:
+                await asyncio.sleep(0.02)
+            except OSError:  # the other end is closed
+                break
+            if not answered and b"[y/N]" in said:
+                answered = True
+                os.write(ours, answer)
+        await process.wait()
+    os.close(ours)
+    return process.returncode or 0, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
+
+
+async def test_on_a_terminal_there_is_a_table_and_a_question(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 3, "app")
+    words = ("deployment/web", "-c", "app", "--partition", "1")
+    code, out = await on_terminal(cluster, *words, answer=b"n\n")
+    assert (code, cluster.stops) == (0, [(pods[0], "app")])
+    assert "the first part (1) is done, 2 left: go on? [y/N]" in out
+    code, out = await on_terminal(cluster, "resume", await the_run(cluster), answer=b"y\n")
+    assert (code, len(cluster.stops)) == (0, 3)
+    assert re.search(r"pod +node +old +new +phase +s +waits for", out)
+    assert "3 of 3 pods" in out
+    assert "done: 3 of 3 pods recreated" in out
