@@ -187,7 +187,7 @@ def _since(given: str, now: datetime) -> str:
 async def _with_client(args: argparse.Namespace, verb: str) -> int:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if task is not None:
+        if task is not None and signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             loop.add_signal_handler(number, task.cancel)
     clock = ServerClock()
     access = find_access(args.kubeconfig, os.environ, args.context)

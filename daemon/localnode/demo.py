@@ -66,7 +66,8 @@ async def _until_told(demo: Coroutine[Any, Any, int]) -> int:
             task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, end, number)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            loop.add_signal_handler(number, end, number)
     try:
         return await task
     except asyncio.CancelledError:

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from daemon.cli.main import main
-from daemon.core.rollout.run import ANNOTATION_TARGET, LABEL_RUN
+from daemon.core.api.types import API_VERSION, KIND
+from daemon.core.rollout.run import ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
 from daemon.kube.resources import EVENTS, PODS, REQUESTS, Resource
 from daemon.localnode.api.admission import AdmissionRequest
 from daemon.localnode.api.errors import Cause, invalid
@@ -351,6 +352,17 @@ async def test_admission_that_refuses_a_pod(cluster: PlayedCluster) -> None:
     assert code == 1
     assert f"{pod} failed: " in out
     assert "not on a Friday" in out
+
+
+async def test_a_request_of_that_name_that_is_somebody_elses(cluster: PlayedCluster) -> None:
+    (pod,) = await cluster.workload("Deployment", "web", 1, "app")
+    uid = (await cluster.client.get(PODS, NAMESPACE, pod))["metadata"]["uid"]
+    name = Run(NAMESPACE, "mine", Target("deployment.apps/web"), Options(("app",)), "").request_name(uid)
+    body = {"metadata": {"name": name}, "spec": {"podName": pod, "containers": [{"name": "side"}]}}
+    cluster.api.admission.mutating.clear()  # nobody serves it
+    await cluster.client.create(REQUESTS, NAMESPACE, {"apiVersion": API_VERSION, "kind": KIND, **body})
+    code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--run", "mine")
+    assert (code, f"{pod} failed: there is a request {name} that is not of this run" in out) == (1, True)
 
 
 async def test_answers_that_are_lost_and_an_api_server_that_is_away(cluster: PlayedCluster) -> None:

@@ -4,6 +4,7 @@ The world is a model: pods that run containers, a node daemon that carries reque
 runners that die at any moment. What is checked is the model's own record, not what the planner says of itself.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -56,6 +57,10 @@ class Model:
     """What the runner's watches show; None before it has listed."""
     confirmed: bool = False
     made: int = 0
+    desired: int = PODS
+    hidden: set[str] = field(default_factory=set)
+    """Requests from which somebody has taken the label of the run."""
+    refused: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for number in range(PODS):
@@ -77,8 +82,9 @@ class Model:
 
     def look(self) -> None:
         """All watches catch up."""
-        kind = workload(PODS, in_order=self.in_order)
-        self.known = World(tuple(self.pods.values()), tuple(self.requests.values()), kind, self.budgets())
+        kind = workload(self.desired, in_order=self.in_order)
+        shown = tuple(each for name, each in self.requests.items() if name not in self.hidden)
+        self.known = World(tuple(self.pods.values()), shown, kind, self.budgets(), refused=dict(self.refused))
 
     def plan(self) -> Plan:
         if self.known is None:
@@ -97,7 +103,10 @@ class Model:
                 self.requests[name] = asked(self.run, self.pods[row.uid])
                 self.order.append(row.pod)
             if dies:
-                self.known = None
+                self.known, self.refused = None, {}
+            elif name in self.hidden:
+                self.refused[row.uid] = "there is such a request, and it is of no run"
+                self.look()
             elif name in self.requests:
                 assert self.known is not None
                 self.known = replace(self.known, requests=(*self.known.requests, self.requests[name]))
@@ -113,7 +122,8 @@ class Model:
         if not seen[uid].ready:
             return
         counting = [pod for pod in seen.values() if not pod.pod.deleting]
-        total = max(PODS, len(counting))
+        assert self.known.workload is not None
+        total = max(self.known.workload.desired, len(counting))
         up = sum(1 for pod in counting if pod.ready and pod.pod.uid not in busy)
         assert total - up <= self.run.options.max_unavailable.of(total), "more are unready than may be"
         if self.guard is not None:
@@ -165,6 +175,20 @@ class Model:
         name = self.pods.pop(uid).pod.name
         self._add(name)
 
+    def scales(self, which: int) -> None:
+        """Up, or down, which takes a pod that may be at work."""
+        if which % 2 or len(self.pods) < 3:
+            self.desired += 1
+            self._add(f"web-{self.made}")
+        else:
+            self.desired -= 1
+            self.pods.pop(sorted(self.pods)[which % len(self.pods)])
+
+    def user_edits(self, which: int) -> None:
+        """Somebody takes the run's label from a request."""
+        if self.requests:
+            self.hidden.add(sorted(self.requests)[which % len(self.requests)])
+
     def pod_toggles(self, which: int) -> None:
         uid = sorted(self.pods)[which % len(self.pods)]
         self.pods[uid] = replace(self.pods[uid], ready=not self.pods[uid].ready, ready_since=self.now)
@@ -186,9 +210,13 @@ class Model:
         if there:
             gone = there[which % len(there)].request
             self.requests.pop(gone.name)
+            self.hidden.discard(gone.name)
 
     def settle(self) -> Plan:
-        """Everything goes well from now on, until the run has ended."""
+        """Everything goes well from now on, until the run has ended; there are pods enough for the budgets."""
+        self.desired = max(self.desired, PODS)
+        while len(self.pods) < self.desired:
+            self._add(f"web-{self.made}")
         for _ in range(200):
             self.look()
             found = self.step()
@@ -197,8 +225,9 @@ class Model:
             elif found.end is not None:
                 return found
             self.now += UNITS
-            for which in range(PODS):
+            for which in range(len(self.requests)):
                 self.node_begins(which)
+            for which in range(len(self.requests)):
                 self.node_ends(which, well=True)
             self.pods = {uid: replace(pod, ready=True) for uid, pod in self.pods.items()}
         raise AssertionError(f"it does not end: {[(row.pod, row.stage, row.why) for row in found.rows]}")
@@ -237,6 +266,33 @@ def test_the_runner_may_die_at_every_step(most: int, *, in_order: bool) -> None:
             assert model.order == sorted(model.order, reverse=True)
 
 
+def happen(model: Model, what: int, which: int) -> None:
+    """One thing that happens."""
+    others: list[Callable[[int], object]] = [
+        model.node_begins,
+        lambda which: model.node_ends(which, well=True),
+        lambda which: model.node_ends(which, well=False),
+        model.pod_dies,
+        model.pod_toggles,
+        model.crashes,
+        model.scales,
+        model.user_edits,
+    ]
+    match what:
+        case 0 | 1 | 2 | 3:
+            model.step(dies=what == 3)
+        case 4 | 5:
+            model.look()
+        case 6:
+            model.now += UNITS
+            model.user_deletes(which)
+        case 7:
+            model.now += UNITS
+            model.known, model.refused = None, {}  # killed; another process begins
+        case _:
+            others[what - 8](which)
+
+
 @settings(max_examples=400, deadline=None)
 @given(
     most=st.sampled_from([Amount(1), Amount(2), Amount(40, percent=True), Amount(100, percent=True)]),
@@ -244,38 +300,14 @@ def test_the_runner_may_die_at_every_step(most: int, *, in_order: bool) -> None:
     in_order=st.booleans(),
     min_ready=st.sampled_from([0, 7]),
     first=st.sampled_from([0, 1, 2]),
-    script=st.lists(st.tuples(st.integers(0, 13), st.integers(0, PODS - 1)), max_size=80),
+    script=st.lists(st.tuples(st.integers(0, 15), st.integers(0, PODS - 1)), max_size=80),
 )
 def test_any_interleaving(
     most: Amount, guard: int | None, min_ready: int, first: int, script: list[tuple[int, int]], *, in_order: bool
 ) -> None:
     model = Model(run_of(max_unavailable=most, min_ready=min_ready, first=first, max_failures=99), guard, in_order)
     for what, which in script:
-        match what:
-            case 0 | 1 | 2:
-                model.step()
-            case 3:
-                model.step(dies=True)
-            case 4 | 5:
-                model.look()
-            case 6:
-                model.node_begins(which)
-            case 7:
-                model.node_ends(which, well=True)
-            case 8:
-                model.node_ends(which, well=False)
-            case 9:
-                model.pod_dies(which)
-            case 10:
-                model.pod_toggles(which)
-            case 11:
-                model.crashes(which)
-            case 12:
-                model.now += UNITS
-                model.user_deletes(which)
-            case _:
-                model.now += UNITS
-                model.known = None  # killed; another process begins
+        happen(model, what, which)
         model.check()
     found = model.settle()
     model.check()
