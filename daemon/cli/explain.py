@@ -29,6 +29,7 @@ from daemon.kube.reflector import APPLY
 from daemon.kube.resources import EVENTS, NODES, PODS, REQUESTS, Resource
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
 from daemon.lib.log import configure as configure_log
+from daemon.lib.plain import plain
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         explanation = asyncio.run(_explain(args.kubeconfig, namespace, name))
     except NotExplainedError as error:
-        print(f"crrd explain: {_plain(str(error))}", file=sys.stderr)
+        print(f"crrd explain: {plain(str(error))}", file=sys.stderr)
         return EXIT_NOT_EXPLAINED
     print(json.dumps(shape(explanation), indent=2) if args.output == "json" else render(explanation))
     return 0
@@ -120,7 +121,7 @@ def render(found: Explanation) -> str:
     cause = found.cause
     node = f" on node {found.node}" if found.node else ""
     created = f"created {format_duration(found.age)} ago"
-    lines = [_plain(f"{found.request}: {found.phase or 'no phase yet'}, {created}, pod {found.pod}{node}")]
+    lines = [plain(f"{found.request}: {found.phase or 'no phase yet'}, {created}, pod {found.pod}{node}")]
     since = ""
     if cause.since is not None and format_duration(cause.since) not in cause.what:
         since = f" ({format_duration(cause.since)} {'ago' if found.phase == RequestPhase.COMPLETED else 'so far'})"
@@ -128,10 +129,10 @@ def render(found: Explanation) -> str:
     for advice in cause.advice:
         lines += _wrapped(advice, first="  > ", others="    ")
     if any(each.what not in (NOT_ITS_TURN, *cause.what.split(": ", 1)) for each in found.containers):
-        widths = [max(len(_plain(getattr(each, part))) for each in found.containers) for part in ("name", "phase")]
+        widths = [max(len(plain(getattr(each, part))) for each in found.containers) for part in ("name", "phase")]
         lines.append("")
         for each in found.containers:
-            head = f"  {_plain(each.name):{widths[0]}}  {each.phase:{widths[1]}}  "
+            head = f"  {plain(each.name):{widths[0]}}  {each.phase:{widths[1]}}  "
             lines += _wrapped(each.what, first=head, others=" " * len(head))
     if found.notes:
         lines.append("")
@@ -140,17 +141,9 @@ def render(found: Explanation) -> str:
     return "\n".join(lines)
 
 
-def _plain(words: str) -> str:
-    """Words that others may have written, with escapes for what is not printable.
-
-    Whoever may write a status or an event could else have the terminal of whoever asks do as they like.
-    """
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in words)
-
-
 def _wrapped(words: str, *, first: str = "", others: str = "", color: str = "") -> list[str]:
     """A paragraph: wrapped and coloured on a terminal, one line elsewhere."""
-    words = _plain(words)
+    words = plain(words)
     if not sys.stdout.isatty():
         return [first + words]
     width = max(60, shutil.get_terminal_size().columns)
@@ -165,8 +158,12 @@ def _wrapped(words: str, *, first: str = "", others: str = "", color: str = "") 
 async def _explain(kubeconfig: str, namespace: str, name: str) -> Explanation:
     clock = ServerClock()
     async with KubeClient(find_access(kubeconfig, os.environ), on_date=clock.observe) as client:
-        obj = await _request(client, namespace, name)
-        return explain(await _Reader(client).facts(obj, clock))
+        return await explained(client, clock, await _request(client, namespace, name))
+
+
+async def explained(client: KubeClient, clock: ServerClock, obj: Json) -> Explanation:
+    """Where a request stands, by what else there is to be read."""
+    return explain(await _Reader(client).facts(obj, clock))
 
 
 async def _request(client: KubeClient, namespace: str, name: str) -> Json:

@@ -21,8 +21,10 @@ COMMANDS = {
     "node": "the daemon of one node: recreates the containers that requests name",
     "manager": "admission and lifecycle of requests, for the whole cluster",
     "explain": "tells where a request stands, what it waits for, and what to do about it",
+    "recreate": "restarts a container of a whole workload, a few pods at a time",
     "forecast": "tells which containers an upgrade of kubelet will rebuild, and why",
     "demo": "shows a container recreated, on a local node of its own",
+    "completion": "prints what makes a shell complete `crrd recreate`",
 }
 """Each is a module beside this one."""
 DESCRIPTION = """\
@@ -37,13 +39,13 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32)
 
 
-def build_parser(*wanted: str) -> argparse.ArgumentParser:
-    """The parser of `crrd`, with the flags of the wanted commands.
+def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
+    """The parser of `crrd`, with the flags of the wanted commands; `prog` is what it is called.
 
     Raises:
         ConfigurationError: an environment variable has a value that it cannot have.
     """
-    parser = argparse.ArgumentParser(prog="crrd", description=DESCRIPTION, formatter_class=_Formatter)
+    parser = argparse.ArgumentParser(prog=prog, description=DESCRIPTION, formatter_class=_Formatter)
     parser.add_argument("--version", action="version", version=f"crrd {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
@@ -53,18 +55,28 @@ def build_parser(*wanted: str) -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> None:
     """Run `crrd` and leave the process with its exit code."""
     # gRPC's C core would write lines of its own format beside the log; its errors reach us as exceptions.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     words = sys.argv[1:] if argv is None else list(argv)
     command = words[0] if words else ""
     try:
-        args = build_parser(command).parse_args(words)
+        args = build_parser(command, prog=prog).parse_args(words)
         code: int = importlib.import_module(f"daemon.cli.{args.command}").run(args)
     except ConfigurationError as error:
-        print(f"crrd {command}: {error}", file=sys.stderr)
+        print(f"{prog} {command}: {error}", file=sys.stderr)
         code = EXIT_CONFIGURATION
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     sys.exit(code)
+
+
+def kubectl_recreate() -> None:
+    """`kubectl recreate`: kubectl runs the program `kubectl-recreate` with what follows."""
+    main(["recreate", *sys.argv[1:]], prog="kubectl")
+
+
+def kubectl_complete_recreate() -> None:
+    """What kubectl's own completion asks: the program `kubectl_complete-recreate`, with the words so far."""
+    sys.exit(importlib.import_module("daemon.cli.completion").complete(sys.argv[1:]))

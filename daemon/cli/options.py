@@ -6,6 +6,7 @@ checked once, while the command line is read.
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,34 @@ def number(low: float, high: float) -> Convert:
         if not low <= value <= high:
             raise ValueError(f"a number from {low:g} to {high:g}")
         return value
+
+    return convert
+
+
+_DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s?)?", re.ASCII)
+
+
+def duration(low: int = 0) -> Convert:
+    """Whole seconds, as kubectl takes a time: 30s, 5m, 1h30m, or a number of seconds; at least `low`."""
+
+    def convert(found: str) -> int:
+        parts = _DURATION.fullmatch(found) if found else None
+        hours, minutes, seconds = (int(part or 0) for part in parts.groups()) if parts else (0, 0, 0)
+        total = hours * 3600 + minutes * 60 + seconds
+        if parts is None or total < low:
+            raise ValueError(f"a time like 30s, 5m or 1h30m, at least {low}s")
+        return total
+
+    return convert
+
+
+def count(low: int) -> Convert:
+    """A whole number from `low` on."""
+
+    def convert(found: str) -> int:
+        if not (found.isascii() and found.isdigit() and int(found) >= low):
+            raise ValueError(f"a whole number from {low}")
+        return int(found)
 
     return convert
 

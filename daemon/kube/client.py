@@ -202,6 +202,15 @@ class KubeClient:
         """What the API server says at /version, which everybody may ask for. Raises as `get` does."""
         return await self._transport.answer(self._call("get", Resource("version"), "/version"))
 
+    async def document(self, path: str) -> Mapping[str, Any]:
+        """What the API server says of itself at a path (`/apis`): which groups, versions and resources there are.
+
+        Raises:
+            GoneError, ApiRefusedError: there is no such path, or one may not look.
+            ApiUnavailableError: see there.
+        """
+        return await self._transport.answer(self._call("get", Resource("discovery"), path))
+
     async def through_pod(
         self, namespace: str, name: str, port: int, page: str, params: Mapping[str, str]
     ) -> Mapping[str, Any]:

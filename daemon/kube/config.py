@@ -43,6 +43,8 @@ class Access:
     server_hostname: str | None = None
     """The name to expect in the server's certificate, where it is not the URL's."""
     proxy: str | None = None
+    namespace: str = ""
+    """The one that is meant where none is named: the kubeconfig's context's, or the pod's own; "" for neither."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -99,6 +101,7 @@ class ServiceAccountAccess:
         self._server = server
         self._token_file = folder / "token"
         self._ca_file = folder / "ca.crt"
+        self._namespace_file = folder / "namespace"
         self._stamp: tuple[object, ...] = ()
         self._ca = ""
         self._access: Access | None = None
@@ -126,6 +129,8 @@ class ServiceAccountAccess:
                 return self._access
             token = self._token_file.read_text(encoding="utf-8").strip()
             ca = self._ca_file.read_text(encoding="utf-8")
+            own = self._namespace_file
+            namespace = own.read_text(encoding="utf-8").strip() if own.is_file() else ""
         except (OSError, UnicodeDecodeError) as error:
             if self._access is not None:
                 return self._access  # kubelet is just swapping the folder
@@ -140,7 +145,7 @@ class ServiceAccountAccess:
                     raise
                 tls = self._access.tls  # half written, or spoilt: it was good once, and is read again when it changes
         self._stamp, self._ca = stamp, ca
-        self._access = Access(self._server, f"Bearer {token}", tls)
+        self._access = Access(self._server, f"Bearer {token}", tls, namespace=namespace)
         return self._access
 
     def _context(self, ca: str) -> ssl.SSLContext:
@@ -210,7 +215,12 @@ class KubeconfigAccess:
             )
         self._expiry = shape["expiry"]
         self._access = Access(
-            server, shape["authorization"], tls, shape["tls_server_name"] or None, shape["proxy"] or None
+            server,
+            shape["authorization"],
+            tls,
+            shape["tls_server_name"] or None,
+            shape["proxy"] or None,
+            shape["namespace"],
         )
         return self._access
 

@@ -73,7 +73,15 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
         "tls_server_name": found.tls_server_name or "",
         "proxy": getattr(loader, "proxy", None) or "",  # not the environment's, which the package mixes in
         "expiry": expiry.timestamp() if expiry else 0.0,
+        "namespace": _namespace(loader),
     }
+
+
+def _namespace(loader: Any) -> str:
+    """The namespace of the context; "" where it names none."""
+    context = getattr(loader, "current_context", None) or {}
+    named = context.get("context", {}).get("namespace") if isinstance(context, dict) else None
+    return named if isinstance(named, str) else ""
 
 
 def _user(loader: Any) -> dict[str, Any]:

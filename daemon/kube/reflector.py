@@ -250,7 +250,7 @@ class Reflector(Generic[T]):
         patience = 0.0
         if isinstance(error, ApiRefusedError):
             said = explain(error, resource, self._client.description)
-            if self._strict and error.status in (401, 403, 404):
+            if self._strict and error.status in (400, 401, 403, 404):
                 raise ConfigurationError(said) from error
         else:
             patience = error.retry_after

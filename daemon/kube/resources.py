@@ -39,6 +39,7 @@ PODS = Resource("pods", page=25)
 EVENTS = Resource("events")
 NODES = Resource("nodes")
 NAMESPACES = Resource("namespaces")
+BUDGETS = Resource("poddisruptionbudgets", "policy")
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,11 +160,11 @@ async def ask_manager(node: LocalNode, manager: Daemon) -> None:
 
 
 def _webhook_configuration(path: str, operations: list[str]) -> dict[str, Any]:
-    """What manifests install, with a URL instead of a Service, which is not known yet."""
+    """What manifests install, with a URL instead of a Service; the port is not known yet, and nobody is at this one."""
     rule = {"apiGroups": [GROUP], "apiVersions": list(VERSIONS), "resources": [PLURAL], "operations": operations}
     webhook = {
         "name": f"{path}.{GROUP}",
-        "clientConfig": {},
+        "clientConfig": {"url": f"https://127.0.0.1:1/{path}"},
         "rules": [rule],
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],

@@ -1,11 +1,15 @@
 """`crrd demo`: a local node, a pod, the node daemon, one request, and what it changed, live on a terminal.
 
-The daemon runs as a separate process and is told nothing but what a cluster would tell it. Everything goes away with
-the demo; with `--keep` it stays until Ctrl-C.
+The daemon runs as a separate process and is told nothing but what a cluster would tell it. In the end a workload of
+three pods is recreated by `crrd recreate`. Everything goes away with the demo, however it is ended; with `--keep` it
+stays until then.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -19,12 +23,15 @@ from daemon.cri.discovery import discover
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS, REQUESTS
 from daemon.lib.errors import CrrdError
+from daemon.localnode import leftovers
 from daemon.localnode.daemons import node_daemon, running_manager
 from daemon.localnode.demo_view import Snapshot, View, short_id
 from daemon.localnode.node import LocalNode
+from daemon.localnode.workload import Maker
 
 NAMESPACE = "default"
 POD = "demo"
+WORKLOAD = "web"
 REQUEST = "restart-app"
 PATIENCE_SECONDS = 60.0
 IN_VOLUME = "$CRRD_ROOT/data/hook"
@@ -44,7 +51,29 @@ def run_demo(*, cri_endpoints: Sequence[str], image: str, keep: bool) -> int:
         ConfigurationError: the given runtime cannot be used.
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the node daemon's log has a file
-    return asyncio.run(_Demo(View(), image).run(list(cri_endpoints), keep=keep))
+    return asyncio.run(_until_told(_Demo(View(), image).run(list(cri_endpoints), keep=keep)))
+
+
+async def _until_told(demo: Coroutine[Any, Any, int]) -> int:
+    """Run the demo; SIGTERM, and SIGHUP of a closed terminal, end it as Ctrl-C does, with all that it has begun."""
+    loop, told = asyncio.get_running_loop(), 0
+    task = asyncio.ensure_future(demo)
+
+    def end(number: int) -> None:
+        nonlocal told
+        if not told:  # a second one does not stop the cleaning up
+            told = number
+            task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            loop.add_signal_handler(number, end, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not told:
+            raise
+        return 128 + told
 
 
 class _Demo:
@@ -60,6 +89,8 @@ class _Demo:
         if cri_endpoints:
             (probe, *_) = await discover(cri_endpoints)
             endpoint = probe.endpoint
+        for folder in await leftovers.clear():
+            self._view.say(f"cleared what an earlier demo has left: {folder}")
         async with AsyncExitStack() as stack:
             self._view.say(
                 "starting a local node: API server, kubelet, " + (endpoint or "a runtime of plain processes")
@@ -75,7 +106,7 @@ class _Demo:
                 return 1
             finally:
                 with suppress(CrrdError, TimeoutError):
-                    await self._remove_pod(node.client)
+                    await self._remove_pods(node.client)
 
     async def _play(self, node: LocalNode, stack: AsyncExitStack, *, keep: bool) -> int:
         client = node.client
@@ -93,12 +124,38 @@ class _Demo:
         hook = await _read_hook(node.cri_endpoint, after)
         self._view.summary(_comparison(before, after, final, hook))
         ok = all(state.phase.value == "Succeeded" for state in final.status.states)
+        ok = await self._recreate_workload(node) and ok
         if keep:
-            self._view.say(f"everything keeps running; try: kubectl --kubeconfig {node.kubeconfig} describe crr")
-            self._view.say("Ctrl-C ends it")
+            self._view.say("everything keeps running, until Ctrl-C; in another terminal (docs/local-testing.md):")
+            self._view.say(f"export KUBECONFIG={node.kubeconfig} CONTAINER_RUNTIME_ENDPOINT={node.cri_endpoint}")
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
         return 0 if ok else 1
+
+    async def _recreate_workload(self, node: LocalNode) -> bool:
+        """Three pods of a Deployment, and `crrd recreate` on them, as its user sees it."""
+        command = {"command": ["sh", "-c", SHELL_LOOP], "image": self._image}
+        spec = {
+            "nodeName": node.node_name,
+            "hostNetwork": True,
+            "terminationGracePeriodSeconds": 10,
+            "containers": [{"name": "app", **command}, {"name": "side", **command}],
+        }
+        self._view.say(f'creating Deployment "{WORKLOAD}" of three pods')
+        await Maker(node.client, NAMESPACE).workload("Deployment", WORKLOAD, 3, spec)
+        await _until_pods(node.client, lambda pods: all(map(_all_ready, pods)))
+        words = ["recreate", f"deployment/{WORKLOAD}", "-c", "app", "--reason", "demo"]
+        self._view.say(f"crrd {' '.join(words)}")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "daemon", *words, "--kubeconfig", str(node.kubeconfig), "-n", NAMESPACE),
+            env={**os.environ, "NO_COLOR": "1"} if not sys.stdout.isatty() else None,
+        )
+        try:
+            return await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
     def _pod(self, node_name: str) -> dict[str, Any]:
         """The pod of the demo."""
@@ -131,7 +188,7 @@ class _Demo:
                     if message and message not in said:
                         self._view.say(message)
                     said.add(message)
-                if pod.containers and all(container.ready for container in pod.containers.values()):
+                if _all_ready(pod):
                     return pod
                 await asyncio.sleep(0.1)
 
@@ -160,13 +217,29 @@ class _Demo:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
 
-    async def _remove_pod(self, client: KubeClient) -> None:
-        """Delete the pod, and wait until the kubelet has cleared it away (a real runtime is left as it was)."""
-        await client.delete(PODS, NAMESPACE, POD)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                await client.get(PODS, NAMESPACE, POD)  # ends with GoneError
-                await asyncio.sleep(0.1)
+    async def _remove_pods(self, client: KubeClient) -> None:
+        """Delete the pods, and wait until the kubelet has cleared them away (a real runtime is left as it was)."""
+        for pod in await _pods(client):
+            await client.delete(PODS, NAMESPACE, pod.name)
+        await _until_pods(client, lambda pods: not pods)
+
+
+async def _until_pods(client: KubeClient, condition: Callable[[tuple[Pod, ...]], bool]) -> None:
+    """Wait until it holds for the demo's pods."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            if condition(await _pods(client)):
+                return
+            await asyncio.sleep(0.1)
+
+
+async def _pods(client: KubeClient) -> tuple[Pod, ...]:
+    """All of the demo's."""
+    return (await client.list_all(PODS, parse_pod, namespace=NAMESPACE)).items
+
+
+def _all_ready(pod: Pod) -> bool:
+    return bool(pod.containers) and all(container.ready for container in pod.containers.values())
 
 
 def _request() -> dict[str, Any]:

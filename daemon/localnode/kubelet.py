@@ -29,6 +29,7 @@ from daemon.localnode.pods import backoff
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.handlers import Handlers
 from daemon.localnode.pods.kuberuntime import KubeRuntime, Relisted, Sandbox
+from daemon.localnode.pods.log_server import LogServer
 from daemon.localnode.pods.probes import Probes
 from daemon.localnode.pods.spec import Json
 from daemon.localnode.pods.starter import Starter
@@ -90,6 +91,7 @@ class Kubelet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._runtime: KubeRuntime | None = None
         self._node: Node | None = None
+        self._logs = LogServer(self._folders.logs_of)
 
     async def start(self) -> None:
         """Register the node and take up work; returns once the node stands in the API and its pods are known.
@@ -113,7 +115,8 @@ class Kubelet:
             retry_seconds=retry,
             version=KUBELET_VERSION,
         )
-        await self._patiently(lambda: self._register(f"{name}://{version}"))
+        port = await self._logs.start()
+        await self._patiently(lambda: self._register(f"{name}://{version}", port))
         self._spawn(self._watch_pods())
         await self._listed.wait()
         self._spawn(self._relist_forever(runtime))
@@ -123,6 +126,7 @@ class Kubelet:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._logs.stop()
         if self._node is not None:
             await self._node.probes.close()
         if self._runtime is not None:
@@ -150,9 +154,9 @@ class Kubelet:
         if not task.cancelled() and task.exception() is not None:
             _log.error("kubelet_task_failed", node=self.node_name, exc_info=task.exception())
 
-    async def _register(self, runtime_version: str) -> None:
+    async def _register(self, runtime_version: str, port: int) -> None:
         """Create the Node object, or say anew in an old one that the node is ready."""
-        node = node_object(self.node_name, runtime_version)
+        node = node_object(self.node_name, runtime_version, port)
         try:
             await self._client.create(NODES, "", node)
         except ConflictError:
@@ -223,8 +227,8 @@ class Kubelet:
                 self._begin(_remembered(sandbox)).object_gone()
 
 
-def node_object(name: str, runtime_version: str) -> Json:
-    """The Node as kubelet registers it: ready, with room for 110 pods."""
+def node_object(name: str, runtime_version: str, port: int) -> Json:
+    """The Node as kubelet registers it: ready, with room for 110 pods; `port` is that of kubelet's own server."""
     system = os.uname()
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_kib()}Ki", "pods": "110"}
     now = timestamp(time.time_ns())
@@ -253,6 +257,7 @@ def node_object(name: str, runtime_version: str) -> Json:
             "addresses": [{"type": "InternalIP", "address": NODE_IP}, {"type": "Hostname", "address": name}],
             "capacity": capacity,
             "allocatable": capacity,
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
             "nodeInfo": {
                 "architecture": architecture,
                 "operatingSystem": "linux",

@@ -5,6 +5,7 @@ node's name. Loopback and Unix sockets only.
 """
 
 import asyncio
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from daemon.kube.client import KubeClient
 from daemon.kube.config import Access
 from daemon.localnode.apiserver import ApiServer
 from daemon.localnode.kubelet import Kubelet, Timing
+from daemon.localnode.leftovers import PREFIX, hold
 from daemon.localnode.runtime import ProcessRuntime
 
 
@@ -61,11 +63,12 @@ class LocalNode:
         self.node_name = node_name
         self.api = api or ApiServer()
         self._temporary = root is None
-        self.root = (root or Path(tempfile.mkdtemp(prefix="crrd-"))).absolute()
+        self.root = (root or Path(tempfile.mkdtemp(prefix=PREFIX))).absolute()
         self.kubeconfig = self.root / "kubeconfig"
         self.timing = Timing()
         self.runtime = None if cri_endpoint else ProcessRuntime(self.root / "runtime", self.root / "cri.sock")
         self.cri_endpoint = self.runtime.endpoint if self.runtime else cri_endpoint
+        self._held = -1
         self._client: KubeClient | None = None
         self._kubelet: Kubelet | None = None
 
@@ -96,6 +99,7 @@ class LocalNode:
     async def start(self) -> None:
         """Start everything; returns once the node stands in the API as ready."""
         self.root.mkdir(parents=True, exist_ok=True)
+        self._held = hold(self.root)
         await self.api.start()
         self.api.kubeconfig(self.kubeconfig)
         self._client = KubeClient(LocalAccess(self.api.url))
@@ -113,6 +117,9 @@ class LocalNode:
         await self.api.stop()
         if self._temporary:
             await asyncio.to_thread(shutil.rmtree, self.root, ignore_errors=True)
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     async def start_kubelet(self) -> None:
         """Start a kubelet, which knows nothing of an earlier one but what that left in the runtime and the API."""

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHES = ("recreate", "way_to_stop", "admission", "metrics_cost", "forecast", "size")
+BENCHES = ("recreate", "way_to_stop", "admission", "metrics_cost", "forecast", "size", "rollout")
 
 
 def main() -> int:

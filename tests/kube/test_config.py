@@ -105,6 +105,12 @@ async def test_a_service_account_is_followed_as_kubelet_swaps_it(mount: Mount) -
         assert tokens(api) == ["Bearer one", "Bearer two", "Bearer two", "Bearer four"]
 
 
+async def test_a_service_account_knows_its_namespace(mount: Mount) -> None:
+    assert (await ServiceAccountAccess("https://127.0.0.1", mount.folder).current()).namespace == ""
+    (mount.folder / "namespace").write_text("shop\n")
+    assert (await ServiceAccountAccess("https://127.0.0.1", mount.folder).current()).namespace == "shop"
+
+
 async def test_a_refused_service_account_token_is_read_again(mount: Mount) -> None:
     async with https() as api:
 
@@ -326,6 +332,13 @@ async def test_a_kubeconfig_with_broken_certificates(write: Write) -> None:
         await KubeconfigAccess(write(content)).current()
 
 
+async def test_the_namespace_that_is_meant(write: Write) -> None:
+    content = kubeconfig("http://127.0.0.1:8080", None)
+    content["contexts"][1]["context"]["namespace"] = "shop"
+    assert (await KubeconfigAccess(write(content)).current()).namespace == ""
+    assert (await KubeconfigAccess(write(content), "elsewhere").current()).namespace == "shop"
+
+
 def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://everybodys.example")
     plain = resolve(write(kubeconfig("http://127.0.0.1:8080/", {"token": "t"})), None)
@@ -339,6 +352,7 @@ def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: p
         "tls_server_name": "",
         "proxy": "",
         "expiry": 0.0,
+        "namespace": "",
     }
     elsewhere = resolve(write(kubeconfig("http://x", {"username": "u", "password": "p"})), "elsewhere")
     assert elsewhere["server"] == "http://elsewhere.example/prefix"

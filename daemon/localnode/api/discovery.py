@@ -119,4 +119,6 @@ def _entries(kind: Kind) -> list[Object]:
     entries = [entry]
     if kind.status:
         entries.append({"name": f"{kind.plural}/status", "singularName": "", **common, "verbs": _STATUS_VERBS})
+    if kind.logs:
+        entries.append({"name": f"{kind.plural}/log", "singularName": "", **common, "verbs": ["get"]})
     return entries

@@ -14,6 +14,7 @@ from daemon.localnode.api.discovery import discover
 from daemon.localnode.api.errors import NO_SUCH_PATH, ApiError, no_such_path
 from daemon.localnode.api.handlers import Handlers, Request
 from daemon.localnode.api.kinds import Registry
+from daemon.localnode.api.logs import pod_log
 from daemon.localnode.api.objects import dumps
 from daemon.localnode.api.routing import Route, find_route
 from daemon.localnode.api.tables import accepted
@@ -53,6 +54,8 @@ class Front:
         """What a user gets who asks for something that is here. Raises ApiError."""
         if route.kind is None:
             return self._discovery(route, request.host)
+        if route.subresource == "log":
+            return await pod_log(self.watches.store, route, request)
         query = request.rel_url.query
         form = accepted(request.headers.get("Accept", ""))
         if route.verb == "watch":

@@ -67,6 +67,8 @@ class Kind:
     """A PUT may leave out metadata.resourceVersion."""
     graceful: bool = False
     """Deleting only marks the object, until its kubelet deletes it with a grace period of 0 (pods)."""
+    logs: bool = False
+    """There is a subresource log, which the object's kubelet serves (pods)."""
     contains: bool = False
     """Objects of other kinds lie in it, and go with it (namespaces)."""
     guard: str = ""

@@ -19,6 +19,7 @@ POD = Kind(
     status=True,
     generation=True,
     graceful=True,
+    logs=True,
     returns_deleted=True,
     columns=printers.POD,
     fields=_fields(
@@ -103,6 +104,9 @@ BUILTIN: tuple[Kind, ...] = (
     ),
     _kind(_APPS, "DaemonSet", "ds", **_WORKLOAD),
     _kind(_APPS, "Deployment", "deploy", **_WORKLOAD),
+    _kind(_APPS, "ReplicaSet", "rs", **_WORKLOAD),
+    _kind(_APPS, "StatefulSet", "sts", **_WORKLOAD),
+    _kind("batch", "Job", **_WORKLOAD),
     _kind("policy", "PodDisruptionBudget", "pdb", status=True, generation=True),
     _kind("networking.k8s.io", "NetworkPolicy", "netpol", generation=True),
     _kind(_REGISTRATION, "MutatingWebhookConfiguration", **_ADMISSION),

@@ -48,9 +48,10 @@ def find_route(registry: Registry, method: str, path: str, query: Mapping[str, s
     verb = _verb(method, name, query)
     route = Route(verb, path, kind, namespace, name, subresource)
     if subresource:
-        if subresource != "status" or not kind.status:
+        allowed = {"status": ("get", "update", "patch") * kind.status, "log": ("get",) * kind.logs}.get(subresource)
+        if not allowed:
             raise no_such_path()
-        if verb not in ("get", "update", "patch"):
+        if verb not in allowed:
             raise _not_allowed()
     elif verb == "create" and (name or (kind.namespaced and not in_namespace)):
         raise _not_allowed()

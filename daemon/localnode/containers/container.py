@@ -26,6 +26,7 @@ from daemon.localnode.containers.identity import identity
 from daemon.localnode.containers.images import image_id
 from daemon.localnode.containers.shim import KILL, STOP, Ended, Running, Spec, write_json
 from daemon.localnode.containers.shim_process import ShimProcess, StartingShim
+from daemon.localnode.containers.usage import Usage, usage_of
 
 LOST_EXIT_CODE = 255
 """Exit code of a container whose shim ended without a word, as containerd reports it."""
@@ -233,6 +234,31 @@ class Container:
             "shimPid": self._shim.pid if self._shim and self.state == api_pb2.CONTAINER_RUNNING else 0,
         }
         return {"info": json.dumps(numbers)}
+
+    def stats(self) -> api_pb2.ContainerStats:
+        """What its processes use now; nothing of one that does not run. Reads files."""
+        running: Running | None = _read(self.directory / "process.json")
+        used = usage_of(running["pid"]) if running and self.state == api_pb2.CONTAINER_RUNNING else Usage()
+        now, memory = time.time_ns(), api_pb2.UInt64Value(value=used.memory_bytes)
+        layer = api_pb2.FilesystemIdentifier(mountpoint=str(self.directory / "rootfs"))
+        return api_pb2.ContainerStats(
+            attributes=api_pb2.ContainerAttributes(
+                id=self.id,
+                metadata=self.config.metadata,
+                labels=self.config.labels,
+                annotations=self.config.annotations,
+            ),
+            cpu=api_pb2.CpuUsage(
+                timestamp=now, usage_core_nano_seconds=api_pb2.UInt64Value(value=used.cpu_nanoseconds)
+            ),
+            memory=api_pb2.MemoryUsage(timestamp=now, working_set_bytes=memory, rss_bytes=memory),
+            writable_layer=api_pb2.FilesystemUsage(
+                timestamp=now,
+                fs_id=layer,
+                used_bytes=api_pb2.UInt64Value(value=0),
+                inodes_used=api_pb2.UInt64Value(value=0),
+            ),
+        )
 
     def _watch(self, shim: ShimProcess) -> None:
         self._shim = shim

@@ -120,6 +120,26 @@ class RuntimeService:
             status=container.status(), info=container.details() if request.verbose else None
         )
 
+    async def container_stats(self, request: api_pb2.ContainerStatsRequest) -> api_pb2.ContainerStatsResponse:
+        """Answer ContainerStats."""
+        container = self._registry.container(request.container_id)
+        return api_pb2.ContainerStatsResponse(stats=await asyncio.to_thread(container.stats))
+
+    async def list_container_stats(
+        self, request: api_pb2.ListContainerStatsRequest
+    ) -> api_pb2.ListContainerStatsResponse:
+        """Answer ListContainerStats: those that run."""
+        wanted = api_pb2.ContainerFilter(
+            id=request.filter.id,
+            state=api_pb2.ContainerStateValue(state=api_pb2.CONTAINER_RUNNING),
+            pod_sandbox_id=request.filter.pod_sandbox_id,
+            label_selector=request.filter.label_selector,
+        )
+        found = [self._registry.container(each.id) for each in self._registry.list_containers(wanted)]
+        return api_pb2.ListContainerStatsResponse(
+            stats=await asyncio.to_thread(lambda: [container.stats() for container in found])
+        )
+
     async def exec_sync(self, request: api_pb2.ExecSyncRequest) -> api_pb2.ExecSyncResponse:
         """Answer ExecSync."""
         container = self._registry.container(request.container_id)

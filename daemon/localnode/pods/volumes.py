@@ -35,6 +35,11 @@ class PodFolders:
         metadata = pod["metadata"]
         return self._root / "logs" / f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
 
+    def logs_of(self, namespace: str, name: str) -> Path | None:
+        """The log directory of the pod that has this name now; None where there is none."""
+        found = (self._root / "logs").glob(f"{namespace}_{name}_*")
+        return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
+
     def empty_dir(self, pod_uid: str, volume: str) -> Path:
         """Where an emptyDir volume lies."""
         return self.pod(pod_uid) / "volumes" / "kubernetes.io~empty-dir" / volume

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from cri_stubs import api_pb2 as pb
 from daemon.localnode.containers.rpc import snake_case
-from tests.support.local_runtime import NOBODY, PATIENCE, Client, alive, content, gone, refused, serving
+from tests.support.local_runtime import NOBODY, PATIENCE, Client, alive, content, eventually, gone, refused, serving
 
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
 
@@ -31,8 +32,8 @@ async def test_answers_all_other_methods_with_unimplemented(client: Client) -> N
     served = {
         "Version", "Status", "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus",
         "ListPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "ListContainers",
-        "ContainerStatus", "ExecSync", "GetContainerEvents", "ListImages", "ImageStatus", "PullImage", "RemoveImage",
-        "ImageFsInfo",
+        "ContainerStatus", "ContainerStats", "ListContainerStats", "ExecSync", "GetContainerEvents", "ListImages",
+        "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo",
     }  # fmt: skip
     for service in pb.DESCRIPTOR.services_by_name.values():
         for method in service.methods:
@@ -310,3 +311,31 @@ async def test_images_are_names(client: Client) -> None:
         await pull("")
     usage = await client.images.ImageFsInfo(pb.ImageFsInfoRequest())
     assert len(usage.image_filesystems) == 1
+
+
+async def test_what_a_container_uses(client: Client) -> None:
+    sandbox = await client.sandbox()
+    busy = await client.run(sandbox, "while :; do :; done", name="busy")
+    idle = await client.run(sandbox, name="idle")
+    created = await client.create(sandbox, name="created")
+
+    async def listed(**wanted: Any) -> dict[str, pb.ContainerStats]:
+        request = pb.ListContainerStatsRequest(filter=pb.ContainerStatsFilter(**wanted))
+        found = (await client.runtime.ListContainerStats(request)).stats
+        return {one.attributes.id: one for one in found}
+
+    assert (await listed()).keys() == {busy, idle}, "those that run"
+    assert (await listed(id=idle)).keys() == {idle}
+    assert await listed(pod_sandbox_id=NOBODY) == {}
+
+    async def worked() -> bool:
+        found = await client.runtime.ContainerStats(pb.ContainerStatsRequest(container_id=busy))
+        assert found.stats.attributes.metadata.name == "busy"
+        return found.stats.cpu.usage_core_nano_seconds.value > 50_000_000
+
+    await eventually(worked)
+    assert (await listed())[idle].memory.working_set_bytes.value > 10_000
+    found = await client.runtime.ContainerStats(pb.ContainerStatsRequest(container_id=created))
+    assert (found.stats.cpu.usage_core_nano_seconds.value, found.stats.memory.working_set_bytes.value) == (0, 0)
+    async with refused(NOT_FOUND):
+        await client.runtime.ContainerStats(pb.ContainerStatsRequest(container_id=NOBODY))

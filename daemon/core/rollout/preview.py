@@ -1,0 +1,65 @@
+"""What a run would do if all went well, batch by batch: `plan` asked again and again, with each batch taken as done."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from daemon.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
+from daemon.core.rollout.plan import End, Plan, plan
+from daemon.core.rollout.run import Run, RunMark
+from daemon.core.rollout.standing import Row
+from daemon.core.rollout.state import RunRequest, World
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The batches, and how it goes on after them."""
+
+    batches: tuple[tuple[Row, ...], ...]
+    first: Plan
+    """Of the world as it is."""
+    stopped: str = ""
+    """Why not all pods are in a batch; "" where they are."""
+    asks_after: int = 0
+    """After so many batches somebody would be asked; 0 for never."""
+
+
+def preview(world: World, run: Run, now: datetime) -> Preview:
+    """The batches of a run that has not begun, or of the rest of one that has."""
+    run = replace(run, options=replace(run.options, min_ready=0))  # what counts is the order
+    first = plan(world, run, now)
+    current, confirmed, asks_after = first, False, 0
+    batches: list[tuple[Row, ...]] = []
+    world = replace(world, refused={})
+    while current.create or current.end is End.ASK:
+        if current.end is End.ASK:
+            confirmed, asks_after = True, len(batches)
+        else:
+            batches.append(current.create)
+            world = _done(world, run, current.create)
+        current = plan(world, run, now, confirmed=confirmed)
+    stopped = current.waiting if current.end is None else "" if current.end is End.DONE else current.told
+    return Preview(tuple(batches), first, stopped, asks_after)
+
+
+def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
+    """The world once these pods are recreated and ready again."""
+    uids = {row.uid for row in batch}
+    members = tuple(replace(each, ready=True) if each.pod.uid in uids else each for each in world.members)
+    requests = tuple(RunRequest(_request(run, row), RunMark(run)) for row in batch)
+    return replace(world, members=members, requests=(*world.requests, *requests))
+
+
+def _request(run: Run, row: Row) -> Request:
+    states = tuple(RecreateState(name, StatePhase.SUCCEEDED) for name in row.containers)
+    return Request(
+        namespace=run.namespace,
+        name=run.request_name(row.uid),
+        uid=row.uid,
+        resource_version="",
+        created=run.started,
+        pod_name=row.pod,
+        pod_uid=row.uid,
+        node_name=row.node,
+        containers=tuple(RequestedContainer(name) for name in row.containers),
+        status=Status(RequestPhase.COMPLETED, states),
+    )

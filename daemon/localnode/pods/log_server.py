@@ -1,0 +1,97 @@
+"""The part of kubelet's own HTTP server that `kubectl logs` needs, by way of the API server; loopback only.
+
+It reads the files that the runtime writes: lines with time and stream in front, which clients get only if they ask.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+from aiohttp import web
+
+_POLL_SECONDS = 0.2
+
+
+class LogServer:
+    """Serves `/containerLogs/NAMESPACE/POD/CONTAINER`.
+
+    Args:
+        folder: the folder of a pod's logs, by namespace and name; None where no such pod is here.
+    """
+
+    def __init__(self, folder: Callable[[str, str], Path | None]) -> None:
+        self._folder = folder
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> int:
+        """Listen; returns the port."""
+        app = web.Application()
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._serve)
+        self._runner = web.AppRunner(app, shutdown_timeout=1, handler_cancellation=True)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        port: int = self._runner.addresses[0][1]
+        return port
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        pod, container = request.match_info["pod"], request.match_info["container"]
+        previous = request.query.get("previous") == "true"
+        file = await asyncio.to_thread(self._file, request.match_info["namespace"], pod, container, previous=previous)
+        if file is None:
+            what = "previous terminated container" if previous else "container"
+            return web.Response(status=400, text=f'{what} "{container}" in pod "{pod}" not found')
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        async for lines in _lines(file, request.query):
+            await response.write(lines)
+        return response
+
+    def _file(self, namespace: str, pod: str, container: str, *, previous: bool) -> Path | None:
+        folder = self._folder(namespace, pod)
+        return _newest(folder / container, previous=previous) if folder is not None else None
+
+
+def _newest(folder: Path, *, previous: bool) -> Path | None:
+    """The log of the container's instance of now, or of the one before."""
+    numbers = sorted(int(file.stem) for file in folder.glob("*.log") if file.stem.isdigit()) if folder.is_dir() else []
+    wanted = numbers[:-1] if previous else numbers
+    return folder / f"{wanted[-1]}.log" if wanted else None
+
+
+async def _lines(file: Path, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """What was printed, in portions: all of it or the last lines; with `follow`, until another instance begins."""
+    tail, timestamps = query.get("tailLines", ""), query.get("timestamps") == "true"
+    at = 0
+    while True:
+        raw = await asyncio.to_thread(_from, file, at)
+        complete = raw[: raw.rfind(b"\n") + 1]
+        lines = complete.splitlines()
+        if at == 0 and tail.isdigit():
+            lines = lines[len(lines) - int(tail) :] if int(tail) < len(lines) else lines
+        at += len(complete)
+        if lines:
+            yield b"".join(_printed(line, timestamps=timestamps) for line in lines)
+        newer = await asyncio.to_thread(file.with_name(f"{int(file.stem) + 1}.log").exists)
+        if query.get("follow") != "true" or newer:
+            return
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _from(file: Path, at: int) -> bytes:
+    with file.open("rb") as log:
+        log.seek(at)
+        return log.read()
+
+
+def _printed(line: bytes, *, timestamps: bool) -> bytes:
+    """A line of the log as it was printed; its end is missing where it was cut (the tag P)."""
+    at, _, rest = line.partition(b" ")
+    _, _, rest = rest.partition(b" ")
+    tag, _, text = rest.partition(b" ")
+    return (at + b" " if timestamps else b"") + text + (b"" if tag == b"P" else b"\n")

@@ -1,0 +1,54 @@
+"""Events on the workload, so that `kubectl describe deployment` tells of a run. Who may not write them goes without."""
+
+import time
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from daemon.core.rollout.run import Run
+from daemon.kube.client import KubeClient
+from daemon.kube.resources import EVENTS
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError
+
+COMPONENT = "crrd-recreate"
+_MESSAGE_CHARACTERS = 1024
+
+
+class WorkloadEvent(StrEnum):
+    """Reasons of the events."""
+
+    RECREATING = "ContainersRecreating"
+    RECREATED = "ContainersRecreated"
+    FAILED = "ContainersRecreateFailed"
+
+
+async def tell(client: KubeClient, run: Run, reason: WorkloadEvent, message: str) -> None:
+    """Write one event on the run's workload; none where the run is about pods themselves."""
+    target = run.target
+    if not target.uid:
+        return
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    body = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": run.namespace, "name": f"{target.name[:200]}.{time.time_ns():x}"},
+        "involvedObject": {
+            "apiVersion": target.api_version,
+            "kind": target.kind,
+            "namespace": run.namespace,
+            "name": target.name,
+            "uid": target.uid,
+        },
+        "type": "Warning" if reason is WorkloadEvent.FAILED else "Normal",
+        "reason": reason.value,
+        "message": message[:_MESSAGE_CHARACTERS],
+        "count": 1,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": run.name,
+    }
+    try:
+        await client.create(EVENTS, run.namespace, body)
+    except (ApiRefusedError, ApiUnavailableError):
+        return  # what counts is in the requests

@@ -1,0 +1,263 @@
+"""What can be done with runs: start one, go on with it, abort it, look at it.
+
+Each verb begins from the requests in the API, whoever made them; what is shown is a View's, what is decided `plan`'s.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from daemon.core.api.time import rfc3339
+from daemon.core.api.types import RequestPhase
+from daemon.core.rollout.plan import End, Plan, plan, unfinished
+from daemon.core.rollout.preview import Preview, preview
+from daemon.core.rollout.run import ANNOTATION_ABORTED, LABEL_RUN, Amount, Options, Run
+from daemon.core.rollout.standing import Stage, tally
+from daemon.core.rollout.state import RunRequest, World, read_run_request
+from daemon.kube.client import KubeClient
+from daemon.kube.clock import ServerClock
+from daemon.kube.resources import REQUESTS
+from daemon.lib.errors import ConfigurationError, GoneError
+from daemon.rollout.cluster import ClusterView
+from daemon.rollout.events import WorkloadEvent, tell
+from daemon.rollout.lines import View, summary
+from daemon.rollout.runner import Outcome, Runner
+from daemon.rollout.target import find_again, find_target
+
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""As Kubernetes makes up names: nothing that spells words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Who works where, and who watches."""
+
+    client: KubeClient
+    clock: ServerClock
+    """It hears of the client's answers."""
+    namespace: str
+    view: View
+    command: str
+    """As the user called it, for what is said to be typed next."""
+    confirm: Callable[[str], Awaitable[bool]] | None = None
+    """See Runner."""
+
+    def line(self, verb: str, run: str) -> str:
+        """A command for a run, as it is typed."""
+        return f"{self.command} {verb} {run} -n {self.namespace}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a new run is to be."""
+
+    words: tuple[str, ...]
+    selector: str
+    options: Options
+    partition: Amount | None = None
+    name: str = ""
+    """"" to make one up."""
+    dry_run: bool = False
+    seconds: int = 0
+    """For the whole run; 0 for as long as it takes."""
+    yes: bool = False
+
+
+async def start(session: Session, wanted: Wanted) -> Outcome | Preview | None:
+    """Begin a run and carry it out; a dry run's batches, or None where there is nothing to do.
+
+    Raises:
+        ConfigurationError: it cannot be done; nothing was begun.
+        ApiUnavailableError, ApiRefusedError: see there.
+    """
+    aim = await find_target(session.client, session.namespace, list(wanted.words), wanted.selector)
+    view = ClusterView(session.client, session.namespace, aim, zones=bool(wanted.options.max_per_zone))
+    async with view:
+        world, now = view.world(), session.clock.now()
+        made_up = f"{(aim.target.name or 'pods')[:30].rstrip('-.').replace('.', '-')}-{_random(5)}"
+        run = Run(session.namespace, wanted.name or made_up, aim.target, wanted.options, rfc3339(now))
+        check(world, run)
+        if (first := unfinished(world, run, now)) is not None and not wanted.dry_run:
+            raise ConfigurationError(
+                f"run {first.name} on {first.target.words} is not finished: "
+                f"{session.line('status', first.name)}, or resume or abort in place of status"
+            )
+        begun = plan(world, run, now, confirmed=True)
+        waiting = tally(begun.rows)[Stage.WAITING]
+        if not waiting:
+            _nothing(session, begun)
+            return None
+        if wanted.partition is not None:
+            run = replace(run, options=replace(run.options, first=min(waiting, wanted.partition.of(waiting))))
+        if wanted.dry_run:
+            return preview(world, run, now)
+        session.view.begin(run, _words(run, waiting))
+        return await _drive(session, view, run, seconds=wanted.seconds, yes=wanted.yes)
+
+
+def _random(length: int) -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(length))
+
+
+def check(world: World, run: Run) -> None:
+    """Refuse what cannot be meant.
+
+    Raises:
+        ConfigurationError: no pod, or no such container.
+    """
+    if not world.members:
+        owned = f"none is owned by {run.target.words}" if run.target.uid else f"there is no {run.target.words}"
+        raise ConfigurationError(f"no pod matches in namespace {run.namespace!r}: {owned}")
+    there = sorted({name for member in world.members for name in member.pod.containers})
+    if not run.options.containers:
+        raise ConfigurationError(f"say which container: -c NAME; {run.target.words} has {', '.join(there)}")
+    for name in run.options.containers:
+        if name not in there:
+            raise ConfigurationError(f"{run.target.words} has no container {name!r}; it has {', '.join(there)}")
+
+
+def _nothing(session: Session, found: Plan) -> None:
+    """Say why no pod is recreated.
+
+    Raises:
+        ConfigurationError: for a reason that somebody has to see to.
+    """
+    odd = [row for row in found.rows if row.skip is not None and not row.skip.normal]
+    if odd:
+        pods = "" if len(odd) == 1 else f" ({len(odd)} pods)"
+        raise ConfigurationError(f"nothing can be recreated: {odd[0].pod}: {odd[0].why}{pods}")
+    session.view.show(found)
+    session.view.end("done", "nothing to do: " + summary(found.rows))
+
+
+def _words(run: Run, pods: int) -> str:
+    options = run.options
+    reason = f" ({options.reason})" if options.reason else ""
+    what = f"{', '.join(options.containers)} of {run.target.words}"
+    return f"{what}, {pods} pod{'s' * (pods != 1)}, at most {options.max_unavailable} unready{reason}"
+
+
+async def resume(session: Session, name: str, changes: Mapping[str, Any], *, seconds: int, yes: bool) -> Outcome:
+    """Go on with a run; `changes` are options in place of its own.
+
+    Raises:
+        ConfigurationError: there is no such run, or it has been aborted, or another one is under way.
+        ApiUnavailableError, ApiRefusedError: see there.
+    """
+    run = newest(await find_run(session, name))
+    run = replace(run, options=replace(run.options, **changes))
+    aim = await find_again(session.client, session.namespace, run.target)
+    async with ClusterView(session.client, session.namespace, aim, zones=bool(run.options.max_per_zone)) as view:
+        world, now = view.world(), session.clock.now()
+        if name in world.aborted:
+            raise ConfigurationError(f"run {name} was aborted: start a new one")
+        if (first := unfinished(world, run, now)) is not None:
+            raise ConfigurationError(f"run {first.name} on {first.target.words} is under way: abort one of the two")
+        left = tally(plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
+        session.view.begin(run, f"going on with {run.target.words}, {left} left to begin")
+        return await _drive(session, view, run, seconds=seconds, yes=yes)
+
+
+async def _drive(session: Session, view: ClusterView, run: Run, *, seconds: int, yes: bool) -> Outcome:
+    """Carry it out, with events on the workload before and after."""
+    await tell(
+        session.client, run, WorkloadEvent.RECREATING, f"run {run.name}: {_words(run, len(view.world().members))}"
+    )
+    runner = Runner(
+        session.client,
+        view,
+        session.clock,
+        session.view,
+        seconds=seconds,
+        confirm=session.confirm,
+        confirmed=yes,
+    )
+    try:
+        outcome = await runner.run(run)
+    except asyncio.CancelledError:
+        rows = plan(view.world(), run, session.clock.now()).rows
+        begun = any(row.request is not None for row in rows)
+        again = f"what has begun ends by itself; go on with: {session.line('resume', run.name)}"
+        session.view.end("interrupted", f"{summary(rows)}; {again if begun else 'nothing was begun'}")
+        raise
+    told = summary(outcome.plan.rows)
+    if outcome.plan.end is End.DONE and not tally(outcome.plan.rows)[Stage.FAILED]:
+        await tell(session.client, run, WorkloadEvent.RECREATED, f"run {run.name}: {told}")
+    elif outcome.plan.end in (End.DONE, End.FAILED):
+        await tell(session.client, run, WorkloadEvent.FAILED, f"run {run.name}: {told}: {failures(outcome.plan)}")
+    return outcome
+
+
+def failures(found: Plan) -> str:
+    """What has failed, in a sentence."""
+    return "; ".join(f"{row.pod}: {row.why}" for row in found.rows if row.stage is Stage.FAILED)
+
+
+async def find_run(session: Session, name: str) -> list[RunRequest]:
+    """The requests of a run.
+
+    Raises:
+        ConfigurationError: there are none.
+    """
+    found = await _requests(session, f"{LABEL_RUN}={name}")
+    if not found:
+        where = f"namespace {session.namespace!r}"
+        raise ConfigurationError(f"there is no run {name!r} in {where}; {session.command} status shows which there are")
+    return found
+
+
+async def _requests(session: Session, selector: str) -> list[RunRequest]:
+    listing = await session.client.list_all(
+        REQUESTS, read_run_request, namespace=session.namespace, label_selector=selector
+    )
+    return [each for each in listing.items if each is not None]
+
+
+def newest(requests: list[RunRequest]) -> Run:
+    """The run as its last request has it: options may have changed on the way."""
+    return max(requests, key=lambda each: (each.request.created, each.request.name)).mark.run
+
+
+async def abort(session: Session, name: str) -> tuple[int, int]:
+    """Begin nothing more of a run; how many requests were taken back, and how many go on because they had begun.
+
+    Raises as `resume` does.
+    """
+    found = await find_run(session, name)
+    waiting = [each.request for each in found if not each.request.completed and not _begun(each)]
+    under_way = [each for each in found if not each.request.completed and _begun(each)]
+    # Whoever carries the run out has to know before anything is gone; the mark stays on what stays.
+    marked = next((each for each in found if each.request.completed or _begun(each)), found[0])
+    mark = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
+    await session.client.merge_patch(REQUESTS, session.namespace, marked.request.name, mark)
+    gone = 0
+    for request in waiting:
+        try:
+            await session.client.delete(REQUESTS, session.namespace, request.name, uid=request.uid)
+        except GoneError:
+            continue
+        gone += 1
+    return gone, len(under_way)
+
+
+def _begun(found: RunRequest) -> bool:
+    return found.request.status.phase is RequestPhase.RECREATING
+
+
+async def status(session: Session, name: str) -> tuple[Run, Plan]:
+    """A run and how it stands. Raises as `resume` does."""
+    run = newest(await find_run(session, name))
+    aim = await find_again(session.client, session.namespace, run.target)
+    async with ClusterView(session.client, session.namespace, aim, zones=bool(run.options.max_per_zone)) as view:
+        return run, plan(view.world(), run, session.clock.now())
+
+
+async def runs(session: Session) -> list[tuple[Run, list[RunRequest]]]:
+    """All runs of the namespace with their requests, the newest first."""
+    found: dict[str, list[RunRequest]] = {}
+    for each in await _requests(session, LABEL_RUN):
+        found.setdefault(each.mark.run.name, []).append(each)
+    known = [(newest(requests), requests) for requests in found.values()]
+    return sorted(known, key=lambda pair: (pair[0].started, pair[0].name), reverse=True)

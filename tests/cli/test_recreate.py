@@ -1,0 +1,598 @@
+"""`crrd recreate` as its user meets it: what it does, how it ends, and input that cannot work, one line each."""
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import sys
+import termios
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from daemon.cli.main import main
+from daemon.core.api.types import API_VERSION, KIND
+from daemon.core.rollout.run import ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
+from daemon.kube.resources import EVENTS, PODS, REQUESTS, Resource
+from daemon.localnode.api.admission import AdmissionRequest
+from daemon.localnode.api.errors import Cause, invalid
+from tests.support.faulty_api import Call, Match
+from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
+
+CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
+pytestmark = pytest.mark.timeout(300)  # many processes, one after the other
+CLONE_SETS = Resource("clonesets", "apps.kruise.io")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
+    async with played(tmp_path) as found:
+        yield found
+
+
+def on(verb: str, resource: str) -> Match:
+    return lambda call: (call.verb, call.resource) == (verb, resource)
+
+
+class Begun:
+    """A run in a process of its own, read line by line."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def until(self, words: str) -> str:
+        """The next line that has these words in it."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(60):
+            async for line in self.process.stdout:
+                self.lines.append(line.decode())
+                if words in self.lines[-1]:
+                    return self.lines[-1]
+        raise AssertionError(f"it ended without {words!r}: {self.lines}")
+
+    async def end(self) -> tuple[int, str]:
+        """Its exit code, and all that it said."""
+        async with asyncio.timeout(60):
+            out, _ = await self.process.communicate()
+        assert self.process.returncode is not None
+        return self.process.returncode, "".join(self.lines) + out.decode()
+
+
+async def begin(cluster: PlayedCluster, *words: str) -> Begun:
+    command = (sys.executable, "-u", "-m", "daemon", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig))
+    return Begun(
+        await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+    )
+
+
+async def the_run(cluster: PlayedCluster) -> str:
+    """The name of the only run."""
+    (name,) = {request["metadata"]["labels"][LABEL_RUN] for request in await cluster.requests()}
+    return str(name)
+
+
+async def test_a_deployment_pod_by_pod(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 3)
+    await cluster.pod("stray", {"app": "web"})  # its labels are right, and it is not the Deployment's
+    code, out, err = await cluster.recreate("deployment/web", "-c", "app", "--reason", "log level")
+    assert (code, err) == (0, "")
+    assert cluster.stops == [(pod, "app") for pod in pods]
+    name = await the_run(cluster)
+    head, *told = out.splitlines()
+    assert head == f"run {name}: app of deployment.apps/web, 3 pods, at most 1 unready (log level)"
+    for at, pod in enumerate(pods):
+        (line,) = [line for line in told if pod in line and "  done  " in line]
+        assert re.search(rf"containerd://\w{{12}} -> containerd://\w{{12}}  in \d+\.\d s  \({at + 1} of 3\)$", line)
+    assert re.fullmatch(r"done: 3 of 3 pods recreated \(after \d+ s\)", told[-1])
+    events = (await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
+    assert [(each["reason"], each["involvedObject"]["kind"], each["involvedObject"]["name"]) for each in events] == [
+        ("ContainersRecreating", "Deployment", "web"),
+        ("ContainersRecreated", "Deployment", "web"),
+    ]
+    assert "log level" in events[0]["message"]
+
+
+async def test_pods_by_their_labels_several_containers_and_json(cluster: PlayedCluster) -> None:
+    await cluster.workload("StatefulSet", "db", 2)
+    flags = ("--ordered", "--unready-grace", "5s", "--max-unavailable", "100%", "--pod-timeout", "2m")
+    code, out, err = await cluster.recreate("-l", "app=db", "-c", "app,side", *flags, "-o", "json")
+    assert (code, err) == (0, "")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (lines[0]["event"], lines[0]["target"], lines[0]["containers"]) == ("begin", "pods app=db", ["app", "side"])
+    done = [line for line in lines if line.get("stage") == "done"]
+    assert {line["pod"] for line in done} == {"db-0", "db-1"}
+    assert all(line["new"].keys() == line["old"].keys() == {"app", "side"} for line in done)
+    assert (lines[-1]["event"], lines[-1]["outcome"], lines[-1]["pods"]["done"]) == ("end", "done", 2)
+    (spec, _) = [request["spec"] for request in await cluster.requests()]
+    assert spec["strategy"]["orderedRecreate"] is True
+    assert spec["strategy"]["unreadyGracePeriodSeconds"] == 5
+    assert spec["activeDeadlineSeconds"] == 120
+
+
+async def test_a_statefulset_from_the_highest_ordinal(cluster: PlayedCluster) -> None:
+    await cluster.workload("StatefulSet", "db", 3, "app")
+    assert (await cluster.recreate("sts", "db", "-c", "app")).code == 0
+    assert cluster.stops == [("db-2", "app"), ("db-1", "app"), ("db-0", "app")]
+
+
+async def test_a_kind_that_is_found_by_discovery(cluster: PlayedCluster) -> None:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    names = {"kind": "CloneSet", "plural": "clonesets", "singular": "cloneset", "shortNames": ["clone"]}
+    spec = {"group": "apps.kruise.io", "names": names, "scope": "Namespaced", "versions": [version]}
+    await cluster.client.create(CRDS, "", {"metadata": {"name": "clonesets.apps.kruise.io"}, "spec": spec})
+    selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["clone"]}]}
+    body = {
+        "metadata": {"name": "c"},
+        "spec": {"replicas": 1, "selector": selector},
+        "status": {"observedGeneration": 1},
+    }
+    body |= {"apiVersion": "apps.kruise.io/v1", "kind": "CloneSet"}
+    made = await cluster.client.create(CLONE_SETS, NAMESPACE, body)
+    owner = {"apiVersion": "apps.kruise.io/v1", "kind": "CloneSet", "name": "c", "uid": made["metadata"]["uid"]}
+    await cluster.pod("c-1", {"app": "clone"}, ownerReferences=[{**owner, "controller": True}])
+    await cluster.pod("c-2", {"app": "clone"}, ownerReferences=[{**owner, "uid": "another", "controller": True}])
+    for word in ("clone/c", "clonesets.apps.kruise.io/c", "cloneset.v1.apps.kruise.io/c"):
+        code, out, err = await cluster.recreate(word, "-c", "app", "--dry-run")
+        assert (code, out, err) == (0, "batch 1: c-1 (node-a)\n", "")
+
+
+async def test_a_dry_run_changes_nothing(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 4)
+    await cluster.pod("web-other", {"app": "web"}, "else")
+    flags = ("-c", "app", "--max-unavailable", "2", "--partition", "25%", "--dry-run")
+    code, out, _ = await cluster.recreate("-l", "app=web", *flags)
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            f"batch 1: {pods[0]} (node-a)",
+            "then asks whether to go on",
+            f"batch 2: {pods[1]} (node-a), {pods[2]} (node-a)",
+            f"batch 3: {pods[3]} (node-a)",
+            "skipped, app: has no such container: web-other",
+        ],
+    )
+    answer = json.loads((await cluster.recreate("-l", "app=web", *flags, "-o", "json")).out)
+    assert [[each["pod"] for each in batch] for batch in answer["batches"]] == [[pods[0]], [*pods[1:3]], [pods[3]]]
+    assert answer["skipped"] == {"app: has no such container": ["web-other"]}
+    assert await cluster.requests() == []
+    await cluster.budget("strict", {"app": "web"}, 0)
+    _, out, _ = await cluster.recreate("deploy/web", "-c", "app", "--dry-run")
+    assert out == "then waits: PodDisruptionBudget strict allows no more disruptions\n"
+
+
+async def test_the_first_failure_stops_it_and_is_explained(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 3, "app")
+    cluster.fails[pods[1]] = ("StillRuns", "the runtime reported the container as stopped, but it still runs")
+    code, out, err = await cluster.recreate("deployment/web", "-c", "app")
+    assert (code, err) == (1, "")
+    name = await the_run(cluster)
+    assert f"{pods[1]} failed: app: the runtime reported the container as stopped, but it still runs" in out
+    assert "  Completed, but not every container was recreated: " in out
+    assert "    > look at the container runtime on node node-a" in out
+    assert cluster.stops == [(pods[0], "app")], "the rest is left alone"
+    end = out.splitlines()[-1]
+    assert end.startswith(
+        f"failed: 1 of 3 pods recreated, 1 failed; once that is mended, go on with: crrd recreate resume {name}"
+    )
+
+    code, out, _ = await cluster.recreate("resume", name)
+    assert (code, len(cluster.stops)) == (1, 1), "a run that has failed goes no further by itself"
+    code, out, _ = await cluster.recreate("resume", name, "--max-failures", "2")
+    assert code == 1, "one pod is not recreated"
+    assert cluster.stops == [(pods[0], "app"), (pods[2], "app")]
+    events = (await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
+    failed = [each for each in events if each["reason"] == "ContainersRecreateFailed"]
+    assert {each["type"] for each in failed} == {"Warning"}
+    assert f"{pods[1]}: app: the runtime reported" in failed[0]["message"]
+
+
+async def test_a_pod_that_takes_too_long_is_a_timeout(cluster: PlayedCluster) -> None:
+    (pod,) = await cluster.workload("Deployment", "web", 1, "app")
+    cluster.fails[pod] = ("DeadlineExceeded", "activeDeadlineSeconds (600) has passed")
+    assert (await cluster.recreate("deployment/web", "-c", "app")).code == 3
+
+
+async def test_a_budget_that_never_allows(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    await cluster.budget("strict", {"app": "web"}, 0)
+    code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--timeout", "2s")
+    assert code == 3
+    why = "PodDisruptionBudget strict allows no more disruptions"
+    assert f"waiting: {why}" in out
+    assert out.splitlines()[-1].startswith(f"timed out: 0 of 2 pods recreated; it waited for: {why}; go on with: ")
+    assert (cluster.stops, await cluster.requests()) == ([], [])
+
+
+async def test_a_workload_that_is_being_rolled_out(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    deployments = Resource("deployments", "apps")
+    await cluster.client.merge_patch(deployments, NAMESPACE, "web", {"spec": {"paused": True}})
+    code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--timeout", "2s")
+    assert code == 3
+    assert "waiting: deployment.apps/web is being rolled out: its controller has yet to see its last change" in out
+    assert (await cluster.recreate("deployment/web", "-c", "app", "--force")).code == 0
+
+
+async def test_whoever_is_unready_counts_and_zones_are_heeded(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 3, "app")
+    await cluster.client.create(
+        Resource("nodes"), "", {"metadata": {"name": "node-a", "labels": {"topology.kubernetes.io/zone": "east"}}}
+    )
+    flags = ("--max-unavailable", "3", "--max-per-zone", "1", "--max-per-node", "2", "--dry-run")
+    _, out, _ = await cluster.recreate("deployment/web", "-c", "app", *flags)
+    assert len(out.splitlines()) == 3
+    await cluster.pod("broken", {"app": "web"}, "else")
+    await cluster.set_ready("broken", ready=False)
+    code, out, _ = await cluster.recreate("-l", "app=web", "-c", "app", "--timeout", "2s")
+    assert (code, "waiting: 1 of at most 1 unready: broken" in out, cluster.stops) == (3, True, [])
+    await cluster.set_ready(pods[0], ready=False)
+    _, out, _ = await cluster.recreate("-l", "app=web", "-c", "app", "--dry-run", "--max-unavailable", "2")
+    assert out.splitlines()[0] == f"batch 1: {pods[0]} (node-a)", "what is unready anyway costs nothing"
+
+
+async def test_two_runs_on_one_target_see_each_other(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 2, "app")
+    cluster.goes_on.clear()
+    first = await begin(cluster, "deployment/web", "-c", "app")
+    await first.until("recreating")
+    name = await the_run(cluster)
+    code, _, err = await cluster.recreate("deployment/web", "-c", "app")
+    assert code == 2
+    assert err.startswith(f"crrd recreate: run {name} on deployment.apps/web is not finished: ")
+    code, _, err = await cluster.recreate(f"pod/{pods[0]}", "-c", "app")
+    assert (code, f"run {name} on deployment.apps/web" in err) == (2, True)
+
+    code, out, _ = await cluster.recreate("abort", name)
+    assert (code, out) == (0, f"run {name} is aborted: 0 requests taken back; 1 had begun and end by themselves\n")
+    code, out = await first.end()
+    assert (code, out.splitlines()[-1].startswith("aborted: 0 of 2 pods recreated, 1 under way")) == (1, True)
+    cluster.goes_on.set()
+    code, _, err = await cluster.recreate("resume", name)
+    assert (code, err) == (2, f"crrd recreate: run {name} was aborted: start a new one\n")
+
+
+async def test_what_has_not_begun_is_taken_back(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    run = await begin(cluster, "deployment/web", "-c", "app", "--max-unavailable", "2")
+    cluster.api.fail_next(100, status=500, match=on("patch", REQUESTS.plural))  # the node answers nothing
+    await run.until("asked")
+    name = await the_run(cluster)
+    cluster.api.clear_faults()
+    assert (await cluster.recreate("abort", name)).code == 0
+    assert (await run.end())[0] == 1
+
+
+async def test_interrupted_and_resumed(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 3, "app")
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 130)):
+        cluster.goes_on.clear()
+        before = await cluster.requests()
+        name = await the_run(cluster) if before else ""
+        run = await begin(cluster, *(["resume", name] if name else ["deployment/web", "-c", "app"]))
+        await run.until("recreating")
+        run.process.send_signal(number)
+        ended, out = await run.end()
+        name = await the_run(cluster)
+        assert ended == code
+        assert f"go on with: crrd recreate resume {name} -n default" in out.splitlines()[-1]
+        cluster.goes_on.set()
+    code, out, _ = await cluster.recreate("resume", name)
+    assert code == 0
+    assert sorted(cluster.stops) == [(pod, "app") for pod in pods]
+
+
+async def test_the_first_part_then_somebody_is_asked(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 3, "app")
+    code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--partition", "1")
+    name = await the_run(cluster)
+    assert (code, cluster.stops) == (0, [(pods[0], "app")])
+    assert out.splitlines()[-1].startswith(
+        "asks: 1 of 3 pods recreated; the first part (1) is done, 2 left; "
+        f"go on with: crrd recreate resume {name} -n default --yes"
+    )
+    assert (await cluster.recreate("resume", name, "--yes")).code == 0
+    assert len(cluster.stops) == 3
+
+
+async def test_a_run_of_a_name_is_begun_once(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    for _ in range(2):
+        assert (await cluster.recreate("deployment/web", "-c", "app", "--run", "nightly")).code == 0
+    assert (await the_run(cluster), len(cluster.stops)) == ("nightly", 2)
+
+
+async def test_pods_that_go_and_come_meanwhile(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 3, "app")
+    cluster.goes_on.clear()
+    run = await begin(cluster, "deployment/web", "-c", "app", "--max-unavailable", "2")
+    await run.until("recreating")
+    owner = (await cluster.client.get(PODS, NAMESPACE, pods[2]))["metadata"]["ownerReferences"]
+    await cluster.client.delete(PODS, NAMESPACE, pods[2], grace_seconds=0)
+    await asyncio.sleep(1)  # a new pod is told from an old one by the second of its creation
+    await cluster.pod("web-new", {"app": "web", "pod-template-hash": "x"}, ownerReferences=owner)
+    cluster.goes_on.set()
+    code, out = await run.end()
+    assert code == 0
+    assert "web-new  node-a  skipped  - was created after the run began" in out
+    assert sorted(cluster.stops) == [(pod, "app") for pod in pods[:2]]
+
+
+async def test_already_restarted(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    assert (await cluster.recreate("deployment/web", "-c", "app")).code == 0
+    code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--since", "10m")
+    assert (code, "nothing to do: 0 of 0 pods recreated, 2 skipped" in out) == (0, True)
+    assert len(cluster.stops) == 2
+    for odd, said in (("2100-01-01T00:00:00Z", "lies in the future"), ("soon", "has to be a time like 2h")):
+        code, _, err = await cluster.recreate("deployment/web", "-c", "app", "--since", odd)
+        assert (code, said in err) == (2, True)
+
+
+async def test_admission_that_refuses_a_pod(cluster: PlayedCluster) -> None:
+    (pod,) = await cluster.workload("Deployment", "web", 1, "app")
+
+    async def refuse(asked: AdmissionRequest) -> None:
+        if asked.kind.plural == REQUESTS.plural:
+            raise invalid(asked.kind.group, asked.kind.kind, asked.name, [Cause("spec", "not on a Friday")])
+
+    cluster.api.admission.validating.append(refuse)
+    code, out, _ = await cluster.recreate("deployment/web", "-c", "app")
+    assert code == 1
+    assert f"{pod} failed: " in out
+    assert "not on a Friday" in out
+
+
+async def test_a_request_of_that_name_that_is_somebody_elses(cluster: PlayedCluster) -> None:
+    (pod,) = await cluster.workload("Deployment", "web", 1, "app")
+    uid = (await cluster.client.get(PODS, NAMESPACE, pod))["metadata"]["uid"]
+    name = Run(NAMESPACE, "mine", Target("deployment.apps/web"), Options(("app",)), "").request_name(uid)
+    body = {"metadata": {"name": name}, "spec": {"podName": pod, "containers": [{"name": "side"}]}}
+    cluster.api.admission.mutating.clear()  # nobody serves it
+    await cluster.client.create(REQUESTS, NAMESPACE, {"apiVersion": API_VERSION, "kind": KIND, **body})
+    code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--run", "mine")
+    assert (code, f"{pod} failed: there is a request {name} that is not of this run" in out) == (1, True)
+
+
+async def test_answers_that_are_lost_and_an_api_server_that_is_away(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 3, "app")
+    creates = on("create", REQUESTS.plural)
+    cluster.api.fail_next(2, status=None, match=creates, after=True)  # written, and the connection cut: twice
+    cluster.api.fail_next(2, status=503, match=creates)
+    code, out, _ = await cluster.recreate("deployment/web", "-c", "app")
+    assert code == 0, out
+    assert cluster.stops == [(pod, "app") for pod in pods]
+
+
+async def test_what_runs_there_are_and_how_they_stand(cluster: PlayedCluster) -> None:
+    assert (await cluster.recreate("status")).out == "no runs\n"
+    pods = await cluster.workload("Deployment", "web", 2, "app")
+    await cluster.recreate("deployment/web", "-c", "app", "--run", "one", "--reason", "new log\x1b[31m level")
+    head, row = (await cluster.recreate("status")).out.splitlines()
+    assert head.split() == ["RUN", "TARGET", "STARTED", "SUCCEEDED", "REQUESTS"]
+    assert [row.split()[at] for at in (0, 1, 3, 4)] == ["one", "deployment.apps/web", "2", "2"]
+    assert json.loads((await cluster.recreate("status", "-o", "json")).out)[0]["run"] == "one"
+    out = (await cluster.recreate("status", "one")).out
+    assert re.match(r"run one: app of deployment\.apps/web, since \S+; new log\\x1b\[31m level\n", out)
+    assert "done: 2 of 2 pods recreated" in out
+    assert re.search(rf"^{pods[0]} +node-a +done$", out, re.MULTILINE)
+    answer = json.loads((await cluster.recreate("status", "one", "-o", "json")).out)
+    assert (answer["state"], [pod["stage"] for pod in answer["pods"]]) == ("done", ["done", "done"])
+    (request, _) = await cluster.requests()
+    assert request["metadata"]["annotations"][ANNOTATION_TARGET] == "deployment.apps/web"
+
+
+BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
+    (("deployment/web",), "say which container: -c NAME; deployment.apps/web has app, side"),
+    (("deployment/web", "-c", "ap"), "deployment.apps/web has no container 'ap'; it has app, side"),
+    (("deployment/nope", "-c", "app"), "there is no deployment.apps/nope in namespace 'default'"),
+    (("thing/web", "-c", "app"), "the API server has no resource type 'thing': kubectl api-resources shows them"),
+    (("deployment", "-c", "app"), "'deployment' does not name what to recreate: give TYPE/NAME (deployment/web)"),
+    (("a/b/c", "-c", "app"), "'a/b/c' does not name what to recreate"),
+    (("cm/x", "-c", "app"), "there is no configmap/x in namespace 'default'"),
+    (("configmap/known", "-c", "app"), "configmap/known has no spec.selector"),
+    (("node/n", "-c", "app"), "node/n has no pods: it is not of any namespace"),
+    (("pod/nope", "-c", "app"), "no pod matches in namespace 'default': there is no pod/nope"),
+    (("-l", "app=nope", "-c", "app"), "no pod matches in namespace 'default': there is no pods app=nope"),
+    (("-l", "app=!", "-c", "app"), "unable to parse requirement in selector"),
+    (
+        ("deployment/empty", "-c", "app"),
+        "no pod matches in namespace 'default': none is owned by deployment.apps/empty",
+    ),
+    (("deployment/jobs", "-c", "app"), "nothing can be recreated: "),
+    (("resume", "nope"), "there is no run 'nope' in namespace 'default'"),
+    (("status", "nope"), "there is no run 'nope' in namespace 'default'"),
+    (("deployment/web", "-c", "app", "--context", "nope"), "it cannot be used"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("deployment/web", "-l", "app=web", "-c", "app"), "give either TYPE/NAME (deployment/web) or -l SELECTOR"),
+        (("-c", "app"), "give either TYPE/NAME (deployment/web) or -l SELECTOR"),
+        (("deployment/web", "-c", "app", "-A"), "-A is refused: a run is of one namespace, -n NAME"),
+        (("deployment/web", "-c", "app", "--run", "No"), "--run 'No' has to be made of a-z, 0-9 and '-'"),
+        (("resume",), "resume takes the name of one run"),
+        (("abort", "a", "b"), "abort takes the name of one run"),
+    ],
+)
+def test_what_cannot_be_meant(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["recreate", *words])
+    captured = capsys.readouterr()
+    assert (ended.value.code, captured.out, len(captured.err.splitlines())) == (2, "", 1)
+    assert captured.err.startswith(f"crrd recreate: {said}")
+
+
+async def test_bad_input_is_one_line(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    await cluster.workload("Deployment", "empty", 0)
+    await cluster.workload("Deployment", "jobs", 1, "app", node="node-z")
+    labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
+    await cluster.pod("crrd-node-1", labels, node="node-a")  # and none on node-z
+    await cluster.client.create(Resource("configmaps"), NAMESPACE, {"metadata": {"name": "known"}})
+    for words, said in BAD_INPUT:
+        code, out, err = await cluster.recreate(*words)
+        assert (code, out, len(err.splitlines())) == (2, "", 1), (words, out, err)
+        assert err.startswith("crrd recreate: ")
+        assert said in err
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        (("--max-unavailable", "0"), "'0' has to be a number from 1, or a share from 1% to 100%"),
+        (("--min-ready", "soon"), "'soon' has to be a time like 30s, 5m or 1h30m, at least 0s"),
+        (("--pod-timeout", "1s"), "'1s' has to be a time like 30s, 5m or 1h30m, at least 3s"),
+        (("--max-failures", "0"), "'0' has to be a whole number from 1"),
+    ],
+)
+def test_flags_that_cannot_be(flag: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["recreate", "deployment/web", "-c", "app", *flag])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"crrd recreate: error: argument {flag[0]}: {said}"
+
+
+async def test_what_may_not_be_done_is_said(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    budgets = "poddisruptionbudgets"
+    refusals = [
+        ("get", "deployments"),
+        ("list", "pods"),
+        ("list", budgets),
+        ("watch", "pods"),
+        ("create", REQUESTS.plural),
+    ]
+    for verb, resource in refusals:
+        cluster.api.fail_next(9, status=403, match=in_namespace(verb, resource))
+        code, _, err = await cluster.recreate("deployment/web", "-c", "app")
+        cluster.api.clear_faults()
+        assert (code, len(err.splitlines())) == (2, 1), err
+        assert err.startswith(f"crrd recreate: you may not do that: {verb} ")
+        assert resource in err
+        assert err.endswith("the ClusterRole crrd-recreate has what is needed\n")
+
+
+def in_namespace(verb: str, resource: str) -> Match:
+    return lambda call: (call.verb, call.resource) == (verb, resource) and bool(call.namespace)
+
+
+async def test_a_daemon_that_may_not_be_looked_for_is_not_missed(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    cluster.api.fail_next(status=403, match=lambda call: on("list", "pods")(call) and not call.namespace)
+    assert (await cluster.recreate("deployment/web", "-c", "app")).code == 0
+
+
+async def test_without_the_crd(tmp_path: Path) -> None:
+    async with played(tmp_path, crds=[]) as cluster:
+        await cluster.workload("Deployment", "web", 1)
+        code, _, err = await cluster.recreate("deployment/web", "-c", "app")
+        assert (code, err) == (
+            2,
+            (
+                "crrd recreate: this cluster has no ContainerRecreateRequests: install crrd, "
+                "`kubectl apply -k manifests/default`\n"
+            ),
+        )
+
+
+async def test_without_admission(tmp_path: Path) -> None:
+    async with played(tmp_path, admission=False) as cluster:
+        await cluster.workload("Deployment", "web", 1)
+        code, _, err = await cluster.recreate("deployment/web", "-c", "app")
+        assert (code, await cluster.requests()) == (2, [])
+        assert err.startswith("crrd recreate: no admission has seen the request, so no daemon would: ")
+
+
+async def test_without_an_api_server(cluster: PlayedCluster) -> None:
+    await cluster.api.stop()
+    code, out, err = await cluster.recreate("deployment/web", "-c", "app")
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert err.startswith("crrd recreate: the API server does not answer: ")
+
+
+@pytest.mark.timeout(600)
+async def test_killed_after_every_write_and_resumed_by_another_process(cluster: PlayedCluster) -> None:
+    """Whoever writes, the run is killed after the n-th write, before it can know of it; each pod is restarted once."""
+    pods = await cluster.workload("Deployment", "web", 2, "app")
+    moment = 0
+    while True:
+        moment += 1
+        cluster.stops.clear()
+        name = f"run-{moment}"
+        run = await begin(cluster, "deployment/web", "-c", "app", "--run", name)
+        writes = 0
+
+        def count(call: Call, run: Begun = run, moment: int = moment) -> None:
+            nonlocal writes
+            writes += call.writes
+            if writes == moment and run.process.returncode is None:
+                run.process.kill()
+
+        cluster.api.front.note = count
+        code, _ = await run.end()
+        cluster.api.front.note = lambda _: None
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        ended = await cluster.recreate("deployment/web", "-c", "app", "--run", name)
+        assert ended.code == 0, ended
+        assert cluster.stops == [(pod, "app") for pod in pods], f"killed after write {moment}"
+    assert moment > 10, "each request is written by three"
+
+
+async def on_terminal(cluster: PlayedCluster, *words: str, answer: bytes) -> tuple[int, str]:
+    """`crrd recreate` on a terminal of 120 columns, where somebody answers its question."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "daemon", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig)),
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(its)
+    os.set_blocking(ours, False)
+    said = b""
+    answered = False
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                said += os.read(ours, 65536)
+            except BlockingIOError:
+                await asyncio.sleep(0.02)
+            except OSError:  # the other end is closed
+                break
+            if not answered and b"[y/N]" in said:
+                answered = True
+                os.write(ours, answer)
+        await process.wait()
+    os.close(ours)
+    return process.returncode or 0, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
+
+
+async def test_on_a_terminal_there_is_a_table_and_a_question(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 3, "app")
+    words = ("deployment/web", "-c", "app", "--partition", "1")
+    code, out = await on_terminal(cluster, *words, answer=b"n\n")
+    assert (code, cluster.stops) == (0, [(pods[0], "app")])
+    assert "the first part (1) is done, 2 left: go on? [y/N]" in out
+    code, out = await on_terminal(cluster, "resume", await the_run(cluster), answer=b"y\n")
+    assert (code, len(cluster.stops)) == (0, 3)
+    assert re.search(r"pod +node +old +new +phase +s +waits for", out)
+    assert "3 of 3 pods" in out
+    assert "done: 3 of 3 pods recreated" in out

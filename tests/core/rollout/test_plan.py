@@ -1,0 +1,353 @@
+"""Which pods are next, why the others wait, and how a run ends."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from daemon.core.api.reasons import Reason
+from daemon.core.api.types import RecreateState, RequestedContainer, RequestPhase, StatePhase
+from daemon.core.rollout.plan import End, first_rival, plan, unfinished
+from daemon.core.rollout.run import Amount, Target
+from daemon.core.rollout.standing import timed_out
+from daemon.core.rollout.state import Member, World
+from daemon.kubelet.restart_rules import RestartPolicy
+from tests.support.rollouts import (
+    AFTER,
+    NOW,
+    asked,
+    budget,
+    chosen,
+    container,
+    failed,
+    member,
+    members,
+    planned,
+    recreated,
+    run,
+    stages,
+    succeeded,
+    why,
+    workload,
+)
+
+ONE, TWO, THREE = members(3)
+PODS = (ONE, TWO, THREE)
+
+
+class TestBudgets:
+    def test_one_at_a_time_unless_more_may(self) -> None:
+        found = planned(World(PODS))
+        assert chosen(found) == ["web-0"]
+        assert why(found)["web-1"] == "1 of at most 1 unready: web-0"
+        assert (found.end, found.waiting) == (None, "")
+        assert chosen(planned(World(PODS), run(max_unavailable=Amount(2)))) == ["web-0", "web-1"]
+
+    @pytest.mark.parametrize(("share", "pods"), [(20, 2), (25, 2), (1, 1), (100, 10)])
+    def test_a_share_is_rounded_down_to_one_at_least(self, share: int, pods: int) -> None:
+        found = planned(World(members(10)), run(max_unavailable=Amount(share, percent=True)))
+        assert len(found.create) == pods
+
+    def test_whoever_is_unready_counts(self) -> None:
+        found = planned(World((ONE, replace(TWO, ready=False)), workload=workload(2)))
+        assert chosen(found) == ["web-1"], "what is unready anyway costs nothing"
+        skipped = replace(member("web-9", container(running=False)), ready=False)
+        found = planned(World((ONE, skipped)))
+        assert chosen(found) == []
+        assert found.waiting == "1 of at most 1 unready: web-9"
+
+    def test_unready_ones_go_first_and_not_all_at_once(self) -> None:
+        down = tuple(replace(each, ready=False) for each in members(4))
+        found = planned(World((*down, member("web-4"))), run(max_unavailable=Amount(2)))
+        assert chosen(found) == ["web-0", "web-1"]
+        assert why(found)["web-2"] == "2 of at most 2 under way"
+        assert why(found)["web-4"] == "4 of at most 2 unready: web-0, web-1, web-2 and 1 more"
+
+    def test_pods_that_are_missing_count(self) -> None:
+        found = planned(World(PODS, workload=workload(4)))
+        assert chosen(found) == []
+        assert found.waiting == "1 of at most 1 unready: 1 missing"
+        going = replace(ONE, pod=replace(ONE.pod, deleting=True))
+        found = planned(World((going, TWO, THREE), workload=workload(3)))
+        assert (chosen(found), stages(found)["web-0"]) == ([], "skipped")
+
+    def test_a_disruption_budget_is_heeded(self) -> None:
+        wide = run(max_unavailable=Amount(3))
+        assert chosen(planned(World(PODS, budgets=(budget(2),)), wide)) == ["web-0", "web-1"]
+        found = planned(World(PODS, budgets=(budget(5), budget(0, "strict"))), wide)
+        assert chosen(found) == []
+        assert found.waiting == "PodDisruptionBudget strict allows no more disruptions"
+        found = planned(World(PODS, budgets=(budget(2, current=False),)), wide)
+        assert found.waiting == "PodDisruptionBudget guard has a status that is out of date"
+
+    @pytest.mark.parametrize("selector", [{"matchLabels": {"app": "other"}}, None, {"matchLabels": {"app": 1}}])
+    def test_a_disruption_budget_of_others_is_not(self, selector: dict[str, object] | None) -> None:
+        other = replace(budget(0), selector=None) if selector is None else budget(0, selector=selector)
+        assert chosen(planned(World(PODS, budgets=(other,)))) == ["web-0"]
+
+    def test_what_a_budget_allows_is_spent_until_all_of_ours_are_back(self) -> None:
+        """Nobody can tell which of ours its controller has counted already."""
+        wide = run(max_unavailable=Amount(3))
+        under_way = World(PODS, (asked(wide, ONE),), budgets=(budget(1),))
+        assert chosen(planned(under_way, wide)) == []
+        assert why(planned(under_way, wide))["web-1"] == "PodDisruptionBudget guard allows no more disruptions"
+        assert chosen(planned(replace(under_way, budgets=(budget(2),)), wide)) == ["web-1"]
+
+    def test_an_unready_pod_costs_a_disruption_budget_nothing(self) -> None:
+        found = planned(World((replace(ONE, ready=False), TWO), budgets=(budget(0),)))
+        assert chosen(found) == ["web-0"]
+
+    def test_nodes_and_zones(self) -> None:
+        pods = (member("a1"), member("a2"), member("b1", node="node-b"), member("c1", node="node-c"))
+        zones = {"node-a": "east", "node-b": "east", "node-c": "west"}
+        wide = Amount(4)
+        found = planned(World(pods), run(max_unavailable=wide, max_per_node=1))
+        assert chosen(found) == ["a1", "b1", "c1"]
+        assert why(found)["a2"] == "at most 1 at once on node node-a"
+        found = planned(World(pods, zones=zones), run(max_unavailable=wide, max_per_zone=2))
+        assert chosen(found) == ["a1", "a2", "c1"]
+        assert why(found)["b1"] == "at most 2 at once on zone east"
+        assert len(planned(World(pods), run(max_unavailable=wide, max_per_zone=1)).create) == 4, "no zone is known"
+
+    def test_somebody_elses_request_is_waited_for(self) -> None:
+        other = run(name="other", started=AFTER, target=Target("pod/web-0"))
+        found = planned(World((ONE,), (asked(other, ONE),)))
+        assert why(found)["web-0"] == "another request is at work on it"
+
+
+class TestOrder:
+    def test_statefulsets_go_from_the_highest_ordinal(self) -> None:
+        world = World(members(11), workload=workload(11, kind="StatefulSet", in_order=True))
+        found = planned(world, run(max_unavailable=Amount(2)))
+        assert chosen(found) == ["web-10", "web-9"]
+        assert why(found)["web-8"] == "2 of at most 2 unready: web-10, web-9"
+        assert why(found)["web-0"] == f"after web-8: {why(found)['web-8']}"
+
+    def test_nobody_overtakes(self) -> None:
+        pods = (replace(member("web-0"), ready=False), member("web-1"))
+        found = planned(World(pods, workload=workload(2, in_order=True)))
+        assert chosen(found) == []
+        assert found.waiting == "1 of at most 1 unready: web-0"
+
+    def test_a_name_without_an_ordinal_is_the_last(self) -> None:
+        world = World((member("odd"), member("web-0")), workload=workload(2, in_order=True))
+        assert chosen(planned(world)) == ["web-0"]
+
+
+class TestProgress:
+    def test_the_way_of_a_pod(self) -> None:
+        of = run()
+        assert stages(planned(World((ONE,), (asked(of, ONE),)), of)) == {"web-0": "asked"}
+        states = (RecreateState("app", StatePhase.RECREATING, "stopping"),)
+        found = planned(World((ONE,), (asked(of, ONE, RequestPhase.RECREATING, states=states),)), of)
+        assert (stages(found), why(found)) == ({"web-0": "recreating"}, {"web-0": "stopping"})
+        found = planned(World((ONE,), (asked(of, ONE, RequestPhase.PENDING, message="waits behind another"),)), of)
+        assert why(found) == {"web-0": "waits behind another"}
+        found = planned(World((ONE,), (succeeded(of, ONE),)), of)
+        assert why(found) == {"web-0": "the pod's new status has yet to come"}
+        found = planned(World((recreated(ONE, ready=False),), (succeeded(of, ONE),)), of)
+        assert (stages(found), why(found)) == ({"web-0": "settling"}, {"web-0": "the pod is not ready"})
+        found = planned(World((recreated(ONE),), (succeeded(of, ONE),)), of)
+        assert (stages(found), found.end) == ({"web-0": "done"}, End.DONE)
+
+    def test_ready_for_long_enough(self) -> None:
+        of = run(min_ready=40)
+        world = World((recreated(ONE), TWO), (succeeded(of, ONE),))
+        found = planned(world, of)
+        assert stages(found) == {"web-0": "settling", "web-1": "waiting"}
+        assert why(found)["web-0"] == "has to be ready for 40 s"
+        assert found.wake_at == NOW + timedelta(seconds=10)
+        assert chosen(plan(world, of, NOW + timedelta(seconds=10))) == ["web-1"]
+        unknown = replace(recreated(ONE), ready_since=None)
+        bare = replace(unknown, pod=replace(unknown.pod, containers={}))
+        found = planned(World((bare,), (succeeded(of, ONE),)), of)
+        assert why(found)["web-0"] == "the pod does not say since when it is ready"
+
+    def test_a_container_counts_from_its_start_even_where_ready_never_changed(self) -> None:
+        of = run(min_ready=40)
+        steady = replace(recreated(ONE), ready_since=ONE.ready_since)
+        assert stages(planned(World((steady,), (succeeded(of, ONE),)), of)) == {"web-0": "settling"}
+
+    def test_a_request_without_context_is_done_when_the_pod_is_ready(self) -> None:
+        of = run()
+        found = succeeded(of, ONE)
+        bare = replace(found, request=replace(found.request, containers=(RequestedContainer("app"),)))
+        assert stages(planned(World((ONE,), (bare,)), of)) == {"web-0": "done"}
+
+    def test_what_is_left_out_and_why(self) -> None:
+        pods = (
+            member("deleting", deleting=True),
+            member("ended", phase="Succeeded"),
+            member("new", created=AFTER),
+            member("other", container("side")),
+            member("never", container(restart_policy=RestartPolicy.NEVER)),
+            member("stopped", container(running=False)),
+            member("recent", container(started_at=AFTER)),
+            member("lost", node="node-z"),
+        )
+        found = planned(World(pods, daemons=frozenset({"node-a"})))
+        assert why(found) == {
+            "deleting": "is being deleted",
+            "ended": "has ended",
+            "new": "was created after the run began",
+            "other": "app: has no such container",
+            "never": "app kubelet would not start it again (restartPolicy Never)",
+            "stopped": "app is not running",
+            "recent": "app was restarted already",
+            "lost": "its node has no node daemon",
+        }
+        assert found.end is End.DONE
+        odd = {row.pod for row in found.rows if row.skip is not None and not row.skip.normal}
+        assert odd == {"other", "never", "stopped", "lost"}, "these somebody has to see to"
+
+    def test_only_what_is_left_of_a_pod_is_asked_for(self) -> None:
+        pod = member("web-0", container("app", started_at=AFTER), container("side"), container("other"))
+        (row,) = planned(World((pod,)), run("side", "app", "missing")).create
+        assert row.containers == ("side",)
+
+    def test_restarted_since_a_time_of_ones_own(self) -> None:
+        pod = member("web-0", container(started_at="2026-01-01T11:30:00Z"))
+        assert chosen(planned(World((pod,)), run(since="2026-01-01T11:40:00Z"))) == ["web-0"]
+        assert chosen(planned(World((pod,)), run(since="2026-01-01T11:20:00Z"))) == []
+
+    def test_while_the_workload_is_being_rolled_out(self) -> None:
+        world = World(PODS, workload=workload(3, rolling="1 of 3 pods are updated"))
+        found = planned(world)
+        assert chosen(found) == []
+        assert found.waiting == "deployment.apps/web is being rolled out: 1 of 3 pods are updated"
+        assert set(why(found).values()) == {found.waiting}
+        assert chosen(planned(world, run(force=True))) == ["web-0"]
+
+
+class TestEnds:
+    def test_the_first_failure_stops_it(self) -> None:
+        of = run(max_unavailable=Amount(3))
+        world = World(PODS, (failed(of, ONE),))
+        found = planned(world, of)
+        assert (found.end, found.told, found.timed_out) == (End.FAILED, "1 failed, 2 were not begun", False)
+        assert why(found)["web-0"] == "app: it would not end"
+        more = planned(world, run(max_unavailable=Amount(3), max_failures=2))
+        assert (more.end, chosen(more)) == (None, ["web-1", "web-2"])
+        done = (failed(of, ONE), succeeded(of, TWO), succeeded(of, THREE))
+        last = planned(World((ONE, recreated(TWO), recreated(THREE)), done), run(max_failures=2))
+        assert last.end is End.DONE
+
+    def test_a_deadline_is_a_timeout(self) -> None:
+        of = run()
+        late = failed(of, ONE, Reason.DEADLINE)
+        assert timed_out(late)
+        assert planned(World(PODS, (late,)), of).timed_out
+
+    def test_what_admission_would_not_have_is_a_failure(self) -> None:
+        found = planned(World(PODS, refused={"uid-web-0": "denied"}))
+        assert (found.end, why(found)["web-0"], found.timed_out) == (End.FAILED, "denied", False)
+
+    @pytest.mark.parametrize(
+        ("reason", "stage"),
+        [
+            (Reason.POD_GONE, "gone"),
+            (Reason.POD_REPLACED, "gone"),
+            (Reason.POD_DELETING, "gone"),
+            (Reason.LEFT_DOWN, "failed"),
+        ],
+    )
+    def test_pods_come_and_go(self, reason: Reason, stage: str) -> None:
+        of = run()
+        assert stages(planned(World((ONE,), (failed(of, ONE, reason),)), of)) == {"web-0": stage}
+
+    def test_pods_that_are_no_more(self) -> None:
+        of = run()
+        world = World((), (succeeded(of, ONE), failed(of, TWO), asked(of, THREE)))
+        found = planned(world, of)
+        assert stages(found) == {"web-0": "done", "web-1": "gone", "web-2": "gone"}
+        assert found.end is End.DONE
+        going = replace(ONE, pod=replace(ONE.pod, deleting=True))
+        assert stages(planned(World((going,), (failed(of, ONE),)), of)) == {"web-0": "gone"}
+
+    def test_a_failure_in_its_own_words(self) -> None:
+        of = run("app", "side")
+        states = (
+            RecreateState("app", StatePhase.FAILED, "was not begun", reason=Reason.EARLIER_FAILURE),
+            RecreateState("side", StatePhase.FAILED, "still runs", reason=Reason.STILL_RUNS),
+        )
+        both = asked(of, ONE, RequestPhase.COMPLETED, states=states)
+        assert why(planned(World((ONE,), (both,)), of)) == {"web-0": "side: still runs"}
+        bare = asked(of, ONE, RequestPhase.COMPLETED, message="pod has an odd name")
+        assert why(planned(World((ONE,), (bare,)), of)) == {"web-0": "pod has an odd name"}
+        silent = asked(of, ONE, RequestPhase.COMPLETED)
+        assert why(planned(World((ONE,), (silent,)), of)) == {"web-0": "nobody said why"}
+
+    def test_aborted(self) -> None:
+        found = planned(World(PODS, aborted=frozenset({"run"})))
+        assert (found.end, found.told) == (End.ABORTED, "somebody has aborted it")
+        assert planned(World(PODS, aborted=frozenset({"other"}))).end is None
+
+    def test_the_first_part_then_somebody_is_asked(self) -> None:
+        of = run(first=2, max_unavailable=Amount(3))
+        found = planned(World(PODS), of)
+        assert chosen(found) == ["web-0", "web-1"]
+        assert why(found)["web-2"] == "not one of the first 2"
+        half = World((recreated(ONE), TWO, THREE), (succeeded(of, ONE), asked(of, TWO)))
+        assert (planned(half, of).end, chosen(planned(half, of))) == (None, [])
+        part = World((recreated(ONE), recreated(TWO), THREE), (succeeded(of, ONE), succeeded(of, TWO)))
+        found = planned(part, of)
+        assert (found.end, found.told) == (End.ASK, "the first part (2) is done, 1 left")
+        assert chosen(planned(part, of, confirmed=True)) == ["web-2"]
+
+    def test_who_has_begun_the_rest_was_asked(self) -> None:
+        of = run(first=1)
+        four = member("web-3")
+        world = World((recreated(ONE), recreated(TWO), THREE, four), (succeeded(of, ONE), succeeded(of, TWO)))
+        assert chosen(planned(world, of)) == ["web-2"]
+
+
+class TestRivals:
+    def test_the_one_that_began_first_goes_on(self) -> None:
+        first, second = run(name="b"), run(name="a", started="2026-01-01T12:00:05Z")
+        world = World(PODS, (asked(first, ONE), asked(second, TWO)))
+        assert planned(world, first).end is None
+        found = planned(world, second)
+        assert (found.end, found.told) == (End.RIVAL, "run b on deployment.apps/web was first")
+
+    def test_of_two_at_the_same_second_the_name_decides(self) -> None:
+        first, second = run(name="a"), run(name="b")
+        world = World(PODS, (asked(first, ONE), asked(second, TWO)))
+        assert first_rival(world, first) is None
+        assert first_rival(world, second) == first
+
+    def test_another_target_with_a_pod_in_common(self) -> None:
+        other = run(name="a", target=Target("pod/web-1"))
+        assert first_rival(World(PODS, (asked(other, TWO),)), run(name="b")) == other
+        stranger = member("stranger")
+        assert first_rival(World(PODS, (asked(other, stranger),)), run(name="b")) is None
+
+    @pytest.mark.parametrize(
+        ("before", "stands_in_the_way"),
+        [
+            ("nothing", False),
+            ("half", True),
+            ("under way", True),
+            ("asks", True),
+            ("done", False),
+            ("failed", False),
+            ("aborted", False),
+        ],
+    )
+    def test_a_new_run_waits_for_one_that_has_something_left(self, before: str, *, stands_in_the_way: bool) -> None:
+        old = run(name="old", started="2026-01-01T11:59:00Z", first=1 if before == "asks" else 0)
+        done: tuple[Member, ...] = (recreated(ONE), recreated(TWO), recreated(THREE))
+        worlds = {
+            "nothing": World(PODS),
+            "half": World((recreated(ONE), TWO, THREE), (succeeded(old, ONE),)),
+            "under way": World((ONE, recreated(TWO)), (asked(old, ONE), succeeded(old, TWO))),
+            "asks": World((recreated(ONE), TWO, THREE), (succeeded(old, ONE),)),
+            "done": World(done, tuple(succeeded(old, each) for each in PODS)),
+            "failed": World(PODS, (failed(old, ONE),)),
+            "aborted": World((recreated(ONE), TWO), (succeeded(old, ONE),), aborted=frozenset({"old"})),
+        }
+        found = unfinished(worlds[before], run(name="new"), NOW)
+        assert found == (old if stands_in_the_way else None)
+
+    def test_a_run_is_not_its_own_rival(self) -> None:
+        of = run()
+        assert unfinished(World(PODS, (succeeded(of, ONE),)), of, NOW) is None

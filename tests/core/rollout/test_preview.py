@@ -1,0 +1,46 @@
+"""A dry run's batches."""
+
+from dataclasses import replace
+
+from daemon.core.rollout.preview import preview
+from daemon.core.rollout.run import Amount
+from daemon.core.rollout.state import World
+from tests.support.rollouts import NOW, budget, container, member, members, run, workload
+
+
+def names(world: World, **options: object) -> list[list[str]]:
+    return [[row.pod for row in batch] for batch in preview(world, run(**options), NOW).batches]  # type: ignore[arg-type]
+
+
+def test_batch_by_batch() -> None:
+    assert names(World(members(3))) == [["web-0"], ["web-1"], ["web-2"]]
+    assert names(World(members(3)), max_unavailable=Amount(2)) == [["web-0", "web-1"], ["web-2"]]
+    ordered = World(members(3), workload=workload(3, in_order=True))
+    assert names(ordered) == [["web-2"], ["web-1"], ["web-0"]]
+    assert names(World(members(4), budgets=(budget(2),)), max_unavailable=Amount(4)) == [
+        ["web-0", "web-1"],
+        ["web-2", "web-3"],
+    ]
+
+
+def test_what_is_ready_for_long_is_not_waited_for_here() -> None:
+    assert names(World(members(2)), min_ready=3600) == [["web-0"], ["web-1"]]
+
+
+def test_it_says_where_it_would_stop() -> None:
+    world = World(members(2), budgets=(budget(0),))
+    found = preview(world, run(), NOW)
+    assert (found.batches, found.stopped) == ((), "PodDisruptionBudget guard allows no more disruptions")
+    assert preview(replace(world, aborted=frozenset({"run"})), run(), NOW).stopped == "somebody has aborted it"
+
+
+def test_it_says_after_which_batch_somebody_is_asked() -> None:
+    found = preview(World(members(4)), run(first=2), NOW)
+    assert (len(found.batches), found.asks_after, found.stopped) == (4, 2, "")
+
+
+def test_what_is_left_out_is_in_no_batch() -> None:
+    world = World((*members(1), member("other", container("side"))))
+    found = preview(world, run(), NOW)
+    assert len(found.batches) == 1
+    assert [row.why for row in found.first.rows if row.skip] == ["app: has no such container"]

@@ -1,0 +1,145 @@
+"""A run on its requests: what it writes there is what it reads there, and nothing that others write breaks it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from daemon.core.api.v1alpha1 import parse_request
+from daemon.core.rollout.run import (
+    ANNOTATION_ABORTED,
+    ANNOTATION_REASON,
+    ANNOTATION_RUN,
+    ANNOTATION_TARGET,
+    LABEL_RUN,
+    Amount,
+    read_amount,
+    read_run,
+)
+from daemon.core.rollout.state import read_run_request
+from tests.support.rollouts import run
+
+FULL = run(
+    "app",
+    "side",
+    max_unavailable=Amount(20, percent=True),
+    max_per_node=1,
+    max_per_zone=2,
+    min_ready=30,
+    first=3,
+    ordered=True,
+    unready_grace=5,
+    pod_timeout=60,
+    max_failures=2,
+    force=True,
+    since="2026-01-01T00:00:00Z",
+    reason="log level",
+)
+
+
+def test_a_request_says_all_of_its_run() -> None:
+    body = FULL.request("web-1", "uid-1", ("app",))
+    assert body["metadata"]["name"] == FULL.request_name("uid-1")
+    assert body["metadata"]["labels"] == {LABEL_RUN: "run"}
+    annotations = body["metadata"]["annotations"]
+    assert (annotations[ANNOTATION_TARGET], annotations[ANNOTATION_REASON]) == ("deployment.apps/web", "log level")
+    assert body["spec"] == {
+        "podName": "web-1",
+        "containers": [{"name": "app"}],
+        "strategy": {"failurePolicy": "Fail", "orderedRecreate": True, "unreadyGracePeriodSeconds": 5},
+        "activeDeadlineSeconds": 60,
+        "ttlSecondsAfterFinished": 86400,
+    }
+    mark = read_run(body)
+    assert mark is not None
+    assert (mark.run, mark.aborted) == (FULL, False)
+    body["metadata"]["uid"] = "uid-of-the-request"
+    found = read_run_request(body)
+    assert found is not None
+    assert found.request == parse_request(body)
+    assert found.request.error == ""
+
+
+def test_what_is_not_asked_for_is_not_written() -> None:
+    body = run().request("web-1", "uid-1", ("app",))
+    assert ANNOTATION_REASON not in body["metadata"]["annotations"]
+    assert "unreadyGracePeriodSeconds" not in body["spec"]["strategy"]
+
+
+def test_each_pod_has_one_name_in_each_run() -> None:
+    names = {run(name=name).request_name(uid) for name in ("a", "b") for uid in ("1", "2")}
+    assert len(names) == 4
+    assert run().request_name("1") == FULL.request_name("1")
+
+
+def test_one_that_was_aborted_says_so() -> None:
+    body = run().request("web-1", "uid-1", ("app",))
+    body["metadata"]["annotations"][ANNOTATION_ABORTED] = "2026-01-01T12:00:00Z"
+    mark = read_run(body)
+    assert mark is not None
+    assert mark.aborted
+
+
+def written(**changes: Any) -> dict[str, Any]:
+    """A request whose annotation somebody has changed."""
+    body: dict[str, Any] = FULL.request("web-1", "uid-1", ("app",))
+    shape = json.loads(FULL.to_json())
+    for path, value in changes.items():
+        *above, last = path.split("__")
+        at = shape
+        for key in above:
+            at = at[key]
+        at[last] = value
+    body["metadata"]["annotations"][ANNOTATION_RUN] = json.dumps(shape)
+    return body
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"started": "yesterday"},
+        {"started": None},
+        {"target": None},
+        {"target__kind": 1},
+        {"target__color": "red"},
+        {"options": []},
+        {"options__containers": []},
+        {"options__containers": "app"},
+        {"options__max_unavailable": 1},
+        {"options__max_unavailable": "0"},
+        {"options__min_ready": "30"},
+        {"options__min_ready": True},
+        {"options__force": 1},
+        {"options__unready_grace": "5"},
+        {"options__speed": 9},
+    ],
+)
+def test_what_cannot_be_read_is_of_no_run(changes: dict[str, Any]) -> None:
+    assert read_run(written()) is not None
+    assert read_run(written(**changes)) is None
+    assert read_run_request(written(**changes)) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", "{}"])
+def test_an_annotation_that_is_something_else(text: str) -> None:
+    body = written()
+    body["metadata"]["annotations"][ANNOTATION_RUN] = text
+    assert read_run(body) is None
+
+
+@pytest.mark.parametrize("name", ["", "Web", "a b", "-a", "x" * 41])
+def test_a_label_that_is_no_name(name: str) -> None:
+    body = written()
+    body["metadata"]["labels"][LABEL_RUN] = name
+    assert read_run(body) is None
+
+
+@pytest.mark.parametrize(("given", "text"), [("1", "1"), ("20%", "20%"), ("100%", "100%")])
+def test_amounts(given: str, text: str) -> None:
+    assert str(read_amount(given)) == text
+
+
+@pytest.mark.parametrize("given", ["", "0", "-1", "0%", "101%", "%", "1.5", "ten", "٣"])
+def test_amounts_that_are_none(given: str) -> None:
+    with pytest.raises(ValueError, match="a number from 1, or a share"):
+        read_amount(given)

@@ -1,0 +1,137 @@
+"""Pods, workloads and disruption budgets, read from JSON that anybody may have written."""
+
+from typing import Any
+
+import pytest
+
+from daemon.core.api.time import parse_time
+from daemon.core.rollout.state import Owner, read_budget, read_member, read_owner, read_workload
+
+
+def test_a_pod() -> None:
+    reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "u", "controller": True}
+    found = read_member(
+        {
+            "metadata": {
+                "name": "db-12",
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"app": "db", "odd": 1},
+                "ownerReferences": [{"uid": "other"}, reference],
+            },
+            "status": {
+                "conditions": [
+                    {"type": "Initialized", "status": "True"},
+                    {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"},
+                ]
+            },
+        }
+    )
+    assert (found.ready, found.ready_since) == (True, parse_time("2026-01-01T00:00:05Z"))
+    assert (found.created, dict(found.labels), found.ordinal) == ("2026-01-01T00:00:00Z", {"app": "db"}, 12)
+    assert found.owner == Owner("apps/v1", "ReplicaSet", "web-1", "u")
+
+
+@pytest.mark.parametrize("odd", [{}, {"metadata": None, "status": []}, {"metadata": {"ownerReferences": [1, {}]}}])
+def test_an_odd_pod_is_as_if_all_were_absent(odd: dict[str, Any]) -> None:
+    found = read_member(odd)
+    assert (found.ready, found.ready_since, found.owner, found.ordinal) == (False, None, None, -1)
+
+
+def test_an_object_without_a_controller_has_no_owner() -> None:
+    assert read_owner({"metadata": {"ownerReferences": [{"kind": "Node", "controller": False}]}}) is None
+
+
+def test_a_disruption_budget() -> None:
+    obj = {
+        "metadata": {"name": "guard", "uid": "u", "generation": 2},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": 1, "observedGeneration": 2},
+    }
+    found = read_budget(obj)
+    assert (found.name, found.allowed, found.current) == ("guard", 1, True)
+    assert found.selector is not None
+    assert not read_budget({**obj, "status": {"disruptionsAllowed": 1, "observedGeneration": 1}}).current
+    assert not read_budget({**obj, "status": None}).current
+    bare = read_budget({})
+    assert (bare.allowed, bare.selector, bare.current) == (0, None, True)
+
+
+def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation: int = 1) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "metadata": {"generation": generation},
+        "spec": spec,
+        "status": {"observedGeneration": 1, **status},
+    }
+
+
+@pytest.mark.parametrize(
+    ("obj", "rolling"),
+    [
+        (workload("Deployment", {"replicas": 3}, {"replicas": 3, "updatedReplicas": 3}), ""),
+        (workload("Deployment", {"replicas": 3}, {"replicas": 4, "updatedReplicas": 3}), "1 old pods have yet to go"),
+        (workload("Deployment", {"replicas": 3}, {"replicas": 3}), "0 of 3 pods are updated"),
+        (
+            workload("Deployment", {"replicas": 3, "paused": True}, {"replicas": 3, "updatedReplicas": 1}),
+            "1 of 3 pods are updated, it is paused",
+        ),
+        (
+            workload("Deployment", {"replicas": 3}, {"updatedReplicas": 3}, generation=2),
+            "its controller has yet to see its last change",
+        ),
+        (workload("StatefulSet", {"replicas": 3}, {"updatedReplicas": 2}), "2 of 3 pods are updated"),
+        (workload("StatefulSet", {"replicas": 3}, {"currentRevision": "a", "updateRevision": "a"}), ""),
+        (
+            workload("StatefulSet", {"replicas": 3}, {"currentRevision": "a", "updateRevision": "b"}),
+            "0 of 3 pods are updated",
+        ),
+        (
+            workload(
+                "StatefulSet",
+                {"replicas": 3, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}},
+                {"updatedReplicas": 1},
+            ),
+            "",
+        ),
+        (workload("StatefulSet", {"replicas": 3, "updateStrategy": {"type": "OnDelete"}}, {"updatedReplicas": 1}), ""),
+        (workload("DaemonSet", {}, {"desiredNumberScheduled": 4, "updatedNumberScheduled": 4}), ""),
+        (workload("DaemonSet", {}, {"desiredNumberScheduled": 4}), "0 of 4 pods are updated"),
+        (workload("ReplicaSet", {"replicas": 3}, {"replicas": 3}), ""),
+        (workload("Job", {"parallelism": 2}, {}), ""),
+        (
+            workload("CloneSet", {"replicas": 3}, {"updatedReplicas": 1, "expectedUpdatedReplicas": 2}),
+            "1 of 2 pods are updated",
+        ),
+        (
+            workload("CloneSet", {"replicas": 3, "updateStrategy": {"partition": 2}}, {"updatedReplicas": 1}),
+            "",
+        ),
+    ],
+)
+def test_how_far_a_roll_out_is(obj: dict[str, Any], rolling: str) -> None:
+    assert read_workload(obj).rolling == rolling
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "status", "desired"),
+    [
+        ("Deployment", {"replicas": 0, "parallelism": 5}, {}, 0),
+        ("DaemonSet", {}, {"desiredNumberScheduled": 7}, 7),
+        ("Job", {"parallelism": 2}, {}, 2),
+        ("Thing", {"replicas": "many"}, {}, 0),
+    ],
+)
+def test_how_many_pods_there_should_be(kind: str, spec: dict[str, Any], status: dict[str, Any], desired: int) -> None:
+    assert read_workload(workload(kind, spec, status)).desired == desired
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "in_order"),
+    [
+        ("StatefulSet", {}, True),
+        ("StatefulSet", {"podManagementPolicy": "Parallel"}, False),
+        ("Deployment", {}, False),
+    ],
+)
+def test_which_workloads_count_their_pods(kind: str, spec: dict[str, Any], *, in_order: bool) -> None:
+    assert read_workload(workload(kind, spec, {})).in_order is in_order

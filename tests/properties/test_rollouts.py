@@ -1,0 +1,315 @@
+"""A run on a workload where everything happens between any two steps: no budget is overdrawn, no pod restarted twice.
+
+The world is a model: pods that run containers, a node daemon that carries requests out, watches that lag behind, and
+runners that die at any moment. What is checked is the model's own record, not what the planner says of itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daemon.core.api.reasons import Reason
+from daemon.core.api.time import rfc3339
+from daemon.core.api.types import RequestPhase
+from daemon.core.rollout.plan import End, Plan, plan
+from daemon.core.rollout.run import Amount, Options, Run
+from daemon.core.rollout.standing import Stage
+from daemon.core.rollout.state import Budget, Member, RunRequest, World
+from tests.support.rollouts import (
+    START,
+    WEB,
+    asked,
+    budget,
+    container,
+    failed,
+    member,
+    recreated,
+    succeeded,
+    workload,
+)
+
+PODS = 5
+UNITS = timedelta(seconds=5)
+
+
+@dataclass
+class Model:
+    """The truth, and what a runner knows of it."""
+
+    run: Run
+    guard: int | None
+    """minAvailable of a PodDisruptionBudget."""
+    in_order: bool
+    now: datetime = START + timedelta(seconds=1)
+    """A run begins a second after its start: kubelet's times are whole seconds."""
+    pods: dict[str, Member] = field(default_factory=dict)
+    requests: dict[str, RunRequest] = field(default_factory=dict)
+    begun: dict[str, int] = field(default_factory=dict)
+    """By pod UID: how often a request of the run has stopped its container."""
+    ours: set[str] = field(default_factory=set)
+    """Pods that are down because of the run."""
+    order: list[str] = field(default_factory=list)
+    known: World | None = None
+    """What the runner's watches show; None before it has listed."""
+    confirmed: bool = False
+    made: int = 0
+    desired: int = PODS
+    hidden: set[str] = field(default_factory=set)
+    """Requests from which somebody has taken the label of the run."""
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for number in range(PODS):
+            self._add(f"web-{number}")
+
+    def _add(self, name: str) -> None:
+        self.made += 1
+        pod = member(name, created=rfc3339(self.now) if self.made > PODS else "2026-01-01T11:00:00Z")
+        pod = replace(pod, pod=replace(pod.pod, uid=f"uid-{self.made}"), ready=self.made <= PODS)
+        self.pods[pod.pod.uid] = pod
+
+    # What the runner sees and does
+
+    def budgets(self) -> tuple[Budget, ...]:
+        if self.guard is None:
+            return ()
+        healthy = sum(1 for pod in self.pods.values() if pod.ready)
+        return (budget(max(0, healthy - self.guard)),)
+
+    def look(self) -> None:
+        """All watches catch up."""
+        kind = workload(self.desired, in_order=self.in_order)
+        shown = tuple(each for name, each in self.requests.items() if name not in self.hidden)
+        self.known = World(tuple(self.pods.values()), shown, kind, self.budgets(), refused=dict(self.refused))
+
+    def plan(self) -> Plan:
+        if self.known is None:
+            self.look()
+        assert self.known is not None
+        return plan(self.known, self.run, self.now, confirmed=self.confirmed)
+
+    def step(self, *, dies: bool = False) -> Plan:
+        """One round of the runner; it may die between the creation and its note of it."""
+        found = self.plan()
+        if found.create:
+            row = found.create[0]
+            name = self.run.request_name(row.uid)
+            self._within_budget(row.uid)
+            if name not in self.requests and row.uid in self.pods:
+                self.requests[name] = asked(self.run, self.pods[row.uid])
+                self.order.append(row.pod)
+            if dies:
+                self.known, self.refused = None, {}
+            elif name in self.hidden:
+                self.refused[row.uid] = "there is such a request, and it is of no run"
+                self.look()
+            elif name in self.requests:
+                assert self.known is not None
+                self.known = replace(self.known, requests=(*self.known.requests, self.requests[name]))
+            else:
+                self.look()  # admission says that there is no such pod: it is asked for
+        return found
+
+    def _within_budget(self, uid: str) -> None:
+        """As far as the runner could know: what has just died elsewhere, its watches have yet to tell."""
+        assert self.known is not None
+        seen = {pod.pod.uid: pod for pod in self.known.members}
+        busy = {each.request.pod_uid for each in self.known.requests if not each.request.completed} | {uid}
+        if not seen[uid].ready:
+            return
+        counting = [pod for pod in seen.values() if not pod.pod.deleting]
+        assert self.known.workload is not None
+        total = max(self.known.workload.desired, len(counting))
+        up = sum(1 for pod in counting if pod.ready and pod.pod.uid not in busy)
+        assert total - up <= self.run.options.max_unavailable.of(total), "more are unready than may be"
+        if self.guard is not None:
+            assert up >= self.guard, "the disruption budget is overdrawn"
+
+    # What the node does
+
+    def _open(self, which: int) -> RunRequest | None:
+        there = [each for each in self.requests.values() if not each.request.completed]
+        return there[which % len(there)] if there else None
+
+    def node_begins(self, which: int) -> None:
+        found = self._open(which)
+        if found is None or found.request.status.phase is RequestPhase.RECREATING:
+            return
+        uid = found.request.pod_uid
+        if uid not in self.pods:
+            self._end(failed(self.run, _ghost(found), Reason.POD_GONE))
+            return
+        self.begun[uid] = self.begun.get(uid, 0) + 1
+        self.pods[uid] = replace(self.pods[uid], ready=False)
+        self.ours.add(uid)
+        self._end(asked(self.run, self.pods[uid], RequestPhase.RECREATING))
+
+    def node_ends(self, which: int, *, well: bool) -> None:
+        found = self._open(which)
+        if found is None or found.request.status.phase is not RequestPhase.RECREATING:
+            return
+        uid = found.request.pod_uid
+        if uid not in self.pods:
+            self._end(failed(self.run, _ghost(found), Reason.POD_GONE))
+        elif well:
+            before = self.pods[uid]
+            self._end(succeeded(self.run, before))
+            after = recreated(before)
+            there = {name: replace(each, started_at=rfc3339(self.now)) for name, each in after.pod.containers.items()}
+            self.pods[uid] = replace(after, pod=replace(after.pod, containers=there), ready_since=self.now)
+        else:
+            self._end(failed(self.run, self.pods[uid]))
+
+    def _end(self, found: RunRequest) -> None:
+        self.requests[found.request.name] = found
+
+    # What else happens
+
+    def pod_dies(self, which: int) -> None:
+        """It is deleted, and another one takes its place."""
+        uid = sorted(self.pods)[which % len(self.pods)]
+        name = self.pods.pop(uid).pod.name
+        self._add(name)
+
+    def scales(self, which: int) -> None:
+        """Up, or down, which takes a pod that may be at work."""
+        if which % 2 or len(self.pods) < 3:
+            self.desired += 1
+            self._add(f"web-{self.made}")
+        else:
+            self.desired -= 1
+            self.pods.pop(sorted(self.pods)[which % len(self.pods)])
+
+    def user_edits(self, which: int) -> None:
+        """Somebody takes the run's label from a request."""
+        if self.requests:
+            self.hidden.add(sorted(self.requests)[which % len(self.requests)])
+
+    def pod_toggles(self, which: int) -> None:
+        uid = sorted(self.pods)[which % len(self.pods)]
+        self.pods[uid] = replace(self.pods[uid], ready=not self.pods[uid].ready, ready_since=self.now)
+
+    def crashes(self, which: int) -> None:
+        """Kubelet has started its container anew, without anybody's asking."""
+        uid = sorted(self.pods)[which % len(self.pods)]
+        there = {"app": container(container_id=f"containerd://crash-{self.now}", started_at=rfc3339(self.now))}
+        self.pods[uid] = replace(self.pods[uid], pod=replace(self.pods[uid].pod, containers=there))
+
+    def user_deletes(self, which: int) -> None:
+        """A request that has ended well, as its TTL does, or one that has not begun.
+
+        One that has failed is left: to delete it is to ask for another try.
+        """
+        there = [
+            each for each in self.requests.values() if each.succeeded or each.request.status.phase is RequestPhase.EMPTY
+        ]
+        if there:
+            gone = there[which % len(there)].request
+            self.requests.pop(gone.name)
+            self.hidden.discard(gone.name)
+
+    def settle(self) -> Plan:
+        """Everything goes well from now on, until the run has ended; there are pods enough for the budgets."""
+        self.desired = max(self.desired, PODS)
+        while len(self.pods) < self.desired:
+            self._add(f"web-{self.made}")
+        for _ in range(200):
+            self.look()
+            found = self.step()
+            if found.end is End.ASK:
+                self.confirmed = True
+            elif found.end is not None:
+                return found
+            self.now += UNITS
+            for which in range(len(self.requests)):
+                self.node_begins(which)
+            for which in range(len(self.requests)):
+                self.node_ends(which, well=True)
+            self.pods = {uid: replace(pod, ready=True) for uid, pod in self.pods.items()}
+        raise AssertionError(f"it does not end: {[(row.pod, row.stage, row.why) for row in found.rows]}")
+
+    def check(self) -> None:
+        """What has to hold at every moment."""
+        assert all(times == 1 for times in self.begun.values()), "a pod was restarted twice"
+
+
+def _ghost(found: RunRequest) -> Member:
+    """A pod that is no more."""
+    request = found.request
+    pod = member(request.pod_name)
+    return replace(pod, pod=replace(pod.pod, uid=request.pod_uid))
+
+
+def run_of(**options: object) -> Run:
+    given = Options(("app",), **options)  # type: ignore[arg-type]
+    return Run("default", "run", WEB, given, rfc3339(START))
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_the_runner_may_die_at_every_step(most: int, *, in_order: bool) -> None:
+    for moment in range(PODS + 1):
+        model = Model(run_of(max_unavailable=Amount(most)), None, in_order)
+        for at in range(PODS):
+            model.step(dies=at == moment)
+            model.now += UNITS
+            model.node_begins(at)
+            model.check()
+        found = model.settle()
+        assert {row.stage for row in found.rows} == {Stage.DONE}
+        assert model.begun == {f"uid-{number}": 1 for number in range(1, PODS + 1)}
+        if in_order:
+            assert model.order == sorted(model.order, reverse=True)
+
+
+def happen(model: Model, what: int, which: int) -> None:
+    """One thing that happens."""
+    others: list[Callable[[int], object]] = [
+        model.node_begins,
+        lambda which: model.node_ends(which, well=True),
+        lambda which: model.node_ends(which, well=False),
+        model.pod_dies,
+        model.pod_toggles,
+        model.crashes,
+        model.scales,
+        model.user_edits,
+    ]
+    match what:
+        case 0 | 1 | 2 | 3:
+            model.step(dies=what == 3)
+        case 4 | 5:
+            model.look()
+        case 6:
+            model.now += UNITS
+            model.user_deletes(which)
+        case 7:
+            model.now += UNITS
+            model.known, model.refused = None, {}  # killed; another process begins
+        case _:
+            others[what - 8](which)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    most=st.sampled_from([Amount(1), Amount(2), Amount(40, percent=True), Amount(100, percent=True)]),
+    guard=st.sampled_from([None, 3, 4]),
+    in_order=st.booleans(),
+    min_ready=st.sampled_from([0, 7]),
+    first=st.sampled_from([0, 1, 2]),
+    script=st.lists(st.tuples(st.integers(0, 15), st.integers(0, PODS - 1)), max_size=80),
+)
+def test_any_interleaving(
+    most: Amount, guard: int | None, min_ready: int, first: int, script: list[tuple[int, int]], *, in_order: bool
+) -> None:
+    model = Model(run_of(max_unavailable=most, min_ready=min_ready, first=first, max_failures=99), guard, in_order)
+    for what, which in script:
+        happen(model, what, which)
+        model.check()
+    found = model.settle()
+    model.check()
+    assert found.end is End.DONE
+    assert not {row.stage for row in found.rows} & {Stage.WAITING, Stage.ASKED, Stage.RECREATING, Stage.SETTLING}

@@ -1,0 +1,221 @@
+"""The local API server with admission, and a node that is played: it serves requests at once, and remembers each stop.
+
+For what goes through the API alone. What it does to pods is what a node daemon and kubelet do, in one step each.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from daemon.core.admission.rules import Denied, review_create
+from daemon.core.api.time import rfc3339
+from daemon.core.api.types import LABEL_ACTIVE, PLURAL, StatePhase
+from daemon.kube.client import KubeClient
+from daemon.kube.resources import PODS, REQUESTS, Resource
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
+from daemon.localnode.api.admission import AdmissionRequest, Operation
+from daemon.localnode.api.errors import Cause, invalid
+from daemon.localnode.api.objects import Object
+from daemon.localnode.node import LocalAccess
+from daemon.localnode.workload import Maker
+from tests.support.command import Ended, crrd
+from tests.support.faulty_api import FaultyApiServer
+
+Json = dict[str, Any]
+NAMESPACE = "default"
+BUDGETS = Resource("poddisruptionbudgets", "policy")
+
+
+class PlayedCluster:
+    """One namespace of a cluster; `played` gives one that runs."""
+
+    def __init__(self, api: FaultyApiServer, client: KubeClient, kubeconfig: Path) -> None:
+        self.api, self.client, self.kubeconfig = api, client, kubeconfig
+        self.fails: dict[str, tuple[str, str]] = {}
+        """By pod: reason and message with which its request fails."""
+        self.stops: list[tuple[str, str]] = []
+        """Pod and container, in order."""
+        self.goes_on = asyncio.Event()
+        """While it is clear, the node begins with requests, and ends none."""
+        self.goes_on.set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._seen: set[str] = set()
+
+    # What tests do
+
+    async def workload(self, kind: str, name: str, replicas: int, *containers: str, node: str = "node-a") -> list[str]:
+        """A workload that runs; returns the names of its pods."""
+        spec = {
+            "nodeName": node,
+            "containers": [{"name": each, "image": "i"} for each in containers or ("app", "side")],
+        }
+        await Maker(self.client, NAMESPACE).workload(kind, name, replicas, spec)
+        pods = [pod for pod in await self.pods() if pod["metadata"]["labels"]["app"] == name]
+        for pod in pods:
+            await self.run(pod)
+        return [pod["metadata"]["name"] for pod in pods]
+
+    async def pod(self, name: str, labels: Json, *containers: str, node: str = "node-a", **metadata: Any) -> Json:
+        """A pod that runs."""
+        spec = {"nodeName": node, "containers": [{"name": each, "image": "i"} for each in containers or ("app",)]}
+        meta = {"name": name, "labels": labels, **metadata}
+        pod = dict(await self.client.create(PODS, NAMESPACE, {"metadata": meta, "spec": spec}))
+        await self.run(pod)
+        return pod
+
+    async def run(self, pod: Json, *, ready: bool = True, started: str = "2026-01-01T00:00:00Z") -> None:
+        """Its containers run, ready or not."""
+        statuses = [
+            {
+                "name": spec["name"],
+                "image": "i",
+                "imageID": "",
+                "containerID": f"containerd://{secrets.token_hex(32)}",
+                "restartCount": 0,
+                "ready": ready,
+                "started": True,
+                "state": {"running": {"startedAt": started}},
+            }
+            for spec in pod["spec"]["containers"]
+        ]
+        await self._status(pod["metadata"]["name"], statuses, ready=ready)
+
+    async def _status(self, name: str, statuses: Sequence[Json], *, ready: bool) -> None:
+        condition = {
+            "type": "Ready",
+            "status": "True" if ready else "False",
+            "lastTransitionTime": rfc3339(self.api.now()),
+        }
+        status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [condition], "containerStatuses": statuses}
+        await self.client.merge_patch(PODS, NAMESPACE, name, {"status": status}, subresource="status")
+
+    async def set_ready(self, name: str, *, ready: bool) -> None:
+        """The pod is ready, or not any more."""
+        pod = dict(await self.client.get(PODS, NAMESPACE, name))
+        await self._status(name, pod["status"]["containerStatuses"], ready=ready)
+
+    async def budget(self, name: str, labels: Json, allowed: int) -> None:
+        """A PodDisruptionBudget, as its controller has left it."""
+        body = {"metadata": {"name": name}, "spec": {"maxUnavailable": allowed, "selector": {"matchLabels": labels}}}
+        made = await self.client.create(BUDGETS, NAMESPACE, body)
+        status = {"disruptionsAllowed": allowed, "observedGeneration": made["metadata"]["generation"]}
+        await self.client.merge_patch(BUDGETS, NAMESPACE, name, {"status": status}, subresource="status")
+
+    async def pods(self) -> list[Json]:
+        """All pods, by name."""
+        return list((await self.client.list_all(PODS, dict, namespace=NAMESPACE)).items)
+
+    async def requests(self) -> list[Json]:
+        """All requests, by name."""
+        return list((await self.client.list_all(REQUESTS, dict, namespace=NAMESPACE)).items)
+
+    async def recreate(self, *words: str, stdin: str = "", **environment: str) -> Ended:
+        """`crrd recreate` to its end."""
+        return await crrd("recreate", *words, "--kubeconfig", str(self.kubeconfig), stdin=stdin, **environment)
+
+    # What plays
+
+    async def admit(self, asked: AdmissionRequest) -> Object | None:
+        """Admission, as the manager's."""
+        if asked.kind.plural != PLURAL or asked.operation is not Operation.CREATE or asked.new is None:
+            return None
+        pod: Json | None = None
+        with suppress(GoneError):
+            pod = dict(await self.client.get(PODS, NAMESPACE, str(asked.new["spec"]["podName"])))
+        found = review_create(asked.new, pod, asked.user.name)
+        if isinstance(found, Denied):
+            raise invalid(asked.kind.group, asked.kind.kind, asked.name, [Cause("spec", found.message)])
+        return dict(found.obj)
+
+    async def play(self) -> None:
+        """Serve every request, until cancelled."""
+        while True:
+            with suppress(ApiUnavailableError, ApiRefusedError):
+                listing = await self.client.list_all(REQUESTS, dict)
+                for request in listing.items:
+                    self._begin(request)
+                async with self.client.watch(REQUESTS, listing.resource_version) as events:
+                    async for event in events:
+                        if event.kind == "ADDED":
+                            self._begin(dict(event.object))
+            await asyncio.sleep(0.01)
+
+    def _begin(self, request: Json) -> None:
+        meta = request["metadata"]
+        if meta["uid"] in self._seen or (meta.get("labels") or {}).get(LABEL_ACTIVE) != "true":
+            return
+        self._seen.add(meta["uid"])
+        task = asyncio.create_task(self._serve(request))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, request: Json) -> None:
+        name, pod_name = request["metadata"]["name"], request["spec"]["podName"]
+        with suppress(ApiRefusedError):  # what is deleted meanwhile needs nobody
+            await self._told(name, {"phase": "Recreating"})
+            reason, message = self.fails.get(pod_name, ("", ""))
+            if not reason:
+                await self._recreate(request, pod_name)
+            await self.goes_on.wait()
+            if not reason:
+                pod = dict(await self.client.get(PODS, NAMESPACE, pod_name))
+                ready = [{**each, "ready": True} for each in pod["status"]["containerStatuses"]]
+                await self._status(pod_name, ready, ready=True)
+            phase = StatePhase.FAILED if reason else StatePhase.SUCCEEDED
+            states = [
+                {
+                    "name": each["name"],
+                    "phase": phase.value,
+                    **({"reason": reason, "message": message} if reason else {}),
+                }
+                for each in request["spec"]["containers"]
+            ]
+            done = {"phase": "Completed", "completionTime": rfc3339(self.api.now()), "containerRecreateStates": states}
+            await self._told(name, done)
+
+    async def _recreate(self, request: Json, pod_name: str) -> None:
+        """The instances that are meant end, and the next ones begin; one that has changed since is left alone."""
+        pod = dict(await self.client.get(PODS, NAMESPACE, pod_name))
+        meant = {each["name"]: each["statusContext"]["containerID"] for each in request["spec"]["containers"]}
+        statuses = []
+        for each in pod["status"]["containerStatuses"]:
+            if meant.get(each["name"]) != each["containerID"]:
+                statuses.append(each)
+                continue
+            self.stops.append((pod_name, each["name"]))
+            new = {
+                "containerID": f"containerd://{secrets.token_hex(32)}",
+                "restartCount": each["restartCount"] + 1,
+                "ready": False,
+                "state": {"running": {"startedAt": rfc3339(self.api.now())}},
+            }
+            statuses.append({**each, **new})
+        await self._status(pod_name, statuses, ready=False)
+
+    async def _told(self, name: str, status: Json) -> None:
+        await self.client.merge_patch(REQUESTS, NAMESPACE, name, {"status": status}, subresource="status")
+
+    async def end(self) -> None:
+        """Serve nothing more."""
+        for task in tuple(self._serving):
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+
+@asynccontextmanager
+async def played(folder: Path, *, admission: bool = True, **options: Any) -> AsyncIterator[PlayedCluster]:
+    """One that runs; the options are those of FaultyApiServer."""
+    async with FaultyApiServer(**options) as api, KubeClient(LocalAccess(api.url)) as client:
+        cluster = PlayedCluster(api, client, api.kubeconfig(folder / "kubeconfig"))
+        if admission:
+            api.admission.mutating.append(cluster.admit)
+        task = asyncio.create_task(cluster.play())
+        try:
+            yield cluster
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await cluster.end()

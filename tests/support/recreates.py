@@ -1,0 +1,205 @@
+"""`crrd recreate` on a cluster: workloads to run it on, the command itself, and a record of what happened meanwhile."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from daemon.core.rollout.run import LABEL_RUN
+from daemon.kube.resources import PODS, REQUESTS, Resource
+from daemon.lib.errors import GoneError
+from daemon.localnode.daemons import running_manager
+from daemon.localnode.node import LocalNode
+from daemon.localnode.workload import RESOURCES, Maker
+from tests.support.cluster import (
+    PATIENCE,
+    WAITING_SCRIPT,
+    Cluster,
+    Json,
+    container_id,
+    container_status,
+    pod_ready,
+    restart_count,
+)
+from tests.support.command import Ended, crrd
+from tests.support.daemons import NodeDaemon
+
+WEBHOOKS = Resource("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
+BUDGETS = Resource("poddisruptionbudgets", "policy")
+
+
+def pod_spec(cluster: Cluster, *names: str) -> Json:
+    """Containers that end at once when they are told to."""
+    command = ["/bin/sh", "-c", WAITING_SCRIPT]
+    return {
+        "nodeName": cluster.node_name,
+        "hostNetwork": True,
+        "terminationGracePeriodSeconds": 5,
+        "tolerations": [{"operator": "Exists"}],
+        "automountServiceAccountToken": False,
+        "containers": [
+            {"name": name, "image": cluster.image, "imagePullPolicy": "IfNotPresent", "command": command}
+            for name in names
+        ],
+    }
+
+
+async def pods_of(cluster: Cluster, app: str) -> list[Json]:
+    """The workload's pods as they are now, by name."""
+    listing = await cluster.client.list_all(PODS, dict, namespace=cluster.namespace, label_selector=f"app={app}")
+    return sorted(listing.items, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+async def workload(cluster: Cluster, kind: str, name: str, replicas: int, *containers: str) -> list[Json]:
+    """A workload that runs; returns its pods. On the local node, which has no controllers, the test makes the pods."""
+    spec = pod_spec(cluster, *(containers or ("app", "side")))
+    if cluster.node is not None:
+        await Maker(cluster.client, cluster.namespace).workload(kind, name, replicas, spec)
+    else:
+        labels = {"app": name}
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        spec_of: Json = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+        if kind == "StatefulSet":
+            spec_of["serviceName"] = name
+        body = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec_of}
+        await cluster.client.create(RESOURCES[kind], cluster.namespace, body)
+    return await wait_ready(cluster, name, replicas)
+
+
+async def wait_ready(cluster: Cluster, app: str, count: int) -> list[Json]:
+    """The workload's pods once so many are there and ready."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            pods = await pods_of(cluster, app)
+            if len(pods) == count and all(map(pod_ready, pods)):
+                return pods
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def daemons(cluster: Cluster, folder: Path) -> AsyncIterator[NodeDaemon]:
+    """The node daemon, and a manager where the cluster has none."""
+    async with NodeDaemon(cluster, folder / "crrd-node.log") as node:
+        with suppress(GoneError):
+            await cluster.client.get(WEBHOOKS, "", "crrd")
+            yield node
+            return
+        place = cluster.node or cast("LocalNode", _Place(cluster, folder))
+        async with running_manager(place):
+            yield node
+
+
+@dataclass
+class _Place:
+    """What a manager needs of a local node, of a cluster that is none."""
+
+    cluster: Cluster
+    root: Path
+
+    @property
+    def client(self) -> object:
+        return self.cluster.client
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.cluster.kubeconfig
+
+
+async def recreate(cluster: Cluster, *words: str, kubeconfig: Path | None = None) -> Ended:
+    """`crrd recreate` to its end."""
+    where = ("-n", cluster.namespace, "--kubeconfig", str(kubeconfig or cluster.kubeconfig))
+    return await crrd("recreate", *words, *where)
+
+
+def lines(ended: Ended) -> list[Json]:
+    """What `-o json` has told."""
+    return [json.loads(line) for line in ended.out.splitlines()]
+
+
+async def requests_of(cluster: Cluster, run: str = "") -> list[Json]:
+    """The requests of a run, or of all."""
+    selector = f"{LABEL_RUN}={run}" if run else LABEL_RUN
+    return list(
+        (await cluster.client.list_all(REQUESTS, dict, namespace=cluster.namespace, label_selector=selector)).items
+    )
+
+
+@dataclass
+class Record:
+    """Every version of every pod of a workload, as a watch has told it."""
+
+    pods: dict[str, Json]
+    most_unready: int = 0
+    restarts: list[tuple[str, str]] = field(default_factory=list)
+    """Pod and container, in the order in which new instances appeared."""
+
+    def add(self, pod: Json) -> None:
+        """The next version."""
+        name = pod["metadata"]["name"]
+        before, self.pods[name] = self.pods.get(name, {}), pod
+        for status in pod.get("status", {}).get("containerStatuses") or ():
+            old = container_status(before, status["name"])
+            if old and int(status["restartCount"]) > int(old["restartCount"]):
+                self.restarts.append((name, status["name"]))
+        self.most_unready = max(self.most_unready, sum(1 for each in self.pods.values() if not pod_ready(each)))
+
+
+@asynccontextmanager
+async def recorded(cluster: Cluster, app: str) -> AsyncIterator[Record]:
+    """Record the workload's pods, which are ready now, until the end."""
+    client, where = cluster.client, {"namespace": cluster.namespace, "label_selector": f"app={app}"}
+    listing = await client.list_all(PODS, dict, **where)
+    record = Record({pod["metadata"]["name"]: pod for pod in listing.items})
+
+    async def follow() -> None:
+        async with client.watch(PODS, listing.resource_version, **where) as events:
+            async for event in events:
+                if event.kind in ("ADDED", "MODIFIED"):
+                    record.add(dict(event.object))
+
+    task = asyncio.create_task(follow())
+    try:
+        yield record
+        newest = {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in await pods_of(cluster, app)}
+        async with asyncio.timeout(PATIENCE):
+            while any(record.pods[name]["metadata"]["resourceVersion"] != version for name, version in newest.items()):
+                assert not task.done(), "the watch has ended"
+                await asyncio.sleep(0.05)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def kept(before: list[Json], after: list[Json], *recreated: str) -> None:
+    """Assert that the pods are the same but for these containers, which were restarted once more each."""
+    for old, new in zip(before, after, strict=True):
+        assert new["metadata"]["uid"] == old["metadata"]["uid"]
+        assert new["status"]["podIP"] == old["status"]["podIP"]
+        for spec in old["spec"]["containers"]:
+            name = spec["name"]
+            more = restart_count(new, name) - restart_count(old, name)
+            assert more == (1 if name in recreated else 0), f"{name} of {new['metadata']['name']}: {more} restarts"
+            assert (container_id(new, name) == container_id(old, name)) is (name not in recreated)
+
+
+async def a_deployment_and_a_statefulset(cluster: Cluster) -> None:
+    """What a run promises: pods, IPs and other containers stay, budgets hold at every moment, the order is kept."""
+    before = await workload(cluster, "Deployment", "web", 10)
+    async with recorded(cluster, "web") as record:
+        ended = await recreate(cluster, "deployment/web", "-c", "app", "--max-unavailable", "30%", "-o", "json")
+    assert ended.code == 0, ended
+    assert lines(ended)[-1]["pods"]["done"] == 10
+    kept(before, await pods_of(cluster, "web"), "app")
+    assert record.most_unready <= 3
+    assert sorted(record.restarts) == [(pod["metadata"]["name"], "app") for pod in before]
+
+    before = await workload(cluster, "StatefulSet", "db", 3)
+    async with recorded(cluster, "db") as record:
+        ended = await recreate(cluster, "statefulset", "db", "-c", "app,side", "--ordered", "--min-ready", "2s")
+    assert ended.code == 0, ended
+    kept(before, await pods_of(cluster, "db"), "app", "side")
+    assert record.most_unready <= 1
+    assert record.restarts == [(f"db-{number}", name) for number in (2, 1, 0) for name in ("app", "side")]

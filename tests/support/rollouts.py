@@ -1,0 +1,129 @@
+"""Builders for runs and what they look at: pods that are ready, a plain run, requests that have come so far."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from daemon.core.api.pod import Pod, PodContainer
+from daemon.core.api.reasons import Reason
+from daemon.core.api.types import (
+    Pin,
+    RecreateState,
+    Request,
+    RequestedContainer,
+    RequestPhase,
+    StatePhase,
+    Status,
+)
+from daemon.core.rollout.labels import read_selector
+from daemon.core.rollout.plan import Plan, plan
+from daemon.core.rollout.run import Options, Run, RunMark, Target
+from daemon.core.rollout.state import Budget, Member, RunRequest, Workload, World
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NOW = START + timedelta(seconds=60)
+BEFORE = "2026-01-01T11:00:00Z"
+AFTER = "2026-01-01T12:00:30Z"
+WEB = Target("deployment.apps/web", "apps/v1", "Deployment", "web", "uid-of-web")
+
+
+def container(name: str = "app", **changes: Any) -> PodContainer:
+    """A container that has run for an hour."""
+    plain = PodContainer(name, container_id=f"containerd://{name}-1", running=True, ready=True, started_at=BEFORE)
+    return replace(plain, **changes)
+
+
+def member(name: str, *containers: PodContainer, node: str = "node-a", **changes: Any) -> Member:
+    """A pod that has been ready for an hour; what belongs to the pod itself is given to that."""
+    there = containers or (container(),)
+    plain = Pod("default", name, f"uid-{name}", containers={each.name: each for each in there}, node_name=node)
+    own = {key: changes.pop(key) for key in ("deleting", "phase") if key in changes}
+    ready = Member(
+        replace(plain, **own), BEFORE, ready=True, ready_since=START - timedelta(hours=1), labels={"app": "web"}
+    )
+    return replace(ready, **changes)
+
+
+def members(count: int) -> tuple[Member, ...]:
+    """So many pods: web-0, web-1 ..."""
+    return tuple(member(f"web-{number}") for number in range(count))
+
+
+def run(*containers: str, name: str = "run", target: Target = WEB, started: str = "", **options: Any) -> Run:
+    """A run that began at START."""
+    given = Options(containers=containers or ("app",), **options)
+    return Run("default", name, target, given, started or "2026-01-01T12:00:00Z")
+
+
+def workload(desired: int, **changes: Any) -> Workload:
+    """A Deployment that is rolled out."""
+    return replace(Workload("Deployment", "web", "uid-of-web", desired), **changes)
+
+
+def budget(allowed: int, name: str = "guard", selector: Mapping[str, Any] | None = None, **changes: Any) -> Budget:
+    """A PodDisruptionBudget for all pods of the workload."""
+    chosen = read_selector({"matchLabels": {"app": "web"}} if selector is None else selector)
+    return replace(Budget(name, f"uid-{name}", chosen, allowed), **changes)
+
+
+def asked(of: Run, pod: Member, phase: RequestPhase = RequestPhase.EMPTY, **status: Any) -> RunRequest:
+    """The run's request for a pod."""
+    names = of.options.containers
+    wanted = tuple(RequestedContainer(name, Pin(f"containerd://{name}-1")) for name in names)
+    request = Request(
+        "default",
+        of.request_name(pod.pod.uid),
+        f"uid-of-{of.request_name(pod.pod.uid)}",
+        "1",
+        of.started,
+        pod.pod.name,
+        pod.pod.uid,
+        pod.pod.node_name,
+        wanted,
+        status=Status(phase, **status),
+    )
+    return RunRequest(request, RunMark(of))
+
+
+def succeeded(of: Run, pod: Member) -> RunRequest:
+    """A request whose containers were all recreated."""
+    states = tuple(RecreateState(name, StatePhase.SUCCEEDED) for name in of.options.containers)
+    return asked(of, pod, RequestPhase.COMPLETED, states=states)
+
+
+def failed(of: Run, pod: Member, reason: Reason = Reason.STOP_FAILED, message: str = "it would not end") -> RunRequest:
+    """A request that has failed."""
+    states = tuple(RecreateState(name, StatePhase.FAILED, message, reason=reason) for name in of.options.containers)
+    return asked(of, pod, RequestPhase.COMPLETED, states=states)
+
+
+def recreated(pod: Member, *, ready: bool = True, seconds: float = 30) -> Member:
+    """The pod with its containers' next instances, which began so many seconds before NOW."""
+    at = NOW - timedelta(seconds=seconds)
+    started = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    there = {
+        name: replace(each, container_id=f"containerd://{name}-2", started_at=started, restart_count=1)
+        for name, each in pod.pod.containers.items()
+    }
+    return replace(pod, pod=replace(pod.pod, containers=there), ready=ready, ready_since=at)
+
+
+def planned(world: World, of: Run | None = None, **options: Any) -> Plan:
+    """The plan at NOW."""
+    return plan(world, of or run(), NOW, **options)
+
+
+def chosen(found: Plan) -> list[str]:
+    """The pods that get their request now."""
+    return [row.pod for row in found.create]
+
+
+def stages(found: Plan) -> dict[str, str]:
+    """Where each pod stands."""
+    return {row.pod: row.stage.value for row in found.rows}
+
+
+def why(found: Plan) -> dict[str, str]:
+    """What each pod waits for, or why it is left out."""
+    return {row.pod: row.why for row in found.rows}
