@@ -59,7 +59,8 @@ class Terminal:
     def _picture(self, current: Plan) -> Group:
         shown, hidden = self._fitting(current.rows)
         table = Table(title=self._title, title_justify="left", box=None, pad_edge=False)
-        for column, width in _COLUMNS.items():
+        longest = min(40, max((len(row.pod) for row in shown), default=0))
+        for column, width in {**_COLUMNS, "pod": longest}.items():
             table.add_column(column, min_width=width, no_wrap=True, overflow="ellipsis")
         for row in shown:
             seconds = self._changes.seconds(row) if row.stage is not Stage.DONE else None

@@ -38,7 +38,6 @@ TESTS = {
     "daemon/core/admission": ("tests/core/admission", "tests/manager/webhook"),
     "daemon/core/rollout": ("tests/core/rollout", "tests/properties/test_rollouts.py", "tests/rollout"),
     "daemon/core/explain": ("tests/core/explain", "tests/cli/test_explain.py"),
-    "daemon/core/rollout": ("tests/core/rollout", "tests/properties/test_rollouts.py"),
     "daemon/node": ("tests/node/test_controller.py", "tests/node/test_hooks.py", *SCHEDULES, "tests/node",
                     "tests/lib/test_metrics.py", "tests/cli/test_node.py", "tests/cli/test_forecast_all_nodes.py"),
 }  # fmt: skip
