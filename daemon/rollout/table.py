@@ -18,7 +18,7 @@ from daemon.rollout.lines import Changes, new_ids, old_ids, progress
 _STYLES = {Stage.DONE: "green", Stage.FAILED: "bold red", Stage.WAITING: "dim", Stage.SKIPPED: "dim"}
 _URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.ASKED)
 _ORDER = (*_URGENT, Stage.WAITING, Stage.DONE, Stage.GONE, Stage.SKIPPED)
-_COLUMNS = {"pod": 12, "node": 8, "old": 10, "new": 10, "phase": 10, "s": 5, "waits for": 10}
+_COLUMNS = {"pod": 12, "node": 8, "old": 12, "new": 12, "phase": 10, "s": 3, "waits for": 9}
 """With the least width of each."""
 _OTHER_LINES = 9
 """Of the terminal's height: title, head, bar, what is waited for, and what was there before."""
@@ -59,8 +59,9 @@ class Terminal:
     def _picture(self, current: Plan) -> Group:
         shown, hidden = self._fitting(current.rows)
         table = Table(title=self._title, title_justify="left", box=None, pad_edge=False)
-        for column, width in _COLUMNS.items():
-            table.add_column(column, min_width=width, no_wrap=column != "waits for")
+        longest = min(40, max((len(row.pod) for row in shown), default=0))
+        for column, width in {**_COLUMNS, "pod": longest}.items():
+            table.add_column(column, min_width=width, no_wrap=True, overflow="ellipsis")
         for row in shown:
             seconds = self._changes.seconds(row) if row.stage is not Stage.DONE else None
             table.add_row(

@@ -563,7 +563,7 @@ async def on_terminal(cluster: PlayedCluster, *words: str, answer: bytes) -> tup
         stdin=its,
         stdout=its,
         stderr=its,
-        env={**os.environ, "TERM": "xterm"},
+        env={**{key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}, "TERM": "xterm"},
     )
     os.close(its)
     os.set_blocking(ours, False)

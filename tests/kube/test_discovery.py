@@ -12,6 +12,7 @@ from daemon.localnode.node import LocalAccess
 from tests.support.faulty_api import FaultyApiServer
 
 REQUESTS = Resource("containerrecreaterequests", "apps.kruise.io", "v1alpha1")
+PREFERRED = Resource("containerrecreaterequests", "apps.kruise.io", "v1beta1")
 
 
 @pytest.fixture
@@ -37,8 +38,8 @@ async def client(server: FaultyApiServer) -> AsyncIterator[KubeClient]:
         ("job", Resource("jobs", "batch")),
         ("cm", Resource("configmaps")),
         ("lease", Resource("leases", "coordination.k8s.io")),
-        ("crr", REQUESTS),
-        ("crr.apps.kruise.io", REQUESTS),
+        ("crr", PREFERRED),
+        ("crr.apps.kruise.io", PREFERRED),
         ("containerrecreaterequest.v1alpha1.apps.kruise.io", REQUESTS),
     ],
 )
