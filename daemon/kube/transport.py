@@ -4,6 +4,7 @@ What the calls are is `client`'s concern.
 """
 
 import asyncio
+import json
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -174,8 +175,12 @@ class Transport:
 
 
 def _in_version(call: Call, version: str) -> Call:
-    resource = call.resource
-    return call if version == resource.version else replace(call, path=resource.path_in(version, call.path))
+    resource, body = call.resource, call.body
+    if version == resource.version:
+        return call
+    if call.verb == "create" and body is not None:  # a whole object, which names its version too
+        body = json.dumps({**json.loads(body), "apiVersion": f"{resource.group}/{version}"}).encode()
+    return replace(call, path=resource.path_in(version, call.path), body=body)
 
 
 def unavailable(call: Call, error: Exception) -> NoReturn:

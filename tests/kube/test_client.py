@@ -81,6 +81,13 @@ async def test_requests_are_asked_for_in_the_version_that_is_served(api: Scripte
     assert [request.path for request in api.seen] == [alpha, beta, f"{beta}/status", beta, beta, alpha]
 
 
+async def test_what_is_created_names_the_version_that_is_served(api: ScriptedApi, client: KubeClient) -> None:
+    api.then(reply(b"404 page not found\n", 404), reply(named("r")))
+    obj = {"apiVersion": "apps.kruise.io/v1alpha1", "kind": "ContainerRecreateRequest", **named("r")}
+    await client.create(REQUESTS, "a", obj)
+    assert [json.loads(body) for body in api.bodies] == [obj, obj | {"apiVersion": "apps.kruise.io/v1beta1"}]
+
+
 async def test_a_kind_that_is_served_in_no_version_is_missing(api: ScriptedApi, client: KubeClient) -> None:
     api.then(*[reply(b"404 page not found\n", 404)] * 3)
     with pytest.raises(ResourceMissingError, match="v1alpha1"):
