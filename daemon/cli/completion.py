@@ -25,7 +25,7 @@ from daemon.lib.errors import CrrdError
 from daemon.lib.jsonfields import mapping, text
 from daemon.lib.log import configure as configure_log
 
-_SECONDS = 4.0
+_SECONDS = 10.0
 _NAMESPACES = Resource("namespaces")
 _VALUES = {"-o": ("text", "json"), "--output": ("text", "json")}
 

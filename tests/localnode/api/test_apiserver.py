@@ -45,7 +45,7 @@ async def test_discovery_names_every_resource_where_it_is_served(api: Api) -> No
 @pytest.mark.parametrize(
     "path",
     ["/apis/none.example", "/apis/apps.kruise.io/v9", "/api/v2", "/api/v1/nothings", "/metrics", "/openapi/v3/apis/x",
-     "/api/v1/pods/web", "/api/v1/namespaces/default/pods/web/log", "/api/v1/namespaces/default/pods/web/binding",
+     "/api/v1/pods/web", "/api/v1/namespaces/default/pods/web/attach", "/api/v1/namespaces/default/pods/web/binding",
      "/api/v1/namespaces/default/nodes/n1",
      "/api/v1/namespaces/default/pods/web/status/more", "/api/v1/namespaces/default/configmaps/x/status"],
 )  # fmt: skip
