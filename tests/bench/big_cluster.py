@@ -103,7 +103,7 @@ class BigCluster:
                 store.put("/namespaces", None, {"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
             for number in range(self._pods):
                 store.put(PODS, None, pod(number))
-            store.put(PODS, None, new_pod())  # which admission is asked about
+            store.put(PODS, None, {"apiVersion": "v1", "kind": "Pod", **new_pod()})  # which admission is asked about
             self.server.kubeconfig(kubeconfig)
             store.subscribe(None, self._note)
             tell(pods=self._pods, bytes=len(next(iter(store.objects(PODS).values())).text))

@@ -197,8 +197,7 @@ async def _measure(api: Cluster, folder: Path, certificates: Certificates, reque
             await first.stop()
             _tell_stalls("first leader", first)
             await api.do("complete", "completed")
-            await api.read("leader")
-            while not api.led[-1][0]:
+            while api.led[-1][0] != "second":  # it may have been told of already
                 await api.read("leader")
             written = await api.until_written(2 * requests)
             _tell_decisions("second leader", api.led, written)
