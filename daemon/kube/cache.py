@@ -98,11 +98,12 @@ class Cache(Generic[P]):
             if pod.key in self._by_pod:
                 self._on_change(pod.key)
 
-    def pods_listed(self, pods: Iterable[P], version: str) -> None:
-        """A whole list, as of this resourceVersion: what is not in it is gone."""
+    def pods_listed(self, pods: Iterable[P], version: str, namespace: str = "") -> None:
+        """A whole list, as of this resourceVersion: what is not in it is gone. A namespace's tells of no other."""
         listed = {pod.key: pod for pod in pods}
-        for key in self._pods.keys() - listed.keys():
-            self.pod_deleted(self._pods[key])
+        for key, pod in tuple(self._pods.items()):
+            if key not in listed and namespace in ("", pod.namespace):
+                self.pod_deleted(pod)
         for pod in listed.values():
             self.pod_changed(pod)
 
@@ -203,11 +204,11 @@ class NodeCache(Cache[Pod]):
             self._pod_at.pop(pod.key, None)
         super().pod_deleted(pod)
 
-    def pods_listed(self, pods: Iterable[Pod], version: str) -> None:
+    def pods_listed(self, pods: Iterable[Pod], version: str, namespace: str = "") -> None:
         """See Cache."""
         if self._all_known_since is None:
             self._all_known_since = self._clock()
-        super().pods_listed(pods, version)
+        super().pods_listed(pods, version, namespace)
         for event in self._awaited.values():
             event.set()
 
@@ -282,15 +283,6 @@ class ManagerCache(Cache[PodMeta]):
         super().pod_changed(pod)
         if known != pod and pod.key not in self._by_pod and self._has_work(pod):
             self._on_change(pod.key)
-
-    def pods_listed(self, pods: Iterable[PodMeta], version: str, namespace: str = "") -> None:
-        """See Cache; a list of one namespace says nothing of the others."""
-        listed = {pod.key: pod for pod in pods}
-        for key, pod in tuple(self._pods.items()):
-            if key not in listed and namespace in ("", pod.namespace):
-                self.pod_deleted(pod)
-        for pod in listed.values():
-            self.pod_changed(pod)
 
     def forget_pod(self, pod_key: str) -> None:
         """Drop a pod: nothing tells of its changes any more."""

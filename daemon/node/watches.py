@@ -190,9 +190,7 @@ class PodWatches:
         self._last_list_time = _latest(self._last_list_time, source.last_list_time)
         self._last_activity = _latest(self._last_activity, source.last_activity)
         if not version or (not self._list_version and ended.began_with):
-            self._list_version = (
-                ""  # a version was lost: how new the next list has to be, only the newest is sure to be
-            )
+            self._list_version = ""  # a version was lost: only the newest list is sure to be new enough
         elif not self._list_version or older(self._list_version, version):
             self._list_version = version
 
