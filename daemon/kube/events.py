@@ -1,9 +1,9 @@
 """Kubernetes events on the request and on its pod, written behind the real work.
 
-`emit` only queues. One worker writes, one event after the other with a pause between, so that a burst of stops has the
-connection and the processor to itself. What cannot be written is dropped, counted and said. Which events there are is
-`decide`'s concern. Each costs the API server a write, so a recreate that goes well has two: its begin on the request,
-its end on the pod. All others are written on both.
+`emit` only queues. One worker writes, one event after the other with a pause before each, so that what is told of (a
+stop, a burst of stops) has the connection and the processor first. What cannot be written is dropped, counted and said.
+Which events there are is `decide`'s concern. Each costs the API server a write, so a recreate that goes well has two:
+its begin on the request, its end on the pod. All others are written on both.
 """
 
 import asyncio
@@ -90,8 +90,8 @@ class KubeEventSink:
             self.heartbeat.until(self._wanted, "waiting for events")
             await self._wanted.wait()
             while self._queue:
-                await self._write(self._queue.popleft())
                 await self._pause(_SHORT_PAUSE_SECONDS if len(self._queue) > _MANY else _PAUSE_SECONDS)
+                await self._write(self._queue.popleft())
             self._wanted.clear()
             self._idle.set()
             if self._overflowed:

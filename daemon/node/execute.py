@@ -283,6 +283,7 @@ class Executor:
         """Write once. Every outcome passes here; after each but success the pod is looked at again later."""
         request = action.request
         try:
+            await asyncio.sleep(0)  # a stop that was decided with it goes first: gRPC sends in a task of its own
             if isinstance(action, WriteStatus):
                 written = await self._edges.writer.write_status(request, action.status)
                 ineffective = self._lacks(written, action.status)

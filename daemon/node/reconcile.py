@@ -186,8 +186,9 @@ class Reconciler:
         asked = loop.time()
         if pod is not None or self._cache.known_since(pod_key) is not None:
             return asked, await self._list(uid)
-        # The pod is being asked for. Ask the runtime meanwhile.
-        instances, _ = await asyncio.gather(self._list(uid), self._pod_known(pod_key))
+        # The pod is being asked for by its watch. Ask the runtime meanwhile, and first: its answer takes as long.
+        instances = await self._list(uid)
+        await self._pod_known(pod_key)
         pod = self._cache.pod(pod_key)
         if pod is not None and pod.runtime_uid != uid:
             asked = loop.time()

@@ -4,7 +4,7 @@ Run from the project's root: `python -m tests.bench.way_to_stop [--pods 110] [--
 runtime are stand-ins in this process, which answer from prepared bytes over TLS and a unix socket; the daemon is crrd
 itself. So what is measured is the daemon, and one clock takes both times. Three ways: idle before (for so long that no
 connection is left but that of the requests' watch), busy (another request is served all the while), and all pods at
-once.
+once. Beside it, what it cannot go below: its two calls of the runtime alone, one after the other, by the same client.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import asyncio
 import json
 import ssl
 import statistics
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from cri_stubs import api_pb2
+from daemon.cri.client import CriClient
 from daemon.localnode.daemons import Daemon
 from daemon.manager.certificates.pki import CERTIFICATE, KEY, to_data
 from tests.bench.recreate import cpu_seconds, memory
@@ -72,6 +74,11 @@ def pod(number: int, size: int) -> Json:
         fields["f:metadata"][f"f:field-{count}"] = {".": {}, "f:one": {}, "f:other": {}}
         count += 1
     return made
+
+
+def _send(writer: asyncio.StreamWriter, answer: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
+    writer.write(head + answer)
 
 
 class Api:
@@ -127,6 +134,9 @@ class Api:
 
     async def _answer(self, method: str, target: str, body: bytes, writer: asyncio.StreamWriter) -> None:
         path, _, query = target.partition("?")
+        if path == "/version":
+            _send(writer, b'{"major":"1","minor":"36","gitVersion":"v1.36.2"}')
+            return
         parts = path.strip("/").split("/")
         plural = next(part for part in parts if part in ("pods", "events", "containerrecreaterequests"))
         name = query.partition("metadata.name%3D")[2] or query.partition("metadata.name=")[2]
@@ -150,8 +160,7 @@ class Api:
             answer = json.dumps(self._patch(parts[parts.index(plural) + 1], json.loads(body))).encode()
         else:
             answer = body
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
-        writer.write(head + answer)
+        _send(writer, answer)
 
     def _catch_up(self, writer: asyncio.StreamWriter, name: str, version: int) -> None:
         """Tell a new watch of what changed after the list that it goes on from."""
@@ -290,11 +299,35 @@ async def run(args: argparse.Namespace) -> None:
         config["users"] = [{"name": "bench", "user": {"token": "x"}}]
         (root / "kubeconfig").write_text(json.dumps(config), encoding="utf-8")
         async with serving(runtime, root / "cri.sock") as endpoint:
+            alone = await _alone(runtime, endpoint, min(args.busy, args.pods - 1))
             flags = ("--node-name", NODE, "--cri-endpoint", endpoint, "--log-level", "info")
             async with Daemon("node", root / "node.log", root / "kubeconfig", *flags) as daemon:
                 await api.watched.wait()
                 await _measure(api, runtime, daemon.pid, args)
+                _row("the two CRI calls alone", alone)
         server.close()
+
+
+async def call_alone(endpoint: str, count: int) -> None:
+    """The two calls on the way to a stop, for so many pods; prints when each pair began."""
+    client = CriClient(endpoint)
+    await client.version()
+    for number in range(1, count + 1):
+        await asyncio.sleep(0.1)
+        began = time.perf_counter()
+        await client.list_containers(pod_uid=f"uid-web-{number}")
+        await client.stop_container(f"web-{number}-0", 30)
+        print(began, flush=True)
+    await client.close()
+
+
+async def _alone(runtime: Runtime, endpoint: str, count: int) -> list[float]:
+    """Seconds from the first of the two calls to the stop, made by a process of its own."""
+    command = ("-m", __spec__.name, "--only-calls", endpoint, "--busy", str(count))
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    began = map(float, out.split())
+    return [runtime.stopped[f"web-{number}-0"] - at for number, at in enumerate(began, 1)]
 
 
 async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespace) -> None:
@@ -332,13 +365,15 @@ async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespac
 
 def main() -> None:
     """Run the bench."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "-").splitlines()[0])
     parser.add_argument("--pods", type=int, default=110, help="pods on the node (default: %(default)s)")
     parser.add_argument("--kib", type=int, default=10, help="size of one pod (default: %(default)s)")
     parser.add_argument("--idle", type=float, default=17.0, help="seconds without requests (default: %(default)s)")
     parser.add_argument("--singles", type=int, default=7, help="requests after an idle time (default: %(default)s)")
     parser.add_argument("--busy", type=int, default=60, help="requests beside another one (default: %(default)s)")
-    asyncio.run(run(parser.parse_args()))
+    parser.add_argument("--only-calls", metavar="ENDPOINT", help="make the two calls alone, and print when")
+    args = parser.parse_args()
+    asyncio.run(call_alone(args.only_calls, args.busy) if args.only_calls else run(args))
 
 
 if __name__ == "__main__":
