@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -187,6 +187,25 @@ async def scripted_sink() -> AsyncIterator[tuple[ScriptedApi, KubeEventSink]]:
 
 async def run(sink: KubeEventSink) -> None:
     await sink.run()
+
+
+@pytest.mark.virtual_time
+async def test_what_is_told_of_goes_before_the_events_about_it() -> None:
+    began = asyncio.get_running_loop().time()
+    written: list[float] = []
+
+    class Client:
+        async def create(self, *_: object) -> None:
+            written.append(asyncio.get_running_loop().time() - began)
+
+    sink = KubeEventSink(cast("KubeClient", Client()), "node-1")
+    task = asyncio.create_task(run(sink))
+    sink.emit(event())
+    sink.emit(event())
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert written == pytest.approx([0.02, 0.04, 0.06, 0.08])
 
 
 async def test_events_reach_the_request_and_its_pod() -> None:

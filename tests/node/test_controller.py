@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from daemon.core.api.reasons import EventReason, Reason
-from daemon.core.api.types import RequestPhase, StatePhase, Strategy
+from daemon.core.api.types import Request, RequestPhase, StatePhase, Status, Strategy
 from daemon.core.recreate.actions import StopContainer
-from daemon.core.recreate.observation import Hook, HookKind
+from daemon.core.recreate.observation import Hook, HookKind, Instance
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
 from daemon.lib.errors import (
@@ -296,6 +296,33 @@ async def test_more_stops_than_slots_at_once() -> None:
         assert len(node.stops) == STOPS_AT_ONCE
         await asyncio.sleep(2.0)
         assert len(node.stops) == 2 * STOPS_AT_ONCE
+
+
+class Wire(MemoryNode):
+    """Notes in which order calls are sent; to the runtime they are by a task of their own, as by gRPC."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[str] = []
+
+    async def stop(self, instance: Instance, seconds: float) -> None:
+        async def send() -> None:
+            self.sent.append("StopContainer")
+
+        await asyncio.create_task(send())
+        await super().stop(instance, seconds)
+
+    async def write_status(self, request: Request, status: Status) -> Request:
+        self.sent.append("status")
+        return await super().write_status(request, status)
+
+
+async def test_a_stop_is_sent_before_the_status_that_says_so() -> None:
+    node = Wire()
+    async with node:
+        node.post(request())
+        await node.completed()
+        assert node.sent == ["StopContainer", "status", "status"]
 
 
 async def test_a_shorter_grace_does_not_wait_for_a_deleted_requests_stop() -> None:

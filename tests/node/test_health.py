@@ -1,9 +1,11 @@
 """Each loop of the node daemon, ended or silently hanging, turns /healthz red by its name: the whole in memory."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,6 +15,7 @@ from daemon.cri.runtime import NodeRuntime
 from daemon.kube.cache import NodeCache
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import EVENTS, PODS, REQUESTS
+from daemon.lib.errors import RuntimeUnavailableError
 from daemon.lib.heartbeat import PATIENCE_SECONDS
 from daemon.node.daemon import QUEUE_LIMIT, NodeConfig, NodeDaemon
 from tests.support.health_pages import Watched, end
@@ -57,6 +60,15 @@ class Runtime(MemoryNode):
     async def discover(self, endpoints: object) -> None:
         """It was there all along."""
 
+    @property
+    def found(self) -> asyncio.Event:
+        there = asyncio.Event()
+        there.set()
+        return there
+
+    async def containers(self) -> list[object]:
+        raise RuntimeUnavailableError("no containers today")
+
     async def check(self) -> str:
         return ""
 
@@ -84,14 +96,14 @@ def boards(monkeypatch: pytest.MonkeyPatch) -> list[NodeCache]:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Running]:
+async def running(spec_dir: str = "") -> AsyncIterator[Running]:
     """The whole composition, connected to a world in memory."""
     api, runtime = SilentApi(), Runtime()
     status: Any = {"containerID": f"{RUNTIME}://old", "ready": True, "state": {"running": {}}, "name": "app"}
     meta = {"namespace": "default", "name": "web", "uid": POD_UID, "resourceVersion": "1"}
     spec = {"containers": [{"name": "app"}], "nodeName": NODE}
     api.put(PODS, {"metadata": meta, "spec": spec, "status": {"phase": "Running", "containerStatuses": [status]}})
-    daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
+    daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error", spec_dir))
     stop = asyncio.Event()
     served = daemon.serve(cast("NodeRuntime", runtime), cast("KubeClient", api), stop)
     task = asyncio.create_task(served)
@@ -124,6 +136,23 @@ async def test_a_loop_that_has_ended(name: str) -> None:
         await world.pass_by(20)
         end(name)
         assert await world.red(name, 30) == "the loop has ended"
+
+
+async def test_the_loop_that_keeps_specs_has_ended(tmp_path: Path) -> None:
+    async with running(str(tmp_path)) as world:
+        await world.pass_by(20)
+        end("forecast")
+        assert await world.red("forecast", 30) == "the loop has ended"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_loop_and_page_have_one_forecaster(kept: bool, tmp_path: Path) -> None:
+    folder = str(tmp_path) if kept else ""
+    daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error", folder))
+    edges = (cast("NodeRuntime", None), cast("KubeClient", None))
+    forecaster = daemon._forecaster(*edges)
+    assert forecaster is daemon._forecaster(*edges)
+    assert (forecaster._store is not None) is kept
 
 
 @pytest.mark.parametrize(
@@ -172,7 +201,8 @@ async def test_a_look_at_a_pod_that_hangs() -> None:
         await world.pass_by(20)
         world.node.hanging = True
         world.request()
-        assert (await world.red("queue", QUEUE_LIMIT + 30)).startswith("a pod has ")
+        assert await world.pass_by(QUEUE_LIMIT - 20) == (200, {})
+        assert re.fullmatch(r"a pod has (waited|been looked at) for [678]\d s", await world.red("queue", 60))
 
 
 @pytest.mark.parametrize("name", ["pods", "runtime", "memory"])

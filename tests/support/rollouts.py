@@ -83,7 +83,7 @@ def asked(of: Run, pod: Member, phase: RequestPhase = RequestPhase.EMPTY, **stat
         wanted,
         status=Status(phase, **status),
     )
-    return RunRequest(request, RunMark(of))
+    return RunRequest(request, RunMark(of, aborted=False))
 
 
 def succeeded(of: Run, pod: Member) -> RunRequest:

@@ -52,8 +52,15 @@ EQUIVALENT: dict[str, str] = {
         "no two requests of a namespace have one name",
     "core/lifecycle/steps.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
     "core/recreate/decide.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
+    "core/recreate/checks.py: condition true: uid = seen.pod.static_uid if seen.pod else ''":
+        "not asked about instances before the pod is known",
+    "core/recreate/checks.py: condition true: uid = uid or request.pod_uid or (seen.pod.uid if seen.pod el":
+        "not asked about instances before the pod is known",
+    "core/rollout/preview.py: False -> True: requests = tuple((RunRequest(_request(run, row), RunMark(run":
+        "what is previewed has not begun: nobody reads it from there",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
     "node/controller.py: 30.0 -> 31.0: _LATE_SECONDS = 30.0": "how late a loop may be: nobody is promised a second",
+    "node/daemon.py: 3.0 -> 4.0: EVENT_FLUSH_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: statement left out: gc.collect()": "memory and speed only",
     "node/daemon.py: statement left out: gc.freeze()": "memory and speed only",
 }  # fmt: skip

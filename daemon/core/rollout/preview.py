@@ -45,7 +45,7 @@ def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
     """The world once these pods are recreated and ready again."""
     uids = {row.uid for row in batch}
     members = tuple(replace(each, ready=True) if each.pod.uid in uids else each for each in world.members)
-    requests = tuple(RunRequest(_request(run, row), RunMark(run)) for row in batch)
+    requests = tuple(RunRequest(_request(run, row), RunMark(run, aborted=False)) for row in batch)
     return replace(world, members=members, requests=(*world.requests, *requests))
 
 

@@ -151,7 +151,8 @@ class RunMark:
     """What a request says of the run that has made it."""
 
     run: Run
-    aborted: bool = False
+    aborted: bool
+    """Whether somebody has."""
 
 
 def read_run(obj: Mapping[str, Any]) -> RunMark | None:

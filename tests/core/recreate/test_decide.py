@@ -770,6 +770,11 @@ class TestOfAnotherRequest:
         assert not stops(decision)
         assert written(decision).states[0].message == "a stop of this container by another request is under way"
 
+    def test_the_longest_of_two_is_what_a_shorter_grace_is_sent_beside(self) -> None:
+        short = stopping(uid="gone", since=95.0, seconds=15.0)
+        works = short | stopping(uid="gone too", since=90.0, seconds=110.0)
+        assert only(one(request(), instance("old"), works=works), StopContainer).seconds == 30
+
     def test_a_stop_that_has_not_been_sent_is_not_waited_for(self) -> None:
         queued = {("gone", "old"): Work("app", pin("old"), WorkKind.STOP)}
         assert stops(one(request(), instance("old"), works=queued)) == ["old"]

@@ -79,6 +79,10 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
             workload("Deployment", {"replicas": 3}, {"updatedReplicas": 3}, generation=2),
             "its controller has yet to see its last change",
         ),
+        (
+            workload("Deployment", {"replicas": 3}, {"updatedReplicas": 3, "observedGeneration": None}),
+            "its controller has yet to see its last change",
+        ),
         (workload("StatefulSet", {"replicas": 3}, {"updatedReplicas": 2}), "2 of 3 pods are updated"),
         (workload("StatefulSet", {"replicas": 3}, {"currentRevision": "a", "updateRevision": "a"}), ""),
         (
