@@ -6,7 +6,7 @@ The assertions stand in `tests.support.simulation`, at the places where a rule c
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from daemon.core.api.reasons import Reason
@@ -94,6 +94,13 @@ def test_every_request_ends_whatever_the_restart_policy(policy: RestartPolicy) -
         assert {state.phase for state in states} == {StatePhase.SUCCEEDED}
 
 
+@example(  # the first one ends for good during its hook: the second one's turn comes at once
+    strategies=[STRATEGIES[3], STRATEGIES[0]],
+    hooks=True,
+    contexts=False,
+    policy=RestartPolicy.ON_FAILURE,
+    script=[*[(0, 0)] * 5, (9, 0), (0, 0)],
+)
 @settings(max_examples=400, deadline=None)
 @given(
     strategies=st.lists(st.sampled_from(STRATEGIES), min_size=2, max_size=2),
