@@ -101,6 +101,13 @@ def test_every_request_ends_whatever_the_restart_policy(policy: RestartPolicy) -
     policy=RestartPolicy.ON_FAILURE,
     script=[*[(0, 0)] * 5, (9, 0), (0, 0)],
 )
+@example(  # one that has failed after its hook, and a daemon that does not remember it
+    strategies=[STRATEGIES[1], STRATEGIES[0]],
+    hooks=True,
+    contexts=False,
+    policy=RestartPolicy.ON_FAILURE,
+    script=[*[(0, 0)] * 5, (5, 0), (9, 2), (0, 0), (0, 0), (10, 0)],
+)
 @settings(max_examples=400, deadline=None)
 @given(
     strategies=st.lists(st.sampled_from(STRATEGIES), min_size=2, max_size=2),

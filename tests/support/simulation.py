@@ -71,9 +71,8 @@ class World:
             self.post(f"r{number}", strategy, contexts=contexts)
         self.life = Life()
         self.hook_runs: dict[str, int] = {}
-        self.hook_owner: dict[str, str] = {}
-        self.excused: set[str] = set()
-        """Instances whose hook or stop was under way when the daemon died."""
+        self.hook_run: dict[str, tuple[str, Life]] = {}
+        """By container ID: whose request ran its hook last, and in which life; not those that a death cut."""
         self.stopped_by: dict[str, set[str]] = {}
         self.actions = 0
 
@@ -136,15 +135,20 @@ class World:
 
     def dies(self) -> None:
         """kill -9: whatever was under way in the runtime may or may not have its effect."""
-        self.excused |= set(self.life.busy)
-        ended = {container for (_, container), work in self.life.works.items() if work.hook is not None}
-        self.excused |= {container for container in ended if not self.hook_written(container)}
+        for (_, container_id), work in self.life.works.items():
+            if work.under_way is not None:
+                (self.hook_run if work.under_way is WorkKind.HOOK else self.stopped_by).pop(container_id)
         self.life = Life()
 
-    def hook_written(self, container_id: str) -> bool:
-        """Whether the request that ran the hook says that its stop of the instance was begun."""
-        request = self.requests.get(self.hook_owner[container_id])
-        return request is not None and request.status.state(self.instances[container_id].name).is_killed
+    def hook_known(self, container_id: str) -> bool:
+        """Whether the daemon can know of a hook: it ran in this life, or its request, which is live, says so."""
+        if container_id not in self.hook_run:
+            return False
+        uid, life = self.hook_run[container_id]
+        request = self.requests.get(uid)
+        if request is not None and request.live and request.status.state(self.instances[container_id].name).is_killed:
+            return True
+        return life is self.life
 
     def observe(self) -> Observation:
         """What the daemon sees now."""
@@ -228,10 +232,9 @@ class World:
         """The runtime starts a hook."""
         self.check_target(action)
         container_id = action.instance.id
+        assert not self.hook_known(container_id), "a second hook"
         self.hook_runs[container_id] = self.hook_runs.get(container_id, 0) + 1
-        assert self.hook_runs[container_id] == 1 or container_id in self.excused, "a second hook"
-        self.excused.discard(container_id)
-        self.hook_owner[container_id] = action.request.uid
+        self.hook_run[container_id] = (action.request.uid, self.life)
         self.life.note(
             action.request.uid,
             action.instance,
@@ -247,7 +250,7 @@ class World:
         self.check_target(action)
         container_id = action.instance.id
         earlier = self.stopped_by.setdefault(container_id, set())
-        assert earlier <= {action.request.uid} or container_id in self.excused, "stopped by two requests"
+        assert earlier <= {action.request.uid}, "stopped by two requests"
         earlier.add(action.request.uid)
         if self.hook is not None:
             current = self.requests.get(action.request.uid)

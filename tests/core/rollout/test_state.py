@@ -102,6 +102,7 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
         (workload("DaemonSet", {}, {"desiredNumberScheduled": 4}), "0 of 4 pods are updated"),
         (workload("ReplicaSet", {"replicas": 3}, {"replicas": 3}), ""),
         (workload("Job", {"parallelism": 2}, {}), ""),
+        (workload("OfNoGeneration", {"replicas": 2}, {"observedGeneration": None}, generation=0), ""),
         (
             workload("CloneSet", {"replicas": 3}, {"updatedReplicas": 1, "expectedUpdatedReplicas": 2}),
             "1 of 2 pods are updated",
