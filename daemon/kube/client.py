@@ -198,12 +198,8 @@ class KubeClient:
         """
         return await self._transport.answer(self._call("get", resource, resource.path(namespace, name)))
 
-    async def server_version(self) -> Mapping[str, Any]:
-        """What the API server says at /version, which everybody may ask for. Raises as `get` does."""
-        return await self._transport.answer(self._call("get", Resource("version"), "/version"))
-
     async def document(self, path: str) -> Mapping[str, Any]:
-        """What the API server says of itself at a path (`/apis`): which groups, versions and resources there are.
+        """What the API server says of itself at a path (`/version`, `/apis`), which everybody may ask for.
 
         Raises:
             GoneError, ApiRefusedError: there is no such path, or one may not look.

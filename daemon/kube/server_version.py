@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 async def warn_of_old_server(client: KubeClient) -> None:
     """Ask the API server for its version, and log one line where that is too old."""
     try:
-        answer = await client.server_version()
+        answer = await client.document("/version")
     except CrrdError as error:
         log.debug("api server version unknown", error=str(error))
         return

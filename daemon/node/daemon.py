@@ -1,7 +1,6 @@
 """The composition root: builds every part of a daemon in one place, runs it in one TaskGroup, and drains it."""
 
 import asyncio
-import gc
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from daemon.kube.writer import RequestWriter
 from daemon.lib.health import Health, StatusServer
 from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.log import LogFormat, configure, toggle_debug_on_signal
-from daemon.lib.memory import give_back
+from daemon.lib.memory import give_back, keep_for_good
 from daemon.lib.metrics import metrics_route, new_registry
 from daemon.lib.signals import stop_on_signals
 from daemon.lib.supervise import Loop, supervise
@@ -174,8 +173,7 @@ class NodeDaemon:
             loops.append(Loop("forecast", look, (forecast.heartbeat,)))
         try:
             async with supervise(loops, self._health):
-                gc.collect()
-                gc.freeze()  # what start-up made stays: later collections need not look at it
+                keep_for_good()
                 await stop.wait()
                 log.info("draining", stops=controller.executor.working)
                 await controller.drain()

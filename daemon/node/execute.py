@@ -251,11 +251,12 @@ class Executor:
     async def _slot(self) -> AsyncIterator[None]:
         """Hold one of the slots, for SLOT_SECONDS at most."""
         await self._slots.acquire()
-        held = [True]
+        held = True
 
         def give_back() -> None:
+            nonlocal held
             if held:
-                held.clear()
+                held = False
                 self._slots.release()
 
         timer = asyncio.get_running_loop().call_later(SLOT_SECONDS, give_back)

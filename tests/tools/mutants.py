@@ -61,8 +61,7 @@ EQUIVALENT: dict[str, str] = {
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
     "node/controller.py: 30.0 -> 31.0: _LATE_SECONDS = 30.0": "how late a loop may be: nobody is promised a second",
     "node/daemon.py: 3.0 -> 4.0: EVENT_FLUSH_SECONDS = 3.0": "nobody is promised a second of it",
-    "node/daemon.py: statement left out: gc.collect()": "memory and speed only",
-    "node/daemon.py: statement left out: gc.freeze()": "memory and speed only",
+    "node/daemon.py: statement left out: keep_for_good()": "memory and speed only",
 }  # fmt: skip
 """Mutant (as it is printed, without its line) -> why nobody could tell it from the product."""
 
