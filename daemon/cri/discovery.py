@@ -18,9 +18,9 @@ from pathlib import Path
 import structlog
 
 from daemon.cri.client import CriClient
-from daemon.cri.errors import one_line
 from daemon.lib.backoff import Backoff
 from daemon.lib.errors import ConfigurationError, RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.plain import one_line
 
 KNOWN_SOCKETS = (
     "/run/containerd/containerd.sock",

@@ -8,10 +8,9 @@ import grpc
 from grpc.aio import AioRpcError
 
 from daemon.lib.errors import ConfigurationError, CrrdError, RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.plain import one_line
 
 VERSION = "Version"
-MESSAGE_LIMIT = 1024
-"""Characters of a runtime's message that are kept: it ends in a request's status and in events."""
 
 _GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 """No answer, or a call that the runtime's side gave up: a call that we cancel raises asyncio.CancelledError instead."""
@@ -56,10 +55,3 @@ def _is_not_found(code: grpc.StatusCode, details: str) -> bool:
     return code is grpc.StatusCode.NOT_FOUND or (
         code is grpc.StatusCode.UNKNOWN and "no such container" in details.lower()
     )
-
-
-def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
-    """The text without line breaks and unprintable characters, cut to `limit` characters."""
-    clean = "".join(character if character.isprintable() else " " for character in text[: 2 * limit])
-    clean = " ".join(clean.split())
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"

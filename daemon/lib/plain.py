@@ -1,4 +1,7 @@
-"""Words that others may have written, made safe for a terminal."""
+"""Words that others may have written, made safe for a terminal and for a status."""
+
+LINE_CHARACTERS = 1024
+"""Of a message that is kept as one line: it ends in a request's status and in events."""
 
 
 def plain(words: str) -> str:
@@ -7,3 +10,10 @@ def plain(words: str) -> str:
     Whoever may write a status or an event could else have the terminal of whoever asks do as they like.
     """
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in words)
+
+
+def one_line(words: str, limit: int = LINE_CHARACTERS) -> str:
+    """The words without line breaks and unprintable characters, cut to `limit` characters."""
+    clean = "".join(each if each.isprintable() else " " for each in words[: 4 * limit])
+    clean = " ".join(clean.split())
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"

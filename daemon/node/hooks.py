@@ -19,12 +19,11 @@ from daemon import __version__
 from daemon.core.recreate.actions import RunHook
 from daemon.core.recreate.observation import Hook, HookKind, HookResult, Instance
 from daemon.lib.errors import RuntimeCallError
+from daemon.lib.plain import one_line
 from daemon.ports import Runtime
 
 EXEC_MARGIN_SECONDS = 3.0
 """What an exec hook gets beyond its time, for the runtime to kill the command and say so."""
-OUTPUT_CHARACTERS = 1024
-"""Of a failed command's output, what is kept for the event."""
 MAX_REDIRECTS = 10
 BODY_BYTES = 10 * 1024
 """What is read of an answer's body (kubelet's maxRespBodyLength): a handler may work until it has sent it all."""
@@ -95,18 +94,12 @@ class HookRunner:
             return f"exec could not be run: {error}"
         if result.exit_code == 0:
             return ""
-        output = _printable(result.stderr + b" " + result.stdout)
+        output = one_line((result.stderr + b" " + result.stdout).decode(errors="replace"))
         return f"exec ended with exit code {result.exit_code}" + (f": {output}" if output else "")
 
 
 def _too_slow(kind: str, seconds: float) -> str:
     return f"{kind} was cancelled: it had not ended after {round(seconds, 1):g} s, when the grace period was used up"
-
-
-def _printable(output: bytes) -> str:
-    text = output[: 4 * OUTPUT_CHARACTERS].decode(errors="replace")
-    words = "".join(character if character.isprintable() else " " for character in text).split()
-    return " ".join(words)[:OUTPUT_CHARACTERS]
 
 
 async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
@@ -128,7 +121,7 @@ async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
             await _get(url.with_scheme("http").with_port(port), headers)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         reason = f"httpGet {hook.scheme}://{host}:{port} failed: {str(error) or type(error).__name__}"
-        return _printable(reason.encode(errors="replace"))
+        return one_line(reason)
     return ""
 
 

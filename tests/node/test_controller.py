@@ -515,6 +515,18 @@ async def test_on_failure_that_exits_0_fails_as_soon_as_it_is_seen() -> None:
         assert "exited with code 0" in (await node.completed()).states[0].message
 
 
+async def test_an_exit_code_that_cannot_be_had_is_told_as_the_runtimes_error() -> None:
+    class Forgetful(MemoryNode):
+        async def detail(self, instance: Instance) -> Instance:
+            raise RuntimeCallError("ContainerStatus failed: broken", code="UNKNOWN")
+
+    async with Forgetful(policy=RestartPolicy.ON_FAILURE) as node:
+        node.known["old"] = replace(node.known["old"], state=ContainerState.EXITED)
+        node.post(request())
+        await asyncio.sleep(2)
+        assert "ContainerStatus failed: broken" in node.status().message
+
+
 async def test_a_write_that_fails_after_its_request_has_gone_is_not_tried_again() -> None:
     async with MemoryNode() as node:
         node.write_seconds = 1.0

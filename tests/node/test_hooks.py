@@ -127,7 +127,7 @@ async def test_exec_output_is_cut() -> None:
         return ExecResult(1, b"x" * 60_000, b"")
 
     error = (await runner(behave).run(exec_action(), "")).error
-    assert error == f"exec ended with exit code 1: {'x' * 1024}"
+    assert error == f"exec ended with exit code 1: {'x' * 1023}…"
 
 
 async def test_exec_that_cannot_start_is_an_error() -> None:

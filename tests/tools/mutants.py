@@ -60,6 +60,9 @@ EQUIVALENT: dict[str, str] = {
         "what is previewed has not begun: nobody reads it from there",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
     "node/controller.py: 30.0 -> 31.0: _LATE_SECONDS = 30.0": "how late a loop may be: nobody is promised a second",
+    "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
+    "node/execute.py: 0.0 -> 1.0: kept_until = max(kept_until, (work.hook_began or 0.0) + LEFT":
+        "a hook that has an end has a beginning",
     "node/daemon.py: 3.0 -> 4.0: EVENT_FLUSH_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: statement left out: keep_for_good()": "memory and speed only",
 }  # fmt: skip

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from daemon.cri.errors import one_line
 from daemon.lib.errors import RuntimeCallError
+from daemon.lib.plain import one_line
 from daemon.localnode.pods.kuberuntime import KubeRuntime
 from daemon.localnode.pods.spec import Json
 

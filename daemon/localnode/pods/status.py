@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from daemon.core.api.time import rfc3339
-from daemon.cri.errors import one_line
 from daemon.kubelet.restart_rules import restarts
 from daemon.kubelet.version import parse_minor
+from daemon.lib.plain import one_line
 from daemon.localnode.pods import spec as podspec
 from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod
 from daemon.localnode.pods.spec import Json

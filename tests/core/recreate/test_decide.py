@@ -143,6 +143,15 @@ class TestPlainRequest:
         assert decision.actions == ()
         assert decision.watch_runtime
 
+    @pytest.mark.parametrize("since", [{"new-a": 95.0, "new-b": 99.0}, {"new-a": 99.0, "new-b": 95.0}])
+    def test_of_two_times_to_look_again_the_earlier_counts(self, since: dict[str, float]) -> None:
+        req = request("a", "b", status=recreating(killed("a"), killed("b")), strategy=Strategy(min_started_seconds=10))
+        made = [instance(f"new-{name}", name, created_at=2, restart_count=1) for name in ("a", "b")]
+        view = pod(
+            *(PodContainer(each.name, container_id=each.pin.container_id, running=True, ready=True) for each in made)
+        )
+        assert one(req, *made, pod=view, running_since=since).wake_at == 105.0
+
     def test_min_started_seconds(self) -> None:
         req = request(status=recreating(killed()), strategy=Strategy(min_started_seconds=10))
         view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
