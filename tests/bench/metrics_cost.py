@@ -18,14 +18,14 @@ from pathlib import Path
 import aiohttp
 
 from daemon.kube.resources import REQUESTS
-from tests.bench.recreate import PODS, bench_cluster, cpu_seconds, remove_pods, send_requests, start_pods
+from tests.bench.recreate import AT_ONCE, bench_cluster, cpu_seconds, remove_pods, send_requests, start_pods
 from tests.bench.timed_daemon import OUTPUT
 from tests.support.cluster import Cluster, Json, completed, crr_for, foreign
 from tests.support.containerd import missing
 from tests.support.daemons import NodeDaemon
 
 MANY = 10_000
-AT_ONCE = 100
+CREATED_AT_ONCE = 100
 SCRAPE_SECONDS = 15
 """A usual scrape interval."""
 
@@ -66,7 +66,7 @@ async def _many(cluster: Cluster, pods: list[Json]) -> None:
             if number % 1000 == 999:
                 print(f"  {number + 1} requests sent", flush=True)
 
-    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(worker() for _ in range(CREATED_AT_ONCE)))
 
 
 async def run() -> None:
@@ -77,8 +77,8 @@ async def run() -> None:
         async with bench_cluster(folder) as cluster:
             os.environ[OUTPUT] = str(output)  # the daemon inherits it
             daemon = TimedDaemon(cluster, folder / "node.log", "--log-level", "info")
-            print(f"metrics: {PODS} pods, one request each, the page read once after them", flush=True)
-            first, *pods = await start_pods(cluster, "cost", PODS + 1)
+            print(f"metrics: {AT_ONCE} pods, one request each, the page read once after them", flush=True)
+            first, *pods = await start_pods(cluster, "cost", AT_ONCE + 1)
             async with daemon:
                 await send_requests(cluster, [first])
                 await _page(daemon.address)

@@ -1,8 +1,9 @@
 """How fast, how many writes, how much memory, on a real containerd: one request, 30 at once; and on a full node.
 
-Beside it, the same containers stopped by hand through the CRI: the least that it can take. Everything runs in
-processes of its own (API server, kubelet, node daemon, containerd); with the variables of the end-to-end tests
-(CRRD_TEST_KUBECONFIG ...) it runs on the cluster that they name instead.
+Beside it, the same containers stopped by hand through the CRI, and how long kubelet takes from there: the least that it
+can take. At last hooks that flood, for the daemon's memory. Everything runs in processes of its own (API server,
+kubelet, node daemon, containerd); with the variables of the end-to-end tests (CRRD_TEST_KUBECONFIG ...) it runs on the
+cluster that they name instead.
 
 A container's end is the runtime's own finishedAt; times count from the moment at which the POST was sent.
 """
@@ -15,9 +16,11 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from daemon.kube.resources import REQUESTS
+from daemon.kube.resources import PODS, REQUESTS
 from tests.support import programs
 from tests.support.cluster import (
     VARIABLES,
@@ -30,17 +33,22 @@ from tests.support.cluster import (
     crr_for,
     foreign,
     on_foreign_cluster,
+    pod_ready,
 )
 from tests.support.containerd import Containerd, missing
 from tests.support.daemons import NodeDaemon
 from tests.support.images import BUSYBOX_IMAGE
 
-PODS = 30
+AT_ONCE = 30
 SINGLES = 5
 FULL = 110
 """Pods of a full node: kubelet's default (--max-pods)."""
 FULL_KIB = 10
+FLOODS = 20
+FLOOD = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "head -c 15000000 /dev/zero; exit 1"]}}}
 STARTED_AT_ONCE = 20
+SETTLED_SECONDS = 5.0
+"""After the last request: the daemon gives freed memory back by then."""
 SCRIPT = "trap 'exit 0' TERM; while :; do sleep 1 & wait; done"
 
 
@@ -84,12 +92,12 @@ async def bench_cluster(folder: Path) -> AsyncIterator[Cluster]:
         await asyncio.to_thread(containerd.destroy)
 
 
-async def start_pods(cluster: Cluster, prefix: str, count: int, kib: int = 0) -> list[Json]:
+async def start_pods(cluster: Cluster, prefix: str, count: int, kib: int = 0, **fields: Any) -> list[Json]:
     """Running pods, filled up with variables to about so many KiB each."""
     print(f"  starting {count} pods ({prefix})", flush=True)
     names = [f"{prefix}-{number}" for number in range(count)]
     filling = [{"name": f"VARIABLE_{number}", "value": "x" * 100} for number in range(kib * 7)]
-    one = container("app", SCRIPT, **({"env": filling} if filling else {}))
+    one = container("app", SCRIPT, **({"env": filling} if filling else {}), **fields)
     pods: list[Json] = []
     for begin in range(0, count, STARTED_AT_ONCE):
         some = names[begin : begin + STARTED_AT_ONCE]
@@ -106,27 +114,54 @@ async def _ended(cluster: Cluster, pod: Json) -> float:
     return (await cluster.status(container_id(pod, "app"))).finished_at / 1e9
 
 
-async def _raw(cluster: Cluster, pods: Sequence[Json]) -> list[float]:
-    """Seconds until each container has ended when all are stopped at once through the CRI."""
-    begin = time.time()
-    await asyncio.gather(*(cluster.stop(bare(container_id(pod, "app")), seconds=30) for pod in pods))
-    return [await _ended(cluster, pod) - begin for pod in pods]
+async def _raw(cluster: Cluster, pods: Sequence[Json]) -> tuple[list[float], list[float]]:
+    """Seconds until each container has ended, and is ready again, when all are stopped at once through the CRI."""
+    old = {pod["metadata"]["name"]: container_id(pod, "app") for pod in pods}
+    ready: dict[str, float] = {}
+    listing = await cluster.client.list_all(PODS, dict, namespace=cluster.namespace)
+    watch = cluster.client.watch(PODS, listing.resource_version, namespace=cluster.namespace)
+    async with watch as events, asyncio.timeout(120), asyncio.TaskGroup() as group:
+        begin = time.time()
+        for each in old.values():
+            group.create_task(cluster.stop(bare(each), seconds=30))
+        async for event in events:
+            pod = dict(event.object)
+            name = pod.get("metadata", {}).get("name", "")
+            if name in old.keys() - ready.keys() and pod_ready(pod) and container_id(pod, "app") != old[name]:
+                ready[name] = time.time() - begin
+                if len(ready) == len(old):
+                    break
+    return [await _ended(cluster, pod) - begin for pod in pods], list(ready.values())
 
 
-async def send_requests(cluster: Cluster, pods: Sequence[Json]) -> tuple[list[float], list[float], list[int]]:
-    """Seconds from each request's creation to its container's end and to Completed; writes of each request.
+@dataclass
+class Sent:
+    """What became of requests: seconds from the moment at which each was sent, and its writes."""
+
+    created: list[float]
+    """The answer to the POST."""
+    stopped: list[float]
+    """The container's end."""
+    completed: list[float]
+    writes: list[int]
+
+
+async def send_requests(cluster: Cluster, pods: Sequence[Json]) -> Sent:
+    """Create a request for each pod at once, and wait for the last one's end.
 
     One watch follows them all: it, too, takes its part of the processor while containers are stopped.
     """
     bodies = [crr_for(pod, ["app"]) for pod in pods]
     names = [str(body["metadata"]["name"]) for body in bodies]
     sent: dict[str, float] = {}
+    created: dict[str, float] = {}
     done: dict[str, float] = {}
     versions: dict[str, set[str]] = {name: set() for name in names}
 
     async def create(name: str, body: Json) -> None:
         sent[name] = time.time()
         await cluster.create_request(body)
+        created[name] = time.time()
 
     listing = await cluster.client.list_all(REQUESTS, dict, namespace=cluster.namespace)
     watch = cluster.client.watch(REQUESTS, listing.resource_version, namespace=cluster.namespace)
@@ -144,8 +179,12 @@ async def send_requests(cluster: Cluster, pods: Sequence[Json]) -> tuple[list[fl
                 if len(done) == len(names):
                     break
     ended = [await _ended(cluster, pod) for pod in pods]
-    stops = [end - sent[name] for name, end in zip(names, ended, strict=True)]
-    return stops, [done[name] - sent[name] for name in names], [len(versions[name]) - 1 for name in names]
+    return Sent(
+        [created[name] - sent[name] for name in names],
+        [end - sent[name] for name, end in zip(names, ended, strict=True)],
+        [done[name] - sent[name] for name in names],
+        [len(versions[name]) - 1 for name in names],
+    )
 
 
 def cpu_seconds(pid: int) -> float:
@@ -176,58 +215,78 @@ async def run() -> None:
         ):
             await _measure(cluster, daemon)
             await _measure_full(cluster, daemon)
+            await _measure_floods(cluster, daemon)
+
+
+async def _one_by_one(cluster: Cluster, pods: Sequence[Json]) -> None:
+    """Some stopped by hand, some by requests, by turns."""
+    by_hand, created, stopped = [], [], []
+    for first, second in zip(pods[::2], pods[1::2], strict=True):
+        by_hand += (await _raw(cluster, [first]))[0]
+        sent = await send_requests(cluster, [second])
+        created += sent.created
+        stopped += sent.stopped
+    _row("one: stopped by hand through the CRI", by_hand)
+    _row("one: request sent to created (the POST)", created)
+    _row("one: request sent to stopped", stopped)
+
+
+def _rows_at_once(by_hand: tuple[list[float], list[float]], sent: Sent) -> None:
+    count = len(sent.stopped)
+    _row(f"{count} at once: stopped by hand through the CRI", by_hand[0])
+    _row(f"{count} at once: request sent to stopped", sent.stopped)
+    _row(f"{count} at once: stopped by hand to ready again", by_hand[1])
+    _row(f"{count} at once: request sent to Completed", sent.completed)
+
+
+def _memory_row(what: str, pid: int) -> None:
+    found = memory(pid)
+    print(f"  node daemon, {what}: resident {found['VmRSS']:.1f} MiB, ", end="")
+    print(f"{found['RssAnon']:.1f} of it anonymous, {found['VmHWM']:.1f} at most", flush=True)
 
 
 async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
-    fresh = memory(daemon.pid)["VmRSS"]
+    print(f"recreate: {AT_ONCE} pods, one request each")
+    _memory_row("fresh", daemon.pid)
     singles = await start_pods(cluster, "single", 2 * SINGLES)
-    raw_one, one = [], []
-    for pod in singles[:SINGLES]:
-        raw_one += await _raw(cluster, [pod])
-    for pod in singles[SINGLES:]:
-        stops, _, _ = await send_requests(cluster, [pod])
-        one += stops
+    await _one_by_one(cluster, singles)
     await remove_pods(cluster, singles)
-    by_hand = await start_pods(cluster, "raw", PODS)
-    raw = await _raw(cluster, by_hand)
-    await remove_pods(cluster, by_hand)
-    pods = await start_pods(cluster, "web", PODS)
+    others = await start_pods(cluster, "raw", AT_ONCE)
+    by_hand = await _raw(cluster, others)
+    await remove_pods(cluster, others)
+    pods = await start_pods(cluster, "web", AT_ONCE)
     before = cpu_seconds(daemon.pid)
-    stops, ends, writes = await send_requests(cluster, pods)
+    sent = await send_requests(cluster, pods)
     cpu = cpu_seconds(daemon.pid) - before
-    found = memory(daemon.pid)
-    print(f"recreate: {PODS} pods, one request each")
-    _row("one: stopped by hand through the CRI", raw_one)
-    _row("one: request created to stopped", one)
-    _row(f"{PODS} at once: stopped by hand through the CRI", raw)
-    _row(f"{PODS} at once: request created to stopped", stops)
-    _row(f"{PODS} at once: request created to Completed", ends)
-    print(f"  API writes a request (besides events)        {statistics.mean(writes):.2f}, at most {max(writes)}")
-    print(f"  node daemon: CPU {cpu / PODS * 1000:.1f} ms a request; resident {fresh:.1f} MiB fresh, ", end="")
-    print(f"{found['VmRSS']:.1f} after, {found['VmHWM']:.1f} at most")
+    _rows_at_once(by_hand, sent)
+    print(
+        f"  API writes a request (besides events)        {statistics.mean(sent.writes):.2f}, at most {max(sent.writes)}"
+    )
+    print(f"  node daemon: CPU {cpu / AT_ONCE * 1000:.1f} ms a request")
     await remove_pods(cluster, pods)
 
 
 async def _measure_full(cluster: Cluster, daemon: NodeDaemon) -> None:
-    pods = await start_pods(cluster, "full", FULL, FULL_KIB)
-    raw_one, one = [], []
-    for by_hand, asked in zip(pods[:SINGLES], pods[SINGLES : 2 * SINGLES], strict=True):
-        raw_one += await _raw(cluster, [by_hand])
-        stops, _, _ = await send_requests(cluster, [asked])
-        one += stops
-    half = (FULL - 2 * SINGLES) // 2
-    raw = await _raw(cluster, pods[-half:])
-    before = cpu_seconds(daemon.pid)
-    stops, _, _ = await send_requests(cluster, pods[2 * SINGLES : -half])
-    cpu = cpu_seconds(daemon.pid) - before
-    found = memory(daemon.pid)
+    """By hand first: kubelet's back-off of a second restart comes after the stop, and is in no row but the last."""
     print(f"recreate: a node with {FULL} pods of {FULL_KIB} KiB")
-    _row("one: stopped by hand through the CRI", raw_one)
-    _row("one: request created to stopped", one)
-    _row(f"{half} at once: stopped by hand through the CRI", raw)
-    _row(f"{half} at once: request created to stopped", stops)
-    print(f"  node daemon: CPU {cpu / half * 1000:.1f} ms a request; resident {found['VmRSS']:.1f} MiB, ", end="")
-    print(f"{found['VmHWM']:.1f} at most")
+    pods = await start_pods(cluster, "full", FULL, FULL_KIB)
+    await _one_by_one(cluster, pods[: 2 * SINGLES])
+    by_hand = await _raw(cluster, [await cluster.pod(pod["metadata"]["name"]) for pod in pods])
+    pods = [await cluster.pod(pod["metadata"]["name"]) for pod in pods]
+    before = cpu_seconds(daemon.pid)
+    sent = await send_requests(cluster, pods)
+    cpu = cpu_seconds(daemon.pid) - before
+    _rows_at_once(by_hand, sent)
+    print(f"  node daemon: CPU {cpu / FULL * 1000:.1f} ms a request")
+    _memory_row("after them", daemon.pid)
+    await remove_pods(cluster, pods)
+
+
+async def _measure_floods(cluster: Cluster, daemon: NodeDaemon) -> None:
+    pods = await start_pods(cluster, "flood", FLOODS, lifecycle=FLOOD)
+    await send_requests(cluster, pods)
+    await asyncio.sleep(SETTLED_SECONDS)
+    _memory_row(f"after {FLOODS} hooks of 15 MB at once", daemon.pid)
     await remove_pods(cluster, pods)
 
 

@@ -281,6 +281,7 @@ async def test_ten_thousand_requests_leave_the_series_where_they_were(
 
 
 async def test_namespaces_without_end_are_capped(metrics: NodeMetrics, book: Book) -> None:
+    assert NAMESPACES == 100
     for number in range(NAMESPACES + 50):
         metrics.stop_ended(request(namespace=f"team-{number}"), "app", 0.1, "")
     found = book.nonzero("crrd_requested_restarts_total")

@@ -566,7 +566,7 @@ class TestStop:
         assert decision.wake_at == NOW + 1
 
     def test_a_hook_that_takes_a_while_is_told(self) -> None:
-        decision = one(request(), instance("old", hook=HOOK), first_seen={"r1": NOW - 2}, works=hooking())
+        decision = one(request(), instance("old", hook=HOOK), first_seen={"r1": NOW - 1}, works=hooking())
         assert written(decision) == recreating(RecreateState("app", StatePhase.RECREATING))
 
     def test_what_else_has_happened_is_told_at_once(self) -> None:
