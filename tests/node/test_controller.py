@@ -21,6 +21,7 @@ from daemon.lib.errors import (
     RuntimeUnavailableError,
 )
 from daemon.node.execute import STOPS_AT_ONCE
+from tests.support.silence import Silence
 from tests.support.standins import MemoryNode
 from tests.support.worlds import instance, pin, pod, request
 
@@ -380,6 +381,21 @@ async def test_a_write_without_effect_is_braked() -> None:
         node.post(request(strategy=Strategy(unready_grace_seconds=5)))
         await asyncio.sleep(60)
         assert node.writes < 12
+
+
+async def test_what_is_told_of_a_write_is_what_the_api_server_has_kept() -> None:
+    told: list[str] = []
+
+    class Listener(Silence):
+        def written(self, before: Request, after: Request) -> None:
+            told.append(after.status.message)
+
+    async with MemoryNode(recorder=Listener()) as node:
+        node.lose_messages = True
+        node.gate = True
+        node.post(request(strategy=Strategy(unready_grace_seconds=5)))
+        await asyncio.sleep(1)
+        assert set(told) == {""}
 
 
 async def test_a_pin_without_effect_is_braked() -> None:

@@ -15,7 +15,7 @@ from daemon.lib.errors import RuntimeCallError
 from daemon.lib.metrics import new_registry
 from daemon.node.metrics import ELSEWHERE, NAMESPACES, NodeMetrics, NodeState, WatchState
 from tests.support.standins import MemoryNode
-from tests.support.worlds import request
+from tests.support.worlds import killed, recreating, request
 
 pytestmark = pytest.mark.virtual_time
 
@@ -248,6 +248,7 @@ async def test_where_the_daemon_stands(metrics: NodeMetrics, book: Book, registr
 async def test_an_idle_daemon_still_has_series_to_sum(metrics: NodeMetrics, book: Book) -> None:
     metrics.show(replace(state([], 0.0), queue_oldest=lambda: None))
     assert book("crrd_active_requests", phase="pending", pod_namespace="") == 0
+    assert book("crrd_active_requests", phase="recreating", pod_namespace="") == 0
     assert book("crrd_oldest_request_age_seconds") == 0
     assert book("crrd_queue_oldest_age_seconds") == 0
 
@@ -278,6 +279,17 @@ async def test_ten_thousand_requests_leave_the_series_where_they_were(
         counts.append(series() if number in (0, 9_999) else 0)
     assert counts[0] == counts[-1]
     assert registry.get_sample_value("crrd_requests_total", {"outcome": "succeeded"}) == 10_000
+
+
+async def test_readiness_is_timed_once(metrics: NodeMetrics, book: Book) -> None:
+    waits = request("app", "side", status=recreating(killed(), killed("side")))
+    back = replace(waits, status=recreating(RecreateState("app", StatePhase.SUCCEEDED, is_killed=True), killed("side")))
+    metrics.seen(waits)
+    metrics.stop_sent(waits, "app")
+    metrics.successor_seen(waits, "app")
+    for before, after, count in ((waits, waits, 0), (waits, back, 1), (back, back, 1)):
+        metrics.written(before, after)
+        assert book.stages().get("ready", (0, 0.0))[0] == count
 
 
 async def test_namespaces_without_end_are_capped(metrics: NodeMetrics, book: Book) -> None:

@@ -39,7 +39,8 @@ TESTS = {
     "daemon/core/rollout": ("tests/core/rollout", "tests/properties/test_rollouts.py", "tests/rollout"),
     "daemon/core/explain": ("tests/core/explain", "tests/cli/test_explain.py"),
     "daemon/node": ("tests/node/test_controller.py", "tests/node/test_hooks.py", *SCHEDULES, "tests/node",
-                    "tests/lib/test_metrics.py", "tests/cli/test_node.py", "tests/cli/test_forecast_all_nodes.py"),
+                    "tests/lib/test_metrics.py", "tests/cli/test_node.py", "tests/cli/test_forecast_all_nodes.py",
+                    "tests/cli/test_forecast.py"),
 }  # fmt: skip
 """Which tests are asked about which room, one after the other, the quick ones first."""
 EQUIVALENT: dict[str, str] = {
@@ -59,8 +60,11 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/preview.py: False -> True: requests = tuple((RunRequest(_request(run, row), RunMark(run":
         "what is previewed has not begun: nobody reads it from there",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
+    "core/rollout/run.py: 600 -> 601: pod_timeout: int = 600": "`kubectl recreate` always says it",
     "node/controller.py: 30.0 -> 31.0: _LATE_SECONDS = 30.0": "how late a loop may be: nobody is promised a second",
     "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
+    "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":
+        "whether the last byte of an answer that nobody uses is read",
     "node/execute.py: 0.0 -> 1.0: kept_until = max(kept_until, (work.hook_began or 0.0) + LEFT":
         "a hook that has an end has a beginning",
     "node/daemon.py: 3.0 -> 4.0: EVENT_FLUSH_SECONDS = 3.0": "nobody is promised a second of it",

@@ -710,6 +710,9 @@ class TestStop:
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
         late = one(req, instance("old", hook=HOOK), works=hooking(since=97.0), first_seen={"r1": 0.0})
         assert only(late, PinContainers).begun == {"app": Begun(hook="2026-01-01T00:00:57Z")}
+        earlier = replace(req, pinned={"app": pin("old")}, begun={"app": Begun(hook="2026-01-01T00:00:50Z")})
+        again = one(earlier, instance("old", hook=HOOK), works=hooking(since=97.0), first_seen={"r1": 0.0})
+        assert again.actions == ()  # what is left of its time counts from its first beginning
 
     def test_a_restarted_daemon_grants_no_new_grace(self) -> None:
         begun = {"app": Begun(stop="2026-01-01T00:00:50Z")}
