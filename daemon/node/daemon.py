@@ -226,4 +226,4 @@ class NodeDaemon:
         self._health.live["queue"] = stuck
         self._health.ready["runtime"] = runtime.check
         self._health.ready["requests"] = lambda: requests.last_error or ("" if requests.listed else "not listed yet")
-        self._health.ready["pods"] = lambda: pods.last_error if controller.cache.active.is_set() else ""
+        self._health.ready["pods"] = lambda: pods.last_error

@@ -75,6 +75,24 @@ async def test_a_hook_costs_one_more_and_its_time_is_taken_off() -> None:
         assert node.writes == 3
 
 
+async def test_the_log_says_each_step_once() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        with capture_logs() as logs:
+            node.post(request())
+            await node.completed()
+            await asyncio.sleep(5)
+    assert [(line["event"], line["log_level"]) for line in logs if line["log_level"] != "debug"] == [
+        ("preStop hook started", "info"),
+        ("container state", "info"),
+        ("request state", "info"),
+        ("preStop hook ended", "info"),
+        ("stopping container", "info"),
+        ("container stopped", "info"),
+        ("container state", "info"),
+        ("request completed", "info"),
+    ]
+
+
 @pytest.mark.parametrize("force", [False, True])
 async def test_pinning_keeps_within_three_writes(force: bool) -> None:
     async with MemoryNode() as node:

@@ -67,6 +67,7 @@ EQUIVALENT: dict[str, str] = {
         "whether the last byte of an answer that nobody uses is read",
     "node/execute.py: 0.0 -> 1.0: kept_until = max(kept_until, (work.hook_began or 0.0) + LEFT":
         "a hook that has an end has a beginning",
+    "node/daemon.py: False -> True: serve_forecast: bool = False": "the command line always says it",
     "node/daemon.py: 3.0 -> 4.0: EVENT_FLUSH_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: statement left out: keep_for_good()": "memory and speed only",
 }  # fmt: skip
