@@ -206,19 +206,26 @@ class NodeCache(Cache[Pod]):
 
     def pods_listed(self, pods: Iterable[Pod], version: str, namespace: str = "") -> None:
         """See Cache."""
-        if self._all_known_since is None:
+        first = self._all_known_since is None
+        if first:
             self._all_known_since = self._clock()
         super().pods_listed(pods, version, namespace)
+        if first:
+            for key in self._by_pod.keys() - self._pods.keys():
+                self._on_change(key)  # that it is not there is news
         for event in self._awaited.values():
             event.set()
 
     def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
         """What the node has under this name, None for nothing."""
+        first = self.known_since(pod_key) is None
         self._known_since.setdefault(pod_key, self._clock())
         if pod is not None:
             self.pod_changed(pod)
         elif (known := self._pods.get(pod_key)) is not None:
             self.pod_deleted(known)
+        elif first:
+            self._on_change(pod_key)  # that it is not there is news
         if event := self._awaited.get(pod_key):
             event.set()
 

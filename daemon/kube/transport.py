@@ -27,7 +27,8 @@ DateObserver = Callable[[str, float, float], None]
 """Is told of each answer: its Date header, and between which two monotonic times it was given."""
 
 _CALLS = 6
-"""Calls under way at once, watches apart: a burst of writes waits rather than pay for one more TLS handshake each."""
+"""Calls under way at once, watches apart: a burst of writes waits rather than pay for one more TLS handshake each. It
+waits for as long as its call may take, at most."""
 _KEEP_ALIVE_SECONDS = 60.0
 """How long an unused connection is kept, so that a request that comes soon after another needs no TLS handshake before
 its stop: well under the 90 s after which API servers close theirs."""
@@ -82,15 +83,21 @@ class Transport:
 
     async def read(self, call: Call) -> bytes:
         """Send a call and read its answer's bytes. Raises the ports' errors."""
-        async with self._calls:
+        try:
+            async with asyncio.timeout(call.timeout.total):
+                await self._calls.acquire()
+        except TimeoutError as error:  # each one before it may take as long: callers rely on an end
+            unavailable(call, error)
+        try:
             response = await self.open(call)
             try:
-                body = await response.read()
+                return await response.read()
             except (aiohttp.ClientError, OSError) as error:
                 unavailable(call, error)
             finally:
                 response.release()
-        return body
+        finally:
+            self._calls.release()
 
     async def open(self, call: Call) -> aiohttp.ClientResponse:
         """Send a call, in the version that the server serves: one answers as well as another."""

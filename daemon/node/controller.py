@@ -65,10 +65,17 @@ class NodeController:
             await self._while_active(self._follow, "runtime", self.runtime_heartbeat)
 
     async def drain(self) -> None:
-        """No new stops; let those under way end, and write what became of them."""
+        """No new stops but those after a hook; let what is under way end, and write what became of it."""
         self.reconciler.draining = True
-        while self.executor.working:
-            await self.executor.wait_for_work()
+        while True:
+            while self.executor.working:
+                await self.executor.wait_for_work()
+            await self._flush()
+            if not self.executor.working:  # a stop after a hook begins once its status is written
+                return
+
+    async def _flush(self) -> None:
+        """Write what became of everything, for so long at most."""
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 for key in self.cache.live_pods():

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from daemon.core.api.types import Request, Status
+from daemon.core.api.types import Request, RequestPhase, Status
 from daemon.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
 from daemon.core.recreate.observation import NO_WORK, HookResult, StopAttempt, Work, WorkKind
 from daemon.kube.cache import NodeCache
@@ -55,6 +55,8 @@ class Executor:
         """By pod (`namespace/name`)."""
         self._slots = asyncio.Semaphore(STOPS_AT_ONCE)
         self._writing: set[str] = set()
+        self._ending: set[str] = set()
+        """Of these, the requests whose last status is being written: nothing is begun for them."""
         self._write_failures: dict[str, int] = {}
         self._write_after: dict[str, tuple[float, str]] = {}
         """Request UID -> when the next write may come, and the version that must wait for it ("" for every one)."""
@@ -188,6 +190,8 @@ class Executor:
 
     def _start_work(self, action: StopContainer | RunHook) -> None:
         """Start a hook or a stop: `decide` wants none of a container that the request is at work on already."""
+        if action.request.uid in self._ending:
+            return
         kind = WorkKind.STOP if isinstance(action, StopContainer) else WorkKind.HOOK
         first = self._work(action) == NO_WORK
         known = {"name": action.instance.name, "pin": action.instance.pin, "spent_before": action.spent_before}
@@ -278,6 +282,8 @@ class Executor:
             if asyncio.get_running_loop().time() < until and version in ("", action.request.resource_version):
                 return
         self._writing.add(uid)
+        if isinstance(action, WriteStatus) and action.status.phase is RequestPhase.COMPLETED:
+            self._ending.add(uid)
         self._spawn(self._write(action), f"{type(action).__name__} {action.request.key}")
 
     async def _write(self, action: WriteStatus | PinContainers) -> None:
@@ -302,6 +308,7 @@ class Executor:
                 self._written(action, written, ineffective)
         finally:
             self._writing.discard(request.uid)
+            self._ending.discard(request.uid)
             self._poke(request.pod_key)
 
     def _written(self, action: WriteStatus | PinContainers, written: Request, ineffective: str) -> None:

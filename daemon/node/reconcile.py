@@ -142,11 +142,14 @@ class Reconciler:
         listed_at, error = loop.time(), ""
         instances: tuple[Instance, ...] = ()
         try:
-            listed_at, instances = await self._instances(pod_key, live)
-            await self._find_foreign(current, instances, watched)
-            pod = self._cache.pod(pod_key)
-            if pod is not None:
-                instances = await self._exit_codes(current, pod, instances)
+            while True:
+                uid, listed_at, instances = await self._instances(pod_key, live)
+                await self._find_foreign(current, instances, watched)
+                pod = self._cache.pod(pod_key)
+                if pod is not None:
+                    instances = await self._exit_codes(current, pod, instances)
+                if self._runtime_uid(pod_key, uid) == uid:  # else another pod has got the name meanwhile
+                    break
             watched.runtime_failures = 0
         except (RuntimeCallError, RuntimeUnavailableError) as failure:
             watched.runtime_failures += 1
@@ -178,22 +181,21 @@ class Reconciler:
             draining=self.draining,
         )
 
-    async def _instances(self, pod_key: str, live: Sequence[Request]) -> tuple[float, tuple[Instance, ...]]:
-        """The pod's container instances, and when they were asked for; none while its UID is not known."""
+    def _runtime_uid(self, pod_key: str, otherwise: str) -> str:
+        """The UID that the pod's containers have in the runtime, as far as the pod is known."""
+        pod = self._cache.pod(pod_key)
+        return pod.runtime_uid if pod else otherwise
+
+    async def _instances(self, pod_key: str, live: Sequence[Request]) -> tuple[str, float, tuple[Instance, ...]]:
+        """The UID that was asked for, when, and the container instances; none while the pod's UID is not known."""
         loop = asyncio.get_running_loop()
-        pod = self._cache.pod(pod_key)
-        uid = pod.runtime_uid if pod else next((request.pod_uid for request in live if request.pod_uid), "")
+        uid = self._runtime_uid(pod_key, next((request.pod_uid for request in live if request.pod_uid), ""))
         asked = loop.time()
-        if pod is not None or self._cache.known_since(pod_key) is not None:
-            return asked, await self._list(uid)
-        # The pod is being asked for by its watch. Ask the runtime meanwhile, and first: its answer takes as long.
         instances = await self._list(uid)
-        await self._pod_known(pod_key)
-        pod = self._cache.pod(pod_key)
-        if pod is not None and pod.runtime_uid != uid:
-            asked = loop.time()
-            instances = await self._list(pod.runtime_uid)
-        return asked, instances
+        if self._cache.known_since(pod_key) is None:
+            # The pod is being asked for by its watch: the runtime's answer takes as long.
+            await self._pod_known(pod_key)
+        return uid, asked, instances
 
     async def _list(self, pod_uid: str) -> tuple[Instance, ...]:
         return await self._edges.runtime.instances(pod_uid) if pod_uid else ()

@@ -15,6 +15,7 @@ from daemon.kube.cache import NodeCache, older
 from daemon.kube.client import KubeClient
 from daemon.kube.reflector import Handler, Reflector, RestartObserver, Selection
 from daemon.kube.resources import PODS, REQUESTS
+from daemon.lib.errors import ApiUnavailableError
 from daemon.lib.heartbeat import Heartbeat
 from daemon.ports import Observer
 
@@ -24,6 +25,8 @@ watch has a connection of its own, and a node's list has to be read as a whole: 
 requests at once cost the daemon 80 ms of CPU either way, one 16 ms by itself and 33 ms by the node's list."""
 PAUSE_SECONDS = 0.02
 """Between a list of pods and its watch: what follows from the list, a stop, need not wait for another connection."""
+FIND_SECONDS = 20.0
+"""For an answer about one pod, while its handler waits: well under what counts as a handler that hangs."""
 _EVERY_POD = ""
 """In place of a pod's key."""
 
@@ -211,5 +214,9 @@ class KubePodFinder:
     async def find(self, namespace: str, name: str) -> Pod | None:
         """See PodFinder."""
         selector = f"metadata.name={name}"
-        listing = await self._client.list_all(PODS, parse_pod, namespace=namespace, field_selector=selector)
+        try:
+            async with asyncio.timeout(FIND_SECONDS):
+                listing = await self._client.list_all(PODS, parse_pod, namespace=namespace, field_selector=selector)
+        except TimeoutError as error:
+            raise ApiUnavailableError(f"pod {namespace}/{name} was asked for, and not answered in time") from error
         return next((pod for pod in listing.items if pod.name == name), None)

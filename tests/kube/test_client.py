@@ -229,6 +229,22 @@ async def test_a_server_that_gives_no_sound_answer(api: ScriptedApi, broken: lis
         await client.get(PODS, "a", "b")
 
 
+async def test_a_call_waits_for_others_no_longer_than_it_may_take(api: ScriptedApi) -> None:
+    api.then(*[hang()] * 20)
+    async with KubeClient(FixedAccess(api.url), deadlines=Deadlines(call=0.2, page=600)) as client:
+        others = [asyncio.create_task(client.list_all(PODS, dict)) for _ in range(10)]
+        while len(api.seen) < 6:
+            await asyncio.sleep(0.01)
+        with pytest.raises(ApiUnavailableError, match=r"^get /api/v1/namespaces/a/pods/b: no answer in time"):
+            await client.get(PODS, "a", "b")
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        api.script.clear()
+        api.then(reply({}))
+        await client.get(PODS, "a", "b")  # each place was given back
+
+
 async def test_a_write_whose_old_connection_was_cut_is_sent_again(api: ScriptedApi, client: KubeClient) -> None:
     api.then(reply({}), vanish(), reply({"a": 1}))
     await client.get(PODS, "a", "b")

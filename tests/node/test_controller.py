@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.types import Request, RequestPhase, StatePhase, Status, Strategy
-from daemon.core.recreate.actions import StopContainer
+from daemon.core.recreate.actions import StopContainer, WriteStatus
 from daemon.core.recreate.observation import Hook, HookKind, Instance
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
@@ -493,6 +493,54 @@ async def test_an_answer_that_comes_after_its_request_has_gone_is_not_kept() -> 
         assert node.controller.cache.pod("default/web") is None
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["the node's list", "the pod's own"])
+async def test_a_pod_that_is_missing_from_a_list_that_comes_late_is_asked_for(whole: bool) -> None:
+    class Late(MemoryNode):
+        async def _watch_pods(self) -> None:
+            await asyncio.sleep(5)
+            cache = self.controller.cache
+            if whole:
+                cache.pods_listed([], "12")
+            else:
+                cache.pod_listed("default/web", None)
+            await asyncio.Event().wait()
+
+    async with Late() as node:
+        node.pod_lost = True
+        node.post(request())
+        assert (await node.completed()).reason is Reason.POD_GONE
+
+
+async def test_a_pod_that_gets_the_name_while_the_runtime_is_asked() -> None:
+    class Replaced(MemoryNode):
+        async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+            found = await super().instances(pod_uid)
+            if pod_uid == "uid-of-earlier":
+                await asyncio.sleep(0.03)
+                self.controller.cache.pod_deleted(replace(self.view(), uid="uid-of-earlier"))
+                self.controller.cache.pod_changed(self.view())
+            return found
+
+    node = Replaced()
+    node.earlier_pod = True
+    dead = replace(node.known["old"], id="dead", pod_uid="uid-of-earlier", state=ContainerState.EXITED, created_at=0)
+    node.known["dead"] = dead
+    async with node:
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_nothing_is_begun_for_a_request_whose_end_is_being_written() -> None:
+    async with MemoryNode() as node:
+        node.write_seconds = 1.0
+        executor, req = node.controller.executor, request()
+        node.requests["r1"] = req
+        executor.carry_out([req], [WriteStatus(req, Status(RequestPhase.COMPLETED))])
+        executor.carry_out([req], [StopContainer(req, node.known["old"], 5.0, 0.0)])
+        await asyncio.sleep(2)
+        assert node.stops == []
+
+
 async def test_leaving_the_selection_and_coming_back() -> None:
     async with MemoryNode() as node:
         node.post(request(uid="r0", created="2025-01-01T00:00:00Z", strategy=Strategy(min_started_seconds=60)))
@@ -648,6 +696,16 @@ async def test_drain_starts_nothing_more_and_writes_what_became_of_the_rest() ->
         assert node.known["old-a"].state is ContainerState.EXITED
         assert node.status().state("a").is_killed
         assert node.status().phase is RequestPhase.RECREATING
+
+
+async def test_drain_lets_the_stop_after_a_hook_end() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.stop_seconds = 8.0
+        node.post(request())
+        await node.until(lambda: bool(node.hooks_run))
+        await node.controller.drain()
+        assert node.known["old"].state is ContainerState.EXITED
+        assert node.status().state("app").is_killed
 
 
 async def test_drain_does_not_wait_for_an_api_server_that_is_away() -> None:

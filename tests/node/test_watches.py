@@ -14,7 +14,7 @@ from daemon.core.api.v1alpha1 import parse_request
 from daemon.kube.cache import NodeCache
 from daemon.kube.client import Deadlines, KubeClient
 from daemon.kube.resources import PODS, REQUESTS
-from daemon.lib.errors import ConfigurationError
+from daemon.lib.errors import ApiUnavailableError, ConfigurationError
 from daemon.node import watches
 from daemon.node.metrics import WATCH_REASONS
 from daemon.node.watches import PodSource, PodWatches, RequestSource
@@ -433,6 +433,13 @@ async def test_only_the_pod_of_a_request_is_watched_and_only_while_it_is_live() 
         assert here.watches.last_list_time is not None
         assert here.watches.last_activity is not None
         assert here.watches.check() == here.watches.last_error == ""
+
+
+async def test_a_pod_that_nobody_tells_of_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "FIND_SECONDS", 0.1)
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        with pytest.raises(ApiUnavailableError, match="pod n/a was asked for"):
+            await watches.KubePodFinder(client).find("n", "a")
 
 
 async def test_a_pod_that_is_not_there_is_known_not_to_be() -> None:
