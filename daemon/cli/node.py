@@ -48,6 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         convert=port,
         metavar="PORT",
     )
+    add_flag(
+        parser,
+        "--pod-uid",
+        "UID of the pod that it runs in: a stop of its own container is not waited for when it is told to end",
+        env="POD_UID",
+        shown="in no pod",
+        metavar="UID",
+    )
     add_kubeconfig_flag(parser)
     add_cri_flag(parser)
     add_daemon_flags(parser)
@@ -79,5 +87,6 @@ def run(args: argparse.Namespace) -> int:
             spec_dir=args.spec_dir,
             serve_forecast=args.serve_forecast,
             kubelet_healthz_port=args.kubelet_healthz_port,
+            pod_uid=args.pod_uid,
         )
     )

@@ -34,9 +34,15 @@ class NodeController:
     """Cache, queue, reconciler and executor of one node, and the loops that feed them.
 
     Nothing starts before the loops are run: `watch_pods` and `watch_runtime`, each by a task of the owner.
+
+    Args:
+        node_name: this node.
+        edges: the ports.
+        clock: monotonic seconds.
+        own_pod: see Executor.
     """
 
-    def __init__(self, node_name: str, edges: Edges, clock: Callable[[], float]) -> None:
+    def __init__(self, node_name: str, edges: Edges, clock: Callable[[], float], own_pod: str = "") -> None:
         self._runtime = edges.runtime
         self._awaited: set[str] = set()
         self._keys_by_uid: dict[str, str] = {}
@@ -46,7 +52,7 @@ class NodeController:
         """Of the looks at the runtime that `watch_runtime` takes while a request is live."""
         self.queue = WorkQueue(self._handle)
         self.cache = NodeCache(self.queue.poke, clock)
-        self.executor = Executor(edges, self.cache, self.queue.poke)
+        self.executor = Executor(edges, self.cache, self.queue.poke, own_pod)
         self.reconciler = Reconciler(node_name, edges, self.cache, self.executor, self._await_runtime)
 
     async def watch_pods(self, watch: Callable[[], Awaitable[None]]) -> None:

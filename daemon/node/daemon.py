@@ -64,6 +64,8 @@ class NodeConfig:
     """Whether anybody who reaches the bind address may read which containers the node has."""
     kubelet_healthz_port: int = 0
     """Where kubelet serves /healthz on loopback; 0 to stop containers without asking."""
+    pod_uid: str = ""
+    """Of the pod that it runs in; "" for none."""
 
 
 def run_node(config: NodeConfig) -> int:
@@ -141,7 +143,7 @@ class NodeDaemon:
             events=events,
             recorder=self._metrics,
         )
-        controller = NodeController(config.node_name, edges, asyncio.get_running_loop().time)
+        controller = NodeController(config.node_name, edges, asyncio.get_running_loop().time, config.pod_uid)
         cache = controller.cache
         requests = RequestSource(client, config.node_name, cache, self._metrics.watch_restarted)
         pods = PodWatches(client, config.node_name, cache, self._metrics.watch_restarted)

@@ -45,12 +45,14 @@ class Executor:
         edges: the ports.
         cache: what writes return is put in there.
         poke: called with a pod's key when something of it has ended.
+        own_pod: UID of the pod that this process runs in: the stop of its own container ends with it, not before.
     """
 
-    def __init__(self, edges: Edges, cache: NodeCache, poke: Callable[[str], None]) -> None:
+    def __init__(self, edges: Edges, cache: NodeCache, poke: Callable[[str], None], own_pod: str) -> None:
         self._edges = edges
         self._cache = cache
         self._poke = poke
+        self._own_pod = own_pod
         self._works: dict[str, dict[Key, Work]] = {}
         """By pod (`namespace/name`)."""
         self._slots = asyncio.Semaphore(STOPS_AT_ONCE)
@@ -78,7 +80,7 @@ class Executor:
 
     @property
     def working(self) -> int:
-        """How many hooks and stops are under way."""
+        """How many hooks and stops are under way whose end can be waited for."""
         return len(self._working)
 
     @property
@@ -198,8 +200,9 @@ class Executor:
         self._note(action, under_way=kind, until=None, **(known if first else {}))
         run = self._stop(action) if isinstance(action, StopContainer) else self._hook(action)
         task = self._spawn(run, f"{type(action).__name__} {action.instance.id[:12]}")
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
+        if action.instance.pod_uid != self._own_pod:
+            self._working.add(task)
+            task.add_done_callback(self._working.discard)
 
     async def _hook(self, action: RunHook) -> None:
         """Run a hook; one that broke off is not run again in this life."""

@@ -20,6 +20,7 @@ from daemon.lib.errors import (
     RuntimeCallError,
     RuntimeUnavailableError,
 )
+from daemon.node.controller import FLUSH_SECONDS
 from daemon.node.execute import STOPS_AT_ONCE
 from tests.support.silence import Silence
 from tests.support.standins import MemoryNode
@@ -706,6 +707,15 @@ async def test_drain_lets_the_stop_after_a_hook_end() -> None:
         await node.controller.drain()
         assert node.known["old"].state is ContainerState.EXITED
         assert node.status().state("app").is_killed
+
+
+async def test_drain_does_not_wait_for_the_stop_of_its_own_container() -> None:
+    async with MemoryNode(own_pod="uid-of-web") as node:
+        node.stop_seconds = 3600.0
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        async with asyncio.timeout(FLUSH_SECONDS + 1):
+            await node.controller.drain()
 
 
 async def test_drain_does_not_wait_for_an_api_server_that_is_away() -> None:

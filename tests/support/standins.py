@@ -44,6 +44,7 @@ class MemoryNode:
         streams: bool = True,
         exit_code: int = 137,
         recorder: Recorder | None = None,
+        own_pod: str = "",
     ) -> None:
         edges = Edges(
             runtime=self,
@@ -54,7 +55,7 @@ class MemoryNode:
             events=self,
             recorder=recorder or Silence(),
         )
-        self.controller = NodeController(NODE, edges, asyncio.get_running_loop().time)
+        self.controller = NodeController(NODE, edges, asyncio.get_running_loop().time, own_pod)
         self.known: dict[str, Instance] = {}
         self.hook = hook
         self.policy = policy
