@@ -21,7 +21,6 @@ from daemon.lib.errors import (
     RuntimeUnavailableError,
 )
 from daemon.node.controller import FLUSH_SECONDS
-from daemon.node.execute import STOPS_AT_ONCE
 from tests.support.silence import Silence
 from tests.support.standins import MemoryNode
 from tests.support.worlds import instance, pin, pod, request
@@ -309,13 +308,53 @@ async def test_more_stops_than_slots_at_once() -> None:
     async with MemoryNode() as node:
         node.stop_seconds = 3600.0
         executor = node.controller.executor
-        made = [instance(f"c{number}") for number in range(2 * STOPS_AT_ONCE)]
+        made = [instance(f"c{number}") for number in range(2 * 64)]
         node.known |= {known.id: known for known in made}
-        executor.carry_out([], [StopContainer(request(uid=f"r{known.id}"), known, 5.0, 0.0) for known in made])
+        for first in (0, 64):  # the slots of those that took long are given back once, and no more
+            some = made[first : first + 64]
+            executor.carry_out([], [StopContainer(request(uid=f"r{known.id}"), known, 5.0, 0.0) for known in some])
+            await asyncio.sleep(0.01)
+            assert len(node.stops) == first + 32
+            await asyncio.sleep(2.0)
+            assert len(node.stops) == first + 64
+            await asyncio.sleep(4000)
+
+
+async def test_of_several_writes_that_wait_the_first_is_waited_for() -> None:
+    async with MemoryNode() as node:
+        now = asyncio.get_running_loop().time
+        began = now()
+        node.controller.executor._write_after = {
+            "r1": (began + 5.0, ""),
+            "r2": (began + 1.0, ""),
+            "r3": (began + 9.0, ""),
+        }
+        await node.controller.executor.wait_for_writes()
+        assert now() - began == pytest.approx(1.0)
+
+
+async def test_failures_of_writes_are_forgotten_once_one_succeeds() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_seconds = 1e6
+        node.write_errors = [ApiUnavailableError("away")] * 3
+        node.post(request())
+        await node.until(lambda: node.status().phase is RequestPhase.RECREATING)
+        assert node.controller.executor._write_failures == {}
+
+
+async def test_events_of_the_runtime_lead_to_a_look_at_the_pod_that_they_are_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with MemoryNode() as node:
+        node.kubelet_seconds = 1e6
+        node.post(request())
+        await asyncio.sleep(60.1)
+        poked: list[str] = []
+        monkeypatch.setattr(node.controller.queue, "poke", poked.append)
+        for uid in ("uid-of-another", "uid-of-web"):
+            node._changes.put_nowait(uid)
         await asyncio.sleep(0.01)
-        assert len(node.stops) == STOPS_AT_ONCE
-        await asyncio.sleep(2.0)
-        assert len(node.stops) == 2 * STOPS_AT_ONCE
+        assert poked == ["default/web"]
 
 
 class Wire(MemoryNode):

@@ -65,6 +65,12 @@ EQUIVALENT: dict[str, str] = {
     "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
     "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":
         "whether the last byte of an answer that nobody uses is read",
+    "node/reconcile.py: 2.0 -> 3.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0":
+        "how soon a runtime that was away for long is asked again: nobody is promised a second of it",
+    "node/reconcile.py: 0.5 -> 1.5: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/reconcile.py: 5.0 -> 6.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/execute.py: Lt -> LtE: if asyncio.get_running_loop().time() < until and version in ":
+        "one instant, which nobody hits",
     "node/execute.py: 0.0 -> 1.0: kept_until = max(kept_until, (work.hook_began or 0.0) + LEFT":
         "a hook that has an end has a beginning",
     "node/daemon.py: False -> True: serve_forecast: bool = False": "the command line always says it",
