@@ -296,10 +296,12 @@ class ManagerCache(Cache[PodMeta]):
         self._pods.pop(pod_key, None)
 
     def forget_namespace(self, namespace: str) -> None:
-        """Likewise for all pods of a namespace, "" for all there are."""
+        """Likewise for all pods of a namespace, "" for all there are; whoever has requests is to be asked for."""
         for key, pod in tuple(self._pods.items()):
             if namespace in ("", pod.namespace):
                 self.forget_pod(key)
+                if key in self._by_pod:
+                    self._on_change(key)
 
 
 def older(version: str, than: str) -> bool:

@@ -119,6 +119,23 @@ async def test_the_label_comes_and_goes(cluster: LifecycleCluster) -> None:
     assert cluster.condition("after") == ("", "")
 
 
+async def test_a_pod_that_goes_after_the_label_is_noticed(
+    cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else tells of it: neither the watch, which has ended, nor its node."""
+    monkeypatch.setattr(controller_module, "POD_SECONDS", 0.1)
+    cluster.manager()
+    await cluster.request("one", await cluster.ready_pod(), grace=3600)
+    await cluster.node_says("one", "Recreating")
+    await cluster.until("acquired", lambda: cluster.acquired("one"))
+    await cluster.later()
+    await cluster.label_namespace(None)
+    await cluster.until("no watch of pods", lambda: cluster.server.open_watches == 2)
+    await cluster.remove_pod()
+    await cluster.settle("one")
+    assert cluster.message("one") == "pod has gone"
+
+
 async def test_each_labelled_namespace_has_a_watch(cluster: LifecycleCluster) -> None:
     await labelled(cluster, "one", "two")
     await settled(cluster, cluster.manager())
