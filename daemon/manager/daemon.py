@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -64,6 +65,19 @@ class ManagerConfig:
     log_level: str
 
 
+class Clients(NamedTuple):
+    """One for each concern: a client has few calls under way at once, and none may wait for calls of another that hang.
+
+    An admission call has a deadline, and so has the renewal of the lease.
+    """
+
+    controller: KubeClient
+    """For its events too."""
+    election: KubeClient
+    admission: KubeClient
+    """For the certificates too."""
+
+
 def run_manager(config: ManagerConfig) -> int:
     """Run the manager until SIGTERM or Ctrl-C; returns the exit code.
 
@@ -84,27 +98,29 @@ async def _run(config: ManagerConfig) -> int:
     health = Health()
     access = find_access(config.kubeconfig, os.environ)
     clock = ServerClock()
-    # Admission has a client of its own: a busy controller must not keep it waiting for a connection.
     metrics = ManagerMetrics()
-    client = KubeClient(access, on_call=metrics.api_call, on_date=clock.observe)
-    admission_client = KubeClient(access, on_call=metrics.api_call)
+    clients = Clients(
+        controller=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
+        election=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
+        admission=KubeClient(access, on_call=metrics.api_call),
+    )
     server = StatusServer(config.bind_address, [*health.routes(), metrics_route(metrics.registry)])
     log.info("serving health", address=await server.start())
-    asking = asyncio.create_task(warn_of_old_server(client))
+    asking = asyncio.create_task(warn_of_old_server(clients.controller))
     try:
-        await _serve(config, (client, admission_client), clock, health=health, metrics=metrics, stop=stop)
+        await _serve(config, clients, clock, health=health, metrics=metrics, stop=stop)
     finally:
         asking.cancel()
         await server.stop()
-        await client.close()
-        await admission_client.close()
+        for client in clients:
+            await client.close()
     log.info("stopped")
     return 0
 
 
 async def _serve(
     config: ManagerConfig,
-    clients: tuple[KubeClient, KubeClient],
+    clients: Clients,
     clock: ServerClock,
     *,
     health: Health,
@@ -112,24 +128,23 @@ async def _serve(
     stop: asyncio.Event,
 ) -> None:
     """Run every loop until a signal comes; admission drains while the rest goes on."""
-    client, admission_client = clients
     tls = ServingTls()
     limits = Limits(drain_seconds=config.drain_seconds)
     webhook = WebhookServer(
         config.webhook_address,
         tls,
-        admission_client,
+        clients.admission,
         health,
         limits=limits,
         on_review=metrics.reviewed,
         on_admitted=metrics.admitted,
         on_close=metrics.closed,
     )
-    events = KubeEventSink(client, config.identity, "crrd-manager", on_drop=metrics.event_dropped)
+    events = KubeEventSink(clients.controller, config.identity, "crrd-manager", on_drop=metrics.event_dropped)
     controller = LifecycleController(
-        client, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
+        clients.controller, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
     )
-    election = LeaderElection(client, config.namespace, config.identity, now=lambda: datetime.now(UTC))
+    election = LeaderElection(clients.election, config.namespace, config.identity, now=lambda: datetime.now(UTC))
     metrics.watch(
         leading=lambda: election.leading,
         not_after=lambda: tls.not_after,
@@ -138,7 +153,7 @@ async def _serve(
     health.live.update(election.checks)
     health.live["controller"] = _controller_check(election, controller)
     health.ready.update(controller.checks)
-    certificates = _certificates(config, admission_client, tls)
+    certificates = _certificates(config, clients.admission, tls)
     loops = [
         Loop("certificates", certificates.run, (certificates.heartbeat,)),
         Loop("election", lambda: election.run(controller.run), (election.heartbeat,)),

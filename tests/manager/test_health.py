@@ -19,7 +19,7 @@ from daemon.kube.resources import NAMESPACES, PODS, REQUESTS
 from daemon.lib.health import Health
 from daemon.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
 from daemon.manager.certificates.tls import ServingTls
-from daemon.manager.daemon import ManagerConfig, _serve
+from daemon.manager.daemon import Clients, _serve
 from daemon.manager.lifecycle import LOOK_SECONDS
 from daemon.manager.metrics import ManagerMetrics
 from daemon.manager.webhook.handler import Answer
@@ -27,30 +27,11 @@ from daemon.manager.webhook.review import Review
 from daemon.manager.webhook.server import REQUEST_KINDS, WebhookServer
 from tests.support.admission import new_request, new_review
 from tests.support.health_pages import Watched, end, page
+from tests.support.manager import CONFIG
 from tests.support.silent_api import SilentApi
 from tests.support.webhook import QUICK, Pods, load, new_certificates
 
 pytestmark = pytest.mark.virtual_time
-
-CONFIG = ManagerConfig(
-    kubeconfig="",
-    namespace="crrd-system",
-    identity="one",
-    webhook_address="127.0.0.1:0",
-    drain_seconds=0.0,
-    service="crrd-manager",
-    names=("127.0.0.1",),
-    secret="tls",
-    default_deadline_slack=3600,
-    webhook_configurations=(),
-    tls_cert_file="",
-    tls_key_file="",
-    ca_file="",
-    client_ca_file="",
-    bind_address="127.0.0.1:0",
-    log_format="console",
-    log_level="error",
-)
 
 
 @dataclass
@@ -86,8 +67,9 @@ async def managing(*mute: str) -> AsyncIterator[Managing]:
     api.mute |= set(mute)
     api.put(NAMESPACES, {"metadata": {"name": "default", "resourceVersion": "1"}})  # as if it had the label
     client = cast("KubeClient", api)
+    clients = Clients(client, client, client)
     task = asyncio.create_task(
-        _serve(CONFIG, (client, client), ServerClock(), health=health, metrics=ManagerMetrics(), stop=stop)
+        _serve(CONFIG, clients, ServerClock(), health=health, metrics=ManagerMetrics(), stop=stop)
     )
     await asyncio.sleep(0)
     try:
