@@ -162,6 +162,8 @@ def _check(args: argparse.Namespace, verb: str) -> None:
     if verb:
         if len(words) > 2 or (verb != "status" and len(words) < 2):
             raise ConfigurationError(f"{verb} takes the name of one run; {args.called} status shows which there are")
+        if verb == "abort" and args.dry_run:
+            raise ConfigurationError("--dry-run shows batches, and abort has none: status RUN tells what has not begun")
         return
     if bool(words) == bool(args.selector):
         raise ConfigurationError("give either TYPE/NAME (deployment/web) or -l SELECTOR")
@@ -238,22 +240,23 @@ def _asker(view: View) -> Any:
 
 async def _drive(session: Session, args: argparse.Namespace, verb: str) -> int:
     """Start a run or go on with it, and say how it ended."""
-    name = args.words[1] if verb else args.run
+    wanted = _wanted(session, args, verb)
+    name = wanted.name
     known = bool(verb) or bool(name and any(run.name == name for run, _ in await verbs.runs(session)))
     outcome: Outcome | Preview | None
     if known:
         changes = {"force": True} if args.force else {}
         changes |= {} if args.max_failures is None else {"max_failures": args.max_failures}
-        outcome = await verbs.resume(session, name, changes, seconds=args.timeout, yes=args.yes)
+        outcome = await verbs.resume(session, wanted, changes)
     else:
-        outcome = await verbs.start(session, _wanted(session, args))
+        outcome = await verbs.start(session, wanted)
     if isinstance(outcome, Preview):
         print(preview_page(outcome, as_json=args.output == "json"))
         return 0
     return 0 if outcome is None else await _ended(session, args, outcome)
 
 
-def _wanted(session: Session, args: argparse.Namespace) -> Wanted:
+def _wanted(session: Session, args: argparse.Namespace, verb: str) -> Wanted:
     names = [name for given in args.container for name in given.split(",") if name]
     options = Options(
         containers=tuple(dict.fromkeys(names)),
@@ -270,11 +273,11 @@ def _wanted(session: Session, args: argparse.Namespace) -> Wanted:
         reason=args.reason,
     )
     return Wanted(
-        words=tuple(args.words),
+        words=() if verb else tuple(args.words),
         selector=args.selector,
         options=options,
         partition=args.partition,
-        name=args.run,
+        name=args.words[1] if verb else args.run,
         dry_run=args.dry_run,
         seconds=args.timeout,
         yes=args.yes,

@@ -56,7 +56,7 @@ def preview_page(found: Preview, *, as_json: bool) -> str:
     if found.stopped:
         lines.append(f"then waits: {found.stopped}")
     lines += [f"skipped, {why}: {', '.join(pods)}" for why, pods in skipped.items()]
-    return "\n".join(map(plain, lines))
+    return "\n".join(map(plain, lines or ["nothing is left to begin"]))
 
 
 def _shape(row: Row) -> dict[str, Any]:

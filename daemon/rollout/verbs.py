@@ -51,14 +51,14 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a new run is to be."""
+    """What a run is to be: a new one, or the rest of one that there is."""
 
     words: tuple[str, ...]
     selector: str
     options: Options
     partition: Amount | None = None
     name: str = ""
-    """"" to make one up."""
+    """"" to make one up, for a new one."""
     dry_run: bool = False
     seconds: int = 0
     """For the whole run; 0 for as long as it takes."""
@@ -139,13 +139,14 @@ def _words(run: Run, pods: int) -> str:
     return f"{what}, {pods} pod{'s' * (pods != 1)}, at most {options.max_unavailable} unready{reason}"
 
 
-async def resume(session: Session, name: str, changes: Mapping[str, Any], *, seconds: int, yes: bool) -> Outcome:
-    """Go on with a run; `changes` are options in place of its own.
+async def resume(session: Session, wanted: Wanted, changes: Mapping[str, Any]) -> Outcome | Preview:
+    """Go on with the run of this name, or show what is left of it; `changes` are options in place of its own.
 
     Raises:
         ConfigurationError: there is no such run, or it has been aborted, or another one is under way.
         ApiUnavailableError, ApiRefusedError: see there.
     """
+    name = wanted.name
     run = newest(await find_run(session, name))
     run = replace(run, options=replace(run.options, **changes))
     aim = await find_again(session.client, session.namespace, run.target)
@@ -153,11 +154,13 @@ async def resume(session: Session, name: str, changes: Mapping[str, Any], *, sec
         world, now = view.world(), session.clock.now()
         if name in world.aborted:
             raise ConfigurationError(f"run {name} was aborted: start a new one")
+        if wanted.dry_run:
+            return preview(world, run, now)
         if (first := unfinished(world, run, now)) is not None:
             raise ConfigurationError(f"run {first.name} on {first.target.words} is under way: abort one of the two")
         left = tally(plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
         session.view.begin(run, f"going on with {run.target.words}, {left} left to begin")
-        return await _drive(session, view, run, seconds=seconds, yes=yes)
+        return await _drive(session, view, run, seconds=wanted.seconds, yes=wanted.yes)
 
 
 async def _drive(session: Session, view: ClusterView, run: Run, *, seconds: int, yes: bool) -> Outcome:

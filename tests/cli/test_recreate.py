@@ -172,6 +172,19 @@ async def test_a_dry_run_changes_nothing(cluster: PlayedCluster) -> None:
     assert out == "then waits: PodDisruptionBudget strict allows no more disruptions\n"
 
 
+async def test_a_dry_run_of_one_that_has_begun_changes_nothing_either(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 3, "app")
+    await cluster.recreate("deployment/web", "-c", "app", "--run", "nightly", "--partition", "1")
+    before = await cluster.requests()
+    for words in (("deployment/web", "-c", "app", "--run", "nightly"), ("resume", "nightly", "--yes")):
+        code, out, err = await cluster.recreate(*words, "--dry-run")
+        assert (code, out, err) == (0, f"batch 1: {pods[1]} (node-a)\nbatch 2: {pods[2]} (node-a)\n", "")
+    assert (cluster.stops, await cluster.requests()) == ([(pods[0], "app")], before)
+    assert (await cluster.recreate("resume", "nightly", "--yes")).code == 0
+    code, out, _ = await cluster.recreate("resume", "nightly", "--dry-run")
+    assert (code, out) == (0, "nothing is left to begin\n")
+
+
 async def test_the_first_failure_stops_it_and_is_explained(cluster: PlayedCluster) -> None:
     pods = await cluster.workload("Deployment", "web", 3, "app")
     cluster.fails[pods[1]] = ("StillRuns", "the runtime reported the container as stopped, but it still runs")
@@ -425,6 +438,7 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
         (("deployment/web", "-c", "app", "--run", "No"), "--run 'No' has to be made of a-z, 0-9 and '-'"),
         (("resume",), "resume takes the name of one run"),
         (("abort", "a", "b"), "abort takes the name of one run"),
+        (("abort", "a", "--dry-run"), "--dry-run shows batches, and abort has none"),
     ],
 )
 def test_what_cannot_be_meant(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

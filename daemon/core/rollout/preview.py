@@ -24,18 +24,21 @@ class Preview:
 
 
 def preview(world: World, run: Run, now: datetime) -> Preview:
-    """The batches of a run that has not begun, or of the rest of one that has."""
+    """The batches of a run that has not begun, or of the rest of one that has; what is under way ends before it."""
     run = replace(run, options=replace(run.options, min_ready=0))  # what counts is the order
     first = plan(world, run, now)
     current, confirmed, asks_after = first, False, 0
     batches: list[tuple[Row, ...]] = []
     world = replace(world, refused={})
-    while current.create or current.end is End.ASK:
+    while True:
+        under_way = tuple(row for row in current.rows if row.stage.under_way)
         if current.end is End.ASK:
             confirmed, asks_after = True, len(batches)
+        elif current.end is None and (current.create or under_way):
+            batches += [current.create] if current.create else []
+            world = _done(world, run, (*current.create, *under_way))
         else:
-            batches.append(current.create)
-            world = _done(world, run, current.create)
+            break
         current = plan(world, run, now, confirmed=confirmed)
     stopped = current.waiting if current.end is None else "" if current.end is End.DONE else current.told
     return Preview(tuple(batches), first, stopped, asks_after)
@@ -45,8 +48,10 @@ def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
     """The world once these pods are recreated and ready again."""
     uids = {row.uid for row in batch}
     members = tuple(replace(each, ready=True) if each.pod.uid in uids else each for each in world.members)
-    requests = tuple(RunRequest(_request(run, row), RunMark(run, aborted=False)) for row in batch)
-    return replace(world, members=members, requests=(*world.requests, *requests))
+    done = {run.request_name(row.uid): row for row in batch}
+    others = (each for each in world.requests if each.request.name not in done)
+    requests = tuple(RunRequest(_request(run, row), RunMark(run, aborted=False)) for row in done.values())
+    return replace(world, members=members, requests=(*others, *requests))
 
 
 def _request(run: Run, row: Row) -> Request:

@@ -3,9 +3,21 @@
 from dataclasses import replace
 
 from daemon.core.rollout.preview import preview
-from daemon.core.rollout.run import Amount
+from daemon.core.rollout.run import Amount, Target
 from daemon.core.rollout.state import World
-from tests.support.rollouts import NOW, budget, container, member, members, run, workload
+from tests.support.rollouts import (
+    AFTER,
+    NOW,
+    asked,
+    budget,
+    container,
+    member,
+    members,
+    recreated,
+    run,
+    succeeded,
+    workload,
+)
 
 
 def names(world: World, **options: object) -> list[list[str]]:
@@ -37,6 +49,19 @@ def test_it_says_where_it_would_stop() -> None:
 def test_it_says_after_which_batch_somebody_is_asked() -> None:
     found = preview(World(members(4)), run(first=2), NOW)
     assert (len(found.batches), found.asks_after, found.stopped) == (4, 2, "")
+
+
+def test_the_rest_of_one_that_has_begun() -> None:
+    one, two, three, four = members(4)
+    of = run()
+    world = World((recreated(one), replace(two, ready=False), three, four), (succeeded(of, one), asked(of, two)))
+    assert names(world) == [["web-2"], ["web-3"]], "what is under way ends first"
+    assert names(world, max_unavailable=Amount(2)) == [["web-2"], ["web-3"]], "beside what is under way, then after it"
+    found = preview(replace(world, members=world.members[:2]), of, NOW)
+    assert (found.batches, found.stopped) == ((), "")
+    other = asked(run(name="other", started=AFTER, target=Target("pod/web-2")), three)
+    found = preview(World((three,), (other,)), of, NOW)
+    assert (found.batches, found.stopped) == ((), "another request is at work on it")
 
 
 def test_what_is_left_out_is_in_no_batch() -> None:
