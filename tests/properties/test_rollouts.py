@@ -16,7 +16,7 @@ from daemon.core.api.reasons import Reason
 from daemon.core.api.time import rfc3339
 from daemon.core.api.types import RequestPhase
 from daemon.core.rollout.plan import End, Plan, plan
-from daemon.core.rollout.run import Amount, Options, Run
+from daemon.core.rollout.run import Amount, Options, Run, Target
 from daemon.core.rollout.standing import Stage
 from daemon.core.rollout.state import Budget, Member, RunRequest, World
 from tests.support.rollouts import (
@@ -34,6 +34,9 @@ from tests.support.rollouts import (
 
 PODS = 5
 UNITS = timedelta(seconds=5)
+OTHER = Run("default", "other", Target("deployment.apps/api"), Options(("app",)), rfc3339(START))
+NEIGHBOURS = (member("api-0"), member("api-1"))
+"""Pods of another workload, at which another run is at work, under the same PodDisruptionBudget."""
 
 
 @dataclass
@@ -42,7 +45,7 @@ class Model:
 
     run: Run
     guard: int | None
-    """minAvailable of a PodDisruptionBudget."""
+    """minAvailable of a PodDisruptionBudget, besides all of the neighbours."""
     in_order: bool
     now: datetime = START + timedelta(seconds=1)
     """A run begins a second after its start: kubelet's times are whole seconds."""
@@ -61,6 +64,10 @@ class Model:
     hidden: set[str] = field(default_factory=set)
     """Requests from which somebody has taken the label of the run."""
     refused: dict[str, str] = field(default_factory=dict)
+    elsewhere: dict[str, RunRequest] = field(default_factory=dict)
+    """The other run's requests, by pod UID, while they are under way."""
+    down: set[str] = field(default_factory=set)
+    """Neighbours whose container was stopped."""
 
     def __post_init__(self) -> None:
         for number in range(PODS):
@@ -77,13 +84,14 @@ class Model:
     def budgets(self) -> tuple[Budget, ...]:
         if self.guard is None:
             return ()
-        healthy = sum(1 for pod in self.pods.values() if pod.ready)
+        healthy = sum(1 for pod in self.pods.values() if pod.ready) - len(self.down)
         return (budget(max(0, healthy - self.guard)),)
 
     def look(self) -> None:
         """All watches catch up."""
         kind = workload(self.desired, in_order=self.in_order)
         shown = tuple(each for name, each in self.requests.items() if name not in self.hidden)
+        shown += tuple(self.elsewhere.values())
         self.known = World(tuple(self.pods.values()), shown, kind, self.budgets(), refused=dict(self.refused))
 
     def plan(self) -> Plan:
@@ -127,7 +135,8 @@ class Model:
         up = sum(1 for pod in counting if pod.ready and pod.pod.uid not in busy)
         assert total - up <= self.run.options.max_unavailable.of(total), "more are unready than may be"
         if self.guard is not None:
-            assert up >= self.guard, "the disruption budget is overdrawn"
+            away = len(busy & {pod.pod.uid for pod in NEIGHBOURS})
+            assert up - away >= self.guard, "the disruption budget is overdrawn"
 
     # What the node does
 
@@ -166,6 +175,19 @@ class Model:
 
     def _end(self, found: RunRequest) -> None:
         self.requests[found.request.name] = found
+
+    def neighbour_moves_on(self, which: int) -> None:
+        """A pod of the other workload is asked for, stopped, or back."""
+        pod = NEIGHBOURS[which % len(NEIGHBOURS)]
+        uid = pod.pod.uid
+        if uid not in self.elsewhere:
+            self.elsewhere[uid] = asked(OTHER, pod)
+        elif uid not in self.down:
+            self.elsewhere[uid] = asked(OTHER, pod, RequestPhase.RECREATING)
+            self.down.add(uid)
+        else:
+            del self.elsewhere[uid]
+            self.down.remove(uid)
 
     # What else happens
 
@@ -214,6 +236,8 @@ class Model:
 
     def settle(self) -> Plan:
         """Everything goes well from now on, until the run has ended; there are pods enough for the budgets."""
+        self.elsewhere.clear()
+        self.down.clear()
         self.desired = max(self.desired, PODS)
         while len(self.pods) < self.desired:
             self._add(f"web-{self.made}")
@@ -277,6 +301,7 @@ def happen(model: Model, what: int, which: int) -> None:
         model.crashes,
         model.scales,
         model.user_edits,
+        model.neighbour_moves_on,
     ]
     match what:
         case 0 | 1 | 2 | 3:
@@ -300,7 +325,7 @@ def happen(model: Model, what: int, which: int) -> None:
     in_order=st.booleans(),
     min_ready=st.sampled_from([0, 7]),
     first=st.sampled_from([0, 1, 2]),
-    script=st.lists(st.tuples(st.integers(0, 15), st.integers(0, PODS - 1)), max_size=80),
+    script=st.lists(st.tuples(st.integers(0, 16), st.integers(0, PODS - 1)), max_size=80),
 )
 def test_any_interleaving(
     most: Amount, guard: int | None, min_ready: int, first: int, script: list[tuple[int, int]], *, in_order: bool

@@ -7,14 +7,14 @@ The invariant, checked by the property tests at every step: no pod gets two requ
 goes, no more pods are unready than its budgets allow.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from daemon.core.rollout.run import Run
 from daemon.core.rollout.standing import Row, Stage, standings, tally, timed_out
-from daemon.core.rollout.state import Budget, Member, World
+from daemon.core.rollout.state import Budget, Member, RunRequest, World
 
 _NAMED = 3
 """Pods that a sentence names; the others are counted."""
@@ -173,8 +173,11 @@ class _Round:
         self._under_way: list[Member] = own
         members = {member.pod.uid: member for member in world.members}
         at_work = [members[uid] for uid in self._busy if uid in members]
+        self._elsewhere = [each for each in world.requests if _elsewhere(each, members)]
+        # Nobody here knows the labels of other pods: each may be of any budget.
+        others = len({each.request.pod_uid or each.request.name for each in self._elsewhere})
         self._left = {
-            budget.uid: budget.allowed - sum(1 for member in at_work if _selects(budget, member))
+            budget.uid: budget.allowed - others - sum(1 for member in at_work if _selects(budget, member))
             for budget in world.budgets
         }
 
@@ -223,7 +226,7 @@ class _Round:
             if not budget.current:
                 yield f"PodDisruptionBudget {budget.name} has a status that is out of date"
             elif self._left[budget.uid] < 1:
-                yield f"PodDisruptionBudget {budget.name} allows no more disruptions"
+                yield f"PodDisruptionBudget {budget.name} allows no more disruptions{self._beside(budget)}"
         node, zones = member.pod.node_name, self._world.zones
         yield from self._places(options.max_per_node, "node", node, lambda other: other.pod.node_name == node, costs)
         zone = zones.get(node, "")
@@ -231,6 +234,13 @@ class _Round:
             yield from self._places(
                 options.max_per_zone, "zone", zone, lambda other: zones.get(other.pod.node_name) == zone, costs
             )
+
+    def _beside(self, budget: Budget) -> str:
+        """Who else may have spent a disruption budget."""
+        if not self._elsewhere or budget.allowed < 1:
+            return ""
+        first = min(self._elsewhere, key=lambda each: each.request.name)
+        return f" beside run {first.mark.run.name}, which is at work on pod {first.request.pod_name}"
 
     def _places(self, most: int, what: str, name: str, there: Callable[[Member], bool], costs: bool) -> Iterator[str]:
         pods = self._down.values() if costs else self._under_way
@@ -253,6 +263,11 @@ class _Round:
                 self._left[budget.uid] -= 1
         self._down[member.pod.uid] = member
         self._under_way.append(member)
+
+
+def _elsewhere(found: RunRequest, members: Mapping[str, Member]) -> bool:
+    """Whether a request, of any run, is under way for a pod that is not the target's."""
+    return not found.request.completed and found.request.pod_uid not in members
 
 
 def _selects(budget: Budget, member: Member) -> bool:

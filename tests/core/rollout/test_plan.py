@@ -93,6 +93,25 @@ class TestBudgets:
         assert why(planned(under_way, wide))["web-1"] == "PodDisruptionBudget guard allows no more disruptions"
         assert chosen(planned(replace(under_way, budgets=(budget(2),)), wide)) == ["web-1"]
 
+    def test_pods_of_other_workloads_under_way_may_be_of_the_same_disruption_budget(self) -> None:
+        """Two runs on two workloads, and a budget that selects the pods of both."""
+        wide = run(max_unavailable=Amount(3))
+        other = run(name="other", target=Target("deployment.apps/api"))
+        foreign = asked(other, member("api-0"), RequestPhase.RECREATING)
+        found = planned(World(PODS, (foreign,), budgets=(budget(1),)), wide)
+        assert chosen(found) == []
+        assert found.waiting == (
+            "PodDisruptionBudget guard allows no more disruptions beside run other, which is at work on pod api-0"
+        )
+        assert chosen(planned(World(PODS, (foreign,), budgets=(budget(2),)), wide)) == ["web-0"]
+        again = asked(run(name="third", target=Target("pod/api-0")), member("api-0"))
+        assert chosen(planned(World(PODS, (foreign, again), budgets=(budget(2),)), wide)) == ["web-0"], "one pod is one"
+        assert len(chosen(planned(World(PODS, (foreign,)), wide))) == 3, "without a budget it is nobody's concern"
+        ended = succeeded(other, member("api-0"))
+        assert chosen(planned(World(PODS, (ended,), budgets=(budget(1),)), wide)) == ["web-0"]
+        found = planned(World(PODS, (foreign,), budgets=(budget(0),)), wide)
+        assert found.waiting == "PodDisruptionBudget guard allows no more disruptions"
+
     def test_an_unready_pod_costs_a_disruption_budget_nothing(self) -> None:
         found = planned(World((replace(ONE, ready=False), TWO), budgets=(budget(0),)))
         assert chosen(found) == ["web-0"]
