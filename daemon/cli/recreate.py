@@ -336,9 +336,11 @@ async def _explain(session: Session, args: argparse.Namespace, found: Plan) -> N
 
 
 async def _abort(session: Session, args: argparse.Namespace) -> int:
-    gone, going = await verbs.abort(session, args.words[1])
-    rest = f"; {going} had begun and end by themselves" if going else ""
-    session.view.say(f"run {args.words[1]} is aborted: {gone} requests taken back{rest}")
+    found = await verbs.abort(session, args.words[1])
+    rest = f"; {found.going} had begun and end by themselves" if found.going else ""
+    if found.kept:
+        rest = f"; {found.kept} is left to say so, since none had begun, and may still be served"
+    session.view.say(f"run {args.words[1]} is aborted: {found.gone} requests taken back{rest}")
     return 0
 
 

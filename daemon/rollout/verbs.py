@@ -223,26 +223,45 @@ def newest(requests: list[RunRequest]) -> Run:
     return max(requests, key=lambda each: (each.request.created, each.request.name)).mark.run
 
 
-async def abort(session: Session, name: str) -> tuple[int, int]:
-    """Begin nothing more of a run; how many requests were taken back, and how many go on because they had begun.
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """What has become of the requests of a run that was aborted."""
+
+    gone: int
+    """How many were taken back."""
+    going: int
+    """How many go on because they had begun."""
+    kept: str = ""
+    """The name of one that had not begun and was left, "" where there is none: see `abort`."""
+
+
+async def abort(session: Session, name: str) -> Aborted:
+    """Begin nothing more of a run.
+
+    That it was aborted stands on one of its requests alone, so one has to stay: without any, a process that has missed
+    the mark, or a Job that names the run, would begin it anew. Where none has begun, it is the oldest, which may still
+    be served: nothing that a user may write keeps the node from it.
 
     Raises as `resume` does.
     """
-    found = await find_run(session, name)
+    found = sorted(await find_run(session, name), key=lambda each: (each.request.created, each.request.name))
     waiting = [each.request for each in found if not each.request.completed and not _begun(each)]
     under_way = [each for each in found if not each.request.completed and _begun(each)]
-    # Whoever carries the run out has to know before anything is gone; the mark stays on what stays.
-    marked = next((each for each in found if each.request.completed or _begun(each)), found[0])
+    # Whoever carries the run out has to know before anything is gone; the newest lives longest.
+    marked = next((each for each in reversed(found) if each.request.completed or _begun(each)), found[0]).request
     mark = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
-    await session.client.merge_patch(REQUESTS, session.namespace, marked.request.name, mark)
+    await session.client.merge_patch(REQUESTS, session.namespace, marked.name, mark)
+    kept = marked.name if marked in waiting else ""
     gone = 0
     for request in waiting:
+        if request.name == kept:
+            continue
         try:
             await session.client.delete(REQUESTS, session.namespace, request.name, uid=request.uid)
         except GoneError:
             continue
         gone += 1
-    return gone, len(under_way)
+    return Aborted(gone, len(under_way), kept)
 
 
 def _begun(found: RunRequest) -> bool:

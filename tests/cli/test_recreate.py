@@ -17,7 +17,7 @@ import pytest
 
 from daemon.cli.main import main
 from daemon.core.api.types import API_VERSION, KIND
-from daemon.core.rollout.run import ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
+from daemon.core.rollout.run import ANNOTATION_ABORTED, ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
 from daemon.kube.resources import EVENTS, PODS, REQUESTS, Resource
 from daemon.localnode.api.admission import AdmissionRequest
 from daemon.localnode.api.errors import Cause, invalid
@@ -281,9 +281,18 @@ async def test_what_has_not_begun_is_taken_back(cluster: PlayedCluster) -> None:
     run = await begin(cluster, "deployment/web", "-c", "app", "--max-unavailable", "2")
     cluster.api.fail_next(999, status=500, match=lambda call: call.subresource == "status")  # the node says nothing
     await run.until("asked")
+    await run.until("asked")
     name = await the_run(cluster)
-    assert (await cluster.recreate("abort", name)).code == 0
+    made = [each["metadata"] for each in await cluster.requests()]
+    _, kept = min((each["creationTimestamp"], each["name"]) for each in made)
+    code, out, _ = await cluster.recreate("abort", name)
+    said = f"1 requests taken back; {kept} is left to say so, since none had begun, and may still be served"
+    assert (code, out) == (0, f"run {name} is aborted: {said}\n")
     assert (await run.end())[0] == 1
+    (left,) = await cluster.requests()
+    assert (left["metadata"]["name"], ANNOTATION_ABORTED in left["metadata"]["annotations"]) == (kept, True)
+    code, _, err = await cluster.recreate("deployment/web", "-c", "app", "--run", name)  # as a Job does
+    assert (code, err) == (2, f"crrd recreate: run {name} was aborted: start a new one\n")
 
 
 async def test_interrupted_and_resumed(cluster: PlayedCluster) -> None:
