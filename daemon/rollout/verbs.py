@@ -143,11 +143,13 @@ async def resume(session: Session, wanted: Wanted, changes: Mapping[str, Any]) -
     """Go on with the run of this name, or show what is left of it; `changes` are options in place of its own.
 
     Raises:
-        ConfigurationError: there is no such run, or it has been aborted, or another one is under way.
+        ConfigurationError: there is no such run, or it is another than what is wanted, or it has been aborted, or
+            another one is under way.
         ApiUnavailableError, ApiRefusedError: see there.
     """
     name = wanted.name
     run = newest(await find_run(session, name))
+    await _check_same(session, run, wanted)
     run = replace(run, options=replace(run.options, **changes))
     aim = await find_again(session.client, session.namespace, run.target)
     async with ClusterView(session.client, session.namespace, aim, zones=bool(run.options.max_per_zone)) as view:
@@ -161,6 +163,25 @@ async def resume(session: Session, wanted: Wanted, changes: Mapping[str, Any]) -
         left = tally(plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
         session.view.begin(run, f"going on with {run.target.words}, {left} left to begin")
         return await _drive(session, view, run, seconds=wanted.seconds, yes=wanted.yes)
+
+
+async def _check_same(session: Session, run: Run, wanted: Wanted) -> None:
+    """Refuse to go on with a run on other pods or containers than are wanted; what is not given is as it was.
+
+    Raises:
+        ConfigurationError: it is another run, or what is wanted is not there.
+    """
+    differs = ""
+    if wanted.words or wanted.selector:
+        aim = await find_target(session.client, session.namespace, list(wanted.words), wanted.selector)
+        if aim.target.words != run.target.words:
+            differs = f"is on {run.target.words}, not on {aim.target.words}"
+    given = wanted.options.containers
+    if not differs and given and given != run.options.containers:
+        differs = f"recreates {', '.join(run.options.containers)}, not {', '.join(given)}"
+    if differs:
+        again = session.line("resume", run.name)
+        raise ConfigurationError(f"run {run.name} {differs}: give another --run NAME, or go on with it: {again}")
 
 
 async def _drive(session: Session, view: ClusterView, run: Run, *, seconds: int, yes: bool) -> Outcome:

@@ -334,6 +334,26 @@ async def test_a_run_of_a_name_is_begun_once(cluster: PlayedCluster) -> None:
     assert (await the_run(cluster), len(cluster.stops)) == ("nightly", 2)
 
 
+async def test_a_name_that_is_another_runs_is_refused(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 2)
+    await cluster.workload("Deployment", "api", 2)
+    await cluster.recreate("deploy/web", "-c", "app,side", "--run", "nightly", "--partition", "1")
+    mine, rest = ("--run", "nightly", "--yes"), [(pods[0], "app"), (pods[0], "side")]
+    again = "give another --run NAME, or go on with it: crrd recreate resume nightly -n default"
+    for words, differs in (
+        (("deployment/api", "-c", "app,side", *mine), "is on deployment.apps/web, not on deployment.apps/api"),
+        (("-l", "app=web", "-c", "app,side", *mine), "is on deployment.apps/web, not on pods app=web"),
+        (("deployment/web", "-c", "app", *mine), "recreates app, side, not app"),
+        (("deployment/web", "-c", "side,app", *mine, "--dry-run"), "recreates app, side, not side, app"),
+        (("resume", "nightly", "-c", "side", "--yes"), "recreates app, side, not side"),
+    ):
+        code, out, err = await cluster.recreate(*words)
+        assert (code, out, err) == (2, "", f"crrd recreate: run nightly {differs}: {again}\n")
+    assert cluster.stops == rest
+    assert (await cluster.recreate("deployments", "web", "-c", "app", "-c", "side", *mine)).code == 0
+    assert len(cluster.stops) == 4
+
+
 async def test_pods_that_go_and_come_meanwhile(cluster: PlayedCluster) -> None:
     pods = await cluster.workload("Deployment", "web", 3, "app")
     cluster.goes_on.clear()
