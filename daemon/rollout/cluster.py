@@ -54,6 +54,8 @@ class ClusterView:
         self._zones = zones
         self._daemons: frozenset[str] | None = None
         self._aborted: set[str] = set()
+        self._labels: dict[str, Mapping[str, str]] = {}
+        """Of pods with a request that are not watched, by UID."""
         self._owners: dict[str, Owner | None] = {}
         """By UID: the controller of each object that owns pods, None where it has none."""
         self._refused: dict[str, str] = {}
@@ -78,7 +80,7 @@ class ClusterView:
             if self._zones:
                 self._watch(self._nodes, NODES, namespace="")
             await self._all_listed()
-            await self.learn_owners()
+            await self.learn()
         except BaseException:
             await self._end()
             raise
@@ -103,6 +105,7 @@ class ClusterView:
         return World(
             members=tuple(sorted(filter(self._belongs, self._pods), key=lambda each: each.pod.name)),
             requests=tuple(each for each in self._requests if each is not None),
+            labels=self._labels | {each.pod.uid: each.labels for each in self._pods},
             workload=workload,
             budgets=tuple(self._budgets),
             zones={name: zone for name, zone in self._nodes if zone},
@@ -127,12 +130,30 @@ class ClusterView:
         except GoneError:
             self._pods.forget(lambda member: member.pod.name == name)
 
-    async def learn_owners(self) -> None:
-        """Find out to whom the pods belong that came since; asks for each owner once.
+    async def learn(self) -> None:
+        """Find out what no watch tells of what came since, asking once for each object: owners, other targets' pods.
 
         Raises:
             ConfigurationError, ApiUnavailableError: it cannot be found out.
         """
+        await self._learn_owners()
+        watched = {each.pod.uid for each in self._pods}
+        for found in tuple(self._requests):
+            if found is None or found.request.completed:
+                continue
+            uid = found.request.pod_uid
+            if uid and uid not in watched and uid not in self._labels:
+                self._labels[uid] = await self._labels_of(found.request.pod_name, uid)
+
+    async def _labels_of(self, name: str, uid: str) -> Mapping[str, str]:
+        """The labels of a pod; none of one that is gone, and spends no budget by being recreated."""
+        try:
+            member = read_member(await self._client.get(PODS, self._namespace, name))
+        except GoneError:
+            return {}
+        return member.labels if member.pod.uid == uid else {}
+
+    async def _learn_owners(self) -> None:
         if self._aim.resource is None:
             return
         for member in tuple(self._pods):

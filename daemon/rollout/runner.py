@@ -113,7 +113,7 @@ class Runner:
     async def _learn(self) -> str:
         """Why it is not known to whom all pods belong; "" where it is."""
         try:
-            await self._view.learn_owners()
+            await self._view.learn()
         except ApiUnavailableError as error:
             await asyncio.sleep(_RETRY.initial)
             return str(error)

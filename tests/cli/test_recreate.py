@@ -185,6 +185,25 @@ async def test_a_dry_run_of_one_that_has_begun_changes_nothing_either(cluster: P
     assert (code, out) == (0, "nothing is left to begin\n")
 
 
+@pytest.mark.parametrize(
+    ("labels", "begun"), [({"app": "web"}, True), ({"app": "api"}, True), ({"tier": "front"}, False)]
+)
+async def test_two_runs_under_one_budget(cluster: PlayedCluster, labels: dict[str, str], begun: bool) -> None:
+    """A pod of another workload under way spends the budget that selects it, and no other."""
+    for name in ("web", "api"):
+        for pod in await cluster.workload("Deployment", name, 1, "app"):
+            await cluster.client.merge_patch(PODS, NAMESPACE, pod, {"metadata": {"labels": {"tier": "front"}}})
+    await cluster.budget("guard", labels, 1)
+    cluster.goes_on.clear()
+    other = asyncio.create_task(cluster.recreate("deployment/api", "-c", "app"))
+    while not cluster.stops:
+        await asyncio.sleep(0.01)
+    _, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--dry-run")
+    assert out.startswith("batch 1: web-" if begun else "then waits: PodDisruptionBudget guard allows no more")
+    cluster.goes_on.set()
+    assert (await other).code == 0
+
+
 async def test_the_first_failure_stops_it_and_is_explained(cluster: PlayedCluster) -> None:
     pods = await cluster.workload("Deployment", "web", 3, "app")
     cluster.fails[pods[1]] = ("StillRuns", "the runtime reported the container as stopped, but it still runs")

@@ -174,10 +174,10 @@ class _Round:
         members = {member.pod.uid: member for member in world.members}
         at_work = [members[uid] for uid in self._busy if uid in members]
         self._elsewhere = [each for each in world.requests if _elsewhere(each, members)]
-        # Nobody here knows the labels of other pods: each may be of any budget.
-        others = len({each.request.pod_uid or each.request.name for each in self._elsewhere})
         self._left = {
-            budget.uid: budget.allowed - others - sum(1 for member in at_work if _selects(budget, member))
+            budget.uid: budget.allowed
+            - sum(1 for member in at_work if _selects(budget, member.labels))
+            - len({each.request.pod_uid or each.request.name for each in self._others(budget)})
             for budget in world.budgets
         }
 
@@ -221,7 +221,7 @@ class _Round:
         if down >= self._limit:
             yield self._too_many(down, costs=costs)
         for budget in self._world.budgets if costs else ():
-            if not _selects(budget, member):
+            if not _selects(budget, member.labels):
                 continue
             if not budget.current:
                 yield f"PodDisruptionBudget {budget.name} has a status that is out of date"
@@ -235,11 +235,21 @@ class _Round:
                 options.max_per_zone, "zone", zone, lambda other: zones.get(other.pod.node_name) == zone, costs
             )
 
+    def _others(self, budget: Budget) -> list[RunRequest]:
+        """Requests for pods of other targets that spend a budget; a pod whose labels are not known may be of any."""
+        known = self._world.labels
+        return [
+            each
+            for each in self._elsewhere
+            if each.request.pod_uid not in known or _selects(budget, known[each.request.pod_uid])
+        ]
+
     def _beside(self, budget: Budget) -> str:
         """Who else may have spent a disruption budget."""
-        if not self._elsewhere or budget.allowed < 1:
+        others = self._others(budget)
+        if not others or budget.allowed < 1:
             return ""
-        first = min(self._elsewhere, key=lambda each: each.request.name)
+        first = min(others, key=lambda each: each.request.name)
         return f" beside run {first.mark.run.name}, which is at work on pod {first.request.pod_name}"
 
     def _places(self, most: int, what: str, name: str, there: Callable[[Member], bool], costs: bool) -> Iterator[str]:
@@ -259,7 +269,7 @@ class _Round:
     def _take(self, member: Member) -> None:
         """Count a pod that begins now."""
         for budget in self._world.budgets:
-            if _selects(budget, member) and member.pod.uid not in self._down:
+            if _selects(budget, member.labels) and member.pod.uid not in self._down:
                 self._left[budget.uid] -= 1
         self._down[member.pod.uid] = member
         self._under_way.append(member)
@@ -270,5 +280,5 @@ def _elsewhere(found: RunRequest, members: Mapping[str, Member]) -> bool:
     return not found.request.completed and found.request.pod_uid not in members
 
 
-def _selects(budget: Budget, member: Member) -> bool:
-    return budget.selector is not None and budget.selector.matches(member.labels)
+def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
+    return budget.selector is not None and budget.selector.matches(labels)

@@ -212,3 +212,5 @@ class World:
     """Names of runs that somebody has aborted."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Pods (UID) for which the API server would not have this run's request, and what it said."""
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of pods that have a request of another run and are not the target's, by UID, as far as they are known."""

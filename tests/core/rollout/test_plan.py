@@ -112,6 +112,18 @@ class TestBudgets:
         found = planned(World(PODS, (foreign,), budgets=(budget(0),)), wide)
         assert found.waiting == "PodDisruptionBudget guard allows no more disruptions"
 
+    def test_a_pod_of_another_workload_spends_what_selects_it(self) -> None:
+        other = run(name="other", target=Target("deployment.apps/api"))
+        foreign = asked(other, member("api-0"), RequestPhase.RECREATING)
+        for labels, begun in (({"app": "api"}, ["web-0"]), ({"app": "web"}, []), ({}, ["web-0"])):
+            world = World(PODS, (foreign,), budgets=(budget(1),), labels={"uid-api-0": labels})
+            assert chosen(planned(world, run(max_unavailable=Amount(3)))) == begun
+
+    def test_a_pod_spends_no_disruption_budget_but_its_own(self) -> None:
+        pods = (replace(ONE, labels={"app": "a"}), replace(TWO, labels={"app": "b"}))
+        budgets = tuple(budget(1, app, selector={"matchLabels": {"app": app}}) for app in ("a", "b"))
+        assert len(chosen(planned(World(pods, budgets=budgets), run(max_unavailable=Amount(3))))) == 2
+
     def test_an_unready_pod_costs_a_disruption_budget_nothing(self) -> None:
         found = planned(World((replace(ONE, ready=False), TWO), budgets=(budget(0),)))
         assert chosen(found) == ["web-0"]

@@ -35,6 +35,11 @@ def test_batch_by_batch() -> None:
     ]
 
 
+def test_what_is_unready_is_ready_once_it_is_recreated() -> None:
+    one, two = members(2)
+    assert names(World((replace(one, ready=False), two))) == [["web-0"], ["web-1"]]
+
+
 def test_what_is_ready_for_long_is_not_waited_for_here() -> None:
     assert names(World(members(2)), min_ready=3600) == [["web-0"], ["web-1"]]
 
