@@ -21,7 +21,7 @@ class Runtime(Protocol):
         ...
 
     async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
-        """Every instance of the pod's containers, exited ones too."""
+        """Every instance of the pod's containers, exited ones too; none for what is no UID."""
         ...
 
     async def find(self, pin: Pin) -> Instance | None:

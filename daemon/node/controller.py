@@ -131,7 +131,7 @@ class NodeController:
         try:
             self._poke_awaited()  # what happened between two streams
             async for pod_uid in self._runtime.events():
-                if (changed := self._keys_by_uid.get(pod_uid)) in self._awaited and changed is not None:
+                if (changed := self._keys_by_uid.get(pod_uid)) is not None:
                     self.queue.poke(changed)
         except NotImplementedError:
             await self._poll(POLL_SECONDS)

@@ -42,8 +42,6 @@ QUEUE_LIMIT = 60.0
 EVENT_FLUSH_SECONDS = 3.0
 TIDY_SECONDS = 3.0
 """How long after the last request freed memory is given back: events are written and connections used until then."""
-TIDY_LATE_SECONDS = 30.0
-"""By how much that may be later before the loop counts as hanging."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,6 @@ async def _tidy(cache: NodeCache, heartbeat: Heartbeat) -> NoReturn:
         await cache.active.wait()
         heartbeat.until(cache.idle, "waiting for the last request to end")
         await cache.idle.wait()
-        heartbeat.within(TIDY_SECONDS + TIDY_LATE_SECONDS, "waiting before it gives back memory")
         await asyncio.sleep(TIDY_SECONDS)
         if cache.idle.is_set():
             give_back()

@@ -180,9 +180,7 @@ class Executor:
             return
         loop = asyncio.get_running_loop()
         if work.hook_until is not None and work.stop_sent is None:
-            kept_until = work.hook_until
-            if request is None:
-                kept_until = max(kept_until, (work.hook_began or 0.0) + LEFT_SECONDS)
+            kept_until = max(work.hook_until, (work.hook_began or 0.0) + LEFT_SECONDS)
             if loop.time() < kept_until:
                 loop.call_at(kept_until, self._drop_unneeded, pod_key, key)
                 return

@@ -191,14 +191,9 @@ class Reconciler:
         loop = asyncio.get_running_loop()
         uid = self._runtime_uid(pod_key, next((request.pod_uid for request in live if request.pod_uid), ""))
         asked = loop.time()
-        instances = await self._list(uid)
-        if self._cache.known_since(pod_key) is None:
-            # The pod is being asked for by its watch: the runtime's answer takes as long.
-            await self._pod_known(pod_key)
+        instances = await self._edges.runtime.instances(uid)
+        await self._pod_known(pod_key)  # it is being asked for by its watch: the runtime's answer takes as long
         return uid, asked, instances
-
-    async def _list(self, pod_uid: str) -> tuple[Instance, ...]:
-        return await self._edges.runtime.instances(pod_uid) if pod_uid else ()
 
     async def _pod_known(self, pod_key: str) -> None:
         """Wait for what the API server says of the pod, but not for long: a wait is worth telling."""

@@ -7,10 +7,11 @@ from itertools import pairwise
 import pytest
 from structlog.testing import capture_logs
 
+from daemon.core.api.pod import PodContainer
 from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.types import Request, RequestPhase, StatePhase, Status, Strategy
 from daemon.core.recreate.actions import StopContainer, WriteStatus
-from daemon.core.recreate.observation import Hook, HookKind, Instance
+from daemon.core.recreate.observation import Hook, HookKind, Instance, WorkKind
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
 from daemon.lib.errors import (
@@ -423,13 +424,57 @@ async def test_a_runtime_that_is_down_is_told_within_two_seconds() -> None:
 
 
 async def test_a_crd_that_prunes_is_killed_is_served_with_few_writes() -> None:
-    async with MemoryNode(hook=HOOK) as node:
-        node.prune_is_killed = True
+    with capture_logs() as logs:
+        async with MemoryNode(hook=HOOK) as node:
+            node.prune_is_killed = True
+            node.post(request())
+            assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+            assert node.hooks_run == ["old"]
+            assert node.stops == [("old", 28)]
+            assert node.writes <= 6
+    assert [line["log_level"] for line in logs if "has no field isKilled" in line["event"]] == ["warning"]
+
+
+async def test_a_request_that_is_gone_by_the_answer_to_a_write_is_dropped() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_seconds = 1e6
         node.post(request())
-        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
-        assert node.hooks_run == ["old"]
-        assert node.stops == [("old", 28)]
-        assert node.writes <= 6
+        await node.until(lambda: bool(node.stops))
+        await asyncio.sleep(1)
+        del node.requests["r1"]  # and the watch does not tell
+        node.controller.cache.pod_changed(pod(PodContainer("app", waiting_reason="CrashLoopBackOff")))
+        await asyncio.sleep(60)
+        assert node.controller.cache.request("r1") is None
+
+
+async def test_the_time_that_an_api_server_asks_for_is_given_to_a_write() -> None:
+    async with MemoryNode() as node:
+        node.write_errors = [ApiUnavailableError("busy", retry_after=20.0)]
+        node.post(request())
+        await asyncio.sleep(19)
+        assert node.writes == 1
+        await node.completed()
+
+
+async def test_a_write_that_fails_once_is_soon_tried_again() -> None:
+    async with MemoryNode() as node:
+        node.write_errors = [ApiUnavailableError("away")]
+        with capture_logs() as logs:
+            node.post(request())
+            await asyncio.sleep(0.5)
+        assert node.writes == 2
+        assert [line["log_level"] for line in logs if line["event"] == "request not written"] == ["warning"]
+
+
+async def test_what_is_under_way_is_known_by_its_kind() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.stop_seconds = 5.0
+        node.post(request())
+        seen = set()
+        while not node.requests["r1"].completed:
+            seen |= {work.under_way for work in node.controller.executor.works("default/web").values()}
+            await asyncio.sleep(0.1)
+        assert {WorkKind.HOOK, WorkKind.STOP} <= seen
 
 
 async def test_a_write_without_effect_is_braked() -> None:

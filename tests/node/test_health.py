@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 
 from daemon.core.api.types import API_VERSION, KIND
 from daemon.cri.runtime import NodeRuntime
@@ -18,7 +19,7 @@ from daemon.kube.resources import EVENTS, PODS, REQUESTS
 from daemon.lib.errors import RuntimeUnavailableError
 from daemon.lib.heartbeat import PATIENCE_SECONDS
 from daemon.node.daemon import QUEUE_LIMIT, NodeConfig, NodeDaemon
-from tests.support.health_pages import Watched, end
+from tests.support.health_pages import Watched, end, page
 from tests.support.silent_api import SilentApi
 from tests.support.standins import MemoryNode
 from tests.support.worlds import NODE, POD_UID, RUNTIME
@@ -143,6 +144,19 @@ async def test_the_loop_that_keeps_specs_has_ended(tmp_path: Path) -> None:
         await world.pass_by(20)
         end("forecast")
         assert await world.red("forecast", 30) == "the loop has ended"
+
+
+async def test_nobody_is_ready_before_the_requests_are_listed() -> None:
+    async with running() as world:
+        world.api.mute.add("list containerrecreaterequests")
+        await asyncio.sleep(0)
+        assert (await page(world.health, "/readyz"))[1] == {"requests": "not listed yet"}
+
+
+async def test_a_forecast_before_any_runtime_has_answered() -> None:
+    daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
+    answer = await daemon._forecast_page(cast("web.Request", None))
+    assert (answer.status, cast("web.Response", answer).text) == (503, "no runtime has answered yet\n")
 
 
 @pytest.mark.parametrize("kept", [True, False])

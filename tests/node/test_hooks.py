@@ -334,6 +334,29 @@ async def test_http_get_to_ipv6(serve: Serve, host: str) -> None:
     assert server.asked[0].headers["Host"] == f"[::1]:{server.port}"
 
 
+async def test_a_host_cannot_name_another_port_and_path(serve: Serve) -> None:
+    server = await serve()
+    result = await run(Hook(HookKind.HTTP_GET, host=f"127.0.0.1:{server.port}/x?", port=80))
+    assert "is not a host name" in result.error
+    assert server.asked == []
+
+
+async def test_the_lowest_port_is_one() -> None:
+    result = await run(Hook(HookKind.HTTP_GET, port=1))
+    assert result.error.startswith("httpGet http://127.0.0.1:1 failed: ")
+
+
+async def test_an_answer_is_neither_unpacked_nor_its_connection_kept(serve: Serve) -> None:
+    server = await serve()
+
+    async def packed(_: web.Request) -> web.Response:
+        return web.Response(body=b"not gzip at all", headers={"Content-Encoding": "gzip"})
+
+    server.answer = packed
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
+    assert server.asked[0].headers["Connection"] == "close"
+
+
 @pytest.mark.parametrize("host", ["evil.example/x", "a@b", "a b", "a\r\nX: y", "\ud800", "ü" * 100])
 async def test_http_get_to_what_is_no_host_is_an_error(host: str) -> None:
     result = await run(Hook(HookKind.HTTP_GET, host=host, port=80))

@@ -69,6 +69,18 @@ EQUIVALENT: dict[str, str] = {
         "how soon a runtime that was away for long is asked again: nobody is promised a second of it",
     "node/reconcile.py: 0.5 -> 1.5: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
     "node/reconcile.py: 5.0 -> 6.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/kubelet_health.py: 0.5 -> 1.5: FRESH_SECONDS = 0.5": "how old an answer may be: nobody is promised a second",
+    "node/execute.py: 60.0 -> 61.0: LEFT_SECONDS = 60.0": "nobody is promised a second of it",
+    "node/daemon.py: 0 -> 1: kubelet_healthz_port: int = 0": "the command line always says it",
+    "node/reconcile.py: True -> False: watched.foreign.update(zip(wanted, found, strict=True))":
+        "there is an answer for each question",
+    "node/execute.py: statement left out: timer.cancel()": "a slot is given back once, whoever comes first",
+    "node/daemon.py: statement left out: give_back()": "memory only",
+    "node/metrics.py: 64 -> 65: self._stage[stage].observe(seconds, {'request_uid': request.":
+        "a UID has 36 characters",
+    "node/reconcile.py: 0 -> 1: runtime_failures: int = 0":
+        "how soon a runtime that was away is asked again: nobody is promised a second of it",
+    "node/reconcile.py: 0 -> 1: watched.runtime_failures = 0": "likewise",
     "node/execute.py: Lt -> LtE: if asyncio.get_running_loop().time() < until and version in ":
         "one instant, which nobody hits",
     "node/execute.py: 0.0 -> 1.0: kept_until = max(kept_until, (work.hook_began or 0.0) + LEFT":
