@@ -94,6 +94,14 @@ async def test_the_log_says_each_step_once() -> None:
     ]
 
 
+async def test_a_pin_that_is_taken_is_no_trouble() -> None:
+    async with MemoryNode() as node:
+        with capture_logs() as logs:
+            node.post(request(strategy=Strategy(force=True)))
+            await node.completed()
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == []
+
+
 @pytest.mark.parametrize("force", [False, True])
 async def test_pinning_keeps_within_three_writes(force: bool) -> None:
     async with MemoryNode() as node:

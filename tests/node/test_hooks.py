@@ -106,6 +106,15 @@ async def test_exec_runs_the_command_in_the_container() -> None:
     assert runtime.commands == [("a1", ("sh", "-c", "bye"), 30.0)]
 
 
+@pytest.mark.virtual_time
+async def test_exec_may_take_all_of_its_time_and_the_runtime_some_more_to_say_so() -> None:
+    async def behave(seconds: float) -> ExecResult:
+        await asyncio.sleep(seconds + 2)
+        return ExecResult(0, b"", b"")
+
+    assert (await runner(behave).run(exec_action(5.0), "")) == HookResult(7.0, "")
+
+
 async def test_exec_that_fails_tells_code_and_output() -> None:
     async def behave(_: float) -> ExecResult:
         return ExecResult(3, b"out\n", b"no\x00such\x1b[31m\nthing \xff")
@@ -299,7 +308,7 @@ async def test_http_get_resolves_ports_as_kubelet_does(serve: Serve, port: str) 
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("port", ["nix", "0", "70000", "999999999", "-1", "٣", 0, 65536])
+@pytest.mark.parametrize("port", ["nix", "0", "70000", "999999999", "000080", "-1", "٣", 0, 65536])
 async def test_http_get_without_a_port_is_an_error(port: int | str) -> None:
     result = await run(Hook(HookKind.HTTP_GET, port=port), ports=(("web", 80),))
 

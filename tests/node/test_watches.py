@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -479,6 +479,34 @@ async def test_where_a_version_was_lost_the_newest_is_asked_for(lost: Reply) -> 
         here.cache.request_changed(live("b", "3"))
         await here.cache.wait_until_known("n/b")
         assert lists(here.api)[-1] == NEWEST_PODS
+        here.cache.request_deleted(live("b", "4"))
+        here.api.then(listing("9"))
+        here.cache.request_changed(live("c", "5"))
+        await here.cache.wait_until_known("n/c")
+        assert lists(here.api)[-1] == {"resourceVersion": "7"}, "from there on it is known again"
+
+
+@pytest.mark.virtual_time
+async def test_a_loop_that_does_not_hear_of_a_request_is_told_while_it_runs() -> None:
+    cache = NodeCache(lambda _: None, asyncio.get_running_loop().time)
+    made = PodWatches(cast("KubeClient", None), "node-1", cache)
+
+    async def run() -> None:
+        await made.run()
+
+    async def told() -> str:
+        made.check()
+        await asyncio.sleep(60)
+        return made.check()
+
+    task = asyncio.create_task(run())
+    assert await told() == ""
+    cast("Any", cache.live_changed)._waiters.clear()
+    cache.live_changed.set()
+    assert (await told()).startswith("hangs: waiting for another request")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert await told() == ""
 
 
 async def test_many_pods_have_one_watch_until_no_request_is_live(monkeypatch: pytest.MonkeyPatch) -> None:

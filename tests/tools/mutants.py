@@ -83,8 +83,13 @@ EQUIVALENT: dict[str, str] = {
     "node/reconcile.py: 0 -> 1: watched.runtime_failures = 0": "likewise",
     "node/execute.py: Lt -> LtE: if asyncio.get_running_loop().time() < until and version in ":
         "one instant, which nobody hits",
-    "node/execute.py: 0.0 -> 1.0: kept_until = max(kept_until, (work.hook_began or 0.0) + LEFT":
+    "node/execute.py: 0.0 -> 1.0: kept_until = max(work.hook_until, (work.hook_began or 0.0) +":
         "a hook that has an end has a beginning",
+    "node/hooks.py: Gt -> GtE: while left > 0 and (chunk := (await response.content.read(le":
+        "reading no bytes reads none",
+    "node/daemon.py: condition false: if cache.idle.is_set():": "memory only",
+    "node/reconcile.py: 0.1 -> 1.1: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/reconcile.py: 1 -> 2: watched.runtime_failures += 1": "likewise",
     "node/daemon.py: False -> True: serve_forecast: bool = False": "the command line always says it",
     "node/daemon.py: 3.0 -> 4.0: EVENT_FLUSH_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: statement left out: keep_for_good()": "memory and speed only",
