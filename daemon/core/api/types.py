@@ -133,6 +133,11 @@ class RecreateState:
     reason: Reason = field(default=Reason.NONE, compare=False)
     """Says what `message` says, for programs; a change of it alone is not worth a write."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been done to the container; CRDs may prune `isKilled`."""
+        return self.is_killed or self.phase is StatePhase.RECREATING
+
 
 @dataclass(frozen=True, slots=True)
 class Status:

@@ -276,7 +276,7 @@ class _Turn:
     def pin_missing(self, request: Request, pod: Pod) -> bool:
         """Steps 4 and 5: persist which instances are meant where nobody has said so; True when a write is needed.
 
-        Never after something was stopped for the request: what runs then is the successor.
+        Never after something was begun for the request: what runs then may be the successor.
         """
         pins = {}
         for container in request.containers:
@@ -285,8 +285,7 @@ class _Turn:
             if (
                 newest is not None
                 and meant(request, container, self.seen) is None
-                and not state.phase.final
-                and not state.is_killed
+                and not (state.phase.final or state.begun)
                 and not wrong_container(request, container, pod)
                 and not wrong_identity(request, container, self.seen)
                 and not will_not_return(pod.containers[container.name], pod, newest, exited=False)
@@ -329,7 +328,7 @@ class _Turn:
         self, request: Request, old: RecreateState, status: PodContainer, pod: Pod, newest: Instance | None
     ) -> _Move:
         """Nobody can say which instance is meant: there is none yet, or who said so took it back after the stop."""
-        if old.is_killed:
+        if old.begun:
             return self.fail(request, old, told(Reason.PIN_LOST))
         if newest is None and (why := will_not_return(status, pod, None, exited=True)):
             return self.fail(request, old, why)

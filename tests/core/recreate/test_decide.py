@@ -837,6 +837,13 @@ class TestPinsThatWereTakenAway:
         assert not actions(decision, PinContainers)
         assert written(decision).states[0].reason is Reason.PIN_LOST
 
+    def test_nor_where_the_crd_has_pruned_what_would_tell(self) -> None:
+        req = request(strategy=self.FORCED, status=recreating(RecreateState("app", StatePhase.RECREATING)))
+        decision = one(req, instance("new", created_at=2, restart_count=1, hook=HOOK))
+        assert not actions(decision, PinContainers)
+        assert not actions(decision, RunHook)
+        assert written(decision).states[0].reason is Reason.PIN_LOST
+
     def test_before_the_stop_it_is_pinned_again(self) -> None:
         decision = one(request(strategy=self.FORCED, status=recreating()), instance("old"))
         assert only(decision, PinContainers).pins == {"app": pin("old")}
