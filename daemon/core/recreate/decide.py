@@ -183,11 +183,7 @@ class _Turn:
             self.give_up(request, told(Reason.POD_DELETING))
             return
         if self.seen.runtime_error:
-            for (uid, _), work in self.seen.works.items():
-                if uid == request.uid:
-                    self.note_begun(request, work)
-            if not self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error)):
-                self.persist_begun(request)
+            self.await_runtime(request)
             return
         if self.pin_missing(request, pod):
             return
@@ -232,6 +228,18 @@ class _Turn:
             begun = {name: times for name, (_, times) in self.begun.items()}
             self.actions.append(PinContainers(request, {**request.pinned, **pins}, {**request.begun, **begun}))
 
+    def await_runtime(self, request: Request) -> None:
+        """Step 12: the runtime does not answer; what is known of hooks and stops is said all the same."""
+        ended = []
+        for (uid, _), work in self.seen.works.items():
+            if uid == request.uid:
+                self.note_begun(request, work)
+                old = request.status.state(work.name)
+                if work.hook is not None and not (old.phase.final or old.is_killed):
+                    ended.append(self.hook_ended(request, old, work.pin))
+        if not self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error), ended):
+            self.persist_begun(request)
+
     def await_pod(self, request: Request) -> None:
         """Step 6: a pod not seen yet is waited for; one that the API server itself does not have ends the request.
 
@@ -264,14 +272,19 @@ class _Turn:
             return told(Reason.POD_ELSEWHERE, key=request.pod_key, found=where, node=self.seen.node_name)
         return NOTHING
 
-    def tell(self, request: Request, why: Told) -> bool:
-        """Nothing can be done for the request as a whole: said when it takes a while; whether it is now."""
+    def tell(self, request: Request, why: Told, moved: Iterable[RecreateState] = ()) -> bool:
+        """Nothing can be done for the request as a whole: said when it takes a while; whether it is now.
+
+        `moved`: states that have changed all the same.
+        """
         quiet_until = self.first_seen(request) + QUIET
         if self.now < quiet_until:
             self.wake(quiet_until)
             return False
-        phase = request.status.phase if request.status.phase is RequestPhase.RECREATING else RequestPhase.PENDING
-        return self.write(request, Status(phase, _all_states(request, ()), why.message, reason=why.reason))
+        states = _all_states(request, moved)
+        begun = request.status.phase is RequestPhase.RECREATING or any(state.begun for state in states)
+        phase = RequestPhase.RECREATING if begun else RequestPhase.PENDING
+        return self.write(request, Status(phase, states, why.message, reason=why.reason))
 
     def pin_missing(self, request: Request, pod: Pod) -> bool:
         """Steps 4 and 5: persist which instances are meant where nobody has said so; True when a write is needed.
@@ -416,8 +429,8 @@ class _Turn:
             if gate.told:
                 self.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {gate.told.message}")
             if instance.hook is not None and grace - used > 0:
-                if lacks_ip(instance.hook, self.seen) and self.now < self.first_seen(request) + IP_PATIENCE:
-                    self.wake(self.first_seen(request) + IP_PATIENCE)
+                if lacks_ip(instance.hook, self.seen) and self.seen.live is None:
+                    self.await_ip(request)
                     return self.hold(request, old, told(Reason.WAITING_FOR_IP))
                 self.actions.append(RunHook(request, instance, instance.hook, grace - used, used))
                 self.wake(self.now + BEGUN_SECONDS)
@@ -429,13 +442,23 @@ class _Turn:
             old = _said(old, why)
         elif work.stop is not None:
             old = _said(old, NOTHING)
-        killed = replace(old, phase=StatePhase.RECREATING, is_killed=True)
         if done and not old.is_killed:
-            # With a hook behind it, the stop waits until the request says so: a restarted daemon must not run it again.
-            if self.seen.prunes_is_killed:
-                self.begun[old.name] = (instance.pin, Begun(request.begun.get(old.name, Begun()).hook, self.seen.utc))
-            return _Move(killed, blocks=True)
-        return self.send(request, killed, instance)
+            return _Move(self.hook_ended(request, old, instance.pin), blocks=True)
+        return self.send(request, old, instance)
+
+    def await_ip(self, request: Request) -> None:
+        """Step 9: what the watch has not told after a while, the API server is asked for, once."""
+        patience = self.first_seen(request) + IP_PATIENCE
+        if self.now < patience:
+            self.wake(patience)
+        else:
+            self.ask_api = True
+
+    def hook_ended(self, request: Request, old: RecreateState, pin: Pin) -> RecreateState:
+        """The stop after a hook waits until the request says so: a restarted daemon must not run the hook again."""
+        if self.seen.prunes_is_killed:
+            self.begun[old.name] = (pin, Begun(request.begun.get(old.name, Begun()).hook, self.seen.utc))
+        return replace(old, phase=StatePhase.RECREATING, is_killed=True)
 
     def send(self, request: Request, old: RecreateState, instance: Instance) -> _Move:
         """The stop itself."""

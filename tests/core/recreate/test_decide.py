@@ -461,9 +461,27 @@ class TestRuntimeDown:
             "waiting for the container runtime: x",
         )
         anothers = {("r0", "s1"): Work("side", pin("s1"), stop_sent=80.0)}
-        works = {**anothers, **hooked(HookResult(0.3))}
+        works = {**anothers, **hooking(since=90.0)}
         decision = one(request(status=status), runtime_error="x", works=works, first_seen={"r1": 0.0})
         assert only(decision, PinContainers).begun == {"app": Begun(hook="2026-01-01T00:00:50Z")}
+
+    @pytest.mark.parametrize("status", [Status(), recreating(RecreateState("app", StatePhase.RECREATING))])
+    def test_a_hook_that_has_ended_is_told_all_the_same(self, status: Status) -> None:
+        req = request(status=status)
+        works = hooked(HookResult(0.3))
+        decision = one(req, runtime_error="x", works=works, first_seen={"r1": 0.0})
+        assert written(decision).phase is RequestPhase.RECREATING
+        assert written(decision).states == (killed(),)
+        told = replace(req, status=written(decision))
+        assert not actions(one(told, runtime_error="x", works=works, first_seen={"r1": 0.0}), WriteStatus)
+        pruned = replace(req, status=replace(written(decision), states=(replace(killed(), is_killed=False),)))
+        again = one(pruned, runtime_error="x", works=works, first_seen={"r1": 0.0}, prunes_is_killed=True)
+        assert only(again, PinContainers).begun["app"].stop == "2026-01-01T00:01:00Z"
+
+    def test_what_is_over_is_left_as_it_is(self) -> None:
+        failed = recreating(RecreateState("app", StatePhase.FAILED))
+        decision = one(request(status=failed), runtime_error="x", works=hooked(HookResult(0.3)), first_seen={"r1": 0.0})
+        assert written(decision).states == failed.states
 
     def test_does_not_keep_a_request_whose_pod_has_gone(self) -> None:
         decision = one(request(), runtime_error="x", pod=None, pod_gone=True, live=Live(None))
@@ -586,7 +604,11 @@ class TestStop:
         assert written(waits).states[0].reason is Reason.WAITING_FOR_IP
         assert waits.wake_at == NOW + 8
         assert actions(one(request(), asks, first_seen={"r1": NOW - 2}), RunHook)
-        assert actions(one(request(), asks, pod=pod(pod_ip=""), first_seen={"r1": NOW - 10}), RunHook)
+        late = one(request(), asks, pod=pod(pod_ip=""), first_seen={"r1": NOW - 10})
+        assert late.ask_api
+        assert not actions(late, RunHook)
+        asked = one(request(), asks, pod=pod(pod_ip=""), first_seen={"r1": NOW - 10}, live=Live(pod(pod_ip="")))
+        assert actions(asked, RunHook)
         elsewhere = instance("old", hook=Hook(HookKind.HTTP_GET, port=80, host="hooks.example"))
         assert actions(one(request(), elsewhere, pod=pod(pod_ip="")), RunHook)
 
