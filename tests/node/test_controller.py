@@ -102,6 +102,23 @@ async def test_a_pin_that_is_taken_is_no_trouble() -> None:
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == []
 
 
+async def test_pins_that_somebody_removes_are_remembered() -> None:
+    async with MemoryNode("app", "side") as node:
+        node.known["old-app"] = replace(node.known["old-app"], state=ContainerState.EXITED)
+        node.post(request("app", "side", strategy=Strategy(force=True, ordered=True)))
+        await asyncio.sleep(3)
+        assert node.status().state("app").phase is StatePhase.RECREATING
+        assert set(node.requests["r1"].pinned) == {"app", "side"}
+        node.requests["r1"] = replace(node.requests["r1"], pinned={}, resource_version="1000")
+        node.controller.cache.request_changed(node.requests["r1"])
+        await asyncio.sleep(3)
+        node._create("app", "app-new")
+        node.controller.cache.pod_changed(node.view())
+        status = await node.completed()
+        assert {state.phase for state in status.states} == {StatePhase.SUCCEEDED}
+        assert node.stops == [("old-side", 30)]
+
+
 @pytest.mark.parametrize("force", [False, True])
 async def test_pinning_keeps_within_three_writes(force: bool) -> None:
     async with MemoryNode() as node:
@@ -306,6 +323,7 @@ async def test_nothing_is_remembered_of_what_has_ended() -> None:
             executor._write_failures,
             executor._write_after,
             reconciler._seen,
+            reconciler._pins,
             reconciler._watched,
             node.controller.cache.first_seen,
             node.controller._keys_by_uid,

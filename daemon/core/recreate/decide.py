@@ -235,7 +235,8 @@ class _Turn:
             if uid == request.uid:
                 self.note_begun(request, work)
                 old = request.status.state(work.name)
-                if work.hook is not None and not (old.phase.final or old.is_killed):
+                said = old.phase.final or old.is_killed or begun_by_an_earlier_life(request, work.name, work.pin).stop
+                if work.hook is not None and not said:
                     ended.append(self.hook_ended(request, old, work.pin))
         if not self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error), ended):
             self.persist_begun(request)

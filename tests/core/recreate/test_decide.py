@@ -476,7 +476,11 @@ class TestRuntimeDown:
         assert not actions(one(told, runtime_error="x", works=works, first_seen={"r1": 0.0}), WriteStatus)
         pruned = replace(req, status=replace(written(decision), states=(replace(killed(), is_killed=False),)))
         again = one(pruned, runtime_error="x", works=works, first_seen={"r1": 0.0}, prunes_is_killed=True)
-        assert only(again, PinContainers).begun["app"].stop == "2026-01-01T00:01:00Z"
+        action = only(again, PinContainers)
+        assert action.begun["app"].stop == "2026-01-01T00:01:00Z"
+        done = replace(pruned, pinned=action.pins, begun=action.begun)
+        later = one(done, runtime_error="x", works=works, first_seen={"r1": 0.0}, prunes_is_killed=True, utc="later")
+        assert later.actions == ()
 
     def test_what_is_over_is_left_as_it_is(self) -> None:
         failed = recreating(RecreateState("app", StatePhase.FAILED))
@@ -858,6 +862,12 @@ class TestPinsThatWereTakenAway:
         assert not stops(decision)
         assert not actions(decision, PinContainers)
         assert written(decision).states[0].reason is Reason.PIN_LOST
+
+    def test_what_was_read_of_the_pins_counts_on(self) -> None:
+        req = request(strategy=self.FORCED, status=recreating(RecreateState("app", StatePhase.RECREATING)))
+        decision = one(req, exited("old"), pins={"r1": {"app": pin("old")}, "r2": {"app": pin("other")}})
+        assert decision.actions == ()
+        assert decision.watch_runtime
 
     def test_nor_where_the_crd_has_pruned_what_would_tell(self) -> None:
         req = request(strategy=self.FORCED, status=recreating(RecreateState("app", StatePhase.RECREATING)))
