@@ -165,12 +165,16 @@ class NodeCache(Cache[Pod]):
             await self._awaited.setdefault(pod_key, asyncio.Event()).wait()
 
     def request_changed(self, request: Request) -> None:
-        """See Cache; a request without the active label is none of the node's."""
+        """See Cache; a request without the active label is none of the node's. Its pins stay, whoever removes them."""
         if not request.active:
             known = self._requests.get(request.uid)
             if known is None or not older(request.resource_version, known.resource_version):
                 self.request_deleted(request)
             return
+        if (known := self._requests.get(request.uid)) is not None:
+            # Nobody takes back which instance is meant, and what was begun with it: the annotation can be edited.
+            pinned, begun = {**known.pinned, **request.pinned}, {**known.begun, **request.begun}
+            request = replace(request, pinned=pinned, begun=begun)
         super().request_changed(request)
         if self._requests.get(request.uid) is not request:
             return

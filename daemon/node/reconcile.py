@@ -60,8 +60,6 @@ class Reconciler:
         self._executor = executor
         self._watch_runtime = watch_runtime
         self._seen: dict[str, Request] = {}
-        self._pins: dict[str, dict[str, Pin]] = {}
-        """By request: what was read of its pins; somebody may remove them."""
         self._watched: dict[str, _Watched] = {}
         self.draining = False
 
@@ -126,15 +124,12 @@ class Reconciler:
             ended = request.pod_key == pod_key and (uid not in known or not known[uid].live)
             if ended and not self._executor.writes(uid):
                 del self._seen[uid]
-                self._pins.pop(uid, None)
                 self._executor.forget(known.get(uid, request))
                 self._edges.recorder.forgotten(known.get(uid, request))
         for uid, request in known.items():
             if request.live and uid not in self._seen:
                 self._seen[uid] = request
                 self._edges.recorder.seen(request)
-            if uid in self._seen and request.pinned:
-                self._pins.setdefault(uid, {}).update(request.pinned)
 
     async def _observe(self, pod_key: str, live: Sequence[Request]) -> Observation:
         """All that `decide` wants to know about one pod; each source with the time at which it was true."""
@@ -182,7 +177,6 @@ class Reconciler:
             wall=time.time(),
             known_since=self._cache.known_since(pod_key),
             kubelet_silent_since=await silent,
-            pins={request.uid: self._pins.get(request.uid, {}) for request in sound},
             prunes_is_killed=self._executor.prunes_is_killed,
             draining=self.draining,
         )

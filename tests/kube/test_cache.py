@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from daemon.core.api.types import RequestPhase, Status
+from daemon.core.api.types import Begun, RequestPhase, Status
 from daemon.kube.cache import TOMBSTONES, NodeCache
-from tests.support.worlds import pod, recreating, request
+from tests.support.worlds import pin, pod, recreating, request
 
 pytestmark = pytest.mark.virtual_time
 
@@ -42,6 +42,19 @@ async def test_an_older_version_is_dropped() -> None:
     made.request_changed(newer)
     made.request_changed(request(resource_version="9"))
     assert made.request("r1") == newer
+
+
+async def test_pins_stay_whoever_removes_them() -> None:
+    made, pokes = cache()
+    pins, begun = {"app": pin("old")}, {"app": Begun(stop="2026-01-01T00:00:00Z")}
+    made.request_changed(request(pinned=pins, begun=begun))
+    made.request_changed(request(resource_version="11"))
+    (known,) = made.requests("default/web")
+    assert (known.pinned, known.begun, known.resource_version) == (pins, begun, "11")
+    made.request_changed(request(resource_version="12", pinned={"side": pin("other")}))
+    (known,) = made.requests("default/web")
+    assert known.pinned == {**pins, "side": pin("other")}
+    assert len(pokes) == 3
 
 
 async def test_versions_that_are_no_numbers_all_count() -> None:

@@ -323,7 +323,6 @@ async def test_nothing_is_remembered_of_what_has_ended() -> None:
             executor._write_failures,
             executor._write_after,
             reconciler._seen,
-            reconciler._pins,
             reconciler._watched,
             node.controller.cache.first_seen,
             node.controller._keys_by_uid,

@@ -148,11 +148,11 @@ def target_of(request: Request, container: RequestedContainer) -> Pin | None:
 
 
 def meant(request: Request, container: RequestedContainer, seen: Observation) -> Pin | None:
-    """The same; where the request does not say it any more, what this process has worked on for it or read there."""
+    """The same; where the request does not say it any more, what this process has worked on for it."""
     if target := target_of(request, container):
         return target
     own = (work.pin for (uid, _), work in seen.works.items() if uid == request.uid and work.name == container.name)
-    return next(own, None) or seen.pins.get(request.uid, {}).get(container.name)
+    return next(own, None)
 
 
 def will_not_return(status: PodContainer, pod: Pod, newest: Instance | None, *, exited: bool) -> Told:

@@ -185,6 +185,9 @@ class _Turn:
         if self.seen.runtime_error:
             self.await_runtime(request)
             return
+        if self.seen.listed_at < self.seen.first_seen.get(request.uid, 0.0):
+            self.wake(self.now)  # what was listed for another, or before it came back, may be over since
+            return
         if self.pin_missing(request, pod):
             return
         gate = unready_gate(request, self.seen, pod, self.now)
@@ -396,11 +399,17 @@ class _Turn:
         if blocked or (self.seen.draining and not hook_done(request, instance, self.seen, self.now)):
             return _Move(old, blocks=True)
         if (silent := self.seen.kubelet_silent_since) is not None:
-            self.wake(self.now + LOOK_AGAIN)
-            return self.hold(request, old, told(Reason.KUBELET_SILENT, seconds=told_seconds(self.now - silent)))
+            return self.await_kubelet(request, old, instance, silent)
         if (other := at_work(request, instance, self.seen)) is not None:
             return self.beside(request, old, instance, *other)
         return self.act(request, old, instance, gate)
+
+    def await_kubelet(self, request: Request, old: RecreateState, instance: Instance, silent: float) -> _Move:
+        """Step 9: kubelet would not start the container again; that its hook has ended is said all the same."""
+        self.wake(self.now + LOOK_AGAIN)
+        if hook_done(request, instance, self.seen, self.now) and not old.is_killed:
+            old = self.hook_ended(request, old, instance.pin)
+        return self.hold(request, old, told(Reason.KUBELET_SILENT, seconds=told_seconds(self.now - silent)))
 
     def beside(
         self, request: Request, old: RecreateState, instance: Instance, kind: WorkKind, until: float | None

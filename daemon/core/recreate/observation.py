@@ -194,8 +194,6 @@ class Observation:
     """Monotonic time since which it is known whether the node has the pod; None while it is not."""
     kubelet_silent_since: float | None = None
     """Monotonic time since which kubelet on this node does not answer, None while it does or where nobody can tell."""
-    pins: Mapping[str, Mapping[str, Pin]] = field(default_factory=dict)
-    """Request UID -> container name -> what was pinned, as this process has read it, whoever removed it since."""
     prunes_is_killed: bool = False
     """Whether the cluster's CRD drops the field isKilled: then the annotation has to say it."""
     draining: bool = False

@@ -713,6 +713,12 @@ class TestStop:
         assert late.actions == ()
         assert late.wake_at == pytest.approx(150.05)
 
+    def test_nor_does_a_list_from_before_the_request_was_seen(self) -> None:
+        early = one(request(), instance("old"), listed_at=99.0, first_seen={"r1": 99.5})
+        assert early.actions == ()
+        assert early.wake_at == NOW
+        assert stops(one(request(), instance("old"), listed_at=99.5, first_seen={"r1": 99.5})) == ["old"]
+
     def test_a_list_older_than_the_pod_decides_nothing(self) -> None:
         view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
         behind = one(request(), instance("old"), pod=view, pod_at=101.0, listed_at=100.0, now=101.0)
@@ -770,6 +776,15 @@ class TestStop:
         req = request(status=recreating(killed()))
         works = {("r1", "old"): Work("app", pin("old"), hook_began=95.0, hook=HookResult(4.0), spent_before=10.0)}
         assert only(one(req, instance("old", hook=HOOK), works=works), StopContainer).seconds == 16
+
+    def test_a_silent_kubelet_keeps_no_hook_from_being_told_as_ended(self) -> None:
+        req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
+        old, works = instance("old", hook=HOOK), hooked(HookResult(1.0))
+        told = one(req, old, kubelet_silent_since=NOW, works=works)
+        assert written(told).states[0].is_killed
+        assert not stops(told)
+        done = replace(req, status=written(told))
+        assert not actions(one(done, old, kubelet_silent_since=NOW, works=works), WriteStatus)
 
     def test_a_kubelet_that_does_not_answer_holds_the_stop_back(self) -> None:
         decision = one(request(), instance("old"), kubelet_silent_since=NOW - 12, first_seen={"r1": 0.0})
@@ -862,12 +877,6 @@ class TestPinsThatWereTakenAway:
         assert not stops(decision)
         assert not actions(decision, PinContainers)
         assert written(decision).states[0].reason is Reason.PIN_LOST
-
-    def test_what_was_read_of_the_pins_counts_on(self) -> None:
-        req = request(strategy=self.FORCED, status=recreating(RecreateState("app", StatePhase.RECREATING)))
-        decision = one(req, exited("old"), pins={"r1": {"app": pin("old")}, "r2": {"app": pin("other")}})
-        assert decision.actions == ()
-        assert decision.watch_runtime
 
     def test_nor_where_the_crd_has_pruned_what_would_tell(self) -> None:
         req = request(strategy=self.FORCED, status=recreating(RecreateState("app", StatePhase.RECREATING)))
