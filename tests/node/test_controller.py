@@ -69,11 +69,26 @@ async def test_containers_may_be_named_as_log_lines_are() -> None:
 
 async def test_a_hook_costs_one_more_and_its_time_is_taken_off() -> None:
     async with MemoryNode(hook=HOOK) as node:
+        node.hook_seconds = 1.5
         node.post(request())
         await node.completed()
         assert node.hooks_run == ["old"]
-        assert node.stops == [("old", 28)]
+        assert node.stops == [("old", 28.5)]
         assert node.writes == 3
+
+
+async def test_a_list_from_before_the_pod_was_known_is_made_anew() -> None:
+    class Late(MemoryNode):
+        async def _watch_pods(self) -> None:
+            await asyncio.sleep(0.5)
+            self.known["old"] = replace(self.known["old"], state=ContainerState.EXITED)
+            await super()._watch_pods()
+
+    async with Late() as node:
+        node.post(request())
+        await asyncio.sleep(3)
+        assert node.status().state("app").phase is StatePhase.RECREATING
+        assert node.stops == []
 
 
 async def test_the_log_says_each_step_once() -> None:

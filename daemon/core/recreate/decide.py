@@ -221,11 +221,12 @@ class _Turn:
         quiet_until = self.first_seen(request) + QUIET
         if self.hook_runs and self.now < quiet_until and _only_begun(request.status, status):
             self.wake(quiet_until)
-        elif not self.write(request, status):
+        else:
             self.persist_begun(request)
+            self.write(request, status)
 
     def persist_begun(self, request: Request) -> None:
-        """Step 12: a daemon that starts anew has to know what was begun, and when."""
+        """Step 12: a daemon that starts anew has to know what was begun, and when; before it is told how that ended."""
         if self.begun:
             pins = {name: pin for name, (pin, _) in self.begun.items()}
             begun = {name: times for name, (_, times) in self.begun.items()}
@@ -241,8 +242,8 @@ class _Turn:
                 said = old.phase.final or old.is_killed or begun_by_an_earlier_life(request, work.name, work.pin).stop
                 if work.hook is not None and not said:
                     ended.append(self.hook_ended(request, old, work.pin))
-        if not self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error), ended):
-            self.persist_begun(request)
+        self.persist_begun(request)
+        self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error), ended)
 
     def await_pod(self, request: Request) -> None:
         """Step 6: a pod not seen yet is waited for; one that the API server itself does not have ends the request.
@@ -276,19 +277,19 @@ class _Turn:
             return told(Reason.POD_ELSEWHERE, key=request.pod_key, found=where, node=self.seen.node_name)
         return NOTHING
 
-    def tell(self, request: Request, why: Told, moved: Iterable[RecreateState] = ()) -> bool:
-        """Nothing can be done for the request as a whole: said when it takes a while; whether it is now.
+    def tell(self, request: Request, why: Told, moved: Iterable[RecreateState] = ()) -> None:
+        """Nothing can be done for the request as a whole: said when it takes a while.
 
         `moved`: states that have changed all the same.
         """
         quiet_until = self.first_seen(request) + QUIET
         if self.now < quiet_until:
             self.wake(quiet_until)
-            return False
+            return
         states = _all_states(request, moved)
         begun = request.status.phase is RequestPhase.RECREATING or any(state.begun for state in states)
         phase = RequestPhase.RECREATING if begun else RequestPhase.PENDING
-        return self.write(request, Status(phase, states, why.message, reason=why.reason))
+        self.write(request, Status(phase, states, why.message, reason=why.reason))
 
     def pin_missing(self, request: Request, pod: Pod) -> bool:
         """Steps 4 and 5: persist which instances are meant where nobody has said so; True when a write is needed.
@@ -453,6 +454,7 @@ class _Turn:
         elif work.stop is not None:
             old = _said(old, NOTHING)
         if done and not old.is_killed:
+            self.note_begun(request, work)
             return _Move(self.hook_ended(request, old, instance.pin), blocks=True)
         return self.send(request, old, instance)
 
@@ -563,15 +565,13 @@ class _Turn:
         states = _fail_rest(request, (), why, why)
         self.write(request, Status(RequestPhase.COMPLETED, states, why.message, self.seen.utc, why.reason))
 
-    def write(self, request: Request, status: Status) -> bool:
-        """Write a status, if it says anything new; whether it does."""
+    def write(self, request: Request, status: Status) -> None:
+        """Write a status, if it says anything new."""
         if self.seen.prunes_is_killed:
             status = replace(status, states=tuple(replace(state, is_killed=False) for state in status.states))
-        if status == request.status:
-            return False
-        check_move(request.status, status)
-        self.actions.append(WriteStatus(request, status))
-        return True
+        if status != request.status:
+            check_move(request.status, status)
+            self.actions.append(WriteStatus(request, status))
 
     def emit(
         self, request: Request, reason: EventReason, message: str, container: str = "", *, warning: bool = False

@@ -738,6 +738,15 @@ class TestStop:
         known = replace(req, pinned={"app": pin("old")}, begun={"app": Begun(stop="2026-01-01T00:00:58Z")})
         assert one(known, instance("old"), works=stopping(since=98.0)).actions == ()
 
+    def test_when_a_hook_began_is_persisted_before_its_end_where_that_was_seen_late(self) -> None:
+        req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
+        decision = one(req, instance("old", hook=HOOK), works=hooked(HookResult(0.3)), first_seen={"r1": 0.0})
+        first, second = (action for action in decision.actions if not isinstance(action, EmitEvent))
+        assert isinstance(first, PinContainers)
+        assert first.begun == {"app": Begun(hook="2026-01-01T00:00:50Z")}
+        assert isinstance(second, WriteStatus)
+        assert second.status == recreating(killed())
+
     def test_a_hook_that_takes_a_while_is_persisted_too(self) -> None:
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
         late = one(req, instance("old", hook=HOOK), works=hooking(since=97.0), first_seen={"r1": 0.0})
