@@ -131,6 +131,8 @@ class NodeCache(Cache[Pod]):
         self.first_seen: dict[str, float] = {}
         """Request UID -> monotonic time at which it was first seen; the same for the next one and its mark."""
         self.unready_seen: dict[str, float] = {}
+        self.unpinned: set[str] = set()
+        """UIDs of requests from which somebody has removed pins: they are to be written again."""
         self.live_changed = asyncio.Event()
         """Set when a request begins or ceases to be live; whoever heeds it clears it."""
         self.active = asyncio.Event()
@@ -171,6 +173,7 @@ class NodeCache(Cache[Pod]):
             if known is None or not older(request.resource_version, known.resource_version):
                 self.request_deleted(request)
             return
+        said = request
         if (known := self._requests.get(request.uid)) is not None:
             # Nobody takes back which instance is meant, and what was begun with it: the annotation can be edited.
             pinned, begun = {**known.pinned, **request.pinned}, {**known.begun, **request.begun}
@@ -178,6 +181,7 @@ class NodeCache(Cache[Pod]):
         super().request_changed(request)
         if self._requests.get(request.uid) is not request:
             return
+        (self.unpinned.discard if request == said else self.unpinned.add)(request.uid)
         now = self._clock()
         self.first_seen.setdefault(request.uid, now)
         if request.unready_acquired:
@@ -190,6 +194,7 @@ class NodeCache(Cache[Pod]):
         for memory in (self.first_seen, self.unready_seen):
             memory.pop(request.uid, None)
         self._live.discard(request.uid)
+        self.unpinned.discard(request.uid)
         super().request_deleted(request)
         self._mark()
 

@@ -177,6 +177,7 @@ class Reconciler:
             wall=time.time(),
             known_since=self._cache.known_since(pod_key),
             kubelet_silent_since=await silent,
+            unpinned=frozenset(self._cache.unpinned),
             prunes_is_killed=self._executor.prunes_is_killed,
             draining=self.draining,
         )

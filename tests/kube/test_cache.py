@@ -51,10 +51,16 @@ async def test_pins_stay_whoever_removes_them() -> None:
     made.request_changed(request(resource_version="11"))
     (known,) = made.requests("default/web")
     assert (known.pinned, known.begun, known.resource_version) == (pins, begun, "11")
+    assert made.unpinned == {"r1"}
     made.request_changed(request(resource_version="12", pinned={"side": pin("other")}))
     (known,) = made.requests("default/web")
     assert known.pinned == {**pins, "side": pin("other")}
     assert len(pokes) == 3
+    made.request_changed(replace(known, resource_version="13"))
+    assert made.unpinned == set(), "they were written again"
+    made.request_changed(request(resource_version="14"))
+    made.request_deleted(request(resource_version="15"))
+    assert made.unpinned == set()
 
 
 async def test_versions_that_are_no_numbers_all_count() -> None:

@@ -127,6 +127,7 @@ async def test_pins_that_somebody_removes_are_remembered() -> None:
         node.requests["r1"] = replace(node.requests["r1"], pinned={}, resource_version="1000")
         node.controller.cache.request_changed(node.requests["r1"])
         await asyncio.sleep(3)
+        assert set(node.requests["r1"].pinned) == {"app", "side"}, "and written again"
         node._create("app", "app-new")
         node.controller.cache.pod_changed(node.view())
         status = await node.completed()

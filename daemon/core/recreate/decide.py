@@ -227,7 +227,7 @@ class _Turn:
 
     def persist_begun(self, request: Request) -> None:
         """Step 12: a daemon that starts anew has to know what was begun, and when; before it is told how that ended."""
-        if self.begun:
+        if self.begun or request.uid in self.seen.unpinned:
             pins = {name: pin for name, (pin, _) in self.begun.items()}
             begun = {name: times for name, (_, times) in self.begun.items()}
             self.actions.append(PinContainers(request, {**request.pinned, **pins}, {**request.begun, **begun}))

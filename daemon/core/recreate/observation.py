@@ -194,6 +194,8 @@ class Observation:
     """Monotonic time since which it is known whether the node has the pod; None while it is not."""
     kubelet_silent_since: float | None = None
     """Monotonic time since which kubelet on this node does not answer, None while it does or where nobody can tell."""
+    unpinned: frozenset[str] = frozenset()
+    """UIDs of requests whose annotation lacks pins that were read or written before."""
     prunes_is_killed: bool = False
     """Whether the cluster's CRD drops the field isKilled: then the annotation has to say it."""
     draining: bool = False
