@@ -143,12 +143,14 @@ class Reconciler:
         instances: tuple[Instance, ...] = ()
         try:
             while True:
+                going_on = self._executor.works(pod_key).keys()
                 uid, listed_at, instances = await self._instances(pod_key, live)
                 await self._find_foreign(current, instances, watched)
                 pod = self._cache.pod(pod_key)
                 if pod is not None:
                     instances = await self._exit_codes(current, pod, instances)
-                if self._runtime_uid(pod_key, uid) == uid:  # else another pod has got the name meanwhile
+                # Meanwhile another pod may have got the name, or a stop for a request that is gone have ended.
+                if self._runtime_uid(pod_key, uid) == uid and going_on <= self._executor.works(pod_key).keys():
                     break
             watched.runtime_failures = 0
         except (RuntimeCallError, RuntimeUnavailableError) as failure:

@@ -77,6 +77,28 @@ async def test_a_hook_costs_one_more_and_its_time_is_taken_off() -> None:
         assert node.writes == 3
 
 
+async def test_a_stop_for_a_request_that_is_gone_may_end_while_the_runtime_is_asked() -> None:
+    class Slow(MemoryNode):
+        listing = 0.002
+
+        async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+            found = await super().instances(pod_uid)
+            await asyncio.sleep(self.listing)
+            return found
+
+    node = Slow()
+    async with node:
+        node.stop_seconds = 3.0
+        node.kubelet_seconds = 1e6
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        node.delete("r1")
+        node.listing = 5.0
+        node.post(request(uid="r2"))
+        await asyncio.sleep(30)
+        assert node.stops == [("old", 30)]
+
+
 async def test_a_list_from_before_the_pod_was_known_is_made_anew() -> None:
     class Late(MemoryNode):
         async def _watch_pods(self) -> None:
