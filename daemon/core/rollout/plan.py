@@ -7,7 +7,7 @@ The invariant, checked by the property tests at every step: no pod gets two requ
 goes, no more pods are unready than its budgets allow.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -173,11 +173,12 @@ class _Round:
         self._under_way: list[Member] = own
         members = {member.pod.uid: member for member in world.members}
         at_work = [members[uid] for uid in self._busy if uid in members]
-        self._elsewhere = [each for each in world.requests if _elsewhere(each, members)]
+        elsewhere = [each for each in world.requests if _elsewhere(each, members)]
+        self._others = {budget.uid: self._spending(budget, elsewhere) for budget in world.budgets}
         self._left = {
             budget.uid: budget.allowed
             - sum(1 for member in at_work if _selects(budget, member.labels))
-            - len({each.request.pod_uid or each.request.name for each in self._others(budget)})
+            - len({each.request.pod_uid or each.request.name for each in self._others[budget.uid]})
             for budget in world.budgets
         }
 
@@ -235,18 +236,18 @@ class _Round:
                 options.max_per_zone, "zone", zone, lambda other: zones.get(other.pod.node_name) == zone, costs
             )
 
-    def _others(self, budget: Budget) -> list[RunRequest]:
+    def _spending(self, budget: Budget, elsewhere: Iterable[RunRequest]) -> list[RunRequest]:
         """Requests for pods of other targets that spend a budget; a pod whose labels are not known may be of any."""
         known = self._world.labels
         return [
             each
-            for each in self._elsewhere
+            for each in elsewhere
             if each.request.pod_uid not in known or _selects(budget, known[each.request.pod_uid])
         ]
 
     def _beside(self, budget: Budget) -> str:
         """Who else may have spent a disruption budget."""
-        others = self._others(budget)
+        others = self._others[budget.uid]
         if not others or budget.allowed < 1:
             return ""
         first = min(others, key=lambda each: each.request.name)
