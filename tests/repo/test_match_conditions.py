@@ -1,7 +1,6 @@
 """About which changes of a request the webhooks are asked: about all that admission would refuse or mend, no others."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,11 +9,10 @@ from daemon.core.admission.rules import Denied
 from daemon.core.admission.update import put_back, review_update
 from daemon.core.api import types as model
 from tests.support.manifests import needs_kubectl, one, rendered
-from tests.support.policies import evaluate
+from tests.support.policies import Change, annotated, evaluate, no_finalizer, without
 
 pytestmark = needs_kubectl
 Json = dict[str, Any]
-Change = Callable[[Json], object]
 
 MARK, BY, PINNED = model.ANNOTATION_UNREADY_ACQUIRED, model.ANNOTATION_REQUESTED_BY, model.ANNOTATION_PINNED
 SOME_TIME, OTHER_TIME = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
@@ -35,21 +33,9 @@ ADMITTED = request(**{BY: "jane"})
 MARKED = request(**{BY: "jane", MARK: SOME_TIME})
 
 
-def annotated(name: str, value: str) -> Change:
-    return lambda found: found["metadata"].setdefault("annotations", {}).update({name: value})
-
-
-def without(part: str, name: str) -> Change:
-    return lambda found: found["metadata"][part].pop(name)
-
-
 def plain(found: Json) -> None:
     """Left as a file has it that is applied again."""
     found["metadata"] = {"name": "one"}
-
-
-def no_finalizer(found: Json) -> None:
-    found["metadata"]["finalizers"] = []
 
 
 def other_pod(found: Json) -> None:

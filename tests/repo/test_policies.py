@@ -1,18 +1,25 @@
 """Who may write what: the policies' and the CRD's rules on the rendered objects, as a table of (who, what, allowed)."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from daemon.core.api import types as model
 from tests.support.manifests import needs_kubectl, one, rendered
-from tests.support.policies import Rules, Who, Write, transition_refused
+from tests.support.policies import (
+    Change,
+    Rules,
+    Who,
+    Write,
+    annotated,
+    no_finalizer,
+    transition_refused,
+    without,
+)
 
 pytestmark = needs_kubectl
 Json = dict[str, Any]
-Change = Callable[[Json], None]
 
 USER, ROOT = Who("jane"), Who("root", ("system:masters",))
 ROBOT = Who.service_account("kube-system", "generic-garbage-collector")
@@ -83,20 +90,8 @@ def updated(change: Change, subresource: str = "", old: Json | None = None) -> W
     return Write(old, new, subresource)
 
 
-def annotated(name: str, value: str = "x") -> Change:
-    return lambda found: found["metadata"]["annotations"].update({name: value})
-
-
-def without(part: str, name: str) -> Change:
-    return lambda found: found["metadata"][part].pop(name)
-
-
 def completed(found: Json) -> None:
     found["status"] = {"phase": "Completed"}
-
-
-def no_finalizer(found: Json) -> None:
-    found["metadata"]["finalizers"] = []
 
 
 def labelled(found: Json) -> None:

@@ -6,7 +6,7 @@ server judges (`CRRD_TEST_KUBECONFIG`).
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -15,6 +15,8 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional
 
 Json = dict[str, Any]
+Change = Callable[[Json], object]
+"""Of an object, in place."""
 MASTERS = "system:masters"
 _POLICY, _BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 
@@ -163,6 +165,21 @@ def _environment() -> cel.Env:
 @cache
 def _compiled(expression: str) -> cel.Expression:
     return _environment().compile(expression)
+
+
+def annotated(name: str, value: str = "x") -> Change:
+    """Write an annotation."""
+    return lambda found: found["metadata"].setdefault("annotations", {}).update({name: value})
+
+
+def without(part: str, name: str) -> Change:
+    """Take away a label or an annotation."""
+    return lambda found: found["metadata"][part].pop(name)
+
+
+def no_finalizer(found: Json) -> None:
+    """Take away every finalizer."""
+    found["metadata"]["finalizers"] = []
 
 
 def evaluate(expression: str, data: Mapping[str, Any]) -> bool:
