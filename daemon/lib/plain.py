@@ -12,8 +12,8 @@ def plain(words: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in words)
 
 
-def one_line(words: str, limit: int = LINE_CHARACTERS) -> str:
-    """The words without line breaks and unprintable characters, cut to `limit` characters."""
-    clean = "".join(each if each.isprintable() else " " for each in words[: 4 * limit])
+def one_line(words: str) -> str:
+    """The words without line breaks and unprintable characters, cut to LINE_CHARACTERS."""
+    clean = "".join(each if each.isprintable() else " " for each in words[: 4 * LINE_CHARACTERS])
     clean = " ".join(clean.split())
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+    return clean if len(clean) <= LINE_CHARACTERS else clean[: LINE_CHARACTERS - 1] + "…"
