@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from daemon.core.api.pod import Pod
 from daemon.core.api.time import rfc3339
 from daemon.core.api.types import Pin, Request
-from daemon.core.recreate.checks import target_of
+from daemon.core.recreate.checks import hook_end_untold, target_of
 from daemon.core.recreate.decide import QUIET, decide, turn_order
 from daemon.core.recreate.observation import Ending, Instance, Live, Observation
 from daemon.kube.cache import NodeCache
@@ -24,6 +24,9 @@ A_MOMENT = 0.01
 """Seconds between two looks at one pod at least: what can be done at once was done."""
 RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
 """Between looks at a runtime that does not answer."""
+
+HOOK_LOOK_SECONDS = 2.0
+"""For a look while a hook's end is to be told: a daemon that dies meanwhile would run the hook again."""
 
 
 @dataclass(slots=True)
@@ -142,20 +145,21 @@ class Reconciler:
         listed_at, error = loop.time(), ""
         instances: tuple[Instance, ...] = ()
         try:
-            while True:
-                going_on = self._executor.works(pod_key).keys()
-                uid, listed_at, instances = await self._instances(pod_key, live)
-                await self._find_foreign(current, instances, watched)
-                pod = self._cache.pod(pod_key)
-                if pod is not None:
-                    instances = await self._exit_codes(current, pod, instances)
-                # Meanwhile another pod may have got the name, or a stop for a request that is gone have ended.
-                if self._runtime_uid(pod_key, uid) == uid and going_on <= self._executor.works(pod_key).keys():
-                    break
+            async with asyncio.timeout(self._patience(pod_key, live)):
+                while True:
+                    going_on = self._executor.works(pod_key).keys()
+                    uid, listed_at, instances = await self._instances(pod_key, live)
+                    await self._find_foreign(current, instances, watched)
+                    pod = self._cache.pod(pod_key)
+                    if pod is not None:
+                        instances = await self._exit_codes(current, pod, instances)
+                    # Meanwhile another pod may have got the name, or a stop for a request that is gone have ended.
+                    if self._runtime_uid(pod_key, uid) == uid and going_on <= self._executor.works(pod_key).keys():
+                        break
             watched.runtime_failures = 0
-        except (RuntimeCallError, RuntimeUnavailableError) as failure:
+        except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
             watched.runtime_failures += 1
-            error, instances = str(failure), ()
+            error, instances = str(failure) or f"it has not answered within {HOOK_LOOK_SECONDS:.0f} s", ()
         else:
             self._watch_instances(current, instances, watched)
         works = self._executor.works(pod_key)
@@ -183,6 +187,12 @@ class Reconciler:
             prunes_is_killed=self._executor.prunes_is_killed,
             draining=self.draining,
         )
+
+    def _patience(self, pod_key: str, live: Sequence[Request]) -> float | None:
+        """Seconds that a look at the pod may take, None for as long as its calls may."""
+        works = self._executor.works(pod_key).items()
+        hooks = (hook_end_untold(request, work) for request in live for (uid, _), work in works if uid == request.uid)
+        return HOOK_LOOK_SECONDS if any(hooks) else None
 
     def _runtime_uid(self, pod_key: str, otherwise: str) -> str:
         """The UID that the pod's containers have in the runtime, as far as the pod is known."""

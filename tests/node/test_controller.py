@@ -99,6 +99,27 @@ async def test_a_stop_for_a_request_that_is_gone_may_end_while_the_runtime_is_as
         assert node.stops == [("old", 30)]
 
 
+async def test_that_a_hook_has_ended_is_told_while_the_runtime_hangs() -> None:
+    class Hanging(MemoryNode):
+        hanging = False
+
+        async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+            if self.hanging:
+                await asyncio.sleep(3600)
+            return await super().instances(pod_uid)
+
+    node = Hanging(hook=HOOK)
+    async with node:
+        node.hook_seconds = 1.5
+        node.post(request())
+        await node.until(lambda: bool(node.hooks_run))
+        node.hanging = True
+        await asyncio.sleep(6.0)
+        assert node.status().state("app").is_killed
+        assert node.status().message == "waiting for the container runtime: it has not answered within 2 s"
+        assert node.stops == []
+
+
 async def test_a_list_from_before_the_pod_was_known_is_made_anew() -> None:
     class Late(MemoryNode):
         async def _watch_pods(self) -> None:

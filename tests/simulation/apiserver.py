@@ -309,7 +309,7 @@ class ApiServer:
 
         def flush() -> None:
             for lines, told in waiting:
-                if not opened.mute and not life.dead and opened in self.opened:
+                if not (opened.mute or life.dead or response.closed) and opened in self.opened:
                     response.content.feed(b"".join(lines))
                     for what, obj in told:
                         life.told(kind, what, obj)

@@ -186,9 +186,13 @@ class Judge(Verdicts):
         earlier.append(Act(self._now, life, owners, killed_before=killed))
 
     def _could_tell(self, act: Act, life: "Life", since: float) -> bool:
-        """Whether an earlier life had the time, and the API server, to write what it did then."""
+        """Whether an earlier life had the time, and the API server, to write what it did then.
+
+        It writes nothing to a request while that is out of its selection.
+        """
         until = since + PERSISTED
-        return act.life is not life and act.life.died > until and self._world.could_write(since - 30.0, until)
+        in_time = act.life is not life and act.life.died > until and self._world.could_write(since - 30.0, until)
+        return in_time and not any(self.known[uid].relabelled for uid in act.owners)
 
     def hook_runs(self, container: Container, life: "Life") -> None:
         """A hook is really run now."""

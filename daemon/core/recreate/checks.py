@@ -17,7 +17,7 @@ from daemon.core.api.types import (
     Request,
     RequestedContainer,
 )
-from daemon.core.recreate.observation import Ending, Hook, HookKind, Instance, Observation, WorkKind
+from daemon.core.recreate.observation import Ending, Hook, HookKind, Instance, Observation, Work, WorkKind
 from daemon.kubelet.restart_rules import comes_back
 
 UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -255,6 +255,13 @@ def hook_done(request: Request, instance: Instance, seen: Observation, now: floa
     others = seen.others(request.uid, instance.id)
     counting = (work for work in others if work.hook_until is not None and now < work.hook_until)
     return any(work.hook is not None for work in (seen.work(request.uid, instance.id), *counting))
+
+
+def hook_end_untold(request: Request, work: Work) -> bool:
+    """Whether the request does not say yet that this hook of it has ended, as it has to once it did (step 12)."""
+    state = request.status.state(work.name)
+    said = state.phase.final or state.is_killed or begun_by_an_earlier_life(request, work.name, work.pin).stop
+    return not said and (work.under_way is WorkKind.HOOK or work.hook_began is not None)
 
 
 def lacks_ip(hook: Hook, seen: Observation) -> bool:

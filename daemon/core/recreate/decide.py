@@ -46,6 +46,7 @@ from daemon.core.recreate.checks import (
     grace_of,
     held_back,
     hook_done,
+    hook_end_untold,
     lacks_ip,
     list_is_behind,
     meant,
@@ -238,10 +239,8 @@ class _Turn:
         for (uid, _), work in self.seen.works.items():
             if uid == request.uid:
                 self.note_begun(request, work)
-                old = request.status.state(work.name)
-                said = old.phase.final or old.is_killed or begun_by_an_earlier_life(request, work.name, work.pin).stop
-                if work.hook is not None and not said:
-                    ended.append(self.hook_ended(request, old, work.pin))
+                if work.hook is not None and hook_end_untold(request, work):
+                    ended.append(self.hook_ended(request, request.status.state(work.name), work.pin))
         self.persist_begun(request)
         self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error), ended)
 
