@@ -32,8 +32,6 @@ MAX_TIMEOUT_SECONDS = 2**31 - 1
 """The longest timeout that is sent: runtimes count in nanoseconds of 64 bits, where an int64 of seconds overflows."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest answer that is read, as in kubelet (pkg/kubelet/cri/remote, maxMsgSize): a node can be big."""
-LARGE_ANSWERS = 2
-"""Answers of ExecSync that are taken in at once."""
 LARGE_BYTES = 256 * 1024
 """Size of an answer whose memory is given back to the system at once."""
 OUTPUT_BYTES = 64 * 1024
@@ -113,7 +111,8 @@ class CriClient:
         self._exec: UnaryStreamMultiCallable[api_pb2.ExecSyncRequest, tuple[ExecResult, int]] = channel.unary_stream(
             "/runtime.v1.RuntimeService/ExecSync", api_pb2.ExecSyncRequest.SerializeToString, _cut_result
         )
-        self._large_answers = asyncio.Semaphore(LARGE_ANSWERS)
+        self._taking_in = asyncio.Lock()
+        """Of an answer that can be large gRPC holds three copies for a moment."""
         self._events: UnaryStreamMultiCallable[api_pb2.GetEventsRequest, api_pb2.ContainerEventResponse] = (
             channel.unary_stream(
                 "/runtime.v1.RuntimeService/GetContainerEvents",
@@ -166,8 +165,7 @@ class CriClient:
     async def exec_sync(self, container_id: str, command: Sequence[str], seconds: float) -> ExecResult:
         """Run a command in a container and wait for its end, at most `seconds` (rounded up to whole ones, at least 1).
 
-        Any number of commands run side by side; of their answers, which hold the whole output, only LARGE_ANSWERS are
-        taken in at once.
+        Any number of commands run side by side; their answers, which hold the whole output, are taken in one by one.
 
         Raises:
             RuntimeCallError: it could not be started, took too long (code DEADLINE_EXCEEDED), or said more than the
@@ -188,7 +186,7 @@ class CriClient:
         call = self._exec(request, timeout=timeout)
         try:
             await call.initial_metadata()  # comes with the answer
-            async with self._large_answers:
+            async with self._taking_in:
                 answer = await call.read()
         finally:
             call.cancel()
