@@ -21,7 +21,7 @@ from daemon.kube.writer import RequestWriter
 from daemon.lib.health import Health, StatusServer
 from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.log import LogFormat, configure, toggle_debug_on_signal
-from daemon.lib.memory import give_back, keep_for_good
+from daemon.lib.memory import drop_code, give_back, keep_for_good, small_tls_buffers
 from daemon.lib.metrics import metrics_route, new_registry
 from daemon.lib.signals import stop_on_signals
 from daemon.lib.supervise import Loop, supervise
@@ -42,6 +42,9 @@ QUEUE_LIMIT = 60.0
 EVENT_FLUSH_SECONDS = 3.0
 TIDY_SECONDS = 3.0
 """How long after the last request freed memory is given back: events are written and connections used until then."""
+CODE_TIMES = 2
+"""How often code is dropped: what only the start needed, then what only the first request did. What every request
+needs would have to be mapped again for the next one: that would cost its stop most of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +76,24 @@ def run_node(config: NodeConfig) -> int:
         ConfigurationError: something that waiting does not heal.
     """
     configure(config.log_format, config.log_level, node=config.node_name)
+    small_tls_buffers()
     return asyncio.run(NodeDaemon(config).run())
 
 
 async def _tidy(cache: NodeCache, heartbeat: Heartbeat) -> NoReturn:
-    """After every busy time, give back the memory that it took."""
+    """After the start and after every busy time, give back the memory that it took."""
+    code_times = CODE_TIMES
     while True:
-        heartbeat.until(cache.active, "waiting for a request")
-        await cache.active.wait()
         heartbeat.until(cache.idle, "waiting for the last request to end")
         await cache.idle.wait()
         await asyncio.sleep(TIDY_SECONDS)
         if cache.idle.is_set():
             give_back()
+            if code_times:
+                drop_code()
+                code_times -= 1
+        heartbeat.until(cache.active, "waiting for a request")
+        await cache.active.wait()
 
 
 class NodeDaemon:

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,12 +17,13 @@ from daemon.kube.cache import NodeCache
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import EVENTS, PODS, REQUESTS
 from daemon.lib.errors import RuntimeUnavailableError
-from daemon.lib.heartbeat import PATIENCE_SECONDS
-from daemon.node.daemon import QUEUE_LIMIT, NodeConfig, NodeDaemon
+from daemon.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
+from daemon.node import daemon as node_daemon
+from daemon.node.daemon import CODE_TIMES, QUEUE_LIMIT, TIDY_SECONDS, NodeConfig, NodeDaemon
 from tests.support.health_pages import Watched, end, page
 from tests.support.silent_api import SilentApi
 from tests.support.standins import MemoryNode
-from tests.support.worlds import NODE, POD_UID, RUNTIME
+from tests.support.worlds import NODE, POD_UID, RUNTIME, request
 
 pytestmark = pytest.mark.virtual_time
 
@@ -232,3 +233,24 @@ async def test_a_loop_that_does_not_hear_of_a_request(name: str, boards: list[No
         world.request()
         assert (await world.red(name, PATIENCE_SECONDS + 60)).startswith("hangs: waiting for a request")
         waiters.append(waiter)  # it is to end in good order
+
+
+async def test_memory_is_given_back_after_the_start_and_after_every_busy_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(node_daemon, "give_back", lambda: done.append("memory"))
+    monkeypatch.setattr(node_daemon, "drop_code", lambda: done.append("code"))
+    cache, wanted = NodeCache(lambda _: None, asyncio.get_running_loop().time), []
+    tidy = asyncio.create_task(node_daemon._tidy(cache, Heartbeat()))
+    for number in range(CODE_TIMES + 2):
+        cache.request_deleted(request())
+        await asyncio.sleep(TIDY_SECONDS + 1)
+        wanted += ["memory", "code"] if number < CODE_TIMES else ["memory"]
+        assert done == wanted
+        cache.request_changed(replace(request(), resource_version=str(20 + number)))
+        await asyncio.sleep(3600)
+    cache.request_deleted(replace(request(), resource_version="100"))
+    await asyncio.sleep(TIDY_SECONDS / 2)
+    cache.request_changed(replace(request(), resource_version="101"))
+    await asyncio.sleep(TIDY_SECONDS)
+    assert done == wanted  # it was busy again by then
+    tidy.cancel()

@@ -63,6 +63,7 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/run.py: 600 -> 601: pod_timeout: int = 600": "`kubectl recreate` always says it",
     "node/controller.py: 30.0 -> 31.0: _LATE_SECONDS = 30.0": "how late a loop may be: nobody is promised a second",
     "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
+    "node/daemon.py: 2 -> 3: CODE_TIMES = 2": "memory only",
     "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":
         "whether the last byte of an answer that nobody uses is read",
     "node/reconcile.py: 2.0 -> 3.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0":
@@ -75,7 +76,7 @@ EQUIVALENT: dict[str, str] = {
     "node/reconcile.py: True -> False: watched.foreign.update(zip(wanted, found, strict=True))":
         "there is an answer for each question",
     "node/execute.py: statement left out: timer.cancel()": "a slot is given back once, whoever comes first",
-    "node/daemon.py: statement left out: give_back()": "memory only",
+    "node/daemon.py: statement left out: small_tls_buffers()": "memory only",
     "node/metrics.py: 64 -> 65: self._stage[stage].observe(seconds, {'request_uid': request.":
         "a UID has 36 characters",
     "node/reconcile.py: 0 -> 1: runtime_failures: int = 0":
