@@ -1,9 +1,9 @@
 """How fast, how many writes, how much memory, on a real containerd: one request, 30 at once; and on a full node.
 
 Beside it, the same containers stopped by hand through the CRI, and how long kubelet takes from there: the least that it
-can take. At last hooks that flood, for the daemon's memory. Everything runs in processes of its own (API server,
-kubelet, node daemon, containerd); with the variables of the end-to-end tests (CRRD_TEST_KUBECONFIG ...) it runs on the
-cluster that they name instead.
+can take. Then hooks that flood, for the daemon's memory, and what webhooks add to a POST. Everything runs in processes
+of its own (API server, kubelet, node daemon, manager, containerd); with the variables of the end-to-end tests
+(CRRD_TEST_KUBECONFIG ...) it runs on the cluster that they name instead.
 
 A container's end is the runtime's own finishedAt; times count from the moment at which the POST was sent.
 """
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from daemon.core.api.types import API_VERSION, KIND
 from daemon.kube.resources import PODS, REQUESTS
 from tests.support import programs
 from tests.support.cluster import (
@@ -38,6 +39,7 @@ from tests.support.cluster import (
 from tests.support.containerd import Containerd, missing
 from tests.support.daemons import NodeDaemon
 from tests.support.images import BUSYBOX_IMAGE
+from tests.support.recreates import has_manager, own_manager
 
 AT_ONCE = 30
 SINGLES = 5
@@ -47,8 +49,10 @@ FULL_KIB = 10
 FLOODS = 20
 FLOOD = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "head -c 15000000 /dev/zero; exit 1"]}}}
 STARTED_AT_ONCE = 20
+POSTS = 50
+WARM_UP = 10
 SETTLED_SECONDS = 5.0
-"""After the last request: the daemon gives freed memory back by then."""
+"""After the start and the last request: the daemon gives freed memory back by then."""
 SCRIPT = "trap 'exit 0' TERM; while :; do sleep 1 & wait; done"
 
 
@@ -216,6 +220,8 @@ async def run() -> None:
             await _measure(cluster, daemon)
             await _measure_full(cluster, daemon)
             await _measure_floods(cluster, daemon)
+            await daemon.stop()  # what is posted from here on is to be left alone
+            await _measure_posts(cluster, folder)
 
 
 async def _one_by_one(cluster: Cluster, pods: Sequence[Json]) -> None:
@@ -247,6 +253,7 @@ def _memory_row(what: str, pid: int) -> None:
 
 async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
     print(f"recreate: {AT_ONCE} pods, one request each")
+    await asyncio.sleep(SETTLED_SECONDS)
     _memory_row("fresh", daemon.pid)
     singles = await start_pods(cluster, "single", 2 * SINGLES)
     await _one_by_one(cluster, singles)
@@ -288,6 +295,33 @@ async def _measure_floods(cluster: Cluster, daemon: NodeDaemon) -> None:
     await asyncio.sleep(SETTLED_SECONDS)
     _memory_row(f"after {FLOODS} hooks of 15 MB at once", daemon.pid)
     await remove_pods(cluster, pods)
+
+
+async def _measure_posts(cluster: Cluster, folder: Path) -> None:
+    print("admission: the POST of a request")
+    (pod,) = await start_pods(cluster, "post", 1)
+    if await has_manager(cluster):
+        _row("POST with crrd's webhooks", await _post(cluster, pod))
+    else:
+        _row("POST without webhooks", await _post(cluster, pod))
+        async with own_manager(cluster, folder):
+            _row("POST with both webhooks", await _post(cluster, pod))
+    await remove_pods(cluster, [pod])
+
+
+async def _post(cluster: Cluster, pod: Json) -> list[float]:
+    """Seconds that each POST takes, one at a time, of what a user writes; the requests are deleted again."""
+    took = []
+    for number in range(POSTS):
+        name = f"post-{number}"
+        spec = {"podName": pod["metadata"]["name"], "containers": [{"name": "app"}]}
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
+        began = time.perf_counter()
+        await cluster.create_request(body)
+        took.append(time.perf_counter() - began)
+        await cluster.client.delete(REQUESTS, cluster.namespace, name)
+        await asyncio.sleep(0.05)
+    return took[WARM_UP:]
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from cri_stubs import api_pb2
 from daemon.cri.client import CriClient
 from daemon.localnode.daemons import Daemon
 from daemon.manager.certificates.pki import CERTIFICATE, KEY, to_data
-from tests.bench.recreate import cpu_seconds, memory
+from tests.bench.recreate import SETTLED_SECONDS, cpu_seconds, memory
 from tests.support.scripted_cri import Context, ScriptedRuntime, labels, serving
 from tests.support.webhook import new_certificates
 
@@ -333,6 +333,7 @@ async def _alone(runtime: Runtime, endpoint: str, count: int) -> list[float]:
 async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespace) -> None:
     names = list(api.pods)
     print(f"way to the stop: {args.pods} pods of {args.kib} KB on the node, from the watch event to StopContainer")
+    await asyncio.sleep(SETTLED_SECONDS)
     fresh = memory(pid)
     idle = []
     for number in range(args.singles):
@@ -357,10 +358,16 @@ async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespac
     calls = {what: round(count / len(burst), 2) for what, count in (api.calls - before).items()}
     print(f"  CPU of the daemon {used:.1f} ms a request; calls a request {calls}")
     api.delete(stuck)
-    await asyncio.sleep(5)
-    after = memory(pid)
-    for what, found in (("fresh", fresh), ("after", after)):
-        print(f"  memory {what}: " + ", ".join(f"{key} {value:.1f} MiB" for key, value in found.items()))
+    await asyncio.sleep(SETTLED_SECONDS)
+    sizes = {"fresh": fresh, "after these": memory(pid)}
+    for begun in range(0, args.many, len(names) - 1):
+        print(f"\r  {begun} of {args.many} requests more", end="", file=sys.stderr, flush=True)
+        await _once(api, runtime, 10_000 + begun, names[1:])
+    print("\r", end="", file=sys.stderr, flush=True)
+    await asyncio.sleep(SETTLED_SECONDS)
+    sizes[f"after {args.many} more"] = memory(pid)
+    for what, found in sizes.items():
+        print(f"  memory {what}: " + ", ".join(f"{key} {value:.1f} MiB" for key, value in found.items()), flush=True)
 
 
 def main() -> None:
@@ -371,6 +378,7 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=17.0, help="seconds without requests (default: %(default)s)")
     parser.add_argument("--singles", type=int, default=7, help="requests after an idle time (default: %(default)s)")
     parser.add_argument("--busy", type=int, default=60, help="requests beside another one (default: %(default)s)")
+    parser.add_argument("--many", type=int, default=10_000, help="requests before the last row (default: %(default)s)")
     parser.add_argument("--only-calls", metavar="ENDPOINT", help="make the two calls alone, and print when")
     args = parser.parse_args()
     asyncio.run(call_alone(args.only_calls, args.busy) if args.only_calls else run(args))

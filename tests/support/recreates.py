@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -83,13 +83,24 @@ async def wait_ready(cluster: Cluster, app: str, count: int) -> list[Json]:
 async def daemons(cluster: Cluster, folder: Path) -> AsyncIterator[NodeDaemon]:
     """The node daemon, and a manager where the cluster has none."""
     async with NodeDaemon(cluster, folder / "crrd-node.log") as node:
-        with suppress(GoneError):
-            await cluster.client.get(WEBHOOKS, "", "crrd")
+        if await has_manager(cluster):
             yield node
             return
-        place = cluster.node or cast("LocalNode", _Place(cluster, folder))
-        async with running_manager(place):
+        async with own_manager(cluster, folder):
             yield node
+
+
+async def has_manager(cluster: Cluster) -> bool:
+    """Whether the API server asks somebody about requests."""
+    with suppress(GoneError):
+        await cluster.client.get(WEBHOOKS, "", "crrd")
+        return True
+    return False
+
+
+def own_manager(cluster: Cluster, folder: Path) -> AbstractAsyncContextManager[object]:
+    """A manager whom the API server asks while it runs."""
+    return running_manager(cluster.node or cast("LocalNode", _Place(cluster, folder)))
 
 
 @dataclass
