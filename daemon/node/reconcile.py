@@ -153,6 +153,7 @@ class Reconciler:
                     pod = self._cache.pod(pod_key)
                     if pod is not None:
                         instances = await self._exit_codes(current, pod, instances)
+                    await asyncio.wait((silent,))
                     # Meanwhile another pod may have got the name, or a stop for a request that is gone have ended.
                     if self._runtime_uid(pod_key, uid) == uid and going_on <= self._executor.works(pod_key).keys():
                         break
@@ -160,6 +161,7 @@ class Reconciler:
         except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
             watched.runtime_failures += 1
             error, instances = str(failure) or f"it has not answered within {HOOK_LOOK_SECONDS:.0f} s", ()
+            await asyncio.wait((silent,))
         else:
             self._watch_instances(current, instances, watched)
         works = self._executor.works(pod_key)
@@ -182,7 +184,7 @@ class Reconciler:
             utc=_utc(),
             wall=time.time(),
             known_since=self._cache.known_since(pod_key),
-            kubelet_silent_since=await silent,
+            kubelet_silent_since=silent.result(),
             unpinned=frozenset(self._cache.unpinned),
             prunes_is_killed=self._executor.prunes_is_killed,
             draining=self.draining,

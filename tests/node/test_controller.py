@@ -77,14 +77,19 @@ async def test_a_hook_costs_one_more_and_its_time_is_taken_off() -> None:
         assert node.writes == 3
 
 
-async def test_a_stop_for_a_request_that_is_gone_may_end_while_the_runtime_is_asked() -> None:
+@pytest.mark.parametrize("asked", ["runtime", "kubelet"])
+async def test_a_stop_for_a_request_that_is_gone_may_end_while_somebody_is_asked(asked: str) -> None:
     class Slow(MemoryNode):
-        listing = 0.002
+        seconds = 0.002
 
         async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
             found = await super().instances(pod_uid)
-            await asyncio.sleep(self.listing)
+            await asyncio.sleep(self.seconds if asked == "runtime" else 0.002)
             return found
+
+        async def silent_since(self) -> float | None:
+            await asyncio.sleep(self.seconds if asked == "kubelet" else 0.002)
+            return await super().silent_since()
 
     node = Slow()
     async with node:
@@ -93,8 +98,8 @@ async def test_a_stop_for_a_request_that_is_gone_may_end_while_the_runtime_is_as
         node.post(request())
         await node.until(lambda: bool(node.stops))
         node.delete("r1")
-        node.listing = 5.0
-        node.post(request(uid="r2"))
+        node.seconds = 5.0
+        node.post(request(uid="r2", strategy=Strategy(grace_seconds=0)))
         await asyncio.sleep(30)
         assert node.stops == [("old", 30)]
 
