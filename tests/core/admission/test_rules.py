@@ -378,6 +378,7 @@ def test_a_file_that_is_written_again_changes_nothing(asked: JsonObject, tool: s
     [
         (spec(podName="web-1"), "podName"),
         (spec(containers=[{"name": "app"}]), "containers"),
+        (spec(containers=[{"name": "app"}, {"name": "proxy"}, {"name": "log"}]), "containers"),
         (spec(containers=[{"name": "proxy"}, {"name": "app"}]), "containers"),
         (strategy(minStartedSeconds=1), "strategy"),
         (strategy(failurePolicy="Ignore"), "strategy"),
@@ -414,6 +415,11 @@ def test_odd_entries_get_nothing_back(odd: object) -> None:
     back = put_back(old, new)["spec"]["containers"]
     assert back == [odd, old["spec"]["containers"][1]]
     assert put_back(new, old)["spec"]["containers"][0] == old["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("new", [{}, {"spec": {}}, {"metadata": None, "spec": None}, {"metadata": "odd", "spec": [1]}])
+def test_where_nothing_is_put_back_nothing_is_touched(new: JsonObject) -> None:
+    assert put_back(new_request(), new) == new
 
 
 def test_a_policy_that_the_user_gave_is_not_put_back() -> None:
@@ -537,6 +543,12 @@ def test_a_patch_turns_one_object_into_the_other(before: JsonObject, after: Json
 def test_a_patch_names_only_what_differs() -> None:
     before, after = {"a": 1, "b": {"c": 2, "d": [3]}}, {"a": 1, "b": {"c": 4, "d": [3]}}
     assert json_patch(before, after) == [{"op": "replace", "path": "/b/c", "value": 4}]
+
+
+@pytest.mark.parametrize("other", [None, 1, "ab", [], ["b"]])
+def test_what_is_an_object_on_one_side_alone_is_replaced_whole(other: object) -> None:
+    for before, after in ((other, {"b": 1}), ({"b": 1}, other)):
+        assert json_patch({"a": before}, {"a": after}) == [{"op": "replace", "path": "/a", "value": after}]
 
 
 def test_paths_of_a_patch_are_escaped() -> None:
