@@ -270,6 +270,16 @@ def test_the_first_thing_wrong_is_named_and_what_can_be_read_is_there() -> None:
     assert request.strategy == Strategy()
 
 
+@pytest.mark.parametrize("count", [{}, {"restartCount": None}, {"restartCount": 0}])
+def test_an_instance_without_a_count_was_never_restarted(count: dict[str, Any]) -> None:
+    context = {"containerID": "containerd://c1", **count}
+    obj = put(sound(), "spec/containers/0/statusContext", context)
+    obj["metadata"]["annotations"][PINNED] = json.dumps({"app": context})
+    request = parse_request(obj)
+    assert request.error == ""
+    assert request.containers[0].context == request.pinned["app"] == Pin("containerd://c1", 0)
+
+
 @pytest.mark.parametrize(
     ("annotation", "sentence"),
     [
