@@ -49,6 +49,8 @@ EQUIVALENT: dict[str, str] = {
         "what was completed has as many containers",
     "core/explain/request.py: 0.0 -> 1.0: ended = facts.seconds_since(parse_time(request.status.comple":
         "only asked whether it is above 30",
+    "core/explain/container.py: condition true: for seconds in (facts.request.strategy.grace_seconds, facts.":
+        "asked only about a container that the pod's status shows: there is a pod",
     "core/explain/request.py: Lt -> LtE: before = sorted((other for other in served if turn_order(oth":
         "no two requests of a namespace have one name",
     "core/lifecycle/steps.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
