@@ -27,7 +27,7 @@ from daemon.core.recreate.actions import (
     StopContainer,
     WriteStatus,
 )
-from daemon.core.recreate.checks import retry_delay, told_seconds
+from daemon.core.recreate.checks import hook_end_untold, retry_delay, told_seconds
 from daemon.core.recreate.decide import IllegalMoveError, check_move, decide
 from daemon.core.recreate.observation import (
     Ending,
@@ -93,6 +93,7 @@ class TestPlainRequest:
         decision = one(request(), instance("old"))
         assert only(decision, StopContainer).seconds == 30
         assert written(decision) == recreating(killed())
+        assert decision.wake_at == NOW + 2  # from then on its beginning is to be persisted
         assert only(decision, EmitEvent) == EmitEvent(
             request(), EventReason.RECREATING, "Stopping container app to recreate it", "app", warning=False
         )
@@ -171,6 +172,14 @@ class TestPlainRequest:
         ordinary = replace(waiting, waiting_reason="ContainerCreating", waiting_message="")
         assert one(req, exited("old"), pod=pod(ordinary)).actions == ()
 
+    def test_kubelets_words_about_a_container_that_is_created_and_does_not_start(self) -> None:
+        waiting = PodContainer("app", waiting_reason="RunContainerError", waiting_message="no such file")
+        req = request(status=recreating(killed(message="preStop hook failed: no")))
+        req = replace(req, status=recreating(replace(req.status.states[0], reason=Reason.HOOK_FAILED)))
+        new = instance("new", created_at=2, state=ContainerState.CREATED)
+        assert written(one(req, new, pod=pod(waiting))) == recreating(killed(message="RunContainerError: no such file"))
+        assert one(req, new, pod=pod(replace(waiting, waiting_reason=""))).actions == ()
+
     def test_kubelets_words_are_taken_back_when_it_runs(self) -> None:
         req = request(status=recreating(killed(message="CrashLoopBackOff: back-off 10s restarting")))
         view = pod(PodContainer("app", container_id="containerd://new", running=True))
@@ -228,6 +237,8 @@ class TestTrust:
         assert not actions(decision, PinContainers)
         status = written(decision)
         assert status.phase is RequestPhase.COMPLETED
+        event = only(decision, EmitEvent)
+        assert (event.reason, event.warning) == (EventReason.FAILED, True)
         assert status.states[0].phase is StatePhase.FAILED
         return status.states[0].message
 
@@ -343,12 +354,20 @@ class TestAlreadyRecreated:
         assert not actions(decision, PinContainers)
         assert written(decision).states[0].phase is StatePhase.FAILED
 
+    def test_one_that_has_exited_is_pinned_whatever_its_exit_code(self) -> None:
+        req = replace(request(), containers=tuple(replace(c, context=None) for c in request().containers))
+        view = pod(PodContainer("app", restart_policy=RestartPolicy.ON_FAILURE))
+        pinned = one(req, exited("a", exit_code=0), pod=view)
+        assert only(pinned, PinContainers).pins == {"app": pin("a")}
+        left = one(replace(req, pinned={"app": pin("a")}), exited("a", exit_code=0), pod=view)
+        assert written(left).states[0].reason is Reason.LEFT_DOWN
+
     def test_a_container_that_was_never_created_is_waited_for(self) -> None:
         req = replace(request(), containers=tuple(replace(c, context=None) for c in request().containers))
         quiet = one(req, first_seen={"r1": NOW})
         assert quiet.wake_at == NOW + 1
         assert written(quiet).states[0].message == ""
-        told = one(req, first_seen={"r1": NOW - 5})
+        told = one(req, first_seen={"r1": NOW - 1})
         assert written(told).states == (RecreateState("app", message="the container has not been created yet"),)
         assert told.watch_runtime
 
@@ -366,6 +385,11 @@ class TestRestartPolicy:
         assert not stops(decision)
         message = written(decision).states[0].message
         assert message == "restartPolicy is Never: kubelet would not start the container again"
+
+    def test_never_leaves_one_down_that_has_ended_by_itself(self) -> None:
+        view = pod(PodContainer("app", restart_policy=RestartPolicy.NEVER))
+        assert written(one(request(), instance("old"), pod=view)).states[0].reason is Reason.NOT_RESTARTABLE
+        assert written(one(request(), exited("old"), pod=view)).states[0].reason is Reason.LEFT_DOWN
 
     def test_on_failure_is_stopped_and_fails_when_it_exits_0(self) -> None:
         view = pod(PodContainer("app", restart_policy=RestartPolicy.ON_FAILURE))
@@ -401,12 +425,13 @@ class TestRestartPolicy:
 
     @pytest.mark.parametrize(
         "hint",
-        [{"pod_gone": True}, {"first_seen": {"r1": NOW - 61}, "known_since": 0.0}],
+        [{"pod_gone": True}, {"first_seen": {"r1": NOW - 60}, "known_since": 0.0}],
     )
     def test_a_pod_that_has_gone(self, hint: dict[str, Any]) -> None:
         asked = one(request(), pod=None, **hint)
         assert asked.ask_api
         assert asked.actions == ()
+        assert asked.wake_at is None
         decision = one(request(), pod=None, live=Live(None), **hint)
         assert not decision.ask_api
         assert written(decision).message == "pod has gone"
@@ -433,6 +458,8 @@ class TestRestartPolicy:
         assert written(decision).states[0].reason is Reason.POD_ENDED
         nobody = replace(request(), containers=tuple(replace(c, context=None) for c in request().containers))
         assert written(one(nobody, pod=pod(phase="Succeeded"))).states[0].reason is Reason.POD_ENDED
+        view = pod(PodContainer("app", restart_policy=RestartPolicy.ON_FAILURE), phase="Succeeded")
+        assert written(one(nobody, exited("a", exit_code=0), pod=view)).states[0].reason is Reason.POD_ENDED
 
     def test_exit_code_0_under_always_comes_back(self) -> None:
         decision = one(request(status=recreating(killed())), exited("old", exit_code=0))
@@ -447,7 +474,7 @@ class TestRuntimeDown:
         quiet = one(request(), runtime_error="nobody answers", first_seen={"r1": NOW})
         assert quiet.actions == ()
         assert quiet.wake_at == NOW + 1
-        told = one(request(), runtime_error="nobody answers", first_seen={"r1": NOW - 2})
+        told = one(request(), runtime_error="nobody answers", first_seen={"r1": NOW - 1})
         assert written(told).phase is RequestPhase.PENDING
         assert written(told).message == "waiting for the container runtime: nobody answers"
         assert written(told).reason is Reason.RUNTIME_UNAVAILABLE
@@ -481,6 +508,25 @@ class TestRuntimeDown:
         done = replace(pruned, pinned=action.pins, begun=action.begun)
         later = one(done, runtime_error="x", works=works, first_seen={"r1": 0.0}, prunes_is_killed=True, utc="later")
         assert later.actions == ()
+
+    def test_a_hook_that_has_ended_makes_the_request_recreating_whatever_waits_beside_it(self) -> None:
+        works = hooked(HookResult(0.3), "old-app")
+        decision = one(request("app", "side"), runtime_error="x", works=works, first_seen={"r1": 0.0})
+        assert written(decision).phase is RequestPhase.RECREATING
+        assert written(decision).states == (killed(), RecreateState("side"))
+
+    @pytest.mark.parametrize(
+        ("work", "untold"),
+        [
+            (Work("app", pin("old"), WorkKind.HOOK), True),
+            (hooking()["r1", "old"], True),
+            (hooked(HookResult(1.0))["r1", "old"], True),
+            (stopping()["r1", "old"], False),
+        ],
+        ids=["a hook that waits to begin", "a hook", "a hook that has ended", "a stop without a hook"],
+    )
+    def test_only_the_end_of_a_hook_cannot_wait_for_the_runtime(self, work: Work, *, untold: bool) -> None:
+        assert hook_end_untold(request(), work) is untold
 
     def test_what_is_over_is_left_as_it_is(self) -> None:
         failed = recreating(RecreateState("app", StatePhase.FAILED))
@@ -545,6 +591,38 @@ class TestOrder:
         ended = one(self.two(), exited("old-a", "a"), both[1], pod=self.VIEW)
         assert stops(ended) == ["old-b"]
 
+    @pytest.mark.parametrize(
+        ("first", "changes"),
+        [
+            (instance("new-a", "a", created_at=2), {"foreign": {}}),
+            (
+                instance("old-a", "a"),
+                {"pod": pod(PodContainer("a", container_id="containerd://new-a"), PodContainer("b")), "pod_at": 101.0},
+            ),
+            (instance("old-a", "a", state=ContainerState.CREATED), {"first_seen": {"r1": NOW}}),
+            (instance("old-a", "a", state=ContainerState.CREATED), {"first_seen": {"r1": 0.0}}),
+            (instance("old-a", "a"), {"works": stopped(90.0, StopAttempt(2, 99.5, "broken"), "old-a")}),
+            (instance("old-a", "a", hook=HOOK), {}),
+            (instance("old-a", "a", hook=HOOK), {"works": hooked(HookResult(1.0), "old-a")}),
+            (instance("old-a", "a"), {"works": hooked(HookResult(1.0), "old-b", uid="gone"), "draining": True}),
+        ],
+        ids=[
+            "nobody has looked its ID up",
+            "the list is behind",
+            "created, since a moment ago",
+            "created",
+            "its stop has erred",
+            "its hook begins",
+            "that its hook has ended is not written",
+            "the daemon is going down",
+        ],
+    )
+    def test_whatever_holds_the_first_holds_the_second(self, first: Instance, changes: dict[str, Any]) -> None:
+        decision = one(self.two(), first, instance("old-b", "b", hook=HOOK), **{"pod": self.VIEW, **changes})
+        assert not stops(decision)
+        assert "b" not in [action.instance.name for action in actions(decision, RunHook)]
+        assert all(write.status.states[1] == RecreateState("b") for write in actions(decision, WriteStatus))
+
     def test_ordered_waits_for_the_first_to_succeed(self) -> None:
         req = self.two(ordered=True)
         ended = one(req, exited("old-a", "a"), instance("old-b", "b"), pod=self.VIEW)
@@ -590,6 +668,13 @@ class TestStop:
     def test_a_hook_that_takes_a_while_is_told(self) -> None:
         decision = one(request(), instance("old", hook=HOOK), first_seen={"r1": NOW - 1}, works=hooking())
         assert written(decision) == recreating(RecreateState("app", StatePhase.RECREATING))
+        begins = one(request(), instance("old", hook=HOOK), first_seen={"r1": NOW - 5})
+        assert begins.wake_at == NOW + 2  # from then on its beginning is to be persisted
+
+    def test_a_hook_that_goes_on_for_less_than_a_second_is_not_told(self) -> None:
+        decision = one(request(), instance("old", hook=HOOK), first_seen={"r1": NOW - 0.5}, works=hooking())
+        assert decision.actions == ()
+        assert decision.wake_at == NOW + 0.5
 
     def test_what_else_has_happened_is_told_at_once(self) -> None:
         view = pod(
@@ -600,6 +685,14 @@ class TestStop:
         decision = one(request("a", "b"), *instances, pod=view, first_seen={"r1": NOW})
         assert actions(decision, RunHook)
         assert written(decision).states[0].phase is StatePhase.SUCCEEDED
+        assert written(decision).phase is RequestPhase.RECREATING
+
+    def test_what_another_container_waits_for_is_told_at_once(self) -> None:
+        view = pod(PodContainer("a", waiting_reason="ErrImagePull"), PodContainer("b"))
+        instances = (exited("old-a", "a"), instance("old-b", "b", hook=HOOK))
+        decision = one(request("a", "b"), *instances, pod=view, first_seen={"r1": NOW})
+        assert actions(decision, RunHook)
+        assert written(decision).states[0].message == "ErrImagePull"
 
     def test_a_hook_over_http_waits_for_the_pods_ip(self) -> None:
         asks = instance("old", hook=Hook(HookKind.HTTP_GET, port=80))
@@ -620,6 +713,8 @@ class TestStop:
         decision = one(request(strategy=Strategy(grace_seconds=0)), instance("old", hook=HOOK))
         assert not actions(decision, RunHook)
         assert only(decision, StopContainer).seconds == 2
+        least = one(request(strategy=Strategy(grace_seconds=1)), instance("old", hook=HOOK))
+        assert only(least, RunHook).seconds == 1
 
     def test_the_end_of_the_hook_is_written_before_the_stop(self) -> None:
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
@@ -636,6 +731,7 @@ class TestStop:
         decision = one(req, instance("old", hook=HOOK), works=hooked(HookResult(40.0, "exit code 1: no")))
         assert written(decision) == recreating(killed(message="preStop hook failed: exit code 1: no"))
         assert reasons(decision) == [EventReason.HOOK_FAILED]
+        assert only(decision, EmitEvent).warning
         later = request(status=recreating(killed(message="preStop hook failed: exit code 1: no")))
         stop = one(later, instance("old", hook=HOOK), works=hooked(HookResult(40.0, "exit code 1: no")))
         assert only(stop, StopContainer).seconds == 2
@@ -643,10 +739,21 @@ class TestStop:
         after_restart = request(
             status=recreating(replace(later.status.states[0], reason=Reason.HOOK_FAILED)),
         )
+        assert not actions(one(after_restart, instance("old", hook=HOOK)), WriteStatus)
         done = one(after_restart, instance("new", created_at=2), pod=view)
         assert written(done).states[0].message == "preStop hook failed: exit code 1: no"
         pruned = one(later, instance("new", created_at=2), pod=view, works=hooked(HookResult(40.0, "exit code 1: no")))
         assert written(pruned).states[0].message == "preStop hook failed: exit code 1: no"
+
+    def test_hooks_of_other_requests_and_containers_are_not_told(self) -> None:
+        failed = HookResult(1.0, "broken")
+        works = {
+            ("gone", "old"): Work("app", pin("old"), hook_began=90.0, hook=failed),
+            ("r1", "old-side"): Work("side", pin("old-side"), hook_began=90.0, hook=failed),
+        }
+        view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
+        decision = one(request(status=recreating(killed())), instance("new", created_at=2), pod=view, works=works)
+        assert written(decision).states[0].message == ""
 
     def test_is_killed_means_no_second_hook(self) -> None:
         decision = one(request(status=recreating(killed())), instance("old", hook=HOOK))
@@ -671,8 +778,9 @@ class TestStop:
         assert wait.wake_at == retry_at
         assert written(wait).states[0].message == "stopping failed 2 times, is tried again: broken"
         assert written(wait).states[0].reason is Reason.STOP_RETRIED
-        again = one(req, instance("old"), works=failed, now=retry_at)
+        again = one(replace(req, status=written(wait)), instance("old"), works=failed, now=retry_at)
         assert only(again, StopContainer).seconds == pytest.approx(30 - (retry_at - 90.0))
+        assert written(again) == recreating(killed())
 
     def test_the_wait_doubles_up_to_20_seconds_with_a_jitter_of_its_own(self) -> None:
         for attempts, base in ((1, 0.5), (2, 1), (3, 2), (6, 16), (7, 20), (60, 20)):
@@ -687,10 +795,14 @@ class TestStop:
         assert written(going).states[0].phase is StatePhase.RECREATING
 
     def test_then_it_is_given_up(self) -> None:
-        failed = stopped(0.0, StopAttempt(9, 120.0, "broken"))
-        decision = one(request(status=recreating(killed())), instance("old"), works=failed, now=120.0)
-        assert written(decision).states[0].message == "stopping failed 9 times in 120 s, last with: broken"
+        failed = stopped(10.0, StopAttempt(8, 130.0, "broken"))
+        decision = one(request(status=recreating(killed())), instance("old"), works=failed, now=130.0)
+        assert written(decision).states[0].message == "stopping failed 8 times in 120 s, last with: broken"
         assert written(decision).reason is Reason.STOP_FAILED
+
+    def test_what_was_cut_off_before_it_was_sent_is_tried_again(self) -> None:
+        cut_off = {("r1", "old"): Work("app", pin("old"), stop=StopAttempt(9, 50.0, "it was cut off"))}
+        assert stops(one(request(), instance("old"), works=cut_off)) == ["old"]
 
     def test_errors_of_another_request_are_not_ours(self) -> None:
         failed = stopped(0.0, StopAttempt(9, 50.0, "broken"), uid="earlier")
@@ -706,10 +818,11 @@ class TestStop:
         decision = one(req, instance("old"), works=done, now=109.0, listed_at=109.0)
         assert "but it still runs" in written(decision).states[0].message
 
-    def test_what_was_listed_before_the_stop_returned_says_nothing(self) -> None:
+    @pytest.mark.parametrize("listed_at", [98.0, 99.0])
+    def test_what_was_listed_before_the_stop_returned_says_nothing(self, listed_at: float) -> None:
         req = request(status=recreating(killed()))
         done = stopped(95.0, StopAttempt(1, ended=99.0))
-        late = one(req, instance("old"), works=done, now=150.0, listed_at=98.0)
+        late = one(req, instance("old"), works=done, now=150.0, listed_at=listed_at)
         assert late.actions == ()
         assert late.wake_at == pytest.approx(150.05)
 
@@ -724,8 +837,9 @@ class TestStop:
         behind = one(request(), instance("old"), pod=view, pod_at=101.0, listed_at=100.0, now=101.0)
         assert not stops(behind)
         assert behind.wake_at == pytest.approx(101.05)
-        collected = one(request(), instance("old"), pod=view, pod_at=99.0, listed_at=100.0)
-        assert stops(collected) == ["old"]
+        for pod_at in (99.0, 100.0):
+            collected = one(request(), instance("old"), pod=view, pod_at=pod_at, listed_at=100.0)
+            assert stops(collected) == ["old"]
 
     def test_a_stop_that_takes_a_while_is_persisted_once(self) -> None:
         req = request(status=recreating(killed()))
@@ -754,6 +868,12 @@ class TestStop:
         earlier = replace(req, pinned={"app": pin("old")}, begun={"app": Begun(hook="2026-01-01T00:00:50Z")})
         again = one(earlier, instance("old", hook=HOOK), works=hooking(since=97.0), first_seen={"r1": 0.0})
         assert again.actions == ()  # what is left of its time counts from its first beginning
+
+    def test_a_stop_after_a_hook_is_persisted_beside_it(self) -> None:
+        hook = Begun(hook="2026-01-01T00:00:50Z")
+        req = request(status=recreating(killed()), pinned={"app": pin("old")}, begun={"app": hook})
+        decision = one(req, instance("old", hook=HOOK), works=stopping(since=98.0))
+        assert only(decision, PinContainers).begun == {"app": replace(hook, stop="2026-01-01T00:00:58Z")}
 
     def test_a_restarted_daemon_grants_no_new_grace(self) -> None:
         begun = {"app": Begun(stop="2026-01-01T00:00:50Z")}
@@ -802,6 +922,7 @@ class TestStop:
         assert written(decision).states[0].message == message
         assert written(decision).states[0].reason is Reason.KUBELET_SILENT
         assert decision.wake_at == NOW + 1
+        assert not written(decision).states[0].begun
 
     def test_a_crd_that_prunes_is_killed_is_served_by_the_annotation(self) -> None:
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
@@ -826,8 +947,9 @@ class TestOfAnotherRequest:
         assert not actions(decision, RunHook)
         assert written(decision) == recreating(killed())
 
-    def test_a_longer_grace_waits(self) -> None:
-        works = stopping(uid="gone", since=95.0, seconds=10.0)
+    @pytest.mark.parametrize("seconds", [10.0, 35.0])
+    def test_one_that_is_not_shorter_waits(self, seconds: float) -> None:
+        works = stopping(uid="gone", since=95.0, seconds=seconds)
         decision = one(request(), instance("old"), works=works, first_seen={"r1": 0.0})
         assert not stops(decision)
         assert written(decision).states[0].message == "a stop of this container by another request is under way"
@@ -840,6 +962,12 @@ class TestOfAnotherRequest:
     def test_a_stop_that_has_not_been_sent_is_not_waited_for(self) -> None:
         queued = {("gone", "old"): Work("app", pin("old"), WorkKind.STOP)}
         assert stops(one(request(), instance("old"), works=queued)) == ["old"]
+        works = stopping(uid="gone too", since=90.0, seconds=20.0)
+        assert stops(one(request(), instance("old"), works=works | queued)) == ["old"]
+
+    def test_work_on_another_container_holds_nothing_back(self) -> None:
+        works = stopping("old-side", "side", uid="gone", since=99.0, seconds=10.0)
+        assert stops(one(request(), instance("old"), works=works)) == ["old"]
 
     def test_a_hook_is_waited_for_as_long_as_our_own_grace(self) -> None:
         works = hooking(uid="gone", since=90.0, seconds=3600.0)
@@ -880,6 +1008,15 @@ class TestPinsThatWereTakenAway:
         assert not stops(decision)
         assert not actions(decision, PinContainers)
 
+    def test_by_its_own_work_on_this_container(self) -> None:
+        works = {
+            ("gone", "older"): Work("app", pin("older"), hook_began=90.0, hook=HookResult(1.0)),
+            ("r1", "old-side"): Work("side", pin("old-side"), stop_sent=90.0, stop=StopAttempt(1, 91.0)),
+            **hooked(HookResult(1.0)),
+        }
+        req = request(strategy=self.FORCED, status=recreating(killed()))
+        assert stops(one(req, instance("old", hook=HOOK), works=works)) == ["old"]
+
     def test_after_a_restart_nobody_can_tell(self) -> None:
         req = request(strategy=self.FORCED, status=recreating(killed()))
         decision = one(req, instance("new", created_at=2, restart_count=1))
@@ -914,6 +1051,8 @@ class TestBackOff:
         assert quiet.wake_at == NOW + 0.5
 
     def test_then_that_it_has_not_come(self) -> None:
+        assert written(self.at(2.0)).states[0].reason is Reason.NOT_STARTED_AGAIN
+        assert self.at(2.0).wake_at == NOW + 8
         told = self.at(2.5)
         assert written(told).states[0].message == "kubelet has not started it for 2 s"
         assert written(told).states[0].reason is Reason.NOT_STARTED_AGAIN
