@@ -61,6 +61,20 @@ EQUIVALENT: dict[str, str] = {
         "not asked about instances before the pod is known",
     "core/rollout/preview.py: False -> True: requests = tuple((RunRequest(_request(run, row), RunMark(run":
         "what is previewed has not begun: nobody reads it from there",
+    "core/recreate/decide.py: Lt -> LtE: if at is not None and (self.wake_at is None or at < self.wak":
+        "the same time once more",
+    "core/recreate/decide.py: 0.0 -> 1.0: if self.seen.listed_at < self.seen.first_seen.get(request.ui":
+        "a request that is served has been seen: the cache always says when",
+    "core/recreate/decide.py: False -> True: if (why := will_not_return(*where, instance, exited=False)):":
+        "an instance that has not exited has no exit code",
+    "core/recreate/checks.py: 1000 -> 1001: return base * (1 + RETRY_JITTER * (crc32(f'{salt}/{attempts}":
+        "a thousandth of a jitter",
+    "core/recreate/actions.py: False -> True: warning: bool = False": "whoever makes an event says it",
+    "core/recreate/observation.py: 0.0 -> 1.0: seconds: float = 0.0": "read only of a sleep, which always says it",
+    "core/recreate/observation.py: 0 -> 1: port: int | str = 0": "read only of an httpGet, which always says it",
+    "core/recreate/observation.py: 0.0 -> 1.0: listed_at: float = 0.0":
+        "left out only where every request is malformed: nobody reads it then",
+    "core/recreate/observation.py: 0.0 -> 1.0: wall: float = 0.0": "likewise",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
     "core/rollout/run.py: 600 -> 601: pod_timeout: int = 600": "`kubectl recreate` always says it",
     "node/controller.py: 30.0 -> 31.0: _LATE_SECONDS = 30.0": "how late a loop may be: nobody is promised a second",

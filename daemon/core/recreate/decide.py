@@ -347,9 +347,7 @@ class _Turn:
         """Nobody can say which instance is meant: there is none yet, or who said so took it back after the stop."""
         if old.begun:
             return self.fail(request, old, told(Reason.PIN_LOST))
-        if newest is None and (why := will_not_return(status, pod, None, exited=True)):
-            return self.fail(request, old, why)
-        if newest is not None and (why := will_not_return(status, pod, newest, exited=False)):
+        if why := will_not_return(status, pod, newest, exited=False):
             return self.fail(request, old, why)
         return self.hold(request, old, told(Reason.NOT_CREATED))
 
@@ -395,7 +393,7 @@ class _Turn:
             return self.hold(request, old, told(Reason.NOT_STARTED))
         if not gate.open:
             self.wake(gate.wake_at)
-            return _Move(old, blocks=True)
+            return _Move(old)  # so it is for each container
         if blocked or (self.seen.draining and not hook_done(request, instance, self.seen, self.now)):
             return _Move(old, blocks=True)
         if (silent := self.seen.kubelet_silent_since) is not None:
@@ -445,13 +443,10 @@ class _Turn:
                 self.actions.append(RunHook(request, instance, instance.hook, grace - used, used))
                 self.wake(self.now + BEGUN_SECONDS)
                 self.hook_runs = True
-                return _Move(replace(old, phase=StatePhase.RECREATING), blocks=True)
+                return _Move(self.at_it(request, old), blocks=True)
         if work.hook is not None and work.hook.error:
             why = told(Reason.HOOK_FAILED, error=work.hook.error)
             self.emit(request, EventReason.HOOK_FAILED, f"Container {old.name}: {why.message}", old.name, warning=True)
-            old = _said(old, why)
-        elif work.stop is not None:
-            old = _said(old, NOTHING)
         if done and not old.is_killed:
             self.note_begun(request, work)
             return _Move(self.hook_ended(request, old, instance.pin), blocks=True)
@@ -469,7 +464,7 @@ class _Turn:
         """The stop after a hook waits until the request says so: a restarted daemon must not run the hook again."""
         if self.seen.prunes_is_killed:
             self.begun[old.name] = (pin, Begun(request.begun.get(old.name, Begun()).hook, self.seen.utc))
-        return replace(old, phase=StatePhase.RECREATING, is_killed=True)
+        return replace(self.at_it(request, old), is_killed=True)
 
     def send(self, request: Request, old: RecreateState, instance: Instance) -> _Move:
         """The stop itself."""
@@ -477,7 +472,7 @@ class _Turn:
         used = spent_before(request, instance, self.seen)
         self.actions.append(StopContainer(request, instance, seconds, used))
         self.wake(self.now + BEGUN_SECONDS)
-        return _Move(replace(old, phase=StatePhase.RECREATING, is_killed=True), blocks=True)
+        return _Move(replace(self.at_it(request, old), is_killed=True), blocks=True)
 
     def note_begun(self, request: Request, work: Work) -> None:
         """Step 12: what goes on for a while is to be persisted, once."""
@@ -524,8 +519,7 @@ class _Turn:
             words = held_back(status)
             why = told(Reason.HELD_BACK, words=words) if words else self.of_the_hook(request, old)
             return _Move(_said(replace(old, phase=StatePhase.RECREATING), why))
-        hook = self.of_the_hook(request, old)
-        waiting = _Move(_said(replace(old, phase=StatePhase.RECREATING), hook))
+        waiting = _Move(self.at_it(request, old))
         if status.container_id != newest.pin.container_id or not (status.running and status.ready):
             return waiting
         runs_until = self.seen.running_since.get(newest.id, self.now) + request.strategy.min_started_seconds
@@ -534,7 +528,11 @@ class _Turn:
             return waiting
         message = f"Container {old.name} was recreated as {newest.pin.container_id}"
         self.emit(request, EventReason.RECREATED, message, old.name)
-        return _Move(_said(replace(old, phase=StatePhase.SUCCEEDED), hook))
+        return _Move(replace(waiting.state, phase=StatePhase.SUCCEEDED))
+
+    def at_it(self, request: Request, old: RecreateState) -> RecreateState:
+        """The container's turn goes on: what it waited for before is over."""
+        return _said(replace(old, phase=StatePhase.RECREATING), self.of_the_hook(request, old))
 
     def of_the_hook(self, request: Request, old: RecreateState) -> Told:
         """The part of a message that outlives the wait that it was written in: what became of the hook."""

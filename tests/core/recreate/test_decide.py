@@ -915,6 +915,15 @@ class TestStop:
         done = replace(req, status=written(told))
         assert not actions(one(done, old, kubelet_silent_since=NOW, works=works), WriteStatus)
 
+    @pytest.mark.parametrize("hook", [None, HOOK])
+    def test_a_wait_that_is_over_is_not_told_while_the_stop_or_its_hook_goes_on(self, hook: Hook | None) -> None:
+        waits = written(
+            one(request(), instance("old", hook=hook), kubelet_silent_since=NOW - 12, first_seen={"r1": 0.0})
+        )
+        assert waits.states[0].message
+        goes_on = written(one(request(status=waits), instance("old", hook=hook), first_seen={"r1": 0.0}))
+        assert goes_on.states == (RecreateState("app", StatePhase.RECREATING, is_killed=hook is None),)
+
     def test_a_kubelet_that_does_not_answer_holds_the_stop_back(self) -> None:
         decision = one(request(), instance("old"), kubelet_silent_since=NOW - 12, first_seen={"r1": 0.0})
         assert not stops(decision)
