@@ -62,6 +62,15 @@ class TestBudgets:
         assert chosen(found) == ["web-0", "web-1"]
         assert why(found)["web-2"] == "2 of at most 2 under way"
         assert why(found)["web-4"] == "4 of at most 2 unready: web-0, web-1, web-2 and 1 more"
+        found = planned(World((*down[1:], member("web-4"))), run(max_unavailable=Amount(2)))
+        assert why(found)["web-4"] == "3 of at most 2 unready: web-1, web-2, web-3"
+        found = planned(World((ONE, replace(TWO, ready=False))), run(max_unavailable=Amount(2), first=1))
+        assert chosen(found) == ["web-1"]
+
+    def test_an_unready_one_takes_its_place_among_those_under_way(self) -> None:
+        of = run()
+        found = planned(World((ONE, replace(TWO, ready=False)), (asked(of, ONE),)), of)
+        assert (chosen(found), why(found)["web-1"]) == ([], "1 of at most 1 under way")
 
     def test_pods_that_are_missing_count(self) -> None:
         found = planned(World(PODS, workload=workload(4)))
@@ -112,6 +121,14 @@ class TestBudgets:
         found = planned(World(PODS, (foreign,), budgets=(budget(0),)), wide)
         assert found.waiting == "PodDisruptionBudget guard allows no more disruptions"
 
+    def test_of_several_runs_beside_it_the_first_by_name_is_told(self) -> None:
+        foreign = tuple(
+            asked(run(name=name, target=Target(f"pod/{pod}")), member(pod))
+            for name, pod in (("c", "api-0"), ("b", "api-1"))
+        )
+        found = planned(World(PODS, foreign, budgets=(budget(2),)), run(max_unavailable=Amount(3)))
+        assert found.waiting.endswith(" beside run b, which is at work on pod api-1")
+
     def test_a_pod_of_another_workload_spends_what_selects_it(self) -> None:
         other = run(name="other", target=Target("deployment.apps/api"))
         foreign = asked(other, member("api-0"), RequestPhase.RECREATING)
@@ -139,6 +156,13 @@ class TestBudgets:
         assert chosen(found) == ["a1", "a2", "c1"]
         assert why(found)["b1"] == "at most 2 at once on zone east"
         assert len(planned(World(pods), run(max_unavailable=wide, max_per_zone=1)).create) == 4, "no zone is known"
+
+    def test_unready_ones_on_a_node_count_but_not_against_each_other(self) -> None:
+        limited = run(max_unavailable=Amount(4), max_per_node=1)
+        lost = replace(member("lost", container(running=False)), ready=False)
+        assert why(planned(World((ONE, lost)), limited))["web-0"] == "at most 1 at once on node node-a"
+        found = planned(World((replace(ONE, ready=False), replace(TWO, ready=False))), limited)
+        assert (chosen(found), why(found)["web-1"]) == (["web-0"], "at most 1 at once on node node-a")
 
     def test_somebody_elses_request_is_waited_for(self) -> None:
         other = run(name="other", started=AFTER, target=Target("pod/web-0"))
@@ -181,6 +205,16 @@ class TestProgress:
         found = planned(World((recreated(ONE),), (succeeded(of, ONE),)), of)
         assert (stages(found), found.end) == ({"web-0": "done"}, End.DONE)
 
+    def test_what_is_waited_for_is_neither_over_nor_silent(self) -> None:
+        of = run("app", "side", "more")
+        states = (
+            RecreateState("app", StatePhase.SUCCEEDED, "recreated"),
+            RecreateState("side"),
+            RecreateState("more", StatePhase.RECREATING, "starting"),
+        )
+        found = planned(World((ONE,), (asked(of, ONE, RequestPhase.RECREATING, states=states),)), of)
+        assert why(found) == {"web-0": "starting"}
+
     def test_ready_for_long_enough(self) -> None:
         of = run(min_ready=40)
         world = World((recreated(ONE), TWO), (succeeded(of, ONE),))
@@ -193,6 +227,20 @@ class TestProgress:
         bare = replace(unknown, pod=replace(unknown.pod, containers={}))
         found = planned(World((bare,), (succeeded(of, ONE),)), of)
         assert why(found)["web-0"] == "the pod does not say since when it is ready"
+
+    def test_without_a_time_to_be_ready_for_no_clock_is_looked_at(self) -> None:
+        of = run()
+        ahead = recreated(ONE, seconds=-30)
+        assert stages(planned(World((ahead,), (succeeded(of, ONE),)), of)) == {"web-0": "done"}
+        silent = replace(recreated(ONE, seconds=0), ready_since=None)
+        silent = replace(silent, pod=replace(silent.pod, containers={}))
+        assert stages(planned(World((silent,), (succeeded(of, ONE),)), of)) == {"web-0": "done"}
+
+    def test_the_next_look_is_when_the_first_has_been_ready_for_long_enough(self) -> None:
+        of = run(min_ready=40)
+        pods = (recreated(ONE, seconds=10), recreated(TWO, seconds=30), THREE)
+        found = planned(World(pods, (succeeded(of, ONE), succeeded(of, TWO))), of)
+        assert found.wake_at == NOW + timedelta(seconds=10)
 
     def test_a_container_counts_from_its_start_even_where_ready_never_changed(self) -> None:
         of = run(min_ready=40)
@@ -241,6 +289,12 @@ class TestProgress:
         assert chosen(planned(World((pod,)), run(since="2026-01-01T11:40:00Z"))) == ["web-0"]
         assert chosen(planned(World((pod,)), run(since="2026-01-01T11:20:00Z"))) == []
 
+    def test_what_is_as_old_as_the_run_is_not_left_out(self) -> None:
+        """Kubelet's times are whole seconds: who cannot tell which was first restarts it."""
+        of = run()
+        assert chosen(planned(World((member("web-0", created=of.started),)), of)) == ["web-0"]
+        assert chosen(planned(World((member("web-0", container(started_at=of.started)),)), of)) == ["web-0"]
+
     def test_while_the_workload_is_being_rolled_out(self) -> None:
         world = World(PODS, workload=workload(3, rolling="1 of 3 pods are updated"))
         found = planned(world)
@@ -268,6 +322,8 @@ class TestEnds:
         late = failed(of, ONE, Reason.DEADLINE)
         assert timed_out(late)
         assert planned(World(PODS, (late,)), of).timed_out
+        both = planned(World(PODS, (late, failed(of, TWO))), of)
+        assert (both.end, both.timed_out) == (End.FAILED, False), "one has failed for itself"
 
     def test_what_admission_would_not_have_is_a_failure(self) -> None:
         found = planned(World(PODS, refused={"uid-web-0": "denied"}))
@@ -285,6 +341,22 @@ class TestEnds:
     def test_pods_come_and_go(self, reason: Reason, stage: str) -> None:
         of = run()
         assert stages(planned(World((ONE,), (failed(of, ONE, reason),)), of)) == {"web-0": stage}
+
+    def test_one_failed_container_fails_its_pod(self) -> None:
+        of = run("app", "side")
+        states = (
+            RecreateState("app", StatePhase.SUCCEEDED),
+            RecreateState("side", StatePhase.FAILED, "still runs", reason=Reason.STILL_RUNS),
+        )
+        pod = member("web-0", container("app"), container("side"))
+        half = asked(of, pod, RequestPhase.COMPLETED, states=states)
+        found = planned(World((recreated(pod),), (half,)), of)
+        assert (found.end, stages(found), why(found)) == (
+            End.FAILED,
+            {"web-0": "failed"},
+            {"web-0": "side: still runs"},
+        )
+        assert stages(planned(World((), (half,)), of)) == {"web-0": "gone"}
 
     def test_pods_that_are_no_more(self) -> None:
         of = run()
@@ -320,6 +392,7 @@ class TestEnds:
         assert why(found)["web-2"] == "not one of the first 2"
         half = World((recreated(ONE), TWO, THREE), (succeeded(of, ONE), asked(of, TWO)))
         assert (planned(half, of).end, chosen(planned(half, of))) == (None, [])
+        assert planned(half, of).waiting == "", "while a pod is under way it goes on"
         part = World((recreated(ONE), recreated(TWO), THREE), (succeeded(of, ONE), succeeded(of, TWO)))
         found = planned(part, of)
         assert (found.end, found.told) == (End.ASK, "the first part (2) is done, 1 left")
@@ -346,9 +419,16 @@ class TestRivals:
         assert first_rival(world, first) is None
         assert first_rival(world, second) == first
 
+    def test_of_several_the_one_that_began_first_is_told(self) -> None:
+        runs = [run(name=name, started=f"2026-01-01T12:00:0{at}Z") for at, name in enumerate(("c", "b", "a"))]
+        world = World(PODS, tuple(asked(of, pod) for of, pod in zip(reversed(runs), PODS, strict=True)))
+        assert first_rival(world, runs[1]) == runs[0], "whoever came later is nobody's rival"
+        assert unfinished(world, run(name="new", started=AFTER), NOW) == runs[0]
+
     def test_another_target_with_a_pod_in_common(self) -> None:
         other = run(name="a", target=Target("pod/web-1"))
         assert first_rival(World(PODS, (asked(other, TWO),)), run(name="b")) == other
+        assert unfinished(World(PODS, (asked(other, TWO),)), run(name="b"), NOW) == other
         stranger = member("stranger")
         assert first_rival(World(PODS, (asked(other, stranger),)), run(name="b")) is None
 
