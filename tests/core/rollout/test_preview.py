@@ -42,6 +42,16 @@ def test_what_is_unready_is_ready_once_it_is_recreated() -> None:
 
 def test_what_is_ready_for_long_is_not_waited_for_here() -> None:
     assert names(World(members(2)), min_ready=3600) == [["web-0"], ["web-1"]]
+    fresh = tuple(replace(each, ready_since=NOW) for each in members(2))
+    assert names(World(fresh), min_ready=3600) == [["web-0"], ["web-1"]]
+
+
+def test_what_is_unready_and_in_no_batch_stays_so() -> None:
+    one, two = members(2)
+    lost = replace(member("lost", container(running=False)), ready=False)
+    found = preview(World((replace(one, ready=False), two, lost)), run(), NOW)
+    assert [[row.pod for row in batch] for batch in found.batches] == [["web-0"]]
+    assert found.stopped == "1 of at most 1 unready: lost"
 
 
 def test_it_says_where_it_would_stop() -> None:
@@ -54,6 +64,7 @@ def test_it_says_where_it_would_stop() -> None:
 def test_it_says_after_which_batch_somebody_is_asked() -> None:
     found = preview(World(members(4)), run(first=2), NOW)
     assert (len(found.batches), found.asks_after, found.stopped) == (4, 2, "")
+    assert preview(World(members(4)), run(), NOW).asks_after == 0
 
 
 def test_the_rest_of_one_that_has_begun() -> None:
