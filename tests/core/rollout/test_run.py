@@ -13,6 +13,7 @@ from daemon.core.rollout.run import (
     ANNOTATION_TARGET,
     LABEL_RUN,
     Amount,
+    Options,
     read_amount,
     read_run,
 )
@@ -70,6 +71,39 @@ def test_each_pod_has_one_name_in_each_run() -> None:
     names = {run(name=name).request_name(uid) for name in ("a", "b") for uid in ("1", "2")}
     assert len(names) == 4
     assert run().request_name("1") == FULL.request_name("1")
+
+
+def test_another_version_goes_on_with_the_same_run() -> None:
+    """Requests live for a day: a name that changes would restart pods twice, a text that does would be of no run."""
+    assert FULL.request_name("uid-1") == "run-4a49acf8a6"
+    text = (
+        '{"options":{"containers":["app","side"],"first":3,"force":true,"max_failures":2,"max_per_node":1,'
+        '"max_per_zone":2,"max_unavailable":"20%","min_ready":30,"ordered":true,"pod_timeout":60,'
+        '"reason":"log level","since":"2026-01-01T00:00:00Z","unready_grace":5},"started":"2026-01-01T12:00:00Z",'
+        '"target":{"api_version":"apps/v1","kind":"Deployment","name":"web","selector":"","uid":"uid-of-web",'
+        '"words":"deployment.apps/web"}}'
+    )
+    assert FULL.to_json() == text
+
+
+def test_options_that_a_request_does_not_know_are_off() -> None:
+    mark = read_run(written(options={"containers": ["app"], "max_unavailable": "2"}))
+    assert mark is not None
+    assert mark.run.options == Options(
+        ("app",),
+        Amount(2),
+        max_per_node=0,
+        max_per_zone=0,
+        min_ready=0,
+        first=0,
+        ordered=False,
+        unready_grace=None,
+        pod_timeout=600,
+        max_failures=1,
+        force=False,
+        since="",
+        reason="",
+    )
 
 
 def test_one_that_was_aborted_says_so() -> None:

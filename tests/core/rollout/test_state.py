@@ -52,6 +52,7 @@ def test_a_disruption_budget() -> None:
     assert found.selector is not None
     assert not read_budget({**obj, "status": {"disruptionsAllowed": 1, "observedGeneration": 1}}).current
     assert not read_budget({**obj, "status": None}).current
+    assert not read_budget({"metadata": {"generation": 1}}).current, "its controller has yet to see it"
     bare = read_budget({})
     assert (bare.allowed, bare.selector, bare.current) == (0, None, True)
 
@@ -97,6 +98,15 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
             ),
             "",
         ),
+        (
+            workload(
+                "StatefulSet",
+                {"replicas": 3, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 5}}},
+                {"currentRevision": "a", "updateRevision": "b"},
+            ),
+            "",
+        ),
+        (workload("Deployment", {"replicas": 0}, {}), ""),
         (workload("StatefulSet", {"replicas": 3, "updateStrategy": {"type": "OnDelete"}}, {"updatedReplicas": 1}), ""),
         (workload("DaemonSet", {}, {"desiredNumberScheduled": 4, "updatedNumberScheduled": 4}), ""),
         (workload("DaemonSet", {}, {"desiredNumberScheduled": 4}), "0 of 4 pods are updated"),
