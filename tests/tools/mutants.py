@@ -59,6 +59,14 @@ EQUIVALENT: dict[str, str] = {
         "not asked about instances before the pod is known",
     "core/recreate/checks.py: condition true: uid = uid or request.pod_uid or (seen.pod.uid if seen.pod el":
         "not asked about instances before the pod is known",
+    "core/rollout/plan.py: condition true: if zone:": "a node whose zone is not known is in none: nothing is counted",
+    "core/rollout/plan.py: Lt -> LtE: return first if first is not None and _age(first) < _age(run":
+        "another run has another name",
+    "core/rollout/plan.py: 0 -> 1: desired = world.workload.desired if world.workload is not No":
+        "a pod whose turn can come is one itself",
+    "core/rollout/state.py: False -> True: ready: bool = False": "who reads a pod always says it",
+    "core/rollout/state.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",
+    "core/rollout/preview.py: 0 -> 1: asks_after: int = 0": "preview always says it",
     "core/rollout/preview.py: False -> True: requests = tuple((RunRequest(_request(run, row), RunMark(run":
         "what is previewed has not begun: nobody reads it from there",
     "core/recreate/decide.py: Lt -> LtE: if at is not None and (self.wake_at is None or at < self.wak":

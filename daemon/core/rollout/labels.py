@@ -86,7 +86,7 @@ def read_selector(found: object) -> LabelSelector | None:
         if not isinstance(value, str):
             return None
         requirements.append(Requirement(key, Operator.IN, (value,)))
-    for entry in map(mapping, items(found.get("matchExpressions"))) if structured else ():
+    for entry in map(mapping, items(found.get("matchExpressions"))):
         operator, values = text(entry.get("operator")), tuple(map(text, items(entry.get("values"))))
         key = text(entry.get("key"))
         if not key or operator not in list(Operator) or (operator in (Operator.IN, Operator.NOT_IN)) != bool(values):

@@ -40,7 +40,7 @@ def preview(world: World, run: Run, now: datetime) -> Preview:
         else:
             break
         current = plan(world, run, now, confirmed=confirmed)
-    stopped = current.waiting if current.end is None else "" if current.end is End.DONE else current.told
+    stopped = current.waiting if current.end is None else current.told
     return Preview(tuple(batches), first, stopped, asks_after)
 
 

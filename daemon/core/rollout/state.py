@@ -106,7 +106,7 @@ def read_budget(obj: Mapping[str, Any]) -> Budget:
         text(meta.get("uid")),
         read_selector(spec.get("selector")),
         number(status.get("disruptionsAllowed"), "") or 0,
-        (observed or 0) >= (generation or 0),
+        observed >= generation,
     )
 
 
