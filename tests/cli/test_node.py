@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -122,6 +124,13 @@ async def test_sigterm_while_waiting_for_the_runtime_ends_at_once(cluster: Clust
     await said(daemon, "warning")
     assert await daemon.terminate() == 0
     await cluster.local.start_runtime()
+
+
+async def test_sigusr1_switches_the_debug_log_and_ends_nothing(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    assert cluster.node_name
+    os.kill(node_daemon.pid, signal.SIGUSR1)
+    await said(node_daemon, "log level changed")
+    assert await node_daemon.terminate() == 0
 
 
 async def test_health_names_every_loop(cluster: Cluster, node_daemon: NodeDaemon) -> None:

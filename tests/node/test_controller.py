@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,8 +11,8 @@ from structlog.testing import capture_logs
 from daemon.core.api.pod import PodContainer
 from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.types import Request, RequestPhase, StatePhase, Status, Strategy
-from daemon.core.recreate.actions import StopContainer, WriteStatus
-from daemon.core.recreate.observation import Hook, HookKind, Instance, WorkKind
+from daemon.core.recreate.actions import RunHook, StopContainer, WriteStatus
+from daemon.core.recreate.observation import Hook, HookKind, HookResult, Instance, WorkKind
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
 from daemon.lib.errors import (
@@ -339,15 +340,72 @@ async def test_a_refused_write_is_tried_again() -> None:
         await node.completed()
 
 
-async def test_stops_that_err_are_retried_for_two_minutes() -> None:
+@pytest.mark.parametrize(
+    ("error", "said", "log_lines"),
+    [
+        (RuntimeCallError("shim is stuck"), "last with: shim is stuck", {"container not stopped"}),
+        (ValueError("bug"), "last with: internal error: ValueError('bug')", {"container not stopped", "stop broke"}),
+    ],
+)
+async def test_stops_that_err_are_retried_for_two_minutes(error: Exception, said: str, log_lines: set[str]) -> None:
     async with MemoryNode() as node:
-        node.stop_errors = [RuntimeCallError("shim is stuck")] * 99
+        node.stop_errors = [error] * 99
         node.post(request())
         started = asyncio.get_running_loop().time()
-        status = await node.completed()
+        with capture_logs() as logs:
+            status = await node.completed()
         assert asyncio.get_running_loop().time() - started >= 120
         assert status.states[0].reason is Reason.STOP_FAILED
         assert f"stopping failed {len(node.stops)} times" in status.states[0].message
+        assert said in status.states[0].message
+        assert {line["event"] for line in logs if line["log_level"] in ("warning", "error")} == log_lines
+
+
+async def test_a_hook_that_breaks_is_a_hook_that_failed() -> None:
+    class Broken(MemoryNode):
+        async def run(self, action: RunHook, pod_ip: str) -> HookResult:
+            await super().run(action, pod_ip)
+            raise ValueError("bug")
+
+    told: list[HookResult] = []
+
+    class Listener(Silence):
+        def hook_ended(self, request: Request, hook: Hook, result: HookResult) -> None:
+            told.append(result)
+
+    async with Broken(hook=HOOK, recorder=Listener()) as node:
+        node.post(request())
+        with capture_logs():
+            assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert [result.error for result in told] == ["internal error: ValueError('bug')"]
+        assert told[0].seconds == pytest.approx(2.0)
+        assert node.stops == [("old", 28)]
+
+
+@pytest.mark.parametrize("hook", [None, HOOK])
+async def test_what_was_begun_for_a_request_that_is_gone_is_forgotten_in_time(hook: Hook | None) -> None:
+    async with MemoryNode(hook=hook) as node:
+        node.post(request())
+        await node.until(lambda: bool(node.hooks_run or node.stops))
+        node.delete("r1")
+        await asyncio.sleep(0.5)
+        assert node.controller.executor.works("default/web")
+        await asyncio.sleep(120)
+        assert node.controller.executor._works == {}
+
+
+async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_requests_stop() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.stop_seconds = 3600.0
+        node.post(request(strategy=Strategy(grace_seconds=5)))
+        await node.until(lambda: bool(node.hooks_run))
+        node.delete("r1")
+        node.post(request(uid="r2", strategy=Strategy(grace_seconds=600)))
+        await node.until(lambda: bool(node.stops))
+        assert len(node.controller.executor.works("default/web")) == 2
+        await asyncio.sleep(200)
+        assert [uid for uid, _ in node.controller.executor.works("default/web")] == ["r2"]
+        assert len(node.stops) == 1
 
 
 async def test_a_runtime_that_errs_for_twenty_seconds_is_survived() -> None:
@@ -386,10 +444,15 @@ async def test_nothing_is_remembered_of_what_has_ended() -> None:
             executor._emitted,
             executor._write_failures,
             executor._write_after,
+            executor._writing,
+            executor._ending,
+            executor._tasks,
+            executor._working,
             reconciler._seen,
             reconciler._watched,
             node.controller.cache.first_seen,
             node.controller._keys_by_uid,
+            node.controller._awaited,
         ):
             assert len(memory) == 0
 
@@ -550,9 +613,57 @@ async def test_a_write_that_fails_once_is_soon_tried_again() -> None:
         node.write_errors = [ApiUnavailableError("away")]
         with capture_logs() as logs:
             node.post(request())
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.35)
         assert node.writes == 2
         assert [line["log_level"] for line in logs if line["event"] == "request not written"] == ["warning"]
+
+
+async def test_writes_that_fail_are_tried_ever_more_rarely() -> None:
+    tried: list[float] = []
+
+    class Refusing(MemoryNode):
+        async def _write(self, request: Request, **changes: Any) -> Request:
+            tried.append(asyncio.get_running_loop().time())
+            raise ApiUnavailableError("away")
+
+    async with Refusing() as node:
+        node.stop_seconds = 3600.0
+        node.post(request())
+        await node.until(lambda: len(tried) == 11)
+    waits = [after - before for before, after in pairwise(tried)]
+    for wait, least in zip(waits, (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0), strict=True):
+        assert least <= wait <= least * 1.2 + 0.02
+
+
+class Choosy(MemoryNode):
+    """Its API server has trouble with some requests."""
+
+    def __init__(self, **troubles: list[Exception]) -> None:
+        super().__init__()
+        self.troubles = troubles
+
+    async def _write(self, request: Request, **changes: Any) -> Request:
+        await asyncio.sleep(self.write_seconds)
+        if errors := self.troubles.get(request.uid):
+            raise errors.pop(0)
+        return await super()._write(request, **changes)
+
+
+async def test_a_write_does_not_wait_for_another_request_of_the_pod() -> None:
+    async with Choosy(r1=[ApiUnavailableError("away")], r2=[ApiUnavailableError("busy", retry_after=20.0)]) as node:
+        node.stop_seconds = 3600.0
+        node.post(request())
+        node.post(request(uid="r2", created="2026-01-01T00:00:01Z"))
+        await asyncio.sleep(2)
+        assert node.status("r1").phase is RequestPhase.RECREATING
+        assert node.status("r2").phase is RequestPhase.EMPTY
+
+
+async def test_a_malformed_request_that_cannot_be_ended_holds_no_other_back() -> None:
+    async with Choosy(bad=[ApiUnavailableError("away")] * 99) as node:
+        node.post(request(uid="bad", created="2025-01-01T00:00:00Z", error="spec.podName must be a string"))
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
 
 async def test_what_is_under_way_is_known_by_its_kind() -> None:
@@ -606,10 +717,13 @@ async def test_whatever_a_write_fails_of_it_is_braked_and_tried_again(error: Exc
     async with MemoryNode() as node:
         node.write_errors = [error] * 7
         node.post(request())
-        with capture_logs():
+        with capture_logs() as logs:
             status = await node.completed()
         assert status.states[0].phase is StatePhase.SUCCEEDED
         assert node.writes <= 10
+        foreseen = isinstance(error, ApiUnavailableError)
+        traces = [line["exc_info"] for line in logs if line["event"] == "request not written"]
+        assert traces == [None if foreseen else error] * 7
 
 
 async def test_an_answer_about_something_else_is_braked() -> None:
@@ -755,6 +869,8 @@ async def test_an_end_does_not_wait_for_a_stop() -> None:
         ended = asyncio.get_running_loop().time()
         await node.controller.close()
         assert asyncio.get_running_loop().time() < ended + 1
+        await asyncio.sleep(7200)
+        assert node.known["old"].state is ContainerState.RUNNING, "it was cancelled"
 
 
 async def test_a_bug_in_an_edge_becomes_the_attempts_error() -> None:
@@ -781,6 +897,56 @@ async def test_an_exit_code_that_cannot_be_had_is_told_as_the_runtimes_error() -
         node.post(request())
         await asyncio.sleep(2)
         assert "ContainerStatus failed: broken" in node.status().message
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked"),
+    [(RestartPolicy.ALWAYS, set()), (RestartPolicy.ON_FAILURE, {ContainerState.EXITED})],
+)
+async def test_exit_codes_are_asked_for_only_where_the_decision_hangs_on_them(
+    policy: RestartPolicy, asked: set[ContainerState]
+) -> None:
+    found: set[ContainerState] = set()
+
+    class Asked(MemoryNode):
+        async def detail(self, instance: Instance) -> Instance:
+            found.add(instance.state)
+            return await super().detail(instance)
+
+    async with Asked(policy=policy) as node:
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+    assert found == asked
+
+
+async def test_an_exit_code_of_what_the_runtime_has_removed_meanwhile_is_no_trouble() -> None:
+    messages: set[str] = set()
+
+    class Forgetful(MemoryNode):
+        async def detail(self, instance: Instance) -> Instance:
+            raise RuntimeCallError("not found", not_found=True)
+
+        async def write_status(self, request: Request, status: Status) -> Request:
+            messages.add(status.message)
+            return await super().write_status(request, status)
+
+    async with Forgetful(policy=RestartPolicy.ON_FAILURE) as node:
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+    assert not any("not found" in message for message in messages)
+
+
+async def test_nothing_runs_on_once_the_last_request_has_ended() -> None:
+    async with MemoryNode() as node:
+        before = {task.get_name() for task in asyncio.all_tasks()}
+        node.stream_errors = 3
+        node.post(request())
+        await node.completed()
+        await asyncio.sleep(3600)
+        assert {task.get_name() for task in asyncio.all_tasks()} == before
+        controller = node.controller
+        for heartbeat in (controller.pods_heartbeat, controller.runtime_heartbeat, controller.poll_heartbeat):
+            assert heartbeat.check() == ""
 
 
 async def test_a_write_that_fails_after_its_request_has_gone_is_not_tried_again() -> None:

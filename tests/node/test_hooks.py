@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import gzip
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -113,6 +114,21 @@ async def test_exec_may_take_all_of_its_time_and_the_runtime_some_more_to_say_so
         return ExecResult(0, b"", b"")
 
     assert (await runner(behave).run(exec_action(5.0), "")) == HookResult(7.0, "")
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("hook", "seconds"), [(Hook(HookKind.SLEEP, seconds=60), 5), (Hook(HookKind.EXEC), 5 + hooks.EXEC_MARGIN_SECONDS)]
+)
+async def test_only_exec_gets_some_more(hook: Hook, seconds: float) -> None:
+    async def behave(_: float) -> ExecResult:
+        await asyncio.sleep(60)
+        return ExecResult(0, b"", b"")
+
+    result = await runner(behave).run(RunHook(REQUEST, INSTANCE, hook, 5.0, 0.0), "")
+
+    assert result.seconds == pytest.approx(seconds)
+    assert "was cancelled: it had not ended after 5 s" in result.error
 
 
 async def test_exec_that_fails_tells_code_and_output() -> None:
@@ -451,6 +467,25 @@ async def test_a_small_body_is_waited_for(serve: Serve) -> None:
     assert worked.is_set()
 
 
+async def test_a_body_counts_as_it_is_sent(serve: Serve) -> None:
+    """What would be large when unpacked is waited for as long as what is small."""
+    server = await serve()
+    worked = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Encoding": "gzip"})
+        await response.prepare(request)
+        await response.write(gzip.compress(bytes(20 * 1024)))
+        await asyncio.sleep(0.2)  # cancelled when the client hangs up
+        worked.set()
+        return response
+
+    server.answer = answer
+
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
+    assert worked.is_set()
+
+
 async def test_an_endless_body_is_not_read_to_its_end(serve: Serve) -> None:
     server = await serve()
 
@@ -600,8 +635,10 @@ async def test_https_to_a_plain_server_falls_back() -> None:
 
 
 async def test_https_to_a_server_that_refuses_tls_is_an_error() -> None:
+    hellos: list[bytes] = []
+
     async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1000)
+        hellos.append(await reader.read(1000))
         writer.write(bytes((0x15, 3, 3, 0, 2, 2, 40)))  # a fatal alert: handshake_failure
         await writer.drain()
         writer.close()
@@ -610,3 +647,4 @@ async def test_https_to_a_server_that_refuses_tls_is_an_error() -> None:
         result = await run(Hook(HookKind.HTTP_GET, port=server.sockets[0].getsockname()[1], scheme="https"))
 
     assert result.error.startswith("httpGet https://127.0.0.1")
+    assert [hello[:3] for hello in hellos] == [b"\x16\x03\x01"], "and it is not sent the hook in plain text"

@@ -37,7 +37,7 @@ class Book:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
-    def __call__(self, name: str, **labels: str) -> float:
+    def __call__(self, name: str, /, **labels: str) -> float:
         value = self._registry.get_sample_value(name, labels)
         assert value is not None, f"no series {name}{labels}"
         return value
@@ -294,12 +294,50 @@ async def test_by_whom_a_container_was_stopped(
     metrics.seen(req)
     if sent:
         metrics.stop_sent(req, "app")
+    metrics.successor_seen(req, "app")
+    assert ("new_container_seen" in book.stages()) is sent
     done = (RecreateState("app", StatePhase.SUCCEEDED, is_killed=killed_before),)
     metrics.written(req, replace(req, status=Status(RequestPhase.COMPLETED, done)))
     assert book.nonzero("crrd_container_recreations_total") == {("succeeded", reason): 1}
 
 
-async def test_readiness_is_timed_once(metrics: NodeMetrics, book: Book) -> None:
+@pytest.mark.parametrize("hook", [True, False])
+async def test_an_unready_grace_period_ends_with_the_first_hook_or_stop(
+    metrics: NodeMetrics, book: Book, *, hook: bool
+) -> None:
+    req = request("app", "side", strategy=Strategy(unready_grace_seconds=5))
+    metrics.seen(req)
+    metrics.turn(req)
+    await asyncio.sleep(5)
+    if hook:
+        metrics.hook_started(req)
+    metrics.stop_sent(req, "app")
+    await asyncio.sleep(5)
+    metrics.stop_sent(req, "side")
+    assert book.stages()["unready_grace"] == (1, 5)
+
+
+async def test_without_an_unready_grace_period_none_is_timed(metrics: NodeMetrics, book: Book) -> None:
+    metrics.seen(request())
+    metrics.turn(request())
+    metrics.stop_sent(request(), "app")
+    assert "unready_grace" not in book.stages()
+
+
+@pytest.mark.parametrize("count", [None, 0, 3])
+async def test_differing_hashes_are_told_once_they_are_known(
+    metrics: NodeMetrics, registry: CollectorRegistry, count: int | None
+) -> None:
+    metrics.show_differing(lambda: count)
+    assert registry.get_sample_value("crrd_kubelet_hash_mismatch_containers") == count
+
+
+async def test_a_runtime_that_was_found_is_one(metrics: NodeMetrics, book: Book) -> None:
+    metrics.runtime_found("containerd", "1.7")
+    assert book("crrd_runtime_info", name="containerd", version="1.7") == 1
+
+
+async def test_what_ended_is_counted_and_timed_once(metrics: NodeMetrics, book: Book) -> None:
     waits = request("app", "side", status=recreating(killed(), killed("side")))
     back = replace(waits, status=recreating(RecreateState("app", StatePhase.SUCCEEDED, is_killed=True), killed("side")))
     metrics.seen(waits)
@@ -308,6 +346,7 @@ async def test_readiness_is_timed_once(metrics: NodeMetrics, book: Book) -> None
     for before, after, count in ((waits, waits, 0), (waits, back, 1), (back, back, 1)):
         metrics.written(before, after)
         assert book.stages().get("ready", (0, 0.0))[0] == count
+    assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 1}
 
 
 async def test_namespaces_without_end_are_capped(metrics: NodeMetrics, book: Book) -> None:

@@ -442,6 +442,20 @@ async def test_a_pod_that_nobody_tells_of_is_not_waited_for_long(monkeypatch: py
             await watches.KubePodFinder(client).find("n", "a")
 
 
+async def test_a_pod_is_asked_for_by_its_name_and_as_it_is_now() -> None:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        api.then(listing("5", obj("b", "3"), obj("a", "4")), listing("6"))
+        finder = watches.KubePodFinder(client)
+        found = await finder.find("n", "a")
+        assert found is not None
+        assert found.key == "n/a"
+        assert await finder.find("n", "a") is None
+        assert {(call.path, call.query["fieldSelector"]) for call in api.seen} == {
+            ("/api/v1/namespaces/n/pods", "metadata.name=a")
+        }
+        assert lists(api) == [NEWEST_PODS] * 2
+
+
 async def test_a_pod_that_is_not_there_is_known_not_to_be() -> None:
     async with watching(listing("5"), stream(event("ADDED", obj("a", "6")), end="silent")) as here:
         here.cache.request_changed(live("a", "1"))
@@ -461,6 +475,31 @@ async def test_a_pod_watched_again_is_not_older_than_what_was_seen() -> None:
         here.cache.request_changed(live("b", "3"))
         await here.cache.wait_until_known("n/b")
         assert lists(here.api) == [{"resourceVersion": "0"}, {"resourceVersion": "9"}]
+
+
+async def test_of_several_watches_the_newest_counts() -> None:
+    async with watching(listing("9", obj("a", "3"))) as here:
+        here.cache.request_changed(live("a", "1"))
+        await here.api.silent.wait()
+        listed, heard = here.watches.last_list_time, here.watches.last_activity
+        assert listed is not None
+        assert heard is not None
+        here.api.then(listing("7", obj("b", "4")))
+        here.cache.request_changed(live("b", "2"))
+        await here.cache.wait_until_known("n/b")
+        newer = here.watches.last_list_time
+        assert newer is not None
+        assert newer > listed
+        assert (here.watches.last_activity or 0.0) > heard
+        for pod, version in (("a", "5"), ("b", "6")):  # the one that had the older version ends last
+            here.cache.request_deleted(live(pod, version))
+            while here.cache.known_since(f"n/{pod}") is not None:
+                await asyncio.sleep(0.001)
+        assert here.watches.last_list_time == newer
+        here.api.then(listing("12"))
+        here.cache.request_changed(live("c", "7"))
+        await here.cache.wait_until_known("n/c")
+        assert lists(here.api)[-1] == {"resourceVersion": "9"}
 
 
 def _versions(here: Watched) -> set[str]:
@@ -507,6 +546,17 @@ async def test_a_loop_that_does_not_hear_of_a_request_is_told_while_it_runs() ->
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert await told() == ""
+
+
+async def test_more_than_eight_pods_have_one_watch() -> None:
+    async with watching() as here:
+        for number in range(9):
+            here.api.silent.clear()
+            here.api.then(listing("5"))
+            here.cache.request_changed(live(f"p{number}", "1"))
+            await here.api.silent.wait()
+        asked = [(call.path, call.query["fieldSelector"]) for call in here.api.seen if "watch" not in call.query]
+        assert asked == [*(one(f"p{number}") for number in range(8)), ALL]
 
 
 async def test_many_pods_have_one_watch_until_no_request_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
