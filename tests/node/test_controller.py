@@ -382,6 +382,20 @@ async def test_a_hook_that_breaks_is_a_hook_that_failed() -> None:
         assert node.stops == [("old", 28)]
 
 
+async def test_a_hook_of_a_pod_that_is_no_longer_known_is_run_without_its_ip() -> None:
+    ips: list[str] = []
+
+    class Noting(MemoryNode):
+        async def run(self, action: RunHook, pod_ip: str) -> HookResult:
+            ips.append(pod_ip)
+            return HookResult(0.0, "")
+
+    async with Noting() as node:
+        node.controller.executor.carry_out([], [RunHook(request(), node.known["old"], HOOK, 5.0, 0.0)])
+        await asyncio.sleep(1)
+        assert ips == [""]
+
+
 @pytest.mark.parametrize("hook", [None, HOOK])
 async def test_what_was_begun_for_a_request_that_is_gone_is_forgotten_in_time(hook: Hook | None) -> None:
     async with MemoryNode(hook=hook) as node:
@@ -391,7 +405,8 @@ async def test_what_was_begun_for_a_request_that_is_gone_is_forgotten_in_time(ho
         await asyncio.sleep(0.5)
         assert node.controller.executor.works("default/web")
         await asyncio.sleep(120)
-        assert node.controller.executor._works == {}
+        for memory in (node.controller.executor._works, node.controller._awaited, node.controller._keys_by_uid):
+            assert len(memory) == 0
 
 
 async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_requests_stop() -> None:
@@ -571,6 +586,7 @@ async def test_a_runtime_that_is_down_is_told_within_two_seconds() -> None:
         assert node.status().message == "waiting for the container runtime: the runtime is away"
         await asyncio.sleep(600)
         assert node.writes == 1
+        assert 100 < node.looks < 150
         node.runtime_down = False
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
@@ -584,6 +600,11 @@ async def test_a_crd_that_prunes_is_killed_is_served_with_few_writes() -> None:
             assert node.hooks_run == ["old"]
             assert node.stops == [("old", 28)]
             assert node.writes <= 6
+            further = request(uid="r2", resource_version="50")
+            newest = max(node.known.values(), key=lambda known: known.created_at)
+            node.post(replace(further, containers=tuple(replace(c, context=newest.pin) for c in further.containers)))
+            assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
+            assert len(node.stops) == 2
     assert [line["log_level"] for line in logs if "has no field isKilled" in line["event"]] == ["warning"]
 
 
@@ -1036,6 +1057,17 @@ async def test_drain_starts_nothing_more_and_writes_what_became_of_the_rest() ->
         assert node.known["old-a"].state is ContainerState.EXITED
         assert node.status().state("a").is_killed
         assert node.status().phase is RequestPhase.RECREATING
+
+
+async def test_drain_looks_at_every_pod_once_more() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_seconds = 1e6
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        await asyncio.sleep(2.5)
+        before = node.looks
+        await node.controller.drain()
+        assert node.looks == before + 1
 
 
 async def test_drain_lets_the_stop_after_a_hook_end() -> None:

@@ -33,6 +33,7 @@ from tests.support.scripted_api import (
     stream,
     vanish,
 )
+from tests.support.silent_api import SilentApi
 
 
 def obj(name: str, version: str) -> dict[str, Any]:
@@ -108,6 +109,18 @@ async def test_pods_are_listed_from_the_cache_and_watched() -> None:
         assert {(request.path, request.query["fieldSelector"]) for request in here.api.seen} == {
             ("/api/v1/pods", "spec.nodeName=node-1")
         }
+
+
+@pytest.mark.virtual_time
+async def test_a_pods_watch_follows_its_list_soon() -> None:
+    api, notes = SilentApi(), Notes()
+    task = asyncio.create_task(run(PodSource(cast("KubeClient", api), "node-1", notes)))
+    await asyncio.sleep(0.1)
+    api.put(PODS, obj("a", "6"))  # told where a watch is open
+    await asyncio.sleep(10)
+    assert notes.told == ["listed", "changed a"]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_source_may_be_run_again() -> None:
