@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from daemon.core.api.pod import PodContainer
 from daemon.core.api.reasons import EventReason, Reason
-from daemon.core.api.types import Request, RequestPhase, StatePhase, Status, Strategy
+from daemon.core.api.types import Pin, Request, RequestPhase, StatePhase, Status, Strategy
 from daemon.core.recreate.actions import RunHook, StopContainer, WriteStatus
 from daemon.core.recreate.observation import Hook, HookKind, HookResult, Instance, WorkKind
 from daemon.kubelet.restart_rules import RestartPolicy
@@ -124,6 +124,17 @@ async def test_that_a_hook_has_ended_is_told_while_the_runtime_hangs() -> None:
         assert node.status().state("app").is_killed
         assert node.status().message == "waiting for the container runtime: it has not answered within 2 s"
         assert node.stops == []
+
+
+async def test_a_slow_runtime_is_given_its_time_while_no_hooks_end_is_to_be_told() -> None:
+    class Slow(MemoryNode):
+        async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+            await asyncio.sleep(5)
+            return await super().instances(pod_uid)
+
+    async with Slow() as node:
+        node.post(request())
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
 
 async def test_a_list_from_before_the_pod_was_known_is_made_anew() -> None:
@@ -1022,6 +1033,27 @@ async def test_a_container_id_of_another_pod() -> None:
         node.post(replace(plain, containers=foreign))
         assert "belongs to pod default/db" in (await node.completed()).states[0].message
         assert node.stops == []
+
+
+@pytest.mark.parametrize(
+    ("context", "asked"), [(pin("old"), []), (pin("collected"), ["collected"]), (Pin("elsewhere://collected", 0), [])]
+)
+async def test_only_container_ids_that_the_pod_has_not_are_looked_up_and_each_once(
+    context: Pin, asked: list[str]
+) -> None:
+    found: list[str] = []
+
+    class Asked(MemoryNode):
+        async def find(self, pin: Pin) -> Instance | None:
+            found.append(pin.bare_id)
+            return await super().find(pin)
+
+    async with Asked() as node:
+        plain = request(strategy=Strategy(min_started_seconds=60))
+        node.post(replace(plain, containers=tuple(replace(each, context=context) for each in plain.containers)))
+        await node.completed()
+        assert node.looks > 1
+    assert found == asked
 
 
 async def test_a_thousand_malformed_requests_do_no_harm() -> None:
