@@ -25,7 +25,7 @@ from daemon.lib.errors import (
 from daemon.node.controller import FLUSH_SECONDS
 from tests.support.silence import Silence
 from tests.support.standins import MemoryNode
-from tests.support.worlds import instance, pin, pod, request
+from tests.support.worlds import instance, killed, pin, pod, recreating, request
 
 pytestmark = pytest.mark.virtual_time
 
@@ -416,8 +416,19 @@ async def test_what_was_begun_for_a_request_that_is_gone_is_forgotten_in_time(ho
         await asyncio.sleep(0.5)
         assert node.controller.executor.works("default/web")
         await asyncio.sleep(120)
-        for memory in (node.controller.executor._works, node.controller._awaited, node.controller._keys_by_uid):
-            assert len(memory) == 0
+        assert node.controller.executor._works == {}
+
+
+async def test_of_a_pod_whose_request_is_gone_nothing_is_awaited() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_seconds = 1e6
+        node.post(request())
+        await node.until(lambda: bool(node.controller._awaited))
+        await asyncio.sleep(60)
+        assert node.controller._keys_by_uid == {"uid-of-web": "default/web"}
+        node.delete("r1")
+        await asyncio.sleep(1)
+        assert (node.controller._awaited, node.controller._keys_by_uid) == (set(), {})
 
 
 async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_requests_stop() -> None:
@@ -611,11 +622,18 @@ async def test_a_crd_that_prunes_is_killed_is_served_with_few_writes() -> None:
             assert node.hooks_run == ["old"]
             assert node.stops == [("old", 28)]
             assert node.writes <= 6
-            further = request(uid="r2", resource_version="50")
-            newest = max(node.known.values(), key=lambda known: known.created_at)
-            node.post(replace(further, containers=tuple(replace(c, context=newest.pin) for c in further.containers)))
-            assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
-            assert len(node.stops) == 2
+    assert [line["log_level"] for line in logs if "has no field isKilled" in line["event"]] == ["warning"]
+
+
+async def test_a_crd_that_prunes_is_killed_is_warned_of_once() -> None:
+    async with MemoryNode() as node:
+        node.prune_is_killed = True
+        both = [request(), request(uid="r2")]
+        node.requests = {each.uid: each for each in both}
+        with capture_logs() as logs:
+            node.controller.executor.carry_out(both, [WriteStatus(each, recreating(killed())) for each in both])
+            await asyncio.sleep(1)
+        assert node.writes == 2
     assert [line["log_level"] for line in logs if "has no field isKilled" in line["event"]] == ["warning"]
 
 

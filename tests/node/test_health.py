@@ -121,6 +121,7 @@ async def running(spec_dir: str = "") -> AsyncIterator[Running]:
 async def test_an_idle_daemon_stays_green_without_a_word() -> None:
     async with running() as world:
         assert await world.pass_by(3600) == (200, {})
+        assert set(world.health.live) == {*LOOPS, "queue"}, "specs are not looked for unless they are to be kept"
 
 
 async def test_a_busy_daemon_stays_green() -> None:
