@@ -125,6 +125,18 @@ async def test_one_that_hangs_after_it_has_answered(kubelet: Kubelet, probe: Kub
     await since(probe)
 
 
+async def test_one_that_hangs_up_without_a_word_does_not_answer(kubelet: Kubelet, probe: KubeletProbe) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    await kubelet.go()
+    async with await asyncio.start_server(hang_up, "127.0.0.1", kubelet.port):
+        await since(probe)
+
+
 async def test_one_that_comes_back_is_there_and_may_go_again(kubelet: Kubelet, probe: KubeletProbe) -> None:
     await kubelet.come()
     assert await probe.silent_since() is None
