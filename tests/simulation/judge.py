@@ -36,6 +36,8 @@ RUNTIME_CALLS = 300
 for what happens in between."""
 PERSISTED = 6.0
 """Seconds after which what has begun is written down, where the API server takes writes."""
+LEFT_SECONDS = 60.0
+"""For how long the hook of a request that has gone counts at least."""
 MINIMUM_GRACE = 2
 DEFAULT_GRACE = 30
 
@@ -175,7 +177,7 @@ class Judge(Verdicts):
                 continue
             if act.life is life and act.outcome is None:
                 self.broken(f"the hook of {container.id} is started again while it runs")
-            if act.life is life:
+            if act.life is life and not self._may_be_forgotten(act, container):
                 self.broken(f"the hook of {container.id} is run twice")
             if act.outcome == "" and owners and owners <= killed and act.life is not life:
                 self.broken(f"the hook of {container.id} is run again, though the request says isKilled")
@@ -193,6 +195,12 @@ class Judge(Verdicts):
         until = since + PERSISTED
         in_time = act.life is not life and act.life.died > until and self._world.could_write(since - 30.0, until)
         return in_time and not any(self.known[uid].relabelled for uid in act.owners)
+
+    def _may_be_forgotten(self, act: Act, container: Container) -> bool:
+        """A request that has left the selection is gone, for all the daemon knows: its hook counts for a while."""
+        grace = self._longest(self._world.kubelet.pods[container.pod_uid], act)
+        left = any(self.known[uid].relabelled for uid in act.owners)
+        return left and self._now > act.at + max(grace, LEFT_SECONDS)
 
     def hook_runs(self, container: Container, life: "Life") -> None:
         """A hook is really run now."""
