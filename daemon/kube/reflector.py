@@ -143,6 +143,7 @@ class Reflector(Generic[T]):
     async def _connect_once(self) -> float:
         """One connection from its list or its version to its end; the seconds to wait before the next one."""
         began = time.monotonic()
+        failures = self._failures
         had_version = bool(self._version)
         ended_well = False
         patience = 0.0
@@ -160,6 +161,8 @@ class Reflector(Generic[T]):
             silent = isinstance(error.__cause__, TimeoutError)
             self._ended("refused" if isinstance(error, ApiRefusedError) else "silent" if silent else "error")
             patience = self._failed(error)
+            if isinstance(error, MalformedAnswerError):
+                self._failures = failures  # whoever accepted the watch is no API server
         if time.monotonic() - began >= _STEADY_SECONDS:
             self._failures = 0
             if ended_well:

@@ -365,6 +365,15 @@ async def test_delays_grow_while_nobody_answers_and_shrink_once_somebody_does() 
         assert await source._connect_once() > 0  # ... but a list that expires at once does
 
 
+async def test_delays_grow_while_somebody_else_answers_a_watch() -> None:
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        source = RequestSource(client, "node-1", Notes())
+        api.then(*[listing("5"), stream(b"<html>\n")] * 8)
+        delays = [await source._connect_once() for _ in range(8)]
+        assert 0.25 <= delays[0] < 0.5
+        assert delays[-1] >= 8
+
+
 async def test_a_connection_that_lived_long_is_followed_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
         source = RequestSource(client, "node-1", Notes())

@@ -252,7 +252,10 @@ class Judge(Verdicts):
         grace = self._grace(known, pod)
         stopped = known.stopped.setdefault(container.name, set())
         stopped.add(container.id)
-        if len(stopped) > 1:
+        others = [act for each in stopped - {container.id} for act in self._stops[each] if uid in act.owners]
+        # nobody knows of a stop any more whose daemon died at once, when somebody has then taken the pins away
+        lost = known.unpinned and not any(act.life is life or self._could_tell(act, life, act.at) for act in others)
+        if others and not lost:
             self.broken(f"{known.name} stops a second instance of {container.name}: {sorted(stopped)}")
         acts = (*self._hooks.get(container.id, ()), *self._stops.get(container.id, ()))
         begun = min((act.at for act in acts if uid in act.owners), default=self._now)
