@@ -330,6 +330,14 @@ async def _alone(runtime: Runtime, endpoint: str, count: int) -> list[float]:
     return [runtime.stopped[f"web-{number}-0"] - at for number, at in enumerate(began, 1)]
 
 
+async def _settled(api: Api) -> None:
+    """Wait until the daemon has written its last event, and given memory back."""
+    calls = None
+    while calls != api.calls:
+        calls = Counter(api.calls)
+        await asyncio.sleep(SETTLED_SECONDS)
+
+
 async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespace) -> None:
     names = list(api.pods)
     print(f"way to the stop: {args.pods} pods of {args.kib} KB on the node, from the watch event to StopContainer")
@@ -358,13 +366,13 @@ async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespac
     calls = {what: round(count / len(burst), 2) for what, count in (api.calls - before).items()}
     print(f"  CPU of the daemon {used:.1f} ms a request; calls a request {calls}")
     api.delete(stuck)
-    await asyncio.sleep(SETTLED_SECONDS)
+    await _settled(api)
     sizes = {"fresh": fresh, "after these": memory(pid)}
     for begun in range(0, args.many, len(names) - 1):
         print(f"\r  {begun} of {args.many} requests more", end="", file=sys.stderr, flush=True)
         await _once(api, runtime, 10_000 + begun, names[1:])
     print("\r", end="", file=sys.stderr, flush=True)
-    await asyncio.sleep(SETTLED_SECONDS)
+    await _settled(api)
     sizes[f"after {args.many} more"] = memory(pid)
     for what, found in sizes.items():
         print(f"  memory {what}: " + ", ".join(f"{key} {value:.1f} MiB" for key, value in found.items()), flush=True)
