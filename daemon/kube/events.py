@@ -7,6 +7,7 @@ its begin on the request, its end on the pod. All others are written on both.
 """
 
 import asyncio
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -62,7 +63,8 @@ class KubeEventSink:
         self._on_drop = on_drop
         self._node_name = node_name
         self._component = component
-        self._queue: deque[dict[str, Any]] = deque()
+        self._queue: deque[bytes] = deque()
+        """Encoded: objects of thousands that wait would leave their memory in pieces."""
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -80,7 +82,7 @@ class KubeEventSink:
             if len(self._queue) >= CAPACITY:
                 self._queue.popleft()
                 self._overflow()
-            self._queue.append(self._shape(event, involved, now))
+            self._queue.append(json.dumps(self._shape(event, involved, now)).encode())
             self._idle.clear()
             self._wanted.set()
 
@@ -91,7 +93,7 @@ class KubeEventSink:
             await self._wanted.wait()
             while self._queue:
                 await self._pause(_SHORT_PAUSE_SECONDS if len(self._queue) > _MANY else _PAUSE_SECONDS)
-                await self._write(self._queue.popleft())
+                await self._write(json.loads(self._queue.popleft()))
             self._wanted.clear()
             self._idle.set()
             if self._overflowed:
