@@ -388,7 +388,7 @@ class _Turn:
             if self.now < retry_at:
                 self.wake(retry_at)
                 why = told(Reason.STOP_RETRIED, count=attempt.count, error=attempt.error)
-                return _Move(_said(replace(old, phase=StatePhase.RECREATING), why), blocks=True)
+                return _Move(self.at_it(request, old, why), blocks=True)
         if instance.state is ContainerState.CREATED:
             return self.hold(request, old, told(Reason.NOT_STARTED))
         if not gate.open:
@@ -510,15 +510,14 @@ class _Turn:
         self.wake(coming)
         if words:
             why = told(Reason.HELD_BACK, words=words)
-        return _Move(_said(replace(old, phase=StatePhase.RECREATING), why or self.of_the_hook(request, old)))
+        return _Move(self.at_it(request, old, why))
 
     def await_ready(self, request: Request, old: RecreateState, status: PodContainer, newest: Instance) -> _Move:
         """Step 10: the next instance is there; the pod's status has to show it running and ready."""
         if newest.state is not ContainerState.RUNNING:
             self.watch_runtime = True
             words = held_back(status)
-            why = told(Reason.HELD_BACK, words=words) if words else self.of_the_hook(request, old)
-            return _Move(_said(replace(old, phase=StatePhase.RECREATING), why))
+            return _Move(self.at_it(request, old, told(Reason.HELD_BACK, words=words) if words else NOTHING))
         waiting = _Move(self.at_it(request, old))
         if status.container_id != newest.pin.container_id or not (status.running and status.ready):
             return waiting
@@ -530,9 +529,9 @@ class _Turn:
         self.emit(request, EventReason.RECREATED, message, old.name)
         return _Move(replace(waiting.state, phase=StatePhase.SUCCEEDED))
 
-    def at_it(self, request: Request, old: RecreateState) -> RecreateState:
-        """The container's turn goes on: what it waited for before is over."""
-        return _said(replace(old, phase=StatePhase.RECREATING), self.of_the_hook(request, old))
+    def at_it(self, request: Request, old: RecreateState, why: Told = NOTHING) -> RecreateState:
+        """The container's turn goes on, and what it waited for before is over; `why`: what it waits for now."""
+        return _said(replace(old, phase=StatePhase.RECREATING), why or self.of_the_hook(request, old))
 
     def of_the_hook(self, request: Request, old: RecreateState) -> Told:
         """The part of a message that outlives the wait that it was written in: what became of the hook."""
