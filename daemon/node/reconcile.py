@@ -24,7 +24,6 @@ A_MOMENT = 0.01
 """Seconds between two looks at one pod at least: what can be done at once was done."""
 RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
 """Between looks at a runtime that does not answer."""
-
 HOOK_LOOK_SECONDS = 2.0
 """For a look while a hook's end is to be told: a daemon that dies meanwhile would run the hook again."""
 
@@ -146,17 +145,7 @@ class Reconciler:
         instances: tuple[Instance, ...] = ()
         try:
             async with asyncio.timeout(self._patience(pod_key, live)):
-                while True:
-                    going_on = self._executor.works(pod_key).keys()
-                    uid, listed_at, instances = await self._instances(pod_key, live)
-                    await self._find_foreign(current, instances, watched)
-                    pod = self._cache.pod(pod_key)
-                    if pod is not None:
-                        instances = await self._exit_codes(current, pod, instances)
-                    await asyncio.wait((silent,))
-                    # Meanwhile another pod may have got the name, or a stop for a request that is gone have ended.
-                    if self._runtime_uid(pod_key, uid) == uid and going_on <= self._executor.works(pod_key).keys():
-                        break
+                listed_at, instances = await self._as_of_now(pod_key, live, current, watched, silent)
             watched.runtime_failures = 0
         except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
             watched.runtime_failures += 1
@@ -189,6 +178,30 @@ class Reconciler:
             prunes_is_killed=self._executor.prunes_is_killed,
             draining=self.draining,
         )
+
+    async def _as_of_now(
+        self,
+        pod_key: str,
+        live: Sequence[Request],
+        current: Request,
+        watched: _Watched,
+        silent: "asyncio.Future[float | None]",
+    ) -> tuple[float, tuple[Instance, ...]]:
+        """When the container instances were asked for, and which there are; asked again until that still holds.
+
+        Nothing may be waited for after that: so what kubelet says is awaited in here, too, side by side.
+        """
+        while True:
+            going_on = self._executor.works(pod_key).keys()
+            uid, listed_at, instances = await self._instances(pod_key, live)
+            await self._find_foreign(current, instances, watched)
+            pod = self._cache.pod(pod_key)
+            if pod is not None:
+                instances = await self._exit_codes(current, pod, instances)
+            await asyncio.wait((silent,))  # the loop has a turn, too: a stop that was answered just now is noted
+            # Meanwhile another pod may have got the name, or a stop for a request that is gone have ended.
+            if self._runtime_uid(pod_key, uid) == uid and going_on <= self._executor.works(pod_key).keys():
+                return listed_at, instances
 
     def _patience(self, pod_key: str, live: Sequence[Request]) -> float | None:
         """Seconds that a look at the pod may take, None for as long as its calls may."""
