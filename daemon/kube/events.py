@@ -63,7 +63,7 @@ class KubeEventSink:
         self._on_drop = on_drop
         self._node_name = node_name
         self._component = component
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[str] = deque()
         """Encoded: objects of thousands that wait would leave their memory in pieces."""
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
@@ -82,7 +82,7 @@ class KubeEventSink:
             if len(self._queue) >= CAPACITY:
                 self._queue.popleft()
                 self._overflow()
-            self._queue.append(json.dumps(self._shape(event, involved, now)).encode())
+            self._queue.append(json.dumps(self._shape(event, involved, now)))
             self._idle.clear()
             self._wanted.set()
 
