@@ -42,9 +42,14 @@ class Known:
     by_manager: str = ""
     unpinned: bool = False
     """Whether somebody took its pins away."""
-    relabelled: bool = False
+    away: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when it was out of its daemon's selection; the last one may go on."""
     ended: float | None = None
     deleted: bool = False
+
+    def was_away(self, since: float, until: float) -> bool:
+        """Whether it was out of the selection at any time between."""
+        return any(left <= until and since <= back for left, back in self.away)
 
     def context(self, name: str) -> str | None:
         for container in self.spec["containers"]:

@@ -7,6 +7,7 @@ delivered to it. The first thing that is wrong ends the run.
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from daemon.core.api.types import ANNOTATION_PINNED, LABEL_ACTIVE, LABEL_POD_UID, PLURAL
@@ -118,12 +119,20 @@ class Judge(Verdicts):
             return
         raw = new["metadata"].get("annotations", {}).get(ANNOTATION_PINNED)
         known.unpinned = known.unpinned or (bool(known.pins) and not raw)
-        known.relabelled = known.relabelled or (known.ended is None and LABEL_ACTIVE not in new["metadata"]["labels"])
+        self._follow_label(known, new)
         for name, pin in (json.loads(raw) if raw else {}).items():
             if isinstance(pin, dict) and "containerID" in pin:
                 bare = str(pin["containerID"]).partition("://")[2]
                 if bare not in known.pins.setdefault(name, []):
                     known.pins[name].append(bare)
+
+    def _follow_label(self, known: Known, new: Object) -> None:
+        out = known.ended is None and LABEL_ACTIVE not in new["metadata"]["labels"]
+        was_out = bool(known.away) and known.away[-1][1] == inf
+        if out and not was_out:
+            known.away.append((self._now, inf))
+        elif was_out and not out:
+            known.away[-1] = (known.away[-1][0], self._now)
 
     # Stops and hooks.
 
@@ -194,12 +203,12 @@ class Judge(Verdicts):
         """
         until = since + PERSISTED
         in_time = act.life is not life and act.life.died > until and self._world.could_write(since - 30.0, until)
-        return in_time and not any(self.known[uid].relabelled for uid in act.owners)
+        return in_time and not any(self.known[uid].was_away(since, until) for uid in act.owners)
 
     def _may_be_forgotten(self, act: Act, container: Container) -> bool:
         """A request that has left the selection is gone, for all the daemon knows: its hook counts for a while."""
         grace = self._longest(self._world.kubelet.pods[container.pod_uid], act)
-        left = any(self.known[uid].relabelled for uid in act.owners)
+        left = any(self.known[uid].was_away(act.at, self._now) for uid in act.owners)
         return left and self._now > act.at + max(grace, LEFT_SECONDS)
 
     def hook_runs(self, container: Container, life: "Life") -> None:

@@ -135,7 +135,7 @@ class Verdicts:
         history = self._world.containers.history(pod.runtime_uid, name)
         yield shape.policy == "OnFailure" and any(one.state == "exited" and one.exit_code == 0 for one in history)
         # who took the pins away took the only memory that outlives the daemon, or its leaving the request
-        yield known.unpinned and (known.relabelled or self._world.deaths > 0)
+        yield known.unpinned and (bool(known.away) or self._world.deaths > 0)
         context = known.context(name)
         yield context is not None and context not in [one.id for one in history]
         stops = [act for one in history for act in self._stops.get(one.id, ()) if known.uid in act.owners]
