@@ -11,8 +11,7 @@ import grpc.aio, ssl
 from daemon.lib.memory import drop_code
 
 def resident():
-    fields = open("/proc/self/status").read().split("RssFile:")[1].split("RssAnon:")[0]
-    return int(fields.split()[0])
+    return int(open("/proc/self/status").read().split("RssFile:")[1].split()[0])
 
 before = resident()
 drop_code()

@@ -106,20 +106,11 @@ async def test_a_stop_for_a_request_that_is_gone_may_end_while_somebody_is_asked
 
 
 async def test_that_a_hook_has_ended_is_told_while_the_runtime_hangs() -> None:
-    class Hanging(MemoryNode):
-        hanging = False
-
-        async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
-            if self.hanging:
-                await asyncio.sleep(3600)
-            return await super().instances(pod_uid)
-
-    node = Hanging(hook=HOOK)
-    async with node:
+    async with MemoryNode(hook=HOOK) as node:
         node.hook_seconds = 1.5
         node.post(request())
         await node.until(lambda: bool(node.hooks_run))
-        node.hanging = True
+        node.list_seconds = 3600.0
         await asyncio.sleep(6.0)
         assert node.status().state("app").is_killed
         assert node.status().message == "waiting for the container runtime: it has not answered within 2 s"
@@ -127,12 +118,8 @@ async def test_that_a_hook_has_ended_is_told_while_the_runtime_hangs() -> None:
 
 
 async def test_a_slow_runtime_is_given_its_time_while_no_hooks_end_is_to_be_told() -> None:
-    class Slow(MemoryNode):
-        async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
-            await asyncio.sleep(5)
-            return await super().instances(pod_uid)
-
-    async with Slow() as node:
+    async with MemoryNode() as node:
+        node.list_seconds = 5.0
         node.post(request())
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 

@@ -71,6 +71,8 @@ class MemoryNode:
         self.lists = 0
         self.looks = 0
         """How often the runtime was asked for the pod's containers."""
+        self.list_seconds = 0.002
+        """Until the runtime has told the pod's containers."""
         self.stream_errors = 0
         """So many of the next event streams break at once."""
         self.streamed: list[float] = []
@@ -201,7 +203,7 @@ class MemoryNode:
     async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
         self.looks += 1
         self._reach()
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(self.list_seconds)
         return tuple(known for known in self.known.values() if known.pod_uid == pod_uid)
 
     async def find(self, pin: Pin) -> Instance | None:
