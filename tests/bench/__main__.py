@@ -1,18 +1,18 @@
 """`make bench`: every bench of this folder, one after the other, each in a process of its own."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 BENCHES = ("recreate", "way_to_stop", "admission", "metrics_cost", "forecast", "size", "rollout")
-IMAGE = {"PYTHONOPTIMIZE": "2", "MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}
-"""What the Dockerfile sets for the daemons' sake."""
+DOCKERFILE = Path(__file__).parents[2] / "Dockerfile"
 
 
 def main() -> int:
     """Run what there is; the exit code counts the benches that broke."""
-    os.environ.update(IMAGE)
+    os.environ.update(re.findall(r"\b(MALLOC_\w+|PYTHONOPTIMIZE)=(\S+)", DOCKERFILE.read_text(encoding="utf-8")))
     # In the image all is compiled before: whoever compiles at its start keeps a MiB or two for good.
     subprocess.run([sys.executable, "-c", "import daemon.node.daemon, daemon.manager.daemon"], check=True)
     broken = 0

@@ -84,7 +84,6 @@ EQUIVALENT: dict[str, str] = {
         "left out only where every request is malformed: nobody reads it then",
     "core/recreate/observation.py: 0.0 -> 1.0: wall: float = 0.0": "likewise",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
-    "core/rollout/run.py: 600 -> 601: pod_timeout: int = 600": "`kubectl recreate` always says it",
     "node/controller.py: 30.0 -> 31.0: _LATE_SECONDS = 30.0": "how late a loop may be: nobody is promised a second",
     "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: 2 -> 3: CODE_TIMES = 2": "memory only",
