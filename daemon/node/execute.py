@@ -227,23 +227,29 @@ class Executor:
         """Stop a container once; whether to try again is decided elsewhere."""
         loop = asyncio.get_running_loop()
         who = _who(action)
-        work = self._work(action)
-        count = (work.stop.count if work.stop else 0) + 1
-        began, error = loop.time(), "it was cut off"
-        try:
-            async with self._slot():
-                began = loop.time()
-                sent = began if work.stop_sent is None else work.stop_sent
-                self._note(action, until=began + action.seconds, stop_sent=sent)
-                self._edges.recorder.stop_sent(action.request, action.instance.name)
-                log.info("stopping container", timeout=round(action.seconds, 1), **who)
+        at_it = self._at_work(action)
+        async with self._slot():
+            request = self._cache.request(action.request.uid)
+            if request is None or not request.live or not at_it <= self._at_work(action):
+                # While it waited for its slot the request ended, or another one's stop did: decided anew.
+                self._note(action, under_way=None)
+                self._poke(action.request.pod_key)
+                return
+            work = self._work(action)
+            count = (work.stop.count if work.stop else 0) + 1
+            began, error = loop.time(), "it was cut off"
+            sent = began if work.stop_sent is None else work.stop_sent
+            self._note(action, until=began + action.seconds, stop_sent=sent)
+            self._edges.recorder.stop_sent(action.request, action.instance.name)
+            log.info("stopping container", timeout=round(action.seconds, 1), **who)
+            try:
                 # Awaited here and now: a task of its own would be sent after all that is ready by then, even writes.
                 await self._edges.runtime.stop(action.instance, action.seconds)
-            error = ""
-        except Exception as failure:  # noqa: BLE001 - whatever broke becomes the attempt's error
-            error = _reason(failure, "stop")
-        finally:
-            self._note(action, under_way=None, until=None, stop=StopAttempt(count, loop.time(), error))
+                error = ""
+            except Exception as failure:  # noqa: BLE001 - whatever broke becomes the attempt's error
+                error = _reason(failure, "stop")
+            finally:
+                self._note(action, under_way=None, until=None, stop=StopAttempt(count, loop.time(), error))
         seconds = loop.time() - began
         self._edges.recorder.stop_ended(action.request, action.instance.name, seconds, error)
         if error:
@@ -251,6 +257,11 @@ class Executor:
         else:
             log.info("container stopped", seconds=round(seconds, 3), **who)
         self._poke(action.request.pod_key)
+
+    def _at_work(self, action: StopContainer) -> set[Key]:
+        """Who is at work on the action's instance."""
+        works = self._works.get(action.request.pod_key, {})
+        return {key for key, work in works.items() if key[1] == action.instance.id and work.under_way is not None}
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:

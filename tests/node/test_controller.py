@@ -1,6 +1,7 @@
 """Cache, queue, reconciler and executor together, on a node in memory and in virtual time."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,6 +14,7 @@ from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.types import Pin, Request, RequestPhase, StatePhase, Status, Strategy
 from daemon.core.recreate.actions import RunHook, StopContainer, WriteStatus
 from daemon.core.recreate.observation import Hook, HookKind, HookResult, Instance, WorkKind
+from daemon.kube.cache import NodeCache
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
 from daemon.lib.errors import (
@@ -23,6 +25,7 @@ from daemon.lib.errors import (
     RuntimeUnavailableError,
 )
 from daemon.node.controller import FLUSH_SECONDS
+from daemon.node.execute import Executor
 from tests.support.silence import Silence
 from tests.support.standins import MemoryNode
 from tests.support.worlds import instance, killed, pin, pod, recreating, request
@@ -481,20 +484,61 @@ async def test_nothing_is_remembered_of_what_has_ended() -> None:
             assert len(memory) == 0
 
 
+def _executor(node: MemoryNode) -> tuple[Executor, NodeCache]:
+    """One that nobody decides for; with the cache in which it looks for its requests."""
+    cache = NodeCache(lambda _: None, asyncio.get_running_loop().time)
+    return Executor(node.controller.executor._edges, cache, lambda _: None, ""), cache
+
+
+def _stop_all(node: MemoryNode, executor: Executor, cache: NodeCache, names: Iterable[str]) -> None:
+    """One request, and one stop, for each container."""
+    for name in names:
+        node.known[name] = instance(name)
+        cache.request_changed(asked := request(uid=f"r-{name}"))
+        executor.carry_out([asked], [StopContainer(asked, node.known[name], 5.0, 0.0)])
+
+
 async def test_more_stops_than_slots_at_once() -> None:
     async with MemoryNode() as node:
         node.stop_seconds = 3600.0
-        executor = node.controller.executor
-        made = [instance(f"c{number}") for number in range(2 * 64)]
-        node.known |= {known.id: known for known in made}
+        executor, cache = _executor(node)
         for first in (0, 64):  # the slots of those that took long are given back once, and no more
-            some = made[first : first + 64]
-            executor.carry_out([], [StopContainer(request(uid=f"r{known.id}"), known, 5.0, 0.0) for known in some])
+            _stop_all(node, executor, cache, [f"c{number}" for number in range(first, first + 64)])
             await asyncio.sleep(0.01)
             assert len(node.stops) == first + 32
             await asyncio.sleep(2.0)
             assert len(node.stops) == first + 64
             await asyncio.sleep(4000)
+
+
+@pytest.mark.parametrize("how", ["deleted", "completed"])
+async def test_a_stop_that_waits_for_a_slot_is_not_sent_once_its_request_has_ended(how: str) -> None:
+    async with MemoryNode() as node:
+        node.stop_seconds = 3600.0
+        executor, cache = _executor(node)
+        _stop_all(node, executor, cache, [f"c{number}" for number in range(34)])
+        await asyncio.sleep(1.0)
+        ended = cache.request("r-c32")
+        assert ended is not None
+        if how == "deleted":
+            cache.request_deleted(ended)
+        else:
+            status = replace(ended.status, phase=RequestPhase.COMPLETED)
+            cache.request_changed(replace(ended, status=status, resource_version="11"))
+        await asyncio.sleep(10.0)
+        assert sorted(name for name, _ in node.stops) == sorted(f"c{number}" for number in range(34) if number != 32)
+        assert ("r-c32", "c32") not in executor.works("default/web")
+
+
+async def test_nor_once_another_requests_stop_of_its_container_has_ended() -> None:
+    async with MemoryNode() as node:
+        executor, cache = _executor(node)
+        _stop_all(node, executor, cache, [f"c{number}" for number in range(32)])
+        cache.request_changed(second := request(uid="r-second"))
+        executor.carry_out([second], [StopContainer(second, node.known["c31"], 5.0, 0.0)])
+        await asyncio.sleep(10.0)
+        assert len(node.stops) == 32
+        assert executor.works("default/web")["r-second", "c31"].stop is None
 
 
 async def test_of_several_writes_that_wait_the_first_is_waited_for() -> None:

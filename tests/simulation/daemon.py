@@ -17,6 +17,7 @@ import structlog
 
 import daemon.cri.client
 import daemon.lib.memory
+import daemon.node.execute
 import daemon.node.kubelet_health
 import daemon.node.watches
 from daemon.core.api.types import LABEL_ACTIVE, PLURAL
@@ -48,6 +49,7 @@ def product(life: "Life") -> Coroutine[Any, Any, None]:
     client = KubeClient(_Credentials(life.world))
     life.live, life.ready = node._health.live, node._health.ready
     daemon.node.watches.SINGLE_WATCHES = life.world.setup.single_watches
+    daemon.node.execute.STOPS_AT_ONCE = life.world.setup.stops_at_once
     return node.serve(runtime, client, life.stop)
 
 
@@ -198,6 +200,7 @@ def outside() -> Iterator[None]:
             (daemon.cri.client, "insecure_channel", Channel),
             (daemon.lib.memory, "ctypes", libc),
             (daemon.node.kubelet_health, "open_connection", open_connection),
+            (daemon.node.execute, "STOPS_AT_ONCE", 0),
             (daemon.node.watches, "SINGLE_WATCHES", 0),
             (gc, "collect", lambda *_: 0),
             (gc, "freeze", lambda: None),

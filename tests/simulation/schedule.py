@@ -64,6 +64,8 @@ class Setup:
     """The API server's, seconds each way."""
     single_watches: int = 8
     """How many pods the daemon watches one by one."""
+    stops_at_once: int = 32
+    """How many StopContainers the daemon sends at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,25 +221,26 @@ def begun_by_an_earlier_life(request: Request, name: str, pin: Pin) -> Begun:
     return request.begun.get(name, Begun()) if pinned is not None and pinned.bare_id == pin.bare_id else Begun()
 
 
-def spent_before(request: Request, instance: Instance, seen: Observation) -> float:
+def spent_before(request: Request, instance: Instance, seen: Observation, now: float) -> float:
     """Seconds of the grace period that an earlier life of the daemon used up, before this one did anything (step 12).
 
-    Only the wall clock tells; it is trusted between nothing and the grace period.
+    Only the wall clock tells; it is trusted between nothing and the grace period. What was begun since this life first
+    saw the request is its own, and no stop yet: that a hook of an earlier request has ended, told in a stop's place.
     """
     work = seen.work(request.uid, instance.id)
     if work.hook_began is not None or work.stop_sent is not None:
         return work.spent_before
     begun = begun_by_an_earlier_life(request, instance.name, instance.pin)
     started = parse_time(begun.hook or begun.stop)
-    if started is None:
-        return 0.0
+    if started is None or started.timestamp() + 1 > seen.wall - (now - seen.first_seen.get(request.uid, now)):
+        return 0.0  # times are told in whole seconds
     return min(max(0.0, seen.wall - started.timestamp()), float(grace_of(request, instance)))
 
 
 def stop_seconds(request: Request, instance: Instance, seen: Observation, now: float) -> float:
     """Step 9: StopContainer's timeout: what hook and earlier attempts left of the grace period, at least 2 s."""
     work = seen.work(request.uid, instance.id)
-    left = float(grace_of(request, instance)) - spent_before(request, instance, seen)
+    left = float(grace_of(request, instance)) - spent_before(request, instance, seen, now)
     if work.hook is not None:
         left -= work.hook.seconds
     if work.stop_sent is not None:

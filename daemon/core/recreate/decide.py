@@ -430,7 +430,7 @@ class _Turn:
     def act(self, request: Request, old: RecreateState, instance: Instance, gate: Gate) -> _Move:
         """Step 9: nothing stands in the way: the hook, then the stop."""
         work = self.seen.work(request.uid, instance.id)
-        grace, used = grace_of(request, instance), spent_before(request, instance, self.seen)
+        grace, used = grace_of(request, instance), spent_before(request, instance, self.seen, self.now)
         done = hook_done(request, instance, self.seen, self.now)
         if not done and work.stop is None and not old.is_killed:
             self.emit(request, EventReason.RECREATING, f"Stopping container {old.name} to recreate it", old.name)
@@ -469,7 +469,7 @@ class _Turn:
     def send(self, request: Request, old: RecreateState, instance: Instance) -> _Move:
         """The stop itself."""
         seconds = stop_seconds(request, instance, self.seen, self.now)
-        used = spent_before(request, instance, self.seen)
+        used = spent_before(request, instance, self.seen, self.now)
         self.actions.append(StopContainer(request, instance, seconds, used))
         self.wake(self.now + BEGUN_SECONDS)
         return _Move(replace(self.at_it(request, old), is_killed=True), blocks=True)

@@ -915,6 +915,17 @@ class TestStop:
         done = replace(req, status=written(told))
         assert not actions(one(done, old, kubelet_silent_since=NOW, works=works), WriteStatus)
 
+    def test_where_the_end_of_anothers_hook_stands_as_a_stop_no_grace_is_spent_by_it(self) -> None:
+        req = request(
+            status=recreating(RecreateState("app", StatePhase.RECREATING)),
+            pinned={"app": pin("old")},
+            begun={"app": Begun(stop="2026-01-01T00:00:20Z")},  # 40 s ago: kubelet was silent since
+        )
+        of_this_life = one(req, instance("old", hook=HOOK), prunes_is_killed=True, first_seen={"r1": NOW - 40.9})
+        assert only(of_this_life, StopContainer).seconds == 30
+        of_an_earlier = one(req, instance("old", hook=HOOK), prunes_is_killed=True, first_seen={"r1": NOW - 39})
+        assert only(of_an_earlier, StopContainer).seconds == 2
+
     @pytest.mark.parametrize("hook", [None, HOOK])
     def test_a_wait_that_is_over_is_not_told_while_the_stop_or_its_hook_goes_on(self, hook: Hook | None) -> None:
         waits = written(
