@@ -5,6 +5,7 @@ Reconnecting is gRPC's work, trying a call again the caller's: nothing here call
 """
 
 import asyncio
+import json
 import math
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -32,16 +33,24 @@ MAX_TIMEOUT_SECONDS = 2**31 - 1
 """The longest timeout that is sent: runtimes count in nanoseconds of 64 bits, where an int64 of seconds overflows."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest answer that is read, as in kubelet (pkg/kubelet/cri/remote, maxMsgSize): a node can be big."""
+MAX_EXEC_BYTES = 4 * 1024 * 1024
+"""The largest answer of a command that is read, gRPC's own default. gRPC holds three copies of an answer for a moment,
+but takes nothing in of one that is larger; the runtime may send 16 MiB."""
 LARGE_BYTES = 256 * 1024
 """Size of an answer whose memory is given back to the system at once."""
 OUTPUT_BYTES = 64 * 1024
-"""What is kept of each output stream of a command; the runtime may send 16 MiB."""
+"""What is kept of each output stream of a command."""
 
 OnCall = Callable[[str, str, float], None]
 """Told of every call that ended: method, gRPC's code by name, seconds. Synchronous and quick."""
 
+_EXEC_LIMIT = {
+    "name": [{"service": "runtime.v1.RuntimeService", "method": "ExecSync"}],
+    "maxResponseMessageBytes": MAX_EXEC_BYTES,
+}
 _OPTIONS: Sequence[tuple[str, str | int]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.service_config", json.dumps({"methodConfig": [_EXEC_LIMIT]})),
     # a restarted runtime is to be found again soon; the defaults are 1 s growing to 120 s
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
@@ -107,7 +116,7 @@ class CriClient:
         self._stop = unary(
             "StopContainer", api_pb2.StopContainerRequest.SerializeToString, api_pb2.StopContainerResponse.FromString
         )
-        # read as a stream of one message, so that who reads decides when it may come: it can have 16 MiB
+        # read as a stream of one message, so that who reads decides when it may come: it can be large
         self._exec: UnaryStreamMultiCallable[api_pb2.ExecSyncRequest, tuple[ExecResult, int]] = channel.unary_stream(
             "/runtime.v1.RuntimeService/ExecSync", api_pb2.ExecSyncRequest.SerializeToString, _cut_result
         )
@@ -169,7 +178,7 @@ class CriClient:
 
         Raises:
             RuntimeCallError: it could not be started, took too long (code DEADLINE_EXCEEDED), or said more than the
-                runtime can send (code RESOURCE_EXHAUSTED: it ran, its result is unknown).
+                runtime can send or MAX_EXEC_BYTES (code RESOURCE_EXHAUSTED: it ran, its result is unknown).
         """
         timeout = max(1, _whole(seconds))  # 0 would mean no limit
         request = _build(lambda: api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=timeout))

@@ -13,7 +13,7 @@ import pytest
 
 from cri_stubs import api_pb2
 from daemon.cri import client as client_module
-from daemon.cri.client import CALL_SECONDS, OUTPUT_BYTES, CriClient
+from daemon.cri.client import CALL_SECONDS, MAX_EXEC_BYTES, OUTPUT_BYTES, CriClient
 from daemon.lib.errors import ConfigurationError, RuntimeCallError, RuntimeUnavailableError
 from tests.support.scripted_cri import ScriptedRuntime, serving
 
@@ -99,7 +99,7 @@ async def test_exec_never_goes_without_a_timeout(client: CriClient, runtime: Scr
 
 
 async def test_output_is_cut(client: CriClient, runtime: ScriptedRuntime) -> None:
-    runtime.executed = api_pb2.ExecSyncResponse(stdout=b"o" * 4_000_000, stderr=b"e" * 4_000_000)
+    runtime.executed = api_pb2.ExecSyncResponse(stdout=b"o" * 2_000_000, stderr=b"e" * 2_000_000)
 
     result = await client.exec_sync("a1", ["yes"], 5)
 
@@ -113,8 +113,8 @@ async def test_an_answer_as_big_as_kubelet_reads_is_read(client: CriClient, runt
     assert len(await client.list_containers(pod_uid="uid-1")) == 8000
 
 
-async def test_a_bigger_answer_is_an_error(client: CriClient, runtime: ScriptedRuntime) -> None:
-    runtime.executed = api_pb2.ExecSyncResponse(stdout=b"o" * (17 * 1024 * 1024))
+async def test_what_a_command_says_may_be_smaller(client: CriClient, runtime: ScriptedRuntime) -> None:
+    runtime.executed = api_pb2.ExecSyncResponse(stdout=b"o" * MAX_EXEC_BYTES)
 
     with pytest.raises(RuntimeCallError) as caught:
         await client.exec_sync("a1", ["yes"], 5)
@@ -179,7 +179,7 @@ async def test_of_many_large_answers_one_is_taken_in_at_a_time(
     runtime: ScriptedRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has come and is not decoded yet is the client's memory."""
-    size, many = 2**22, 12
+    size, many = MAX_EXEC_BYTES - 2**16, 12
     taken_in = peak = 0
     cut = client_module._cut_result
 
@@ -201,6 +201,23 @@ async def test_of_many_large_answers_one_is_taken_in_at_a_time(
 
     assert [result.stdout for result in results] == [b"o" * OUTPUT_BYTES] * many
     assert size < peak < 2 * size  # the rest is what flow control lets through unread
+
+
+async def test_an_answer_that_is_too_large_is_not_taken_in(runtime: ScriptedRuntime, tmp_path: Path) -> None:
+    taken_in = 0
+
+    def weigh(count: int) -> None:
+        nonlocal taken_in
+        taken_in += count
+
+    runtime.executed = api_pb2.ExecSyncResponse(stdout=b"o" * (3 * MAX_EXEC_BYTES))
+    async with serving(runtime, tmp_path / "s") as direct, weighing(tmp_path / "w", direct, weigh) as endpoint:
+        client = CriClient(endpoint)
+        with pytest.raises(RuntimeCallError, match="larger than max"):
+            await client.exec_sync("a1", ["yes"], 60)
+        await client.close()
+
+    assert taken_in < MAX_EXEC_BYTES
 
 
 async def test_commands_that_take_long_keep_no_other_from_running(client: CriClient, runtime: ScriptedRuntime) -> None:

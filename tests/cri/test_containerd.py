@@ -89,9 +89,12 @@ async def test_a_command_that_takes_too_long_is_killed(node: NodeRuntime, instan
 
 
 async def test_output_is_cut(node: NodeRuntime, instance: Instance) -> None:
-    result = await node.execute(instance, ("sh", "-c", "yes | head -c 9000000; exit 3"), 30)
+    result = await node.execute(instance, ("sh", "-c", "yes | head -c 3000000; exit 3"), 30)
 
     assert (result.exit_code, len(result.stdout), result.stderr) == (3, OUTPUT_BYTES, b"")
+    with pytest.raises(RuntimeCallError) as caught:
+        await node.execute(instance, ("sh", "-c", "yes | head -c 9000000; exit 3"), 30)
+    assert caught.value.code == "RESOURCE_EXHAUSTED"
 
 
 async def test_a_stop_ends_the_container_and_may_be_repeated(node: NodeRuntime, instance: Instance) -> None:
