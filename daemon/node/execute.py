@@ -27,8 +27,9 @@ WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
 """Between tries of a write of one request, whatever it failed of: also of having had no effect."""
 A_MOMENT = 0.01
 """Seconds between looks at a write whose next try is due: the queue is about to start it."""
-STOPS_AT_ONCE = 32
-"""StopContainers that are sent to the runtime at once: what it bears without making kubelet wait."""
+STOPS_AT_ONCE = 128
+"""StopContainers that are sent to the runtime at once. Measured with containerd 1.6 on two cores and 110 containers: 32
+and 64 make the last ones wait, behind what kubelet starts again already, and kubelet has none ready sooner for it."""
 LEFT_SECONDS = 60.0
 """For how long a hook that has run is remembered for a request that left the selection, and may come back to it."""
 SLOT_SECONDS = 2.0

@@ -25,7 +25,7 @@ from daemon.lib.errors import (
     RuntimeUnavailableError,
 )
 from daemon.node.controller import FLUSH_SECONDS
-from daemon.node.execute import Executor
+from daemon.node.execute import STOPS_AT_ONCE, Executor
 from tests.support.silence import Silence
 from tests.support.standins import MemoryNode
 from tests.support.worlds import instance, killed, pin, pod, recreating, request
@@ -502,12 +502,13 @@ async def test_more_stops_than_slots_at_once() -> None:
     async with MemoryNode() as node:
         node.stop_seconds = 3600.0
         executor, cache = _executor(node)
-        for first in (0, 64):  # the slots of those that took long are given back once, and no more
-            _stop_all(node, executor, cache, [f"c{number}" for number in range(first, first + 64)])
+        more = 2 * STOPS_AT_ONCE
+        for first in (0, more):  # the slots of those that took long are given back once, and no more
+            _stop_all(node, executor, cache, [f"c{number}" for number in range(first, first + more)])
             await asyncio.sleep(0.01)
-            assert len(node.stops) == first + 32
+            assert len(node.stops) == first + STOPS_AT_ONCE
             await asyncio.sleep(2.0)
-            assert len(node.stops) == first + 64
+            assert len(node.stops) == first + more
             await asyncio.sleep(4000)
 
 
@@ -516,9 +517,11 @@ async def test_a_stop_that_waits_for_a_slot_is_not_sent_once_its_request_has_end
     async with MemoryNode() as node:
         node.stop_seconds = 3600.0
         executor, cache = _executor(node)
-        _stop_all(node, executor, cache, [f"c{number}" for number in range(34)])
+        names = [f"c{number}" for number in range(STOPS_AT_ONCE + 2)]
+        waits = names[STOPS_AT_ONCE]
+        _stop_all(node, executor, cache, names)
         await asyncio.sleep(1.0)
-        ended = cache.request("r-c32")
+        ended = cache.request(f"r-{waits}")
         assert ended is not None
         if how == "deleted":
             cache.request_deleted(ended)
@@ -526,19 +529,19 @@ async def test_a_stop_that_waits_for_a_slot_is_not_sent_once_its_request_has_end
             status = replace(ended.status, phase=RequestPhase.COMPLETED)
             cache.request_changed(replace(ended, status=status, resource_version="11"))
         await asyncio.sleep(10.0)
-        assert sorted(name for name, _ in node.stops) == sorted(f"c{number}" for number in range(34) if number != 32)
-        assert ("r-c32", "c32") not in executor.works("default/web")
+        assert {name for name, _ in node.stops} == set(names) - {waits}
+        assert (f"r-{waits}", waits) not in executor.works("default/web")
 
 
 async def test_nor_once_another_requests_stop_of_its_container_has_ended() -> None:
     async with MemoryNode() as node:
         executor, cache = _executor(node)
-        _stop_all(node, executor, cache, [f"c{number}" for number in range(32)])
+        _stop_all(node, executor, cache, [f"c{number}" for number in range(STOPS_AT_ONCE)])
         cache.request_changed(second := request(uid="r-second"))
-        executor.carry_out([second], [StopContainer(second, node.known["c31"], 5.0, 0.0)])
+        executor.carry_out([second], [StopContainer(second, node.known["c7"], 5.0, 0.0)])
         await asyncio.sleep(10.0)
-        assert len(node.stops) == 32
-        assert executor.works("default/web")["r-second", "c31"].stop is None
+        assert len(node.stops) == STOPS_AT_ONCE
+        assert executor.works("default/web")["r-second", "c7"].stop is None
 
 
 async def test_of_several_writes_that_wait_the_first_is_waited_for() -> None:

@@ -64,7 +64,7 @@ class Setup:
     """The API server's, seconds each way."""
     single_watches: int = 8
     """How many pods the daemon watches one by one."""
-    stops_at_once: int = 32
+    stops_at_once: int = 128
     """How many StopContainers the daemon sends at once."""
 
 
