@@ -10,7 +10,7 @@ from daemon.core.api.pod import Pod
 from daemon.core.api.time import rfc3339
 from daemon.core.api.types import Pin, Request
 from daemon.core.recreate.checks import hook_end_untold, target_of
-from daemon.core.recreate.decide import QUIET, decide, turn_order
+from daemon.core.recreate.decide import QUIET, decide, in_turn
 from daemon.core.recreate.observation import Ending, Instance, Live, Observation
 from daemon.kube.cache import NodeCache
 from daemon.kubelet.restart_rules import RestartPolicy
@@ -87,7 +87,8 @@ class Reconciler:
         now = asyncio.get_running_loop().time
         decision = decide(requests, observation, now())
         if decision.ask_api and (current := [request for request in requests if request.live and not request.error]):
-            answer = Live(await self._ask(pod_key))
+            asked_at = now()
+            answer = Live(await self._ask(pod_key), asked_at)
             # The answer may be another pod than the one whose containers were listed.
             observation = replace(await self._observe(pod_key, current), live=answer)
             requests = self._cache.requests(pod_key)
@@ -137,8 +138,7 @@ class Reconciler:
         """All that `decide` wants to know about one pod; each source with the time at which it was true."""
         watched = self._watched.setdefault(pod_key, _Watched())
         loop = asyncio.get_running_loop()
-        sound = sorted((request for request in live if not request.error), key=turn_order)
-        current = sound[0]
+        current = in_turn(live, self._executor.works(pod_key))[0]
         self._edges.recorder.turn(current)
         silent = asyncio.ensure_future(self._edges.kubelet.silent_since())
         listed_at, error = loop.time(), ""

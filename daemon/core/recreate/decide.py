@@ -10,7 +10,7 @@ work on (but for an earlier request's stop with a longer timeout), and whose pod
 Completed status is never followed by another.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -62,7 +62,7 @@ from daemon.core.recreate.checks import (
     wrong_container,
     wrong_identity,
 )
-from daemon.core.recreate.observation import Instance, Observation, StopAttempt, Work, WorkKind
+from daemon.core.recreate.observation import Instance, Live, Observation, StopAttempt, Work, WorkKind
 from daemon.kubelet.runtime_status import ContainerState
 
 POD_PATIENCE = 60.0
@@ -119,21 +119,25 @@ def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decisi
         now: monotonic seconds, the same clock as in `seen`.
     """
     turn = _Turn(seen, now)
-    sound: list[Request] = []
     for request in requests:
-        if not request.live:
-            continue
-        if request.error:
+        if request.live and request.error:
             turn.give_up(request, told(Reason.INVALID_REQUEST, error=request.error))
-        else:
-            sound.append(request)
-    sound.sort(key=turn_order)
-    if sound:
+    if sound := in_turn(requests, seen.works):
         turn.serve(sound[0])
         for request in sound[1:]:
             if request.status.phase is RequestPhase.EMPTY:
                 turn.write(request, Status(RequestPhase.PENDING, _all_states(request, ())))
     return Decision(tuple(turn.actions), turn.wake_at, turn.watch_runtime, turn.ask_api)
+
+
+def in_turn(requests: Iterable[Request], works: Mapping[tuple[str, str], Work]) -> list[Request]:
+    """The live and sound ones as they are served (step 2): first one that was begun, also if its status is not written.
+
+    `works`: see Observation.
+    """
+    begun = {uid for uid, _ in works}
+    sound = (request for request in requests if request.live and not request.error)
+    return sorted(sound, key=lambda request: (request.uid not in begun, turn_order(request)))
 
 
 def turn_order(request: Request) -> tuple[bool, str, str]:
@@ -257,13 +261,19 @@ class _Turn:
             missing = self.now >= since + POD_PATIENCE
             if not missing:
                 self.wake(since + POD_PATIENCE)
-        if missing and self.seen.live is None:
+        live = self.live(request)
+        if missing and live is None:
             self.ask_api = True
             return
-        if missing and self.seen.live is not None and (verdict := self.lost(request, self.seen.live.pod)):
+        if missing and live is not None and (verdict := self.lost(request, live.pod)):
             self.give_up(request, verdict)
             return
         self.tell(request, told(Reason.WAITING_FOR_POD, key=request.pod_key, node=self.seen.node_name))
+
+    def live(self, request: Request) -> Live | None:
+        """The API server's own answer, where it was asked for since the request is known."""
+        live = self.seen.live
+        return live if live is not None and live.asked_at >= self.first_seen(request) else None
 
     def lost(self, request: Request, found: Pod | None) -> Told:
         """Why the pod of the request is lost, by the API server's own answer for its name."""
@@ -437,7 +447,7 @@ class _Turn:
             if gate.told:
                 self.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {gate.told.message}")
             if instance.hook is not None and grace - used > 0:
-                if lacks_ip(instance.hook, self.seen) and self.seen.live is None:
+                if lacks_ip(instance.hook, self.seen) and self.live(request) is None:
                     self.await_ip(request)
                     return self.hold(request, old, told(Reason.WAITING_FOR_IP))
                 self.actions.append(RunHook(request, instance, instance.hook, grace - used, used))

@@ -151,6 +151,8 @@ class Live:
     """The API server's own answer for the pod's name, asked past every cache."""
 
     pod: Pod | None
+    asked_at: float
+    """Monotonic time; it says nothing of the pod of a request that came later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from daemon.core.recreate.actions import (
     WriteStatus,
 )
 from daemon.core.recreate.checks import hook_end_untold, retry_delay, told_seconds
-from daemon.core.recreate.decide import IllegalMoveError, check_move, decide
+from daemon.core.recreate.decide import IllegalMoveError, check_move, decide, in_turn
 from daemon.core.recreate.observation import (
     Ending,
     Hook,
@@ -282,7 +282,7 @@ class TestTrust:
         asked = one(other, instance("old"), first_seen={"r1": NOW})
         assert asked.ask_api
         assert asked.actions == ()
-        message = self.failed(one(other, instance("old"), live=Live(pod())))
+        message = self.failed(one(other, instance("old"), live=Live(pod(), NOW)))
         assert message == "pod has gone: the request is for UID other, default/web now has UID uid-of-web"
 
     def test_without_the_label_the_pods_own_uid_counts(self) -> None:
@@ -294,6 +294,17 @@ class TestTrust:
         mirror = pod(static_uid="0f1e")
         assert stops(one(request(), instance("old", pod_uid="0f1e"), pod=mirror)) == ["old"]
         assert "belongs to pod" in self.failed(one(request(), instance("old"), pod=mirror))
+
+    def test_one_that_was_begun_is_first_before_its_status_says_so(self) -> None:
+        begun, older = request(uid="r2"), request(uid="r1")
+        observation = seen(instance("old"), works={("r2", "old"): Work("app", pin("old"), WorkKind.STOP, stop_sent=99.9)})
+        assert in_turn([older, begun], observation.works) == [begun, older]
+        decision = decide([older, begun], observation, NOW)
+        assert [(action.request.name, action.status.phase) for action in actions(decision, WriteStatus)] == [
+            ("r2", RequestPhase.RECREATING),
+            ("r1", RequestPhase.PENDING),
+        ]
+        assert not stops(decision)
 
     def test_a_malformed_request_fails_whoevers_turn_it_is(self) -> None:
         bad = request(uid="bad", created="2026-01-02T00:00:00Z", error="spec.podName must be a string")
@@ -432,7 +443,7 @@ class TestRestartPolicy:
         assert asked.ask_api
         assert asked.actions == ()
         assert asked.wake_at is None
-        decision = one(request(), pod=None, live=Live(None), **hint)
+        decision = one(request(), pod=None, live=Live(None, NOW), **hint)
         assert not decision.ask_api
         assert written(decision).message == "pod has gone"
         assert written(decision).reason is Reason.POD_GONE
@@ -440,17 +451,24 @@ class TestRestartPolicy:
         assert reasons(decision) == [EventReason.FAILED]
 
     def test_a_watch_that_is_behind_ends_nothing(self) -> None:
-        decision = one(request(), pod=None, pod_gone=True, live=Live(pod(node_name="node-a")), first_seen={"r1": 0.0})
+        decision = one(request(), pod=None, pod_gone=True, live=Live(pod(node_name="node-a"), NOW), first_seen={"r1": 0})
         assert written(decision).phase is RequestPhase.PENDING
         assert not decision.ask_api
 
+    def test_an_answer_from_before_the_request_ends_nothing(self) -> None:
+        before = Live(None, NOW - 5)
+        decision = one(request(), pod=pod(uid="earlier"), live=before, first_seen={"r1": NOW - 4.9})
+        assert decision.ask_api
+        assert decision.actions == ()
+        assert written(one(request(), pod=None, pod_gone=True, live=before, first_seen={"r1": NOW - 5})).message
+
     def test_a_pod_on_another_node(self) -> None:
-        decision = one(request(), pod=None, pod_gone=True, live=Live(pod(node_name="node-b")))
+        decision = one(request(), pod=None, pod_gone=True, live=Live(pod(node_name="node-b"), NOW))
         assert written(decision).message == "pod default/web is on node node-b, not on node-a"
 
     def test_a_request_without_the_label_takes_the_pod_that_is_there(self) -> None:
         req = request(pod_uid="")
-        asked = one(req, pod=None, pod_gone=True, live=Live(pod(uid="other", node_name="node-a")))
+        asked = one(req, pod=None, pod_gone=True, live=Live(pod(uid="other", node_name="node-a"), NOW))
         assert not actions(asked, EmitEvent)
 
     def test_a_pod_that_has_ended_with_its_containers_collected(self) -> None:
@@ -534,7 +552,7 @@ class TestRuntimeDown:
         assert written(decision).states == failed.states
 
     def test_does_not_keep_a_request_whose_pod_has_gone(self) -> None:
-        decision = one(request(), runtime_error="x", pod=None, pod_gone=True, live=Live(None))
+        decision = one(request(), runtime_error="x", pod=None, pod_gone=True, live=Live(None, NOW))
         assert written(decision).phase is RequestPhase.COMPLETED
 
 
@@ -704,7 +722,7 @@ class TestStop:
         late = one(request(), asks, pod=pod(pod_ip=""), first_seen={"r1": NOW - 10})
         assert late.ask_api
         assert not actions(late, RunHook)
-        asked = one(request(), asks, pod=pod(pod_ip=""), first_seen={"r1": NOW - 10}, live=Live(pod(pod_ip="")))
+        asked = one(request(), asks, pod=pod(pod_ip=""), first_seen={"r1": NOW - 10}, live=Live(pod(pod_ip=""), NOW))
         assert actions(asked, RunHook)
         elsewhere = instance("old", hook=Hook(HookKind.HTTP_GET, port=80, host="hooks.example"))
         assert actions(one(request(), elsewhere, pod=pod(pod_ip="")), RunHook)
