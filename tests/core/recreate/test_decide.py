@@ -297,7 +297,8 @@ class TestTrust:
 
     def test_one_that_was_begun_is_first_before_its_status_says_so(self) -> None:
         begun, older = request(uid="r2"), request(uid="r1")
-        observation = seen(instance("old"), works={("r2", "old"): Work("app", pin("old"), WorkKind.STOP, stop_sent=99.9)})
+        work = Work("app", pin("old"), WorkKind.STOP, stop_sent=99.9)
+        observation = seen(instance("old"), works={("r2", "old"): work})
         assert in_turn([older, begun], observation.works) == [begun, older]
         decision = decide([older, begun], observation, NOW)
         assert [(action.request.name, action.status.phase) for action in actions(decision, WriteStatus)] == [
@@ -451,7 +452,8 @@ class TestRestartPolicy:
         assert reasons(decision) == [EventReason.FAILED]
 
     def test_a_watch_that_is_behind_ends_nothing(self) -> None:
-        decision = one(request(), pod=None, pod_gone=True, live=Live(pod(node_name="node-a"), NOW), first_seen={"r1": 0})
+        live = Live(pod(node_name="node-a"), NOW)
+        decision = one(request(), pod=None, pod_gone=True, live=live, first_seen={"r1": 0.0})
         assert written(decision).phase is RequestPhase.PENDING
         assert not decision.ask_api
 
