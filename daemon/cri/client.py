@@ -36,6 +36,8 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_EXEC_BYTES = 4 * 1024 * 1024
 """The largest answer of a command that is read, gRPC's own default. gRPC holds three copies of an answer for a moment,
 but takes nothing in of one that is larger; the runtime may send 16 MiB."""
+TAKE_SECONDS = 1.0
+"""For how long a command keeps the answers of others waiting: one whose answer does not come with its headers."""
 LARGE_BYTES = 256 * 1024
 """Size of an answer whose memory is given back to the system at once."""
 OUTPUT_BYTES = 64 * 1024
@@ -193,12 +195,17 @@ class CriClient:
         timeout: float,  # noqa: ASYNC109 - gRPC's own deadline
     ) -> tuple[ExecResult, int] | None:
         call = self._exec(request, timeout=timeout)
+        reading: asyncio.Future[object] | None = None
         try:
-            await call.initial_metadata()  # comes with the answer
+            await call.initial_metadata()  # comes with the answer, as a rule
             async with self._taking_in:
-                answer = await call.read()
+                reading = asyncio.ensure_future(call.read())
+                await asyncio.wait((reading,), timeout=TAKE_SECONDS)
+            answer = await reading
         finally:
             call.cancel()
+            if reading is not None:
+                reading.cancel()
         return answer if isinstance(answer, tuple) else None
 
     async def events(self) -> AsyncGenerator[str, None]:

@@ -196,6 +196,8 @@ class NodeCache(Cache[Pod]):
         self._live.discard(request.uid)
         self.unpinned.discard(request.uid)
         super().request_deleted(request)
+        if request.pod_key not in self._by_pod:
+            self._gone.discard(request.pod_key)
         self._mark()
 
     def pod_changed(self, pod: Pod) -> None:
@@ -209,7 +211,8 @@ class NodeCache(Cache[Pod]):
         """See Cache."""
         known = self._pods.get(pod.key)
         if known is not None and known.uid == pod.uid:
-            self._gone.add(pod.key)
+            if pod.key in self._by_pod:
+                self._gone.add(pod.key)
             self._pod_at.pop(pod.key, None)
         super().pod_deleted(pod)
 

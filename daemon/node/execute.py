@@ -6,8 +6,8 @@ is forgotten with the request; but a hook of a request that was deleted counts u
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import structlog
 
 from daemon.core.api.types import Request, RequestPhase, Status
 from daemon.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
+from daemon.core.recreate.checks import hook_ended
 from daemon.core.recreate.observation import NO_WORK, HookResult, StopAttempt, Work, WorkKind
 from daemon.kube.cache import NodeCache
 from daemon.lib.backoff import Backoff
@@ -35,8 +36,13 @@ LEFT_SECONDS = 60.0
 SLOT_SECONDS = 2.0
 """For how long a stop holds its slot at most: one that waits for its container to end costs the runtime nothing."""
 
+LASTING_CONFLICT = 8
+"""So many conflicts in a row are no race with somebody else's write."""
+
 Key = tuple[str, str]
 """Request UID, bare container ID."""
+Write = tuple[str, type[WriteStatus | PinContainers]]
+"""Request UID, and what is written of it: one that is refused holds back none of the other kind."""
 
 
 class Executor:
@@ -56,15 +62,22 @@ class Executor:
         self._own_pod = own_pod
         self._works: dict[str, dict[Key, Work]] = {}
         """By pod (`namespace/name`)."""
-        self._slots = asyncio.Semaphore(STOPS_AT_ONCE)
+        self._free = STOPS_AT_ONCE
+        self._waiting: dict[str, None] = {}
+        """Pods that wait for a slot, in the order in which they came."""
+        self._called: dict[str, asyncio.TimerHandle] = {}
+        """Pods that have a slot each, and were poked to use it; else another gets it after a while."""
         self._writing: set[str] = set()
         self._ending: set[str] = set()
         """Of these, the requests whose last status is being written: nothing is begun for them."""
-        self._write_failures: dict[str, int] = {}
-        self._write_after: dict[str, tuple[float, str]] = {}
-        """Request UID -> when the next write may come, and the version that must wait for it ("" for every one)."""
+        self._write_failures: dict[Write, int] = {}
+        self._write_after: dict[Write, tuple[float, str]] = {}
+        """When the next write may come, and the version that must wait for it ("" for every one)."""
+        self.pin_errors: dict[str, str] = {}
+        """Request UID -> why its pins could not be written the last time."""
         self._emitted: dict[str, set[tuple[str, str]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._write_tasks: set[asyncio.Task[None]] = set()
         self._working: set[asyncio.Task[None]] = set()
         self.prunes_is_killed = False
         """Whether the cluster's CRD was seen to drop the field isKilled."""
@@ -75,9 +88,8 @@ class Executor:
 
     def wake_for_write(self, requests: Iterable[Request]) -> float | None:
         """When a write that failed may be tried again (monotonic), None where none waits."""
-        now = asyncio.get_running_loop().time()
-        waits = [self._write_after[request.uid][0] for request in requests if request.uid in self._write_after]
-        return min((at for at in waits if at > now), default=None)
+        waiting = {request.uid for request in requests} - self._writing
+        return min((at for (uid, _), (at, _) in self._write_after.items() if uid in waiting), default=None)
 
     @property
     def working(self) -> int:
@@ -87,7 +99,7 @@ class Executor:
     @property
     def writing(self) -> int:
         """How many writes are under way or wait for another try."""
-        return len(self._writing | self._write_after.keys())
+        return len(self._writing | {uid for uid, _ in self._write_after})
 
     async def wait_for_work(self) -> None:
         """Return when one of the hooks and stops under way has ended, and what follows from it was decided."""
@@ -96,9 +108,8 @@ class Executor:
 
     async def wait_for_writes(self) -> None:
         """Return when the writes under way have ended and the next try of those that failed may come."""
-        writes = self._tasks - self._working
-        if writes:
-            await asyncio.wait(writes)
+        if self._write_tasks:
+            await asyncio.wait(self._write_tasks)
         now = asyncio.get_running_loop().time()
         if self._write_after:
             next_try = min(at for at, _ in self._write_after.values())
@@ -113,11 +124,13 @@ class Executor:
 
         What is still under way stays until it has ended, and a hook without its stop for its grace period.
         """
-        for memory in (self._write_failures, self._write_after, self._emitted):
-            memory.pop(request.uid, None)
-        for key in list(self._works.get(request.pod_key, {})):
-            if key[0] == request.uid:
-                self._drop_unneeded(request.pod_key, key)
+        for kind in (WriteStatus, PinContainers):
+            self._write_failures.pop((request.uid, kind), None)
+            self._write_after.pop((request.uid, kind), None)
+        self.pin_errors.pop(request.uid, None)
+        self._emitted.pop(request.uid, None)
+        for key in list(self._works.get(request.pod_key, {})):  # a hook may have been kept for this one
+            self._drop_unneeded(request.pod_key, key)
 
     async def close(self) -> None:
         """Cancel what still runs. A stop that was sent is finished by the runtime or by the next daemon."""
@@ -133,10 +146,11 @@ class Executor:
                 whose answer was lost may have been carried out.
             actions: what was decided.
         """
-        wanted = {action.request.uid for action in actions if isinstance(action, WriteStatus | PinContainers)}
-        for request in requests:
-            if request.uid not in wanted:
-                self._write_after.pop(request.uid, None)
+        wanted = {_write_of(action) for action in actions if isinstance(action, WriteStatus | PinContainers)}
+        here = {request.uid for request in requests}
+        for write in self._write_after.keys() - wanted:
+            if write[0] in here:
+                del self._write_after[write]
         ordered = sorted(actions, key=lambda action: not isinstance(action, StopContainer | RunHook))
         for action in ordered:
             match action:
@@ -180,6 +194,8 @@ class Executor:
         if work.under_way is not None or (request is not None and request.live):
             return
         loop = asyncio.get_running_loop()
+        if work.hook is not None and work.stop_sent is None and self._waited_for(pod_key, hook_ended(work)):
+            return
         if work.hook_until is not None and work.stop_sent is None:
             kept_until = max(work.hook_until, (work.hook_began or 0.0) + LEFT_SECONDS)
             if loop.time() < kept_until:
@@ -189,6 +205,11 @@ class Executor:
         if not works:
             self._works.pop(pod_key, None)
 
+    def _waited_for(self, pod_key: str, ended: float) -> bool:
+        """Whether a live request of the pod was there when a hook ended: it must not run it again."""
+        live = (request.uid for request in self._cache.requests(pod_key) if request.live)
+        return any(self._cache.first_seen[uid] <= ended for uid in live)
+
     def _start_work(self, action: StopContainer | RunHook) -> None:
         """Start a hook or a stop: `decide` wants none of a container that the request is at work on already."""
         if action.request.uid in self._ending:
@@ -197,7 +218,11 @@ class Executor:
         first = self._work(action) == NO_WORK
         known = {"name": action.instance.name, "pin": action.instance.pin, "spent_before": action.spent_before}
         self._note(action, under_way=kind, until=None, **(known if first else {}))
-        run = self._stop(action) if isinstance(action, StopContainer) else self._hook(action)
+        if isinstance(action, StopContainer):
+            self._take_slot(action.request.pod_key)
+            run = self._stop(action)
+        else:
+            run = self._hook(action)
         task = self._spawn(run, f"{type(action).__name__} {action.instance.id[:12]}")
         if action.instance.pod_uid != self._own_pod:
             self._working.add(task)
@@ -228,14 +253,7 @@ class Executor:
         """Stop a container once; whether to try again is decided elsewhere."""
         loop = asyncio.get_running_loop()
         who = _who(action)
-        at_it = self._at_work(action)
-        async with self._slot():
-            request = self._cache.request(action.request.uid)
-            if request is None or not request.live or not at_it <= self._at_work(action):
-                # While it waited for its slot the request ended, or another one's stop did: decided anew.
-                self._note(action, under_way=None)
-                self._poke(action.request.pod_key)
-                return
+        with self._slot():
             work = self._work(action)
             count = (work.stop.count if work.stop else 0) + 1
             began, error = loop.time(), "it was cut off"
@@ -259,22 +277,49 @@ class Executor:
             log.info("container stopped", seconds=round(seconds, 3), **who)
         self._poke(action.request.pod_key)
 
-    def _at_work(self, action: StopContainer) -> set[Key]:
-        """Who is at work on the action's instance."""
-        works = self._works.get(action.request.pod_key, {})
-        return {key for key, work in works.items() if key[1] == action.instance.id and work.under_way is not None}
+    def may_stop(self, pod_key: str) -> bool:
+        """Whether a stop of the pod may be sent now."""
+        return self._free > 0 or pod_key in self._called
 
-    @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
-        """Hold one of the slots, for SLOT_SECONDS at most."""
-        await self._slots.acquire()
+    def wait_for_slot(self, pod_key: str, *, wanted: bool) -> None:
+        """After each round: poke the pod once it may send a stop, in its turn. Then all is decided anew."""
+        if pod_key in self._called:
+            self._pass_on(pod_key)
+        if wanted:
+            self._waiting.setdefault(pod_key)
+        else:
+            self._waiting.pop(pod_key, None)
+
+    def _take_slot(self, pod_key: str) -> None:
+        if (timer := self._called.pop(pod_key, None)) is not None:
+            timer.cancel()
+        else:
+            self._free -= 1
+
+    def _give_back_slot(self) -> None:
+        if not self._waiting:
+            self._free += 1
+            return
+        pod_key = next(iter(self._waiting))
+        del self._waiting[pod_key]
+        self._called[pod_key] = asyncio.get_running_loop().call_later(SLOT_SECONDS, self._pass_on, pod_key)
+        self._poke(pod_key)
+
+    def _pass_on(self, pod_key: str) -> None:
+        """The pod does not use the slot that it was called for."""
+        self._called.pop(pod_key).cancel()
+        self._give_back_slot()
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        """Hold a slot that was taken, for SLOT_SECONDS at most."""
         held = True
 
         def give_back() -> None:
             nonlocal held
             if held:
                 held = False
-                self._slots.release()
+                self._give_back_slot()
 
         timer = asyncio.get_running_loop().call_later(SLOT_SECONDS, give_back)
         try:
@@ -290,14 +335,16 @@ class Executor:
         uid = action.request.uid
         if uid in self._writing:
             return
-        if waits := self._write_after.get(uid):
+        if waits := self._write_after.get(_write_of(action)):
             until, version = waits
             if asyncio.get_running_loop().time() < until and version in ("", action.request.resource_version):
                 return
         self._writing.add(uid)
         if isinstance(action, WriteStatus) and action.status.phase is RequestPhase.COMPLETED:
             self._ending.add(uid)
-        self._spawn(self._write(action), f"{type(action).__name__} {action.request.key}")
+        task = self._spawn(self._write(action), f"{type(action).__name__} {action.request.key}")
+        self._write_tasks.add(task)
+        task.add_done_callback(self._write_tasks.discard)
 
     async def _write(self, action: WriteStatus | PinContainers) -> None:
         """Write once. Every outcome passes here; after each but success the pod is looked at again later."""
@@ -313,10 +360,10 @@ class Executor:
         except GoneError:
             self._cache.request_deleted(request)
         except Exception as error:  # noqa: BLE001 - whatever a write fails of, it is tried again, more and more rarely
-            self._write_later(request, error)
+            self._write_later(action, error)
         else:
             if written.uid != request.uid:
-                self._write_later(request, CrrdError("the answer to the write is about something else"), "")
+                self._write_later(action, CrrdError("the answer to the write is about something else"), "")
             else:
                 self._written(action, written, ineffective)
         finally:
@@ -328,10 +375,12 @@ class Executor:
         """The API server took a write; what it kept of it is what counts."""
         request = action.request
         if ineffective:
-            self._write_later(request, CrrdError(f"the write had no effect: {ineffective}"), "")
+            self._write_later(action, CrrdError(f"the write had no effect: {ineffective}"), "")
         else:
-            self._write_failures.pop(request.uid, None)
-            self._write_after.pop(request.uid, None)
+            self._write_failures.pop(_write_of(action), None)
+            self._write_after.pop(_write_of(action), None)
+            if isinstance(action, PinContainers):
+                self.pin_errors.pop(request.uid, None)
         said = (
             replace(written, status=action.status) if isinstance(action, WriteStatus) and not ineffective else written
         )
@@ -351,20 +400,28 @@ class Executor:
             return "the status is not what was written"
         return ""
 
-    def _write_later(self, request: Request, error: Exception, version: str | None = None) -> None:
-        """Note when the next try may come. A conflict is quiet: the watch brings the newer version.
+    def _write_later(self, action: WriteStatus | PinContainers, error: Exception, version: str | None = None) -> None:
+        """Note when the next try may come. A conflict is quiet at first: the watch brings the newer version.
 
         `version`: what has to wait for it: this version of the request, or with "" every one.
         """
-        failures = self._write_failures[request.uid] = self._write_failures.get(request.uid, 0) + 1
+        request, write = action.request, _write_of(action)
+        failures = self._write_failures[write] = self._write_failures.get(write, 0) + 1
         delay = WRITE_RETRY.delay(failures)
         if isinstance(error, ApiUnavailableError):
             delay = max(delay, error.retry_after)
         until = asyncio.get_running_loop().time() + delay
-        self._write_after[request.uid] = (until, request.resource_version if version is None else version)
-        say = log.debug if isinstance(error, ConflictError) else log.warning
+        self._write_after[write] = (until, request.resource_version if version is None else version)
+        conflict = isinstance(error, ConflictError)
+        if isinstance(action, PinContainers) and not conflict:
+            self.pin_errors[request.uid] = str(error)
+        say = log.debug if conflict and failures < LASTING_CONFLICT else log.warning
         unforeseen = None if isinstance(error, CrrdError) else error
         say("request not written", **_whose(request), error=str(error), retry_in=round(delay, 1), exc_info=unforeseen)
+
+
+def _write_of(action: WriteStatus | PinContainers) -> Write:
+    return action.request.uid, type(action)
 
 
 def _key(action: StopContainer | RunHook) -> Key:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import inf
 
 from daemon.core.api.pod import Pod
 from daemon.core.api.time import rfc3339
@@ -23,7 +24,9 @@ from daemon.node.execute import Executor
 A_MOMENT = 0.01
 """Seconds between two looks at one pod at least: what can be done at once was done."""
 RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
-"""Between looks at a runtime that does not answer."""
+"""Between looks at a runtime that does not answer; whatever pokes the pod meanwhile."""
+FORGIVEN_SECONDS = 30.0
+"""After so long without a failed look the next one is a first one again."""
 HOOK_LOOK_SECONDS = 2.0
 """For a look while a hook's end is to be told: a daemon that dies meanwhile would run the hook again."""
 
@@ -37,6 +40,11 @@ class _Watched:
     foreign: dict[str, Instance | None] = field(default_factory=dict)
     """An ID never changes its pod: it is looked up once."""
     runtime_failures: int = 0
+    runtime_error: str = ""
+    """What became of the last look at the runtime, "" for an answer."""
+    runtime_failed: float = -inf
+    """When a look failed the last time; what happens meanwhile is told by that, until the next look is due."""
+    next_look: float = -inf
 
 
 class Reconciler:
@@ -77,6 +85,7 @@ class Reconciler:
         if not live:
             self._watched.pop(pod_key, None)
             self._watch_runtime(pod_key, "", False)
+            self._executor.wait_for_slot(pod_key, wanted=False)
             return None
         if all(request.error for request in live):
             observation = Observation(self._node_name, self._edges.runtime.names, utc=_utc())
@@ -96,6 +105,7 @@ class Reconciler:
         pod = self._cache.pod(pod_key)
         self._watch_runtime(pod_key, pod.runtime_uid if pod else "", decision.watch_runtime)
         self._executor.carry_out(requests, decision.actions)
+        self._executor.wait_for_slot(pod_key, wanted=decision.waits_for_slot)
         wakes = (decision.wake_at, self._executor.wake_for_write(requests), self._retry(pod_key, observation))
         first = min((at for at in wakes if at is not None), default=None)
         return None if first is None else max(first, now() + A_MOMENT)
@@ -114,7 +124,7 @@ class Reconciler:
         watched = self._watched.get(pod_key)
         if watched is None or not observation.runtime_error:
             return None
-        return asyncio.get_running_loop().time() + RUNTIME_RETRY.delay(watched.runtime_failures)
+        return watched.next_look
 
     def _note(self, pod_key: str, requests: Sequence[Request]) -> None:
         """Tell the recorder which requests came and which went.
@@ -141,24 +151,24 @@ class Reconciler:
         current = in_turn(live, self._executor.works(pod_key))[0]
         self._edges.recorder.turn(current)
         silent = asyncio.ensure_future(self._edges.kubelet.silent_since())
-        listed_at, error = loop.time(), ""
+        listed_at = loop.time()
         instances: tuple[Instance, ...] = ()
-        try:
-            async with asyncio.timeout(self._patience(pod_key, live)):
-                listed_at, instances = await self._as_of_now(pod_key, live, current, watched, silent)
-            watched.runtime_failures = 0
-        except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
-            watched.runtime_failures += 1
-            error, instances = str(failure) or f"it has not answered within {HOOK_LOOK_SECONDS:.0f} s", ()
-            await asyncio.wait((silent,))
-        else:
-            self._watch_instances(current, instances, watched)
+        if listed_at >= watched.next_look:
+            watched.runtime_error = ""
+            try:
+                async with asyncio.timeout(self._patience(pod_key, live)):
+                    listed_at, instances = await self._as_of_now(pod_key, live, current, watched, silent)
+            except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
+                self._note_failure(watched, str(failure) or f"it has not answered within {HOOK_LOOK_SECONDS:.0f} s")
+            else:
+                self._watch_instances(current, instances, watched)
+        await asyncio.wait((silent,))
         works = self._executor.works(pod_key)
         self._note_successors(current, instances, {key[1] for key, work in works.items() if work.stop_sent is not None})
         return Observation(
             node_name=self._node_name,
             runtime_names=self._edges.runtime.names,
-            runtime_error=error,
+            runtime_error=watched.runtime_error,
             instances=instances,
             listed_at=listed_at,
             foreign=dict(watched.foreign),
@@ -175,9 +185,20 @@ class Reconciler:
             known_since=self._cache.known_since(pod_key),
             kubelet_silent_since=silent.result(),
             unpinned=frozenset(self._cache.unpinned),
+            pin_errors=dict(self._executor.pin_errors),
+            may_stop=self._executor.may_stop(pod_key),
             prunes_is_killed=self._executor.prunes_is_killed,
             draining=self.draining,
         )
+
+    @staticmethod
+    def _note_failure(watched: _Watched, error: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - watched.runtime_failed > FORGIVEN_SECONDS:
+            watched.runtime_failures = 0
+        watched.runtime_failures += 1
+        watched.runtime_error, watched.runtime_failed = error, now
+        watched.next_look = now + RUNTIME_RETRY.delay(watched.runtime_failures)
 
     async def _as_of_now(
         self,
@@ -275,12 +296,14 @@ class Reconciler:
         now = asyncio.get_running_loop().time()
         running = {instance.id for instance in instances if instance.state is ContainerState.RUNNING}
         watched.running_since = {bare_id: watched.running_since.get(bare_id, now) for bare_id in running}
+        endings = {}
         for container in request.containers:
-            current = newest(instances, container.name)
-            if current is not None and current.state is not ContainerState.EXITED:
-                watched.endings.pop(container.name, None)
-            else:
-                watched.endings.setdefault(container.name, Ending(now, time.time()))
+            current, known = newest(instances, container.name), watched.endings.get(container.name)
+            if current is None or current.state is ContainerState.EXITED:
+                same = known is not None and (current is None or current.id == known.instance)
+                anew = Ending(now, time.time(), current.id if current else "")
+                endings[container.name] = known if known is not None and same else anew
+        watched.endings = endings
 
     def _note_successors(self, request: Request, instances: Sequence[Instance], stopped: set[str]) -> None:
         """Tell the recorder which awaited instances the runtime has by now."""

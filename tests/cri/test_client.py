@@ -220,6 +220,24 @@ async def test_an_answer_that_is_too_large_is_not_taken_in(runtime: ScriptedRunt
     assert taken_in < MAX_EXEC_BYTES
 
 
+async def test_one_whose_headers_come_early_holds_up_no_other_for_long(
+    client: CriClient, runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may send them before it has its answer."""
+    monkeypatch.setattr(client_module, "TAKE_SECONDS", 0.05)
+    runtime.headers_first = True
+    runtime.hang.add("ExecSync")
+    long = asyncio.create_task(client.exec_sync("a1", ["sleep", "60"], 60))
+    async with asyncio.timeout(PATIENCE):
+        while not client._taking_in.locked():
+            await asyncio.sleep(0.01)
+        runtime.hang.clear()
+        assert (await client.exec_sync("a1", ["true"], 5)).exit_code == 0
+    assert not long.done()
+    long.cancel()
+    await asyncio.wait((long,))
+
+
 async def test_commands_that_take_long_keep_no_other_from_running(client: CriClient, runtime: ScriptedRuntime) -> None:
     runtime.hang.add("ExecSync")
     long = [asyncio.create_task(client.exec_sync("a1", ["sleep", "60"], 60)) for _ in range(4)]

@@ -174,16 +174,23 @@ async def test_pods_wake_only_whoever_has_a_request() -> None:
 
 async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> None:
     made, _ = cache()
-    made.pods_listed([pod()], "12")
+    made.request_changed(request())
+    made.pods_listed([pod(), replace(pod(), name="other")], "12")
     assert made.known_since("default/web") == made.known_since("default/other") == 7.0
     made.pods_listed([], "13")
     assert made.pod_gone("default/web")
+    assert not made.pod_gone("default/other")  # nobody asks for it
     assert made.pod("default/web") is None
     made.pod_changed(pod())
     assert not made.pod_gone("default/web")
     made.pod_deleted(pod())
     made.pod_deleted(pod())
     assert made.pod_gone("default/web")
+    made.request_deleted(request())
+    assert not made.pod_gone("default/web")
+    made.request_changed(request())
+    made.pod_changed(pod())
+    made.pod_deleted(pod())
     made.forget_pods()
     assert not made.pod_gone("default/web")
     assert made.known_since("default/web") is None

@@ -33,6 +33,8 @@ class Rule:
     until: float
     about: Mapping[str, Any]
     left: int | None
+    well: bool = False
+    """Whether it left out the last call that it is for (`Setup.flaps`)."""
 
 
 class Cri:
@@ -103,7 +105,8 @@ class Cri:
                 case "cri_hang":
                     return
                 case "cri_error":
-                    error = failed(getattr(grpc.StatusCode, rule.about["code"]), "so it is")
+                    text = f"so it is, at {world.loop.time():.3f}"
+                    error = failed(getattr(grpc.StatusCode, rule.about["code"]), text)
                     self._answer(call, error, delay)
                     return
                 case "cri_slow":
@@ -119,6 +122,10 @@ class Cri:
         self.rules = [rule for rule in self.rules if rule.until > now and rule.left != 0]
         for rule in self.rules:
             if rule.about["method"] in ("all", method):
+                if rule.kind == "cri_error" and self._world.setup.flaps:
+                    rule.well = not rule.well
+                    if rule.well:
+                        continue
                 if rule.left is not None:
                     rule.left -= 1
                 return rule

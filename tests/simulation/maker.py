@@ -31,6 +31,7 @@ class _Maker:
             relist=random.choice((0.3, 1.0, 1.0)),
             latency=random.choice((0.001, 0.004, 0.02)),
             single_watches=random.choice((0, 1, 8, 8)),
+            flaps=self.seed % 4 == 1,
             stops_at_once=(1, 128, 128)[self.seed % 3],
         )
         for number in range(random.choice((1, 2, 2, 3))):

@@ -64,6 +64,8 @@ class Setup:
     """The API server's, seconds each way."""
     single_watches: int = 8
     """How many pods the daemon watches one by one."""
+    flaps: bool = False
+    """Whether a runtime that errs answers every other call well."""
     stops_at_once: int = 128
     """How many StopContainers the daemon sends at once."""
 

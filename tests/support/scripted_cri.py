@@ -51,6 +51,8 @@ class ScriptedRuntime:
     fail: dict[str, tuple[grpc.StatusCode, str]] = field(default_factory=dict)
     hang: set[str] = field(default_factory=set)
     """Methods that never answer."""
+    headers_first: bool = False
+    """Whether the headers of an answer come before it."""
     raw: dict[str, bytes] = field(default_factory=dict)
     """Methods that are answered with these bytes."""
     ignore_filters: bool = False
@@ -84,6 +86,8 @@ class ScriptedRuntime:
         """Answer one call."""
         self.asked.append((method, request))
         self.deadlines.append(context.time_remaining())
+        if self.headers_first:
+            await context.send_initial_metadata(())
         if method in self.hang:
             self.arrived.set()
             try:

@@ -51,6 +51,7 @@ class Reason(StrEnum):
     NOT_CREATED = "ContainerNotCreated"
     NOT_STARTED = "ContainerNotStarted"
     OTHER_WORK = "OtherRequestAtWork"
+    NOT_PINNED = "NotPinned"
     RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
     KUBELET_SILENT = "KubeletNotAnswering"
     STOP_RETRIED = "StopRetried"
@@ -159,6 +160,10 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         Reason.NOT_CREATED: Cause("the container has not been created yet"),
         Reason.NOT_STARTED: Cause("the container is created but not started yet"),
         Reason.OTHER_WORK: Cause("a {work} of this container by another request is under way"),
+        Reason.NOT_PINNED: Cause(
+            "which instances are meant cannot be written to the request's annotations: {error}",
+            ("see what refuses it: a policy, a webhook, the node daemon's rights, or annotations that are too large",),
+        ),
         Reason.RUNTIME_UNAVAILABLE: Cause("waiting for the container runtime: {error}", _RUNTIME),
         Reason.KUBELET_SILENT: Cause(
             "kubelet on this node does not answer since {seconds} s: nothing is stopped that it would not start again",

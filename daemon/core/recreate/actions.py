@@ -76,6 +76,8 @@ class Decision:
     wake_at: float | None = None
     watch_runtime: bool = False
     """Whether a change in the runtime is awaited: without its event stream the pod's containers have to be polled."""
+    waits_for_slot: bool = False
+    """Whether a stop is wanted, and has to wait until one may be sent (`Observation.may_stop`)."""
     ask_api: bool = False
     """Whether a final verdict hangs on whether the pod is there: the API server has to be asked itself
     (`Observation.live`), and all of this decided anew."""

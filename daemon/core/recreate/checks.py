@@ -70,7 +70,7 @@ def unready_gate(request: Request, seen: Observation, pod: Pod, now: float) -> G
         return Gate(open=True)
     if not pod.readiness_gate:
         return Gate(open=True, told=told(Reason.NO_READINESS_GATE))
-    if any(state.is_killed for state in request.status.states):
+    if any(state.is_killed for state in request.status.states) or any(begun.stop for begun in request.begun.values()):
         return Gate(open=True)
     if not request.unready_acquired:
         return Gate(open=False, told=told(Reason.WAITING_FOR_UNREADY))
@@ -251,11 +251,24 @@ def stop_seconds(request: Request, instance: Instance, seen: Observation, now: f
 def hook_done(request: Request, instance: Instance, seen: Observation, now: float) -> bool:
     """Whether the instance's hook has run to its end (step 9).
 
-    For this request, or for one that was deleted since: that counts until its grace period would have ended.
+    For this request, or for one that was deleted since: that counts until its grace period would have ended, and for
+    as long as this request lasts if it was there when the hook ended.
     """
-    others = seen.others(request.uid, instance.id)
-    counting = (work for work in others if work.hook_until is not None and now < work.hook_until)
-    return any(work.hook is not None for work in (seen.work(request.uid, instance.id), *counting))
+    if seen.work(request.uid, instance.id).hook is not None:
+        return True
+    here_since = seen.first_seen.get(request.uid, now)
+    return any(
+        work.hook is not None
+        and work.hook_until is not None
+        and (now < work.hook_until or here_since <= hook_ended(work))
+        for work in seen.others(request.uid, instance.id)
+    )
+
+
+def hook_ended(work: Work) -> float:
+    """Monotonic time at which the hook ended; only where it began."""
+    assert work.hook_began is not None  # noqa: S101 - see above
+    return work.hook_began + (work.hook.seconds if work.hook is not None else 0.0)
 
 
 def hook_end_untold(request: Request, work: Work) -> bool:

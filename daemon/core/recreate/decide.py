@@ -125,9 +125,8 @@ def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decisi
     if sound := in_turn(requests, seen.works):
         turn.serve(sound[0])
         for request in sound[1:]:
-            if request.status.phase is RequestPhase.EMPTY:
-                turn.write(request, Status(RequestPhase.PENDING, _all_states(request, ())))
-    return Decision(tuple(turn.actions), turn.wake_at, turn.watch_runtime, turn.ask_api)
+            turn.keep_waiting(request)
+    return Decision(tuple(turn.actions), turn.wake_at, turn.watch_runtime, turn.waits_for_slot, turn.ask_api)
 
 
 def in_turn(requests: Iterable[Request], works: Mapping[tuple[str, str], Work]) -> list[Request]:
@@ -163,6 +162,7 @@ class _Turn:
     actions: list[Action] = field(default_factory=list)
     wake_at: float | None = None
     watch_runtime: bool = False
+    waits_for_slot: bool = False
     ask_api: bool = False
     hook_runs: bool = False
     """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
@@ -194,6 +194,8 @@ class _Turn:
             self.wake(self.now)  # what was listed for another, or before it came back, may be over since
             return
         if self.pin_missing(request, pod):
+            if error := self.seen.pin_errors.get(request.uid):
+                self.tell(request, told(Reason.NOT_PINNED, error=error))
             return
         gate = unready_gate(request, self.seen, pod, self.now)
         states: list[RecreateState] = []
@@ -237,8 +239,22 @@ class _Turn:
             begun = {name: times for name, (_, times) in self.begun.items()}
             self.actions.append(PinContainers(request, {**request.pinned, **pins}, {**request.begun, **begun}))
 
+    def keep_waiting(self, request: Request) -> None:
+        """Step 2: another one has the turn. What was begun for this one before it left the selection is said."""
+        if ended := self.hooks_ended(request):
+            self.write(request, Status(RequestPhase.RECREATING, _without_waits(_all_states(request, ended))))
+        elif request.status.phase is RequestPhase.EMPTY:
+            self.write(request, Status(RequestPhase.PENDING, _all_states(request, ())))
+        elif request.status.phase is RequestPhase.PENDING:
+            self.write(request, Status(RequestPhase.PENDING, _without_waits(request.status.states)))
+
     def await_runtime(self, request: Request) -> None:
         """Step 12: the runtime does not answer; what is known of hooks and stops is said all the same."""
+        self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error), self.hooks_ended(request))
+
+    def hooks_ended(self, request: Request) -> list[RecreateState]:
+        """States that say that a hook has ended; when it began, and a stop, is persisted."""
+        self.begun = {}
         ended = []
         for (uid, _), work in self.seen.works.items():
             if uid == request.uid:
@@ -246,7 +262,7 @@ class _Turn:
                 if work.hook is not None and hook_end_untold(request, work):
                     ended.append(self.hook_ended(request, request.status.state(work.name), work.pin))
         self.persist_begun(request)
-        self.tell(request, told(Reason.RUNTIME_UNAVAILABLE, error=self.seen.runtime_error), ended)
+        return ended
 
     def await_pod(self, request: Request) -> None:
         """Step 6: a pod not seen yet is waited for; one that the API server itself does not have ends the request.
@@ -396,6 +412,7 @@ class _Turn:
                 return self.fail(request, old, _stop_failed(attempt, begun))
             retry_at = attempt.ended + retry_delay(attempt.count, instance.id)
             if self.now < retry_at:
+                self.note_begun(request, work)
                 self.wake(retry_at)
                 why = told(Reason.STOP_RETRIED, count=attempt.count, error=attempt.error)
                 return _Move(self.at_it(request, old, why), blocks=True)
@@ -403,9 +420,9 @@ class _Turn:
             return self.hold(request, old, told(Reason.NOT_STARTED))
         if not gate.open:
             self.wake(gate.wake_at)
-            return _Move(old)  # so it is for each container
+            return _Move(self.rest(request, old))  # so it is for each container
         if blocked or (self.seen.draining and not hook_done(request, instance, self.seen, self.now)):
-            return _Move(old, blocks=True)
+            return _Move(self.rest(request, old), blocks=True)
         if (silent := self.seen.kubelet_silent_since) is not None:
             return self.await_kubelet(request, old, instance, silent)
         if (other := at_work(request, instance, self.seen)) is not None:
@@ -443,14 +460,20 @@ class _Turn:
         grace, used = grace_of(request, instance), spent_before(request, instance, self.seen, self.now)
         done = hook_done(request, instance, self.seen, self.now)
         if not done and work.stop is None and not old.is_killed:
-            self.emit(request, EventReason.RECREATING, f"Stopping container {old.name} to recreate it", old.name)
-            if gate.told:
-                self.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {gate.told.message}")
-            if instance.hook is not None and grace - used > 0:
-                if lacks_ip(instance.hook, self.seen) and self.live(request) is None:
-                    self.await_ip(request)
-                    return self.hold(request, old, told(Reason.WAITING_FOR_IP))
-                self.actions.append(RunHook(request, instance, instance.hook, grace - used, used))
+            hook = instance.hook if grace - used > 0 else None
+            if hook is not None or self.seen.may_stop:
+                self.emit(request, EventReason.RECREATING, f"Stopping container {old.name} to recreate it", old.name)
+                if gate.told:
+                    self.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {gate.told.message}")
+            if hook is not None:
+                if lacks_ip(hook, self.seen):
+                    live = self.live(request)
+                    if live is None:
+                        self.await_ip(request)
+                        return self.hold(request, old, told(Reason.WAITING_FOR_IP))
+                    if lost := self.lost(request, live.pod):
+                        return self.fail(request, old, lost)
+                self.actions.append(RunHook(request, instance, hook, grace - used, used))
                 self.wake(self.now + BEGUN_SECONDS)
                 self.hook_runs = True
                 return _Move(self.at_it(request, old), blocks=True)
@@ -477,7 +500,10 @@ class _Turn:
         return replace(self.at_it(request, old), is_killed=True)
 
     def send(self, request: Request, old: RecreateState, instance: Instance) -> _Move:
-        """The stop itself."""
+        """The stop itself, once it may be sent."""
+        if not self.seen.may_stop:
+            self.waits_for_slot = True
+            return _Move(self.rest(request, old), blocks=True)
         seconds = stop_seconds(request, instance, self.seen, self.now)
         used = spent_before(request, instance, self.seen, self.now)
         self.actions.append(StopContainer(request, instance, seconds, used))
@@ -543,6 +569,10 @@ class _Turn:
         """The container's turn goes on, and what it waited for before is over; `why`: what it waits for now."""
         return _said(replace(old, phase=StatePhase.RECREATING), why or self.of_the_hook(request, old))
 
+    def rest(self, request: Request, old: RecreateState) -> RecreateState:
+        """It is not the container's turn, or not yet; what it waited for before is over."""
+        return self.at_it(request, old) if old.phase is StatePhase.RECREATING else _said(old, NOTHING)
+
     def of_the_hook(self, request: Request, old: RecreateState) -> Told:
         """The part of a message that outlives the wait that it was written in: what became of the hook."""
         if old.reason is Reason.HOOK_FAILED:
@@ -588,6 +618,11 @@ class _Turn:
 
 def _said(state: RecreateState, why: Told) -> RecreateState:
     return replace(state, message=why.message, reason=why.reason)
+
+
+def _without_waits(states: Iterable[RecreateState]) -> tuple[RecreateState, ...]:
+    """What a container that was not begun waited for says nothing any more."""
+    return tuple(_said(state, NOTHING) if state.phase is StatePhase.PENDING else state for state in states)
 
 
 def _ended_reason(reason: Reason) -> Reason:

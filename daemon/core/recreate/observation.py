@@ -144,6 +144,8 @@ class Ending:
     """Monotonic."""
     wall: float
     """Seconds since the epoch, the node's clock."""
+    instance: str = ""
+    """Bare ID of the instance that ended, "" where there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,10 @@ class Observation:
     """UIDs of requests whose annotation lacks pins that were read or written before."""
     prunes_is_killed: bool = False
     """Whether the cluster's CRD drops the field isKilled: then the annotation has to say it."""
+    pin_errors: Mapping[str, str] = field(default_factory=dict)
+    """Request UID -> why its pins could not be written the last time."""
+    may_stop: bool = True
+    """Whether a stop of this pod may be sent now: so many at once are sent on a node, and no more."""
     draining: bool = False
     """The daemon is going down: no new hooks, no new stops."""
 

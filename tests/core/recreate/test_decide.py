@@ -27,7 +27,7 @@ from daemon.core.recreate.actions import (
     StopContainer,
     WriteStatus,
 )
-from daemon.core.recreate.checks import hook_end_untold, retry_delay, told_seconds
+from daemon.core.recreate.checks import hook_end_untold, retry_delay, told, told_seconds
 from daemon.core.recreate.decide import IllegalMoveError, check_move, decide, in_turn
 from daemon.core.recreate.observation import (
     Ending,
@@ -43,6 +43,7 @@ from daemon.core.recreate.observation import (
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
 from tests.support.worlds import (
+    NODE,
     exited,
     hooked,
     hooking,
@@ -294,6 +295,26 @@ class TestTrust:
         mirror = pod(static_uid="0f1e")
         assert stops(one(request(), instance("old", pod_uid="0f1e"), pod=mirror)) == ["old"]
         assert "belongs to pod" in self.failed(one(request(), instance("old"), pod=mirror))
+
+    def test_one_that_has_fallen_behind_another_says_no_old_news(self) -> None:
+        first = request(status=recreating(killed()))
+        away = told(Reason.RUNTIME_UNAVAILABLE, error="away")
+        waited = RecreateState("app", message="not started yet", reason=Reason.NOT_STARTED)
+        second = request(uid="r2", status=Status(RequestPhase.PENDING, (waited,), away.message, reason=away.reason))
+        decision = decide([first, second], seen(instance("old"), works=stopping(since=99.0)), NOW)
+        assert written(decision) == Status(RequestPhase.PENDING, (RecreateState("app"),))
+
+    def test_the_hook_of_one_that_came_back_behind_another_is_told(self) -> None:
+        first = request(status=recreating(killed()))
+        second = request(uid="r2", status=Status(RequestPhase.PENDING, (RecreateState("app"),)))
+        works = {
+            **stopping(since=99.0),
+            ("r2", "old"): Work("app", pin("old"), hook_began=95.0, hook_until=125.0, hook=HookResult(4.0)),
+        }
+        decision = decide([first, second], seen(instance("old"), works=works), NOW)
+        assert only(decision, WriteStatus).request.uid == "r2"
+        assert written(decision) == recreating(killed())
+        assert only(decision, PinContainers).begun == {"app": Begun(hook="2026-01-01T00:00:55Z")}
 
     def test_one_that_was_begun_is_first_before_its_status_says_so(self) -> None:
         begun, older = request(uid="r2"), request(uid="r1")
@@ -721,11 +742,15 @@ class TestStop:
         assert written(waits).states[0].reason is Reason.WAITING_FOR_IP
         assert waits.wake_at == NOW + 8
         assert actions(one(request(), asks, first_seen={"r1": NOW - 2}), RunHook)
-        late = one(request(), asks, pod=pod(pod_ip=""), first_seen={"r1": NOW - 10})
+        seen_before: dict[str, Any] = {"pod": pod(pod_ip=""), "first_seen": {"r1": NOW - 10}}
+        late = one(request(), asks, **seen_before)
         assert late.ask_api
         assert not actions(late, RunHook)
-        asked = one(request(), asks, pod=pod(pod_ip=""), first_seen={"r1": NOW - 10}, live=Live(pod(pod_ip=""), NOW))
+        asked = one(request(), asks, live=Live(pod(node_name=NODE), NOW), **seen_before)
         assert actions(asked, RunHook)
+        lost = one(request(), asks, live=Live(None, NOW), **seen_before)
+        assert not actions(lost, RunHook)
+        assert written(lost).states[0].reason is Reason.POD_GONE
         elsewhere = instance("old", hook=Hook(HookKind.HTTP_GET, port=80, host="hooks.example"))
         assert actions(one(request(), elsewhere, pod=pod(pod_ip="")), RunHook)
 
@@ -881,6 +906,13 @@ class TestStop:
         assert isinstance(second, WriteStatus)
         assert second.status == recreating(killed())
 
+    def test_a_stop_that_errs_for_a_while_is_persisted_too(self) -> None:
+        req = request(status=recreating(killed()))
+        attempt = StopAttempt(3, NOW - 0.1, "shim is stuck")
+        works = {("r1", "old"): Work("app", pin("old"), stop_sent=NOW - 5, stop=attempt)}
+        decision = one(req, instance("old"), works=works)
+        assert only(decision, PinContainers).begun == {"app": Begun(stop="2026-01-01T00:00:55Z")}
+
     def test_a_hook_that_takes_a_while_is_persisted_too(self) -> None:
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
         late = one(req, instance("old", hook=HOOK), works=hooking(since=97.0), first_seen={"r1": 0.0})
@@ -926,6 +958,21 @@ class TestStop:
         works = {("r1", "old"): Work("app", pin("old"), hook_began=95.0, hook=HookResult(4.0), spent_before=10.0)}
         assert only(one(req, instance("old", hook=HOOK), works=works), StopContainer).seconds == 16
 
+    def test_a_hook_that_a_request_waited_for_is_not_run_again(self) -> None:
+        hook = Work("app", pin("old"), hook_began=NOW - 31, hook_until=NOW - 1, hook=HookResult(30.0, "cut off"))
+        works = {("gone", "old"): hook}
+        waited = one(request(), instance("old", hook=HOOK), works=works, first_seen={"r1": NOW - 1})
+        assert not actions(waited, RunHook)
+        assert written(waited).states[0].is_killed
+        later = one(request(), instance("old", hook=HOOK), works=works, first_seen={"r1": NOW - 0.9})
+        assert actions(later, RunHook)
+
+    def test_a_wait_that_is_over_is_not_told_behind_a_closed_gate(self) -> None:
+        waited = RecreateState("app", message="not started yet", reason=Reason.NOT_STARTED)
+        req = request(strategy=Strategy(unready_grace_seconds=600), status=recreating(waited))
+        closed = one(req, instance("old"), pod=pod(readiness_gate=True), first_seen={"r1": 0.0})
+        assert written(closed).states == (RecreateState("app"),)
+
     def test_a_silent_kubelet_keeps_no_hook_from_being_told_as_ended(self) -> None:
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
         old, works = instance("old", hook=HOOK), hooked(HookResult(1.0))
@@ -934,6 +981,16 @@ class TestStop:
         assert not stops(told)
         done = replace(req, status=written(told))
         assert not actions(one(done, old, kubelet_silent_since=NOW, works=works), WriteStatus)
+
+    @pytest.mark.parametrize("prunes", [True, False])
+    def test_what_got_its_term_before_a_restart_waits_for_no_readiness(self, *, prunes: bool) -> None:
+        req = request(
+            strategy=Strategy(unready_grace_seconds=600),
+            pinned={"app": pin("old")},
+            begun={"app": Begun(stop="2026-01-01T00:00:50Z")},
+            status=recreating(RecreateState("app", StatePhase.RECREATING)),
+        )
+        assert stops(one(req, instance("old"), pod=pod(readiness_gate=True), prunes_is_killed=prunes)) == ["old"]
 
     def test_where_the_end_of_anothers_hook_stands_as_a_stop_no_grace_is_spent_by_it(self) -> None:
         req = request(
