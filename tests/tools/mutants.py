@@ -100,8 +100,6 @@ EQUIVALENT: dict[str, str] = {
         "there is an answer for each question",
     "node/execute.py: statement left out: timer.cancel()": "a slot is given back once, whoever comes first",
     "node/daemon.py: statement left out: small_tls_buffers()": "memory only",
-    "node/execute.py: Gt -> GtE: return min((at for at in waits if at > now), default=None)":
-        "one instant, which nobody hits",
     "node/execute.py: 0.0 -> 1.0: result = HookResult(0.0, 'it was cut off')":
         "only the daemon's own end cuts a hook off: nobody reads it",
     "node/execute.py: 1 -> 2: say('request not written', **_whose(request), error=str(erro": "decimals in a log line",
