@@ -86,9 +86,11 @@ class NodeController:
             async with asyncio.timeout(FLUSH_SECONDS):
                 for key in self.cache.live_pods():
                     self.queue.poke(key)
-                while self.queue.depth or self.executor.writing:
+                while self.queue.depth or self.executor.writing or self.reconciler.owes_stops:
                     await self.executor.wait_for_writes()
                     await self.queue.settled()
+                    if self.reconciler.owes_stops:
+                        await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             log.warning("statuses not flushed", writes=self.executor.writing)
 

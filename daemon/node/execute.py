@@ -65,8 +65,8 @@ class Executor:
         self._free = STOPS_AT_ONCE
         self._waiting: dict[str, None] = {}
         """Pods that wait for a slot, in the order in which they came."""
-        self._called: dict[str, asyncio.TimerHandle] = {}
-        """Pods that have a slot each, and were poked to use it; else another gets it after a while."""
+        self._called: set[str] = set()
+        """Pods that have a slot each, and were poked to use it: those that do not pass it on after their round."""
         self._writing: set[str] = set()
         self._ending: set[str] = set()
         """Of these, the requests whose last status is being written: nothing is begun for them."""
@@ -100,6 +100,14 @@ class Executor:
     def writing(self) -> int:
         """How many writes are under way or wait for another try."""
         return len(self._writing | {uid for uid, _ in self._write_after})
+
+    def owes_stop(self, pod_key: str) -> bool:
+        """Whether a hook of a live request has run, and its stop was not sent yet."""
+        for (uid, _), work in self._works.get(pod_key, {}).items():
+            request = self._cache.request(uid)
+            if work.hook is not None and work.stop_sent is None and request is not None and request.live:
+                return True
+        return False
 
     async def wait_for_work(self) -> None:
         """Return when one of the hooks and stops under way has ended, and what follows from it was decided."""
@@ -194,9 +202,10 @@ class Executor:
         if work.under_way is not None or (request is not None and request.live):
             return
         loop = asyncio.get_running_loop()
-        if work.hook is not None and work.stop_sent is None and self._waited_for(pod_key, hook_ended(work)):
+        stopped = work.stop is not None and not work.stop.error
+        if work.hook is not None and not stopped and self._waited_for(pod_key, hook_ended(work)):
             return
-        if work.hook_until is not None and work.stop_sent is None:
+        if work.hook_until is not None and not stopped:
             kept_until = max(work.hook_until, (work.hook_began or 0.0) + LEFT_SECONDS)
             if loop.time() < kept_until:
                 loop.call_at(kept_until, self._drop_unneeded, pod_key, key)
@@ -284,15 +293,16 @@ class Executor:
     def wait_for_slot(self, pod_key: str, *, wanted: bool) -> None:
         """After each round: poke the pod once it may send a stop, in its turn. Then all is decided anew."""
         if pod_key in self._called:
-            self._pass_on(pod_key)
+            self._called.discard(pod_key)
+            self._give_back_slot()
         if wanted:
             self._waiting.setdefault(pod_key)
         else:
             self._waiting.pop(pod_key, None)
 
     def _take_slot(self, pod_key: str) -> None:
-        if (timer := self._called.pop(pod_key, None)) is not None:
-            timer.cancel()
+        if pod_key in self._called:
+            self._called.discard(pod_key)
         else:
             self._free -= 1
 
@@ -302,13 +312,8 @@ class Executor:
             return
         pod_key = next(iter(self._waiting))
         del self._waiting[pod_key]
-        self._called[pod_key] = asyncio.get_running_loop().call_later(SLOT_SECONDS, self._pass_on, pod_key)
+        self._called.add(pod_key)
         self._poke(pod_key)
-
-    def _pass_on(self, pod_key: str) -> None:
-        """The pod does not use the slot that it was called for."""
-        self._called.pop(pod_key).cancel()
-        self._give_back_slot()
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
@@ -415,6 +420,7 @@ class Executor:
         conflict = isinstance(error, ConflictError)
         if isinstance(action, PinContainers) and not conflict:
             self.pin_errors[request.uid] = str(error)
+            self._write_after[write] = (until, "")  # that it is told makes a newer version
         say = log.debug if conflict and failures < LASTING_CONFLICT else log.warning
         unforeseen = None if isinstance(error, CrrdError) else error
         say("request not written", **_whose(request), error=str(error), retry_in=round(delay, 1), exc_info=unforeseen)

@@ -79,14 +79,28 @@ class Reconciler:
         Raises:
             ApiUnavailableError, ApiRefusedError: the API server had to be asked, and did not say; try again.
         """
+        waits_for_slot = False
+        try:
+            wake_at, waits_for_slot = await self._round(pod_key)
+        finally:
+            self._executor.wait_for_slot(pod_key, wanted=waits_for_slot)
+        return wake_at
+
+    @property
+    def owes_stops(self) -> bool:
+        """Whether a hook has run whose stop waits for the runtime to answer."""
+        failing = (pod_key for pod_key, watched in self._watched.items() if watched.runtime_error)
+        return any(map(self._executor.owes_stop, failing))
+
+    async def _round(self, pod_key: str) -> tuple[float | None, bool]:
+        """When to look again, and whether a stop waits for its slot."""
         requests = self._cache.requests(pod_key)
         self._note(pod_key, requests)
         live = [request for request in requests if request.live]
         if not live:
             self._watched.pop(pod_key, None)
             self._watch_runtime(pod_key, "", False)
-            self._executor.wait_for_slot(pod_key, wanted=False)
-            return None
+            return None, False
         if all(request.error for request in live):
             observation = Observation(self._node_name, self._edges.runtime.names, utc=_utc())
         else:
@@ -105,10 +119,9 @@ class Reconciler:
         pod = self._cache.pod(pod_key)
         self._watch_runtime(pod_key, pod.runtime_uid if pod else "", decision.watch_runtime)
         self._executor.carry_out(requests, decision.actions)
-        self._executor.wait_for_slot(pod_key, wanted=decision.waits_for_slot)
         wakes = (decision.wake_at, self._executor.wake_for_write(requests), self._retry(pod_key, observation))
         first = min((at for at in wakes if at is not None), default=None)
-        return None if first is None else max(first, now() + A_MOMENT)
+        return None if first is None else max(first, now() + A_MOMENT), decision.waits_for_slot
 
     async def _ask(self, pod_key: str) -> Pod | None:
         """The API server's own word on the pod; the cache learns of one that it should have."""

@@ -24,6 +24,7 @@ from daemon.lib.errors import (
     RuntimeCallError,
     RuntimeUnavailableError,
 )
+from daemon.node.controller import FLUSH_SECONDS
 from daemon.node.execute import STOPS_AT_ONCE, Executor
 from tests.support.silence import Silence
 from tests.support.standins import MemoryNode
@@ -553,7 +554,7 @@ async def test_no_more_stops_than_slots_at_once_and_each_pod_in_its_turn() -> No
         executor._take_slot("default/a")
         executor.wait_for_slot("default/b", wanted=False)
         assert executor._free == STOPS_AT_ONCE - 2
-        await asyncio.sleep(3.0)  # nobody has used d's
+        executor.wait_for_slot("default/d", wanted=False)
         assert executor._free == STOPS_AT_ONCE - 1
         assert not executor._called
         await asyncio.sleep(4000)
@@ -653,12 +654,76 @@ async def test_a_refused_pin_is_told() -> None:
     async with RefusesPins() as node:
         node.post(request(strategy=Strategy(force=True)))
         await asyncio.sleep(5)
-        assert node.status().phase is RequestPhase.PENDING
-        assert node.status().message.endswith("to the request's annotations: metadata.annotations: Too long (422)")
+        (state,) = node.status().states
+        assert state.phase is StatePhase.PENDING
+        assert state.message.endswith("to the request's annotations: metadata.annotations: Too long (422)")
         assert node.stops == []
         node.delete("r1")
         await asyncio.sleep(5)
         assert node.controller.executor.pin_errors == {}
+
+
+async def test_a_pin_that_is_refused_in_other_words_each_time_causes_no_flood() -> None:
+    tried: list[int] = []
+
+    class Refuses(MemoryNode):
+        async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+            tried.append(len(tried))
+            raise ApiRefusedError(f"webhook: read tcp 10.0.0.1:{40000 + len(tried)}: reset (500)", status=500)
+
+    async with Refuses() as node:
+        node.post(request(strategy=Strategy(force=True)))
+        await asyncio.sleep(120)
+        assert len(tried) < 15
+        assert node.writes < 15
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_hook_is_not_run_again_after_a_stop_that_failed(*, waits: bool) -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.hook_seconds = 3.0
+        node.stop_errors = [RuntimeCallError("no")]
+        node.post(request(strategy=Strategy(grace_seconds=3 if waits else 30)))
+        await node.until(lambda: bool(node.hooks_run))
+        if waits:
+            node.post(request(uid="r2"))
+        await node.until(lambda: bool(node.stops))
+        await asyncio.sleep(1.1)
+        node.delete("r1")
+        if not waits:
+            node.post(request(uid="r2"))
+        await node.completed("r2")
+        assert node.hooks_run == ["old"]
+        await asyncio.sleep(100)
+        assert node.controller.executor.works("default/web") == {}
+
+
+@pytest.mark.parametrize("trouble", ["error", "slow"])
+async def test_drain_sends_the_stop_after_a_hook_although_a_look_fails(trouble: str) -> None:
+    made = Flapping("", hook=HOOK)
+    async with made as node:
+        node.hook_seconds = 5.0
+        node.post(request())
+        await node.until(lambda: bool(node.hooks_run))
+        await asyncio.sleep(4)
+        if trouble == "slow":
+            node.list_seconds = 2.5
+        else:
+            made.answers = cycle(("once", *("",) * 100))
+        await node.controller.drain()
+        assert node.stops == [("old", 25)]
+        assert node.status().states[0].is_killed
+
+
+async def test_drain_waits_so_long_for_a_runtime_that_is_away_and_no_longer() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.hook_seconds = 5.0
+        node.post(request())
+        await node.until(lambda: bool(node.hooks_run))
+        node.runtime_down = True
+        began = asyncio.get_running_loop().time()
+        await node.controller.drain()
+        assert asyncio.get_running_loop().time() - began == pytest.approx(5 + FLUSH_SECONDS, abs=0.5)
 
 
 async def test_a_hook_that_was_waited_for_is_not_run_again() -> None:

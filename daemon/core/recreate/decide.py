@@ -193,9 +193,7 @@ class _Turn:
         if self.seen.listed_at < self.seen.first_seen.get(request.uid, 0.0):
             self.wake(self.now)  # what was listed for another, or before it came back, may be over since
             return
-        if self.pin_missing(request, pod):
-            if error := self.seen.pin_errors.get(request.uid):
-                self.tell(request, told(Reason.NOT_PINNED, error=error))
+        if self.pin_missing(request, pod) and request.uid not in self.seen.pin_errors:
             return
         gate = unready_gate(request, self.seen, pod, self.now)
         states: list[RecreateState] = []
@@ -245,8 +243,8 @@ class _Turn:
             self.write(request, Status(RequestPhase.RECREATING, _without_waits(_all_states(request, ended))))
         elif request.status.phase is RequestPhase.EMPTY:
             self.write(request, Status(RequestPhase.PENDING, _all_states(request, ())))
-        elif request.status.phase is RequestPhase.PENDING:
-            self.write(request, Status(RequestPhase.PENDING, _without_waits(request.status.states)))
+        else:
+            self.write(request, Status(request.status.phase, _without_waits(request.status.states)))
 
     def await_runtime(self, request: Request) -> None:
         """Step 12: the runtime does not answer; what is known of hooks and stops is said all the same."""
@@ -375,6 +373,9 @@ class _Turn:
             return self.fail(request, old, told(Reason.PIN_LOST))
         if why := will_not_return(status, pod, newest, exited=False):
             return self.fail(request, old, why)
+        error = self.seen.pin_errors.get(request.uid)
+        if newest is not None and error:
+            return self.hold(request, old, told(Reason.NOT_PINNED, error=error))
         return self.hold(request, old, told(Reason.NOT_CREATED))
 
     def stop_was_sent(self, request: Request, container: RequestedContainer, target: Pin) -> bool:

@@ -316,6 +316,15 @@ class TestTrust:
         assert written(decision) == recreating(killed())
         assert only(decision, PinContainers).begun == {"app": Begun(hook="2026-01-01T00:00:55Z")}
 
+    def test_and_one_that_was_begun_before_it_too(self) -> None:
+        waited = RecreateState("app", message="a stop is under way", reason=Reason.OTHER_WORK)
+        away = told(Reason.RUNTIME_UNAVAILABLE, error="away")
+        behind = Status(RequestPhase.RECREATING, (waited,), away.message, reason=away.reason)
+        second = request(uid="r2", status=behind)
+        first = request(status=recreating(killed()))
+        decision = decide([second, first], seen(instance("old"), works=stopping(since=99.0)), NOW)
+        assert written(decision) == recreating(RecreateState("app"))
+
     def test_one_that_was_begun_is_first_before_its_status_says_so(self) -> None:
         begun, older = request(uid="r2"), request(uid="r1")
         work = Work("app", pin("old"), WorkKind.STOP, stop_sent=99.9)
@@ -484,6 +493,26 @@ class TestRestartPolicy:
         assert decision.ask_api
         assert decision.actions == ()
         assert written(one(request(), pod=None, pod_gone=True, live=before, first_seen={"r1": NOW - 5})).message
+
+    def test_a_pin_that_is_refused_holds_up_nothing_about_the_others(self) -> None:
+        req = request(
+            *("a", "b"),
+            strategy=Strategy(force=True),
+            pinned={"a": pin("old-a")},
+            status=recreating(RecreateState("a", StatePhase.RECREATING), RecreateState("b")),
+        )
+        changes: dict[str, Any] = {"pin_errors": {"r1": "too long"}, "first_seen": {"r1": 0.0}}
+        view = pod(
+            PodContainer("a", container_id="containerd://new", running=True, ready=True),
+            PodContainer("b", container_id="containerd://old-b", running=True, ready=True),
+        )
+        b = instance("old-b", "b")
+        ran = Work("a", pin("old-a"), hook_began=90.0, hook_until=120.0, hook=HookResult(2.0))
+        hook = one(req, instance("old-a", "a", hook=HOOK), b, pod=view, works={("r1", "old-a"): ran}, **changes)
+        assert written(hook).states[0].is_killed
+        done = one(req, instance("new", "a", created_at=2, restart_count=1), b, pod=view, **changes)
+        assert [state.phase for state in written(done).states] == [StatePhase.SUCCEEDED, StatePhase.PENDING]
+        assert written(done).states[1].reason is Reason.NOT_PINNED
 
     def test_a_pod_on_another_node(self) -> None:
         decision = one(request(), pod=None, pod_gone=True, live=Live(pod(node_name="node-b"), NOW))
