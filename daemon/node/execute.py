@@ -203,7 +203,8 @@ class Executor:
             return
         loop = asyncio.get_running_loop()
         stopped = work.stop is not None and not work.stop.error
-        if work.hook is not None and not stopped and self._waited_for(pod_key, hook_ended(work)):
+        ended = hook_ended(work)
+        if ended is not None and not stopped and self._waited_for(pod_key, ended):
             return
         if work.hook_until is not None and not stopped:
             kept_until = max(work.hook_until, (work.hook_began or 0.0) + LEFT_SECONDS)

@@ -258,17 +258,18 @@ def hook_done(request: Request, instance: Instance, seen: Observation, now: floa
         return True
     here_since = seen.first_seen.get(request.uid, now)
     return any(
-        work.hook is not None
+        (ended := hook_ended(work)) is not None
         and work.hook_until is not None
-        and (now < work.hook_until or here_since <= hook_ended(work))
+        and (now < work.hook_until or here_since <= ended)
         for work in seen.others(request.uid, instance.id)
     )
 
 
-def hook_ended(work: Work) -> float:
-    """Monotonic time at which the hook ended; only where it began."""
-    assert work.hook_began is not None  # noqa: S101 - see above
-    return work.hook_began + (work.hook.seconds if work.hook is not None else 0.0)
+def hook_ended(work: Work) -> float | None:
+    """Monotonic time at which the hook ended, None where none has."""
+    if work.hook is None or work.hook_began is None:
+        return None
+    return work.hook_began + work.hook.seconds
 
 
 def hook_end_untold(request: Request, work: Work) -> bool:
