@@ -417,11 +417,11 @@ class Executor:
         if isinstance(error, ApiUnavailableError):
             delay = max(delay, error.retry_after)
         until = asyncio.get_running_loop().time() + delay
-        self._write_after[write] = (until, request.resource_version if version is None else version)
         conflict = isinstance(error, ConflictError)
         if isinstance(action, PinContainers) and not conflict:
             self.pin_errors[request.uid] = str(error)
-            self._write_after[write] = (until, "")  # that it is told makes a newer version
+            version = ""  # that it is told makes a newer one
+        self._write_after[write] = (until, request.resource_version if version is None else version)
         say = log.debug if conflict and failures < LASTING_CONFLICT else log.warning
         unforeseen = None if isinstance(error, CrrdError) else error
         say("request not written", **_whose(request), error=str(error), retry_in=round(delay, 1), exc_info=unforeseen)

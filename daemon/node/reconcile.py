@@ -175,7 +175,8 @@ class Reconciler:
                 self._note_failure(watched, str(failure) or f"it has not answered within {HOOK_LOOK_SECONDS:.0f} s")
             else:
                 self._watch_instances(current, instances, watched)
-        await asyncio.wait((silent,))
+        if watched.runtime_error:  # else it has been waited for, and no turn of the loop may come in between
+            await asyncio.wait((silent,))
         works = self._executor.works(pod_key)
         self._note_successors(current, instances, {key[1] for key, work in works.items() if work.stop_sent is not None})
         return Observation(

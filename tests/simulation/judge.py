@@ -279,12 +279,12 @@ class Judge(Verdicts):
         if timeout < least - 1.01:
             self.broken(f"{container.id} gets {timeout} s to end, {least:.0f} s are left of its grace period")
         told = [act for act in acts if uid in act.owners and self._could_tell(act, life, act.at)]
-        if not told or self._world.stepped or known.unpinned:
-            return  # a clock that was set, or who took the annotation away, took what an earlier life knew
         # of this life, hooks count, and not that it had to wait before the stop
         hooks = (act for act in self._hooks.get(container.id, ()) if act.life is life)
-        spent = life.born - told[0].at + sum((act.ended or self._now) - act.at for act in hooks)
-        if timeout > max(MINIMUM_GRACE, grace - spent) + PERSISTED:
+        spent = sum((act.ended or self._now) - act.at for act in hooks) + (life.born - told[0].at if told else 0.0)
+        # a clock that was set, or who took the annotation away, took what an earlier life knew
+        known_still = told and not (self._world.stepped or known.unpinned)
+        if known_still and timeout > max(MINIMUM_GRACE, grace - spent) + PERSISTED:
             ago = self._now - told[0].at
             self.broken(f"{container.id} gets {timeout} s after a restart, it was told to end {ago:.0f} s ago")
         if timeout > max(MINIMUM_GRACE, grace):
