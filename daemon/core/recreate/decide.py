@@ -275,13 +275,14 @@ class _Turn:
             missing = self.now >= since + POD_PATIENCE
             if not missing:
                 self.wake(since + POD_PATIENCE)
-        live = self.live(request)
-        if missing and live is None:
-            self.ask_api = True
-            return
-        if missing and live is not None and (verdict := self.lost(request, live.pod)):
-            self.give_up(request, verdict)
-            return
+        if missing:
+            live = self.live(request)
+            if live is None:
+                self.ask_api = True
+                return
+            if verdict := self.lost(request, live.pod):
+                self.give_up(request, verdict)
+                return
         self.tell(request, told(Reason.WAITING_FOR_POD, key=request.pod_key, node=self.seen.node_name))
 
     def live(self, request: Request) -> Live | None:
