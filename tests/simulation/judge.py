@@ -266,10 +266,11 @@ class Judge(Verdicts):
         lost = known.unpinned and not any(act.life is life or self._could_tell(act, life, act.at) for act in others)
         if others and not lost:
             self.broken(f"{known.name} stops a second instance of {container.name}: {sorted(stopped)}")
-        acts = (*self._hooks.get(container.id, ()), *self._stops.get(container.id, ()))
+        hooks, stops = self._hooks.get(container.id, ()), self._stops.get(container.id, ())
+        acts = (*hooks, *stops)
         begun = min((act.at for act in acts if uid in act.owners), default=self._now)
         # what an earlier request's hook took counts as long as that one's grace period would have lasted
-        recent = [act.at for act in self._hooks.get(container.id, ()) if self._now - act.at <= self._longest(pod, act)]
+        recent = [act.at for act in hooks if self._now - act.at <= self._longest(pod, act)]
         begun = min((begun, *recent))
         if container.shape.hook == "sleep":  # nobody sees it but the daemon, in whichever of its lives
             begun = 0.0 if self._world.deaths else begun - container.shape.hook_seconds
@@ -278,10 +279,12 @@ class Judge(Verdicts):
             least = MINIMUM_GRACE  # across a death, only the wall clock tells what has passed
         if timeout < least - 1.01:
             self.broken(f"{container.id} gets {timeout} s to end, {least:.0f} s are left of its grace period")
+        # Of earlier lives, what they could write down counts: hooks, and the time since the first stop, not the wait
+        # between the two; of this one, hooks.
         told = [act for act in acts if uid in act.owners and self._could_tell(act, life, act.at)]
-        # of this life, hooks count, and not that it had to wait before the stop
-        hooks = (act for act in self._hooks.get(container.id, ()) if act.life is life)
-        spent = sum((act.ended or self._now) - act.at for act in hooks) + (life.born - told[0].at if told else 0.0)
+        stopped_at = min((act.at for act in stops if act in told), default=life.born)
+        counted = (act for act in hooks if act.life is life or (act in told and act.at <= stopped_at))
+        spent = sum((act.ended or min(self._now, act.life.died)) - act.at for act in counted) + life.born - stopped_at
         # a clock that was set, or who took the annotation away, took what an earlier life knew
         known_still = told and not (self._world.stepped or known.unpinned)
         if known_still and timeout > max(MINIMUM_GRACE, grace - spent) + PERSISTED:
