@@ -119,7 +119,8 @@ class Reconciler:
         pod = self._cache.pod(pod_key)
         self._watch_runtime(pod_key, pod.runtime_uid if pod else "", decision.watch_runtime)
         self._executor.carry_out(requests, decision.actions)
-        wakes = (decision.wake_at, self._executor.wake_for_write(requests), self._retry(pod_key, observation))
+        next_look = self._watched[pod_key].next_look if observation.runtime_error else None
+        wakes = (decision.wake_at, self._executor.wake_for_write(requests), next_look)
         first = min((at for at in wakes if at is not None), default=None)
         return None if first is None else max(first, now() + A_MOMENT), decision.waits_for_slot
 
@@ -131,13 +132,6 @@ class Reconciler:
         if found is not None and found.node_name == self._node_name and watched:
             self._cache.pod_changed(found)
         return found
-
-    def _retry(self, pod_key: str, observation: Observation) -> float | None:
-        """When a runtime that did not answer is asked again."""
-        watched = self._watched.get(pod_key)
-        if watched is None or not observation.runtime_error:
-            return None
-        return watched.next_look
 
     def _note(self, pod_key: str, requests: Sequence[Request]) -> None:
         """Tell the recorder which requests came and which went.

@@ -108,6 +108,43 @@ async def test_a_stop_for_a_request_that_is_gone_may_end_while_somebody_is_asked
         assert node.stops == [("old", 30)]
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_stop_that_ends_in_any_turn_of_the_loop_after_a_look_is_not_sent_again(turns: int) -> None:
+    class Late(MemoryNode):
+        ended: asyncio.Event
+        last_look = False
+        sent = 0
+
+        async def stop(self, instance: Instance, seconds: float) -> None:
+            self.sent += 1
+            await self.ended.wait()
+            await super().stop(instance, seconds)
+
+        async def silent_since(self) -> float | None:
+            if self.last_look:
+                self._in(turns)
+            return await super().silent_since()
+
+        def _in(self, turns: int) -> None:
+            if turns:
+                asyncio.get_running_loop().call_soon(self._in, turns - 1)
+            else:
+                self.ended.set()
+
+    node = Late()
+    async with node:
+        node.ended = asyncio.Event()
+        node.stop_seconds = node.list_seconds = 0.0
+        node.kubelet_seconds = 1e6
+        node.post(request())
+        await node.until(lambda: node.sent == 1)
+        node.delete("r1")
+        node.last_look = True
+        node.post(request(uid="r2"))
+        await asyncio.sleep(30)
+        assert node.sent == 1
+
+
 async def test_that_a_hook_has_ended_is_told_while_the_runtime_hangs() -> None:
     async with MemoryNode(hook=HOOK) as node:
         node.hook_seconds = 1.5

@@ -121,7 +121,7 @@ class Work:
     pin: Pin = NO_PIN
     under_way: WorkKind | None = None
     until: float | None = None
-    """When what is under way has to have had its effect; None while it waits to be sent."""
+    """When what is under way has to have had its effect; None until it is sent."""
     hook_began: float | None = None
     hook_until: float | None = None
     """When the grace period in which the hook began is over."""
