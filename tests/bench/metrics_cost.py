@@ -1,4 +1,4 @@
-"""What metrics cost the node daemon: their share of its CPU in the 30-pod run, and series after 10 000 requests.
+"""What metrics cost the node daemon: their share of its CPU in the 30-pod run, series and memory after 10 000 requests.
 
 The daemon is crrd itself, with every call into its metrics timed (see `timed_daemon`). It has served a request before.
 Its page is read once, after the last request, and that is part of the cost.
@@ -15,10 +15,18 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-import aiohttp
-
 from daemon.kube.resources import REQUESTS
-from tests.bench.recreate import AT_ONCE, bench_cluster, cpu_seconds, remove_pods, send_requests, start_pods
+from tests.bench.recreate import (
+    AT_ONCE,
+    SETTLED_SECONDS,
+    bench_cluster,
+    cpu_seconds,
+    memory_row,
+    metrics_page,
+    remove_pods,
+    send_requests,
+    start_pods,
+)
 from tests.bench.timed_daemon import OUTPUT
 from tests.support.cluster import Cluster, Json, completed, crr_for, foreign
 from tests.support.containerd import missing
@@ -34,11 +42,6 @@ class TimedDaemon(NodeDaemon):
     """The daemon with its metrics timed."""
 
     PROGRAM = (sys.executable, "-m", "tests.bench.timed_daemon")
-
-
-async def _page(address: str) -> str:
-    async with aiohttp.ClientSession() as session, session.get(f"http://{address}/metrics") as answer:
-        return await answer.text()
 
 
 def _series(page: str) -> set[str]:
@@ -81,13 +84,13 @@ async def run() -> None:
             first, *pods = await start_pods(cluster, "cost", AT_ONCE + 1)
             async with daemon:
                 await send_requests(cluster, [first])
-                await _page(daemon.address)
+                await metrics_page(daemon)
                 os.kill(daemon.pid, signal.SIGUSR2)
                 before = cpu_seconds(daemon.pid)
                 began = time.monotonic()
                 await send_requests(cluster, pods)
                 seconds = time.monotonic() - began
-                await _page(daemon.address)
+                await metrics_page(daemon)
                 cpu = cpu_seconds(daemon.pid) - before
             _tell_cost(json.loads(output.read_text(encoding="utf-8")), cpu, seconds)
             async with daemon:
@@ -115,14 +118,16 @@ async def _tell_series(cluster: Cluster, daemon: NodeDaemon, pods: list[Json]) -
     body["spec"]["containers"] = [{"name": "none"}]
     await cluster.create_request(body)
     await cluster.wait_completed("first")
-    before = await _page(daemon.address)
+    before = await metrics_page(daemon)
     await _many(cluster, pods)
-    after = await _page(daemon.address)
+    after = await metrics_page(daemon)
     ended = sum((_requests_total(after) - _requests_total(before)).values())
     known, now = _series(before), _series(after)
     print(f"  series before and after {ended} more requests  {len(known)} and {len(now)}")
     for new in sorted(now - known):
         print(f"    new: {new}")
+    await asyncio.sleep(SETTLED_SECONDS)
+    memory_row("after them", daemon.pid)
 
 
 def main() -> None:

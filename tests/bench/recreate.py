@@ -14,14 +14,19 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
 from daemon.core.api.types import API_VERSION, KIND
 from daemon.kube.resources import PODS, REQUESTS
+from daemon.localnode.daemons import Daemon
 from tests.support import programs
 from tests.support.cluster import (
     VARIABLES,
@@ -203,6 +208,21 @@ def memory(pid: int) -> dict[str, float]:
     return {key: int(value.split()[0]) / 1024 for key, value in found.items()}
 
 
+async def metrics_page(daemon: Daemon) -> str:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{daemon.address}/metrics") as answer:
+        return await answer.text()
+
+
+async def _api_calls(daemon: Daemon) -> Counter[str]:
+    """The daemon's calls to the API server so far, by verb and resource."""
+    calls: Counter[str] = Counter()
+    for family in text_string_to_metric_families(await metrics_page(daemon)):
+        for sample in family.samples:
+            if sample.name == "crrd_api_calls_total":
+                calls[f"{sample.labels['verb']} {sample.labels['resource']}"] += int(sample.value)
+    return calls
+
+
 def _row(what: str, values: Sequence[float]) -> None:
     ordered = sorted(values)
     p99 = ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]
@@ -245,7 +265,7 @@ def _rows_at_once(by_hand: tuple[list[float], list[float]], sent: Sent) -> None:
     _row(f"{count} at once: request sent to Completed", sent.completed)
 
 
-def _memory_row(what: str, pid: int) -> None:
+def memory_row(what: str, pid: int) -> None:
     found = memory(pid)
     print(f"  node daemon, {what}: resident {found['VmRSS']:.1f} MiB, ", end="")
     print(f"{found['RssAnon']:.1f} of it anonymous, {found['VmHWM']:.1f} at most", flush=True)
@@ -254,9 +274,14 @@ def _memory_row(what: str, pid: int) -> None:
 async def _measure(cluster: Cluster, daemon: NodeDaemon) -> None:
     print(f"recreate: {AT_ONCE} pods, one request each")
     await asyncio.sleep(SETTLED_SECONDS)
-    _memory_row("fresh", daemon.pid)
+    memory_row("fresh", daemon.pid)
     singles = await start_pods(cluster, "single", 2 * SINGLES)
+    calls = await _api_calls(daemon)
     await _one_by_one(cluster, singles)
+    await asyncio.sleep(SETTLED_SECONDS)
+    calls = await _api_calls(daemon) - calls
+    each = ", ".join(f"{count / SINGLES:g} {call}" for call, count in sorted(calls.items()))
+    print(f"  one: the node daemon's API calls a request   {each}", flush=True)
     await remove_pods(cluster, singles)
     others = await start_pods(cluster, "raw", AT_ONCE)
     by_hand = await _raw(cluster, others)
@@ -288,7 +313,7 @@ async def _measure_full(cluster: Cluster, daemon: NodeDaemon) -> None:
     cpu = cpu_seconds(daemon.pid) - before
     _rows_at_once(by_hand, sent)
     print(f"  node daemon: CPU {cpu / FULL * 1000:.1f} ms a request")
-    _memory_row("after them", daemon.pid)
+    memory_row("after them", daemon.pid)
     await remove_pods(cluster, pods)
 
 
@@ -296,7 +321,7 @@ async def _measure_floods(cluster: Cluster, daemon: NodeDaemon) -> None:
     pods = await start_pods(cluster, "flood", FLOODS, lifecycle=FLOOD)
     await send_requests(cluster, pods)
     await asyncio.sleep(SETTLED_SECONDS)
-    _memory_row(f"after {FLOODS} hooks of 15 MB at once", daemon.pid)
+    memory_row(f"after {FLOODS} hooks of 15 MB at once", daemon.pid)
     await remove_pods(cluster, pods)
 
 
