@@ -284,7 +284,7 @@ class Judge(Verdicts):
         told = [act for act in acts if uid in act.owners and self._could_tell(act, life, act.at)]
         stopped_at = min((act.at for act in stops if act in told), default=life.born)
         counted = (act for act in hooks if act.life is life or (act in told and act.at <= stopped_at))
-        spent = sum((act.ended or min(self._now, act.life.died)) - act.at for act in counted) + life.born - stopped_at
+        spent = sum(min(act.ended or self._now, act.life.died) - act.at for act in counted) + life.born - stopped_at
         # a clock that was set, or who took the annotation away, took what an earlier life knew
         known_still = told and not (self._world.stepped or known.unpinned)
         if known_still and timeout > max(MINIMUM_GRACE, grace - spent) + PERSISTED:
