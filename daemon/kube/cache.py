@@ -55,6 +55,8 @@ class Cache(Generic[P]):
         if left_at is not None and not older(left_at, request.resource_version):
             return
         self._gone_at.pop(request.uid, None)
+        if known is not None and known.pod_key != request.pod_key:  # a CRD without crrd's rules lets that happen
+            self._leave_pod(known)
         self._requests[request.uid] = request
         self._by_pod.setdefault(request.pod_key, {})[request.uid] = request
         if known != request:
@@ -69,11 +71,15 @@ class Cache(Generic[P]):
         known = self._requests.pop(request.uid, None)
         if known is None:
             return
-        siblings = self._by_pod[known.pod_key]
+        self._leave_pod(known)
+
+    def _leave_pod(self, request: Request) -> None:
+        """It is none of its pod's requests any more."""
+        siblings = self._by_pod[request.pod_key]
         del siblings[request.uid]
         if not siblings:
-            del self._by_pod[known.pod_key]
-        self._on_change(known.pod_key)
+            del self._by_pod[request.pod_key]
+        self._on_change(request.pod_key)
 
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
         """A whole list, as of this resourceVersion: what is not in it is gone."""

@@ -5,7 +5,7 @@ container's own policy and rules since 1.35, where the feature ContainerRestartR
 defaults of each version, not its feature gates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -38,7 +38,8 @@ def is_sidecar(init_container: Spec, minor: int) -> bool:
 def restarts(container: Spec, pod_spec: Spec, exit_code: int, minor: int) -> bool:
     """Whether a container is started again that has ended with this code."""
     own = container.get("restartPolicy") if minor >= RULES_SINCE else None
-    if own and (matching_action(container, exit_code) == "Restart" or restarts_all(container, exit_code, minor)):
+    action = matching_action(container.get("restartPolicyRules") or [], exit_code)
+    if own and (action == "Restart" or restarts_all(container, exit_code, minor)):
         return True
     policy = own or pod_spec.get("restartPolicy") or RestartPolicy.ALWAYS
     return comes_back(policy, exit_code)
@@ -58,12 +59,13 @@ def runs_once(container: Spec, pod_spec: Spec, minor: int) -> bool:
 
 def restarts_all(container: Spec, exit_code: int, minor: int) -> bool:
     """Whether the pod's containers are all begun anew because this one has ended with this code."""
-    return minor >= RESTART_ALL_SINCE and matching_action(container, exit_code) == "RestartAllContainers"
+    action = matching_action(container.get("restartPolicyRules") or [], exit_code)
+    return minor >= RESTART_ALL_SINCE and action == "RestartAllContainers"
 
 
-def matching_action(container: Spec, exit_code: int) -> str:
-    """The action of the first of the container's restartPolicyRules that holds for the code; "" for none."""
-    for rule in container.get("restartPolicyRules") or []:
+def matching_action(rules: Iterable[Mapping[str, Any]], exit_code: int) -> str:
+    """The action of the first of a container's restartPolicyRules that holds for the code; "" for none."""
+    for rule in rules:
         condition = rule.get("exitCodes") or {}
         listed = exit_code in (condition.get("values") or [])
         if (condition.get("operator") == "In" and listed) or (condition.get("operator") == "NotIn" and not listed):

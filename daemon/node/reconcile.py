@@ -10,6 +10,7 @@ from math import inf
 from daemon.core.api.pod import Pod
 from daemon.core.api.time import rfc3339
 from daemon.core.api.types import Pin, Request
+from daemon.core.recreate.actions import RunHook, StopContainer
 from daemon.core.recreate.checks import hook_end_untold, target_of
 from daemon.core.recreate.decide import QUIET, decide, in_turn
 from daemon.core.recreate.observation import Ending, Instance, Live, Observation
@@ -17,7 +18,7 @@ from daemon.kube.cache import NodeCache
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState, newest
 from daemon.lib.backoff import Backoff
-from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
 from daemon.node.edges import Edges
 from daemon.node.execute import Executor
 
@@ -111,7 +112,12 @@ class Reconciler:
         decision = decide(requests, observation, now())
         if decision.ask_api and (current := [request for request in requests if request.live and not request.error]):
             asked_at = now()
-            answer = Live(await self._ask(pod_key), asked_at)
+            try:
+                answer = Live(await self._ask(pod_key), asked_at)
+            except CrrdError:
+                if not any(isinstance(action, StopContainer | RunHook) for action in decision.actions):
+                    self._executor.carry_out(requests, decision.actions)  # all words: silence is nobody's answer
+                raise
             # The answer may be another pod than the one whose containers were listed.
             observation = replace(await self._observe(pod_key, current), live=answer)
             requests = self._cache.requests(pod_key)
@@ -285,7 +291,8 @@ class Reconciler:
             status, current = pod.containers.get(container.name), newest(instances, container.name)
             if status is None or current is None or request.status.state(container.name).phase.final:
                 continue
-            if current.state is ContainerState.EXITED and status.restart_policy is RestartPolicy.ON_FAILURE:
+            asks = status.restart_policy is RestartPolicy.ON_FAILURE or status.restart_rules
+            if current.state is ContainerState.EXITED and asks:
                 wanted.append(current)
         found = await asyncio.gather(*map(self._exit_code, wanted))
         detailed = {instance.id: instance for instance in found}

@@ -36,6 +36,17 @@ async def test_the_same_version_wakes_nobody() -> None:
     assert pokes == ["default/web"]
 
 
+async def test_a_request_that_is_for_another_pod_now_is_none_of_the_first_ones() -> None:
+    made, pokes = cache()
+    made.request_changed(request())
+    made.request_changed(request(resource_version="11", pod_name="other"))
+    assert made.requests("default/web") == []
+    assert pokes == ["default/web", "default/web", "default/other"]
+    made.request_deleted(request(resource_version="12", pod_name="other"))
+    assert made.requests("default/other") == []
+    assert made.idle.is_set()
+
+
 async def test_an_older_version_is_dropped() -> None:
     made, _ = cache()
     newer = request(resource_version="11", status=recreating())

@@ -1213,6 +1213,67 @@ async def test_on_failure_that_exits_0_fails_as_soon_as_it_is_seen() -> None:
         assert "exited with code 0" in (await node.completed()).states[0].message
 
 
+async def test_the_stop_after_a_hook_follows_though_another_container_has_failed() -> None:
+    async with MemoryNode("a", "b", policy=RestartPolicy.ON_FAILURE, exit_code=1) as node:
+        node.known["old-b"] = replace(node.known["old-b"], hook=HOOK)
+        node.hook_seconds = 20.0
+        node.post(request("a", "b", strategy=Strategy(min_started_seconds=10)))
+        await node.until(lambda: bool(node.hooks_run) and any(each.restart_count for each in node.known.values()))
+        node.exit_code = 0
+        new = next(each for each in node.known.values() if each.restart_count)
+        node.known[new.id] = replace(new, state=ContainerState.EXITED)
+        node.controller.cache.pod_changed(node.view())
+        await node.until(lambda: node.status().state("a").phase is StatePhase.FAILED)
+        assert node.status().phase is RequestPhase.RECREATING
+        assert node.status().state("b").phase is StatePhase.RECREATING
+        await node.completed()
+        assert node.stops == [("old-a", 30), ("old-b", 10)]
+        assert node.status().state("b").message == 'not awaited: container "a" failed'
+
+
+async def test_what_is_to_be_said_is_said_while_the_pod_cannot_be_asked_for() -> None:
+    async with MemoryNode() as node:
+        node.earlier_pod = node.api_away = True
+        node.post(request())
+        node.post(request(uid="r2", created="2026-01-01T00:00:01Z"))
+        node.post(request(uid="bad", error="spec.containers must name at least one container"))
+        await asyncio.sleep(5)
+        assert node.status().message == "waiting to see pod default/web on node node-a"
+        assert node.status("r2").phase is RequestPhase.PENDING
+        assert node.status("bad").phase is RequestPhase.COMPLETED
+
+
+async def test_a_successor_that_is_created_in_a_pod_that_ends_is_not_awaited() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_seconds = 1e6
+        node.post(request())
+        await node.until(lambda: node.known["old"].state is ContainerState.EXITED)
+        node.known["new"] = instance("new", created_at=2, restart_count=1, state=ContainerState.CREATED)
+        await asyncio.sleep(10)
+        node.controller.cache.pod_changed(replace(node.view(), phase="Failed"))
+        assert (await node.completed()).states[0].reason is Reason.POD_ENDED
+
+
+async def test_a_stop_that_hangs_past_its_timeout_holds_nobody_back() -> None:
+    class Hangs(MemoryNode):
+        async def stop(self, instance: Instance, seconds: float) -> None:
+            if seconds > 5:
+                self.stops.append((instance.id, seconds))
+                await asyncio.sleep(seconds + 120)
+                raise RuntimeCallError("late", code="DEADLINE_EXCEEDED")
+            await super().stop(instance, seconds)
+
+    async with Hangs() as node:
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        node.delete("r1")
+        await asyncio.sleep(29)
+        node.post(request(uid="r2", strategy=Strategy(grace_seconds=0)))
+        await asyncio.sleep(8)
+        assert node.stops == [("old", 30), ("old", 2)]
+        assert node.status("r2").phase is RequestPhase.COMPLETED
+
+
 async def test_an_exit_code_that_cannot_be_had_is_told_as_the_runtimes_error() -> None:
     class Forgetful(MemoryNode):
         async def detail(self, instance: Instance) -> Instance:

@@ -49,7 +49,6 @@ class Judge(Verdicts):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self._rates: dict[str, deque[float]] = {}
-        self._hooks: dict[str, list[Act]] = {}
         self._said: dict[str, str] = {}
         self.calls: Counter[str] = Counter()
 

@@ -297,7 +297,9 @@ class Kubelet:
             part["state"] = {"waiting": {"reason": reason, "message": message}}
             return part
         part["containerID"] = f"{RUNTIME}://{newest.id}"
-        if newest.state == "running":
+        # While it replaces a container itself, its word is the one from before.
+        replaced = newest.state == "exited" and newest.id in pod.replaced and not pod.ended
+        if newest.state == "running" or replaced:
             assert newest.started is not None
             part["state"] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
             part["started"] = True

@@ -25,6 +25,7 @@ class Verdicts:
         self._world = world
         self.known: dict[str, Known] = {}
         self._stops: dict[str, list[Act]] = {}
+        self._hooks: dict[str, list[Act]] = {}
         self.pods: dict[str, dict[str, float]] = {}
         """UID of a pod in the API -> what happened to it (deleting, gone, ended) and when."""
 
@@ -59,9 +60,9 @@ class Verdicts:
                 self.broken(f"{known.name} is Completed, and not all of its containers are final: {after}")
             if not status.get("completionTime"):
                 self.broken(f"{known.name} is Completed without a completionTime")
-        self._moves(known, before, after)
+        self._moves(life, known, before, after)
 
-    def _moves(self, known: Known, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    def _moves(self, life: "Life", known: Known, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """What becomes of each container."""
         failed = [name for name, state in after.items() if state["phase"] == "Failed"]
         for name, state in after.items():
@@ -74,6 +75,16 @@ class Verdicts:
                 self._succeeded(known, name)
             elif phase == "Failed":
                 self._failed(known, name, state.get("message", ""), failed)
+                if not self.pods.get(known.pod_uid):
+                    self._hook_has_its_stop(life, known, name)
+
+    def _hook_has_its_stop(self, life: "Life", known: Known, name: str) -> None:
+        """A container whose hook was run for a request is not left running, whatever else fails."""
+        pod = self._pod(known)
+        for one in self._world.containers.history(pod.runtime_uid, name) if pod is not None else ():
+            hooks = [act for act in self._hooks.get(one.id, ()) if known.uid in act.owners and act.life is life]
+            if one.state == "running" and hooks and not self._stops.get(one.id):
+                self.broken(f"{known.name}/{name} is Failed after the hook of {one.id}, which was never stopped")
 
     def _pod(self, known: Known) -> "Pod | None":
         pods = self._world.kubelet.pods.values()
@@ -133,7 +144,8 @@ class Verdicts:
         shape = next(one for one in pod.shape.containers if one.name == name)
         yield shape.policy == "Never"
         history = self._world.containers.history(pod.runtime_uid, name)
-        yield shape.policy == "OnFailure" and any(one.state == "exited" and one.exit_code == 0 for one in history)
+        ended = (one for one in history if one.state == "exited" and one.id not in pod.replaced)
+        yield shape.policy == "OnFailure" and any(one.exit_code == 0 for one in ended)
         # who took the pins away took the only memory that outlives the daemon, or its leaving the request
         yield known.unpinned and (bool(known.away) or self._world.deaths > 0)
         context = known.context(name)

@@ -118,7 +118,12 @@ class World:
         newest = self.newest(name)
         running = newest.state is ContainerState.RUNNING
         status = PodContainer(
-            name, restart_policy=self.policy, container_id=newest.pin.container_id, running=running, ready=running
+            name,
+            restart_policy=self.policy,
+            container_id=newest.pin.container_id,
+            running=running,
+            terminated=newest.state is ContainerState.EXITED,
+            ready=running,
         )
         self.statuses[name] = status
 

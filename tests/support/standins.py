@@ -153,7 +153,12 @@ class MemoryNode:
             newest = max((i for i in self.known.values() if i.name == name), key=lambda i: i.created_at)
             running = newest.state is ContainerState.RUNNING
             containers[name] = PodContainer(
-                name, restart_policy=self.policy, container_id=newest.pin.container_id, running=running, ready=running
+                name,
+                restart_policy=self.policy,
+                container_id=newest.pin.container_id,
+                running=running,
+                terminated=newest.state is ContainerState.EXITED,
+                ready=running,
             )
         return Pod(
             "default",

@@ -5,7 +5,7 @@ Nothing here raises for what somebody else wrote: what cannot be read is as if i
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -83,8 +83,12 @@ class PodContainer:
     kind: ContainerKind = ContainerKind.REGULAR
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
     """The effective one: the container's own where it has one, else the pod's."""
+    restart_rules: tuple[Mapping[str, Any], ...] = ()
+    """restartPolicyRules, as in the pod's JSON."""
     container_id: str = ""
     running: bool = False
+    terminated: bool = False
+    """Whether kubelet shows that instance as ended, and has not begun another start."""
     ready: bool = False
     started: bool = False
     waiting_reason: str = ""
@@ -158,8 +162,10 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         for entry in map(mapping, items(status.get(key))):
             statuses.setdefault(text(entry.get("name")), entry)
     containers: dict[str, PodContainer] = {}
-    for name, kind, restart_policy in _pod_containers(spec):
-        containers.setdefault(name, _pod_container(name, kind, restart_policy, statuses.get(name, {})))
+    for name, entry, kind, restart_policy in _pod_containers(spec):
+        shown = _pod_container(name, kind, restart_policy, statuses.get(name, {}))
+        rules = tuple(map(mapping, items(entry.get("restartPolicyRules"))))
+        containers.setdefault(name, replace(shown, restart_rules=rules) if rules else shown)
     annotations = mapping(meta.get("annotations"))
     return Pod(
         **_meta_fields(pod),
@@ -186,12 +192,12 @@ def _meta_fields(pod: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKind, RestartPolicy]]:
-    """Name, kind and effective restartPolicy of each container.
+def _pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], ContainerKind, RestartPolicy]]:
+    """Name, entry in the spec, kind and effective restartPolicy of each container.
 
     Kubelet restarts a sidecar (an init container with restartPolicy Always) whatever the pod says, and an ephemeral
     container never. A regular container's own restartPolicy goes before the pod's; its restartPolicyRules look at
-    exit codes, which nobody knows before the stop, so they promise nothing and are not read.
+    exit codes, which nobody knows before the stop, so they promise nothing here.
     """
     of_pod = _restart_policy(spec.get("restartPolicy"), RestartPolicy.ALWAYS)
     lists = (
@@ -206,11 +212,11 @@ def _pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKin
             if not name:
                 continue
             if kind is ContainerKind.INIT and own == RestartPolicy.ALWAYS:
-                yield name, ContainerKind.SIDECAR, RestartPolicy.ALWAYS
+                yield name, entry, ContainerKind.SIDECAR, RestartPolicy.ALWAYS
             elif kind is ContainerKind.EPHEMERAL:
-                yield name, kind, RestartPolicy.NEVER
+                yield name, entry, kind, RestartPolicy.NEVER
             else:
-                yield name, kind, _restart_policy(own, of_pod)
+                yield name, entry, kind, _restart_policy(own, of_pod)
 
 
 def _restart_policy(value: object, default: RestartPolicy) -> RestartPolicy:
@@ -229,6 +235,7 @@ def _pod_container(
         restart_policy=restart_policy,
         container_id=text(status.get("containerID")),
         running=state.get("running") is not None,
+        terminated=state.get("terminated") is not None,
         ready=status.get("ready") is True,
         started=status.get("started") is True,
         waiting_reason=text(waiting.get("reason")),

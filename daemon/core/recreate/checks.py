@@ -18,7 +18,7 @@ from daemon.core.api.types import (
     RequestedContainer,
 )
 from daemon.core.recreate.observation import Ending, Hook, HookKind, Instance, Observation, Work, WorkKind
-from daemon.kubelet.restart_rules import comes_back
+from daemon.kubelet.restart_rules import comes_back, matching_action
 
 UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that every start goes through: not worth a write."""
@@ -158,12 +158,18 @@ def meant(request: Request, container: RequestedContainer, seen: Observation) ->
 def will_not_return(status: PodContainer, pod: Pod, newest: Instance | None, *, exited: bool) -> Told:
     """Step 6: why kubelet would not start the container again.
 
-    Source: kubelet's ShouldContainerBeRestarted.
+    One that has exited may be kubelet's own doing (a new image, a failed probe), and then it starts the next one
+    whatever the exit code; it shows an instance as ended only where it has begun nothing after it. Source: kubelet's
+    ShouldContainerBeRestarted, computePodActions.
     """
-    if not comes_back(status.restart_policy, None):
-        return told(Reason.NOT_RESTARTABLE)
-    if exited and newest is not None and not comes_back(status.restart_policy, newest.exit_code):
-        return told(Reason.LEFT_DOWN)
+    code = newest.exit_code if exited and newest is not None else None
+    shown = newest is None or (status.terminated and status.container_id == newest.pin.container_id)
+    ruled = code is not None and matching_action(status.restart_rules, code)
+    if not ruled and (shown or not exited):
+        if not comes_back(status.restart_policy, None):
+            return told(Reason.NOT_RESTARTABLE)
+        if not comes_back(status.restart_policy, code):
+            return told(Reason.LEFT_DOWN)
     if pod.ended:
         return told(Reason.POD_ENDED, phase=pod.phase)
     return NOTHING

@@ -10,7 +10,7 @@ work on (but for an earlier request's stop with a longer timeout), and whose pod
 Completed status is never followed by another.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -80,6 +80,8 @@ STOP_SETTLE = 10.0
 """Seconds that a container may still be listed as running after its stop was reported as done."""
 A_MOMENT = 0.05
 """Seconds after which what was asked for too early is asked for again."""
+OVERDUE = 2.0
+"""Seconds after its timeout that another request's stop may take to end: a runtime that has sent KILL needs little."""
 LOOK_AGAIN = 1.0
 """Seconds between looks at what announces nothing: kubelet's health."""
 
@@ -197,17 +199,32 @@ class _Turn:
             return
         gate = unready_gate(request, self.seen, pod, self.now)
         states: list[RecreateState] = []
-        blocked = False
+        owed = {container.name for container in request.containers if self.owes_stop(request, container)}
+        blocked = over = False
         for container in request.containers:
+            if over and container.name not in owed:
+                continue
             move = self.move(request, container, pod, gate, blocked=blocked)
             states.append(move.state)
             unfinished = not move.state.phase.final
             blocked = blocked or move.blocks or (request.strategy.ordered and unfinished)
-            if move.state.phase is StatePhase.FAILED and request.strategy.failure_policy is FailurePolicy.FAIL:
-                break
-        self.settle(request, tuple(states), gate)
+            failed = move.state.phase is StatePhase.FAILED
+            over = over or (failed and request.strategy.failure_policy is FailurePolicy.FAIL)
+        owed |= {action.instance.name for action in self.actions if isinstance(action, RunHook)}
+        self.settle(request, tuple(states), gate, owed)
 
-    def settle(self, request: Request, states: tuple[RecreateState, ...], gate: Gate) -> None:
+    def owes_stop(self, request: Request, container: RequestedContainer) -> bool:
+        """Step 9: whether a hook has begun, or was told as ended, and no stop was sent: that follows in any case."""
+        newest, target = self.seen.newest(container.name), meant(request, container, self.seen)
+        if newest is None or target is None or newest.id != target.bare_id:
+            return False
+        work = self.seen.work(request.uid, newest.id)
+        told_before = request.status.state(container.name).is_killed
+        told_before = told_before or bool(begun_by_an_earlier_life(request, container.name, newest.pin).stop)
+        begun = work.hook_began is not None or told_before
+        return newest.state is ContainerState.RUNNING and begun and work.stop_sent is None
+
+    def settle(self, request: Request, states: tuple[RecreateState, ...], gate: Gate, owed: Collection[str]) -> None:
         """Steps 10 and 11: complete the request, or write how far it has come."""
         failed = [state for state in states if state.phase is StatePhase.FAILED]
         if failed and request.strategy.failure_policy is FailurePolicy.FAIL:
@@ -217,6 +234,7 @@ class _Turn:
                 states,
                 told(Reason.EARLIER_FAILURE, what="not awaited", name=name),
                 told(Reason.EARLIER_FAILURE, what="not started", name=name),
+                owed,
             )
         if all(state.phase.final for state in states):
             status = Status(RequestPhase.COMPLETED, states, _summary(states, gate), self.seen.utc)
@@ -279,11 +297,11 @@ class _Turn:
             live = self.live(request)
             if live is None:
                 self.ask_api = True
-                return
-            if verdict := self.lost(request, live.pod):
+            elif verdict := self.lost(request, live.pod):
                 self.give_up(request, verdict)
                 return
-        self.tell(request, told(Reason.WAITING_FOR_POD, key=request.pod_key, node=self.seen.node_name))
+        why = told(Reason.WAITING_FOR_POD, key=request.pod_key, node=self.seen.node_name)
+        self.tell(request, why, self.hooks_ended(request))
 
     def live(self, request: Request) -> Live | None:
         """The API server's own answer, where it was asked for since the request is known."""
@@ -364,7 +382,7 @@ class _Turn:
             return self.stop(request, old, newest, (status, pod), gate, blocked=blocked)
         if newest is None or exited:
             return self.await_successor(request, old, status, pod, newest)
-        return self.await_ready(request, old, status, newest)
+        return self.await_ready(request, old, status, pod, newest)
 
     def without_target(
         self, request: Request, old: RecreateState, status: PodContainer, pod: Pod, newest: Instance | None
@@ -443,12 +461,14 @@ class _Turn:
     ) -> _Move:
         """Step 9: a request that is gone left a hook or a stop under way: it is waited for as long as our own grace.
 
-        CRI takes a second StopContainer with a shorter timeout. Its TERM, or its hook, has had its time by then.
+        CRI takes a second StopContainer with a shorter timeout. Its TERM, or its hook, has had its time by then. So it
+        has where the stop under way should have ended, and hangs in the runtime.
         """
         grace = stop_seconds(request, instance, self.seen, self.now)
         if kind is WorkKind.STOP:
-            if until is None or self.now + grace < until:
+            if until is None or self.now + grace < until or self.now >= until + OVERDUE:
                 return self.send(request, old, instance)
+            self.wake(until + OVERDUE)
         else:
             limit = self.first_seen(request) + grace_of(request, instance)
             if self.now >= limit:
@@ -550,9 +570,13 @@ class _Turn:
             why = told(Reason.HELD_BACK, words=words)
         return _Move(self.at_it(request, old, why))
 
-    def await_ready(self, request: Request, old: RecreateState, status: PodContainer, newest: Instance) -> _Move:
+    def await_ready(
+        self, request: Request, old: RecreateState, status: PodContainer, pod: Pod, newest: Instance
+    ) -> _Move:
         """Step 10: the next instance is there; the pod's status has to show it running and ready."""
         if newest.state is not ContainerState.RUNNING:
+            if pod.ended:
+                return self.fail(request, old, told(Reason.POD_ENDED, phase=pod.phase))
             self.watch_runtime = True
             words = held_back(status)
             return _Move(self.at_it(request, old, told(Reason.HELD_BACK, words=words) if words else NOTHING))
@@ -645,12 +669,21 @@ def _all_states(request: Request, states: Iterable[RecreateState]) -> tuple[Recr
 
 
 def _fail_rest(
-    request: Request, states: Iterable[RecreateState], recreating: Told, pending: Told
+    request: Request,
+    states: Iterable[RecreateState],
+    recreating: Told,
+    pending: Told,
+    spared: Collection[str] = (),
 ) -> tuple[RecreateState, ...]:
-    """Every container of the request that is not final yet becomes Failed, with what is told of either phase."""
+    """Every container of the request that is not final yet becomes Failed, with what is told of either phase.
+
+    `spared`: names of those that go on.
+    """
     whys = {StatePhase.PENDING: pending, StatePhase.RECREATING: recreating}
     return tuple(
-        state if state.phase.final else _said(replace(state, phase=StatePhase.FAILED), whys[state.phase])
+        state
+        if state.phase.final or state.name in spared
+        else _said(replace(state, phase=StatePhase.FAILED), whys[state.phase])
         for state in _all_states(request, states)
     )
 

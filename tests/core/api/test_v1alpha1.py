@@ -590,7 +590,13 @@ def test_reads_a_pod() -> None:
                 started=True,
                 started_at="2026-01-02T03:04:05Z",
             ),
-            "once": PodContainer("once", restart_policy=RestartPolicy.NEVER, exit_code=0),
+            "once": PodContainer(
+                "once",
+                restart_policy=RestartPolicy.NEVER,
+                restart_rules=({"action": "Restart"},),
+                terminated=True,
+                exit_code=0,
+            ),
             "log": PodContainer(
                 "log",
                 restart_policy=RestartPolicy.ALWAYS,

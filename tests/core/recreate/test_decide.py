@@ -85,6 +85,11 @@ def one(req: Request, *instances: Instance, now: float = NOW, **changes: Any) ->
     return decide([req], seen(*instances, **changes), now)
 
 
+def ended(container_id: str, policy: RestartPolicy) -> PodContainer:
+    """As kubelet shows an instance that has ended, and after which it has begun nothing."""
+    return PodContainer("app", restart_policy=policy, container_id=f"containerd://{container_id}", terminated=True)
+
+
 def written(decision: Decision) -> Status:
     return only(decision, WriteStatus).status
 
@@ -398,7 +403,7 @@ class TestAlreadyRecreated:
 
     def test_one_that_has_exited_is_pinned_whatever_its_exit_code(self) -> None:
         req = replace(request(), containers=tuple(replace(c, context=None) for c in request().containers))
-        view = pod(PodContainer("app", restart_policy=RestartPolicy.ON_FAILURE))
+        view = pod(ended("a", RestartPolicy.ON_FAILURE))
         pinned = one(req, exited("a", exit_code=0), pod=view)
         assert only(pinned, PinContainers).pins == {"app": pin("a")}
         left = one(replace(req, pinned={"app": pin("a")}), exited("a", exit_code=0), pod=view)
@@ -431,15 +436,58 @@ class TestRestartPolicy:
     def test_never_leaves_one_down_that_has_ended_by_itself(self) -> None:
         view = pod(PodContainer("app", restart_policy=RestartPolicy.NEVER))
         assert written(one(request(), instance("old"), pod=view)).states[0].reason is Reason.NOT_RESTARTABLE
+        view = pod(ended("old", RestartPolicy.NEVER))
         assert written(one(request(), exited("old"), pod=view)).states[0].reason is Reason.LEFT_DOWN
 
     def test_on_failure_is_stopped_and_fails_when_it_exits_0(self) -> None:
         view = pod(PodContainer("app", restart_policy=RestartPolicy.ON_FAILURE))
         assert stops(one(request(), instance("old"), pod=view)) == ["old"]
         req = request(status=recreating(killed()))
+        view = pod(ended("old", RestartPolicy.ON_FAILURE))
         failed = written(one(req, exited("old", exit_code=0), pod=view))
         assert failed.states[0].message.startswith("the container exited with code 0 and restartPolicy is OnFailure")
         assert one(req, exited("old", exit_code=143), pod=view).actions == ()
+
+    @pytest.mark.parametrize("policy", [RestartPolicy.ON_FAILURE, RestartPolicy.NEVER])
+    @pytest.mark.parametrize(
+        "view",
+        [
+            PodContainer("app", container_id="containerd://old", running=True, ready=True),
+            PodContainer("app", container_id="containerd://before", terminated=True),
+            PodContainer("app", container_id="containerd://old", waiting_reason="ContainerCreating"),
+        ],
+    )
+    def test_what_kubelet_itself_replaces_is_awaited(self, policy: RestartPolicy, view: PodContainer) -> None:
+        """A new image, a failed probe: kubelet starts the next one whatever the exit code, and shows no end before."""
+        req = request(status=recreating(killed()))
+        assert not one(req, exited("old", exit_code=0), pod=pod(replace(view, restart_policy=policy))).actions
+
+    @pytest.mark.parametrize("policy", [RestartPolicy.ON_FAILURE, RestartPolicy.NEVER])
+    def test_what_a_rule_restarts_is_awaited(self, policy: RestartPolicy) -> None:
+        rules = ({"action": "Restart", "exitCodes": {"operator": "In", "values": [0, 7]}},)
+        view = pod(replace(ended("old", policy), restart_rules=rules))
+        req = request(status=recreating(killed()))
+        assert not one(req, exited("old", exit_code=0), pod=view).actions
+        without = pod(ended("old", policy))
+        assert written(one(req, exited("old", exit_code=0), pod=without)).states[0].reason is Reason.LEFT_DOWN
+
+    def test_a_hook_that_begins_as_another_container_fails_has_its_stop(self) -> None:
+        view = pod(PodContainer("a"), PodContainer("b", restart_policy=RestartPolicy.NEVER))
+        both = (instance("old-a", "a", hook=HOOK), instance("old-b", "b"))
+        begun = one(request("a", "b"), *both, pod=view, first_seen={"r1": NOW - 5})
+        assert only(begun, RunHook).instance.id == "old-a"
+        assert [state.phase for state in written(begun).states] == [StatePhase.RECREATING, StatePhase.FAILED]
+
+    def test_before_its_stop_a_rule_promises_nothing(self) -> None:
+        rules = ({"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [0]}},)
+        view = pod(PodContainer("app", restart_policy=RestartPolicy.NEVER, restart_rules=rules))
+        assert written(one(request(), instance("old"), pod=view)).states[0].reason is Reason.NOT_RESTARTABLE
+
+    @pytest.mark.parametrize("state", [ContainerState.CREATED, ContainerState.EXITED])
+    def test_a_pod_that_has_ended_starts_nothing_that_was_created(self, state: ContainerState) -> None:
+        next_one = instance("new", created_at=2, restart_count=1, state=state)
+        decision = one(request(status=recreating(killed())), exited("old"), next_one, pod=pod(phase="Failed"))
+        assert written(decision).states[0].reason is Reason.POD_ENDED
 
     def test_a_pod_that_has_ended(self) -> None:
         for known in (instance("old"), exited("old")):
@@ -467,13 +515,16 @@ class TestRestartPolicy:
 
     @pytest.mark.parametrize(
         "hint",
-        [{"pod_gone": True}, {"first_seen": {"r1": NOW - 60}, "known_since": 0.0}],
+        [
+            {"pod_gone": True, "first_seen": {"r1": NOW - 2}},
+            {"first_seen": {"r1": NOW - 60}, "known_since": 0.0},
+        ],
     )
     def test_a_pod_that_has_gone(self, hint: dict[str, Any]) -> None:
         asked = one(request(), pod=None, **hint)
         assert asked.ask_api
-        assert asked.actions == ()
-        assert asked.wake_at is None
+        assert written(asked).phase is RequestPhase.PENDING
+        assert written(asked).reason is Reason.WAITING_FOR_POD
         decision = one(request(), pod=None, live=Live(None, NOW), **hint)
         assert not decision.ask_api
         assert written(decision).message == "pod has gone"
@@ -491,7 +542,7 @@ class TestRestartPolicy:
         before = Live(None, NOW - 5)
         decision = one(request(), pod=pod(uid="earlier"), live=before, first_seen={"r1": NOW - 4.9})
         assert decision.ask_api
-        assert decision.actions == ()
+        assert written(decision).reason is Reason.WAITING_FOR_POD
         assert written(one(request(), pod=None, pod_gone=True, live=before, first_seen={"r1": NOW - 5})).message
 
     def test_a_pin_that_is_refused_holds_up_nothing_about_the_others(self) -> None:
