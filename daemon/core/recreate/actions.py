@@ -6,6 +6,7 @@ An action names the request (and the version of it) that wants it, so that the e
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from daemon.core.api.pod import Pod
 from daemon.core.api.reasons import EventReason
 from daemon.core.api.types import NOTHING_BEGUN, Begun, Pin, Request, Status
 from daemon.core.recreate.observation import Hook, Instance
@@ -63,6 +64,8 @@ class EmitEvent:
     message: str
     container: str = ""
     warning: bool = False
+    pod: Pod | None = None
+    """The request's pod, where it is known."""
 
 
 Action = WriteStatus | PinContainers | RunHook | StopContainer | EmitEvent
