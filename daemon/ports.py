@@ -60,7 +60,7 @@ class Runtime(Protocol):
         Ends with RuntimeUnavailableError when a stream breaks; the caller starts it again.
 
         Raises:
-            NotImplementedError: at the first step, where no runtime of the node streams events.
+            NotImplementedError: at the first step, where one of the node's runtimes has none that may be read.
         """
         ...
 

@@ -27,10 +27,11 @@ CHECK_SECONDS = 2.0
 REMEMBERED_PODS = 1024
 """Pods whose runtime is remembered: several times what a node holds."""
 
-SHARED_EVENTS = {"containerd": (2, 0), "cri-o": (1, 28)}
-"""The first versions whose GetContainerEvents gives every event to every client. Before, all clients drain one queue:
-kubelet (feature gate EventedPLEG) would miss what we read, and we what it reads (containerd issue 7318, CRI-O issue
-6466). So there is no stream from an older one."""
+EVENTS_OF_OTHERS = frozenset({"containerd", "cri-o"})
+"""Runtimes whose GetContainerEvents is not ours to read: one goroutine gives every event to all clients in turn, and
+waits for one that does not read. So a daemon that is frozen would hold up others: in containerd (2.0 on,
+internal/eventq) every start and end of a container on the node, in CRI-O (server/container_events.go) the events of
+kubelet (feature gate EventedPLEG). Older versions give each event to one client alone, and kubelet would miss it."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 """What a container ID or a pod UID can be; a request may hold anything."""
@@ -50,12 +51,8 @@ class Connection:
 
     @property
     def streams(self) -> bool:
-        """Whether its stream of events, if it has one, may be read beside kubelet."""
-        first = SHARED_EVENTS.get(self.name)
-        if first is None:
-            return True
-        found = re.match(r"v?(\d+)\.(\d+)", self.version)
-        return found is not None and (int(found[1]), int(found[2])) >= first
+        """Whether its stream of events, if it has one, may be read."""
+        return self.name not in EVENTS_OF_OTHERS
 
 
 async def connect(endpoints: Sequence[str] = (), root: Path = Path("/")) -> "NodeRuntime":
@@ -225,14 +222,12 @@ class NodeRuntime:
         """UIDs of pods with a container that changed, from all runtimes of the node.
 
         Raises:
-            NotImplementedError: at least one of them does not stream events, so that polling is needed anyway.
+            NotImplementedError: at least one of them has no events that may be read, so that polling is needed anyway.
             RuntimeUnavailableError: one of the streams broke.
         """
         for connection in self._found():
             if not connection.streams:
-                raise NotImplementedError(
-                    f"{connection.name} {connection.version} has no events that may be read beside kubelet"
-                )
+                raise NotImplementedError(f"events of {connection.name} {connection.version} are not read")
         if len(self._connections) == 1:
             async with aclosing(self._connections[0].client.events()) as stream:
                 async for uid in stream:

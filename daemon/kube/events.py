@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import structlog
 
+from daemon.core.api.pod import ContainerKind
 from daemon.core.api.reasons import EventReason
 from daemon.core.api.types import API_VERSION, KIND
 from daemon.core.recreate.actions import EmitEvent
@@ -40,6 +41,13 @@ _WRITE_SECONDS = 120.0
 _MESSAGE_CHARACTERS = 1024
 """The longest message that the events API allows (k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
 _NAME_CHARACTERS = 253
+_FIELDS = {
+    ContainerKind.REGULAR: "containers",
+    ContainerKind.SIDECAR: "initContainers",
+    ContainerKind.INIT: "initContainers",
+    ContainerKind.EPHEMERAL: "ephemeralContainers",
+}
+"""Of the pod's spec."""
 
 log = structlog.get_logger(__name__)
 
@@ -194,8 +202,11 @@ def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:
         }
     if request.pod_name and event.reason is not EventReason.RECREATING:
         pod = {"apiVersion": "v1", "kind": "Pod", "namespace": request.namespace, "name": request.pod_name}
-        if request.pod_uid:
-            pod["uid"] = request.pod_uid
+        # a static pod's events are looked for by the UID that it has on its node, with which kubelet writes its own
+        if uid := event.pod.runtime_uid if event.pod else request.pod_uid:
+            pod["uid"] = uid
         if event.container:
-            pod["fieldPath"] = f"spec.containers{{{event.container}}}"
+            known = event.pod.containers.get(event.container) if event.pod else None
+            field = _FIELDS[known.kind if known else ContainerKind.REGULAR]
+            pod["fieldPath"] = f"spec.{field}{{{event.container}}}"
         yield pod

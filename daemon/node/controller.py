@@ -20,7 +20,7 @@ from daemon.node.reconcile import Reconciler
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.5
-"""Between looks at a runtime that streams no events, while a change is awaited there."""
+"""Between looks at a runtime whose events are not read (containerd, CRI-O), while a change is awaited there."""
 SAFETY_POLL_SECONDS = 5.0
 """Beside an event stream: CRI does not confirm a subscription, so what happens around its start can be missed."""
 STREAM_RETRY = Backoff(initial=0.2, factor=2.0, maximum=5.0, jitter=0.2)

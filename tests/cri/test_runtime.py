@@ -323,7 +323,7 @@ async def test_events_of_one_runtime(start: Start) -> None:
 
 
 async def test_events_of_several_runtimes_are_merged(start: Start) -> None:
-    one, other = ScriptedRuntime(name="containerd", version="2.0.0"), ScriptedRuntime(name="cri-o", version="1.28.3")
+    one, other = ScriptedRuntime(), ScriptedRuntime(name="docker")
     node = await start(one, other)
     stream = node.events()
     step = asyncio.create_task(anext(stream))
@@ -354,16 +354,16 @@ async def test_one_runtime_without_events_means_polling(start: Start) -> None:
     ("name", "version", "streams"),
     [
         ("containerd", "1.6.20~ds1", False),
-        ("containerd", "v1.7.22", False),
-        ("containerd", "2.0.0-rc.1", True),
-        ("containerd", "v2.1.4", True),
+        ("containerd", "v2.1.4", False),
         ("containerd", "", False),
         ("cri-o", "1.27.9", False),
-        ("cri-o", "1.30.0", True),
+        ("cri-o", "1.36.0", False),
         ("docker", "24.0", True),
     ],
 )
-async def test_kubelets_events_are_never_taken_away(start: Start, name: str, version: str, streams: bool) -> None:
+async def test_events_are_not_read_where_others_wait_for_the_reader(
+    start: Start, name: str, version: str, streams: bool
+) -> None:
     server = ScriptedRuntime(name=name, version=version)
     node = await start(server)
     step = asyncio.create_task(anext(node.events()))
@@ -373,6 +373,6 @@ async def test_kubelets_events_are_never_taken_away(start: Start, name: str, ver
         server.emit(event("uid-1"))
         assert await asyncio.wait_for(step, PATIENCE) == "uid-1"
     else:
-        with pytest.raises(NotImplementedError, match="beside kubelet"):
+        with pytest.raises(NotImplementedError, match=f"{name}.* are not read"):
             await asyncio.wait_for(step, PATIENCE)
         assert server.listeners == []

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from daemon.core.api.pod import ContainerKind, Pod, PodContainer
 from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.types import Begun, Pin, RecreateState, Request, RequestPhase, StatePhase, Status
 from daemon.core.api.v1alpha1 import parse_request
@@ -279,6 +280,24 @@ async def test_events_say_only_what_the_request_says() -> None:
         assert len(bodies[0]["metadata"]["name"]) <= 253
         assert bodies[0]["metadata"]["name"].startswith("n" * 200)
         assert "uid" not in bodies[1]["involvedObject"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "uid", "field"),
+    [
+        ({"static_uid": "0f1e"}, "0f1e", "spec.containers{app}"),
+        ({"containers": {"app": PodContainer("app", ContainerKind.SIDECAR)}}, "p-1", "spec.initContainers{app}"),
+        ({"containers": {"app": PodContainer("app", ContainerKind.INIT)}}, "p-1", "spec.initContainers{app}"),
+        ({"containers": {"app": PodContainer("app", ContainerKind.EPHEMERAL)}}, "p-1", "spec.ephemeralContainers{app}"),
+    ],
+)
+async def test_a_pods_events_name_it_as_kubelet_does(pod: dict[str, Any], uid: str, field: str) -> None:
+    async with scripted_sink() as (api, sink):
+        api.then(reply({}, 201))
+        sink.emit(event(reason=EventReason.RECREATED, pod=Pod("default", "web-0", "p-1", **pod)))
+        assert await sink.flush(30)
+        involved = json.loads(api.bodies[0])["involvedObject"]
+        assert (involved["uid"], involved["fieldPath"]) == (uid, field)
 
 
 async def test_names_are_unique_and_rise() -> None:

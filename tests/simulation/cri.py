@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 from tests.simulation.channel import Call, EventStream, failed
+from tests.simulation.schedule import RUNTIME
 
 LATENCY = 0.002
 
@@ -81,6 +82,8 @@ class Cri:
         self._world.judge.runtime_called("GetContainerEvents")
         if self.down:
             stream.feed(_nobody())
+        elif not self._world.setup.streams:
+            stream.feed(failed(grpc.StatusCode.UNIMPLEMENTED, "unknown method GetContainerEvents"))
         else:
             self.streams[stream] = None
 
@@ -155,7 +158,7 @@ class Cri:
 
         match call.method:
             case "Version":
-                reply(api_pb2.VersionResponse(runtime_name="containerd", runtime_version="v2.1.0"))
+                reply(api_pb2.VersionResponse(runtime_name=RUNTIME, runtime_version="1.0"))
             case "ListContainers":
                 reply(self._list(call.message.filter))
             case "ContainerStatus":

@@ -44,8 +44,7 @@ _MOMENT = 0.01
 def product(life: "Life") -> Coroutine[Any, Any, None]:
     """Put the product together as its own entry point does, up to the end of `life.stop`."""
     node = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "info", kubelet_healthz_port=KUBELET_PORT))
-    version = "v2.1.0" if life.world.setup.streams else "1.6.20"
-    runtime = NodeRuntime([Connection(CriClient("unix:///run/sim.sock"), RUNTIME, version)])
+    runtime = NodeRuntime([Connection(CriClient("unix:///run/sim.sock"), RUNTIME)])
     client = KubeClient(_Credentials(life.world))
     life.live, life.ready = node._health.live, node._health.ready
     daemon.node.watches.SINGLE_WATCHES = life.world.setup.single_watches

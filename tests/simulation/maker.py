@@ -24,7 +24,7 @@ class _Maker:
         pods = tuple(self.pod(f"web-{number}") for number in range(random.choice((1, 1, 1, 2, 3))))
         setup = Setup(
             pods=pods,
-            streams=random.random() < 0.8,
+            streams=random.random() < 0.2,
             gone_in_stream=random.random() < 0.5,
             shows_back_off_late=random.random() < 0.6,
             unknown_has_stopped=random.random() < 0.5,

@@ -12,7 +12,7 @@ from daemon.core.api.types import (
     LABEL_POD_UID,
     PLURAL,
 )
-from tests.simulation.schedule import NAMESPACE, NODE
+from tests.simulation.schedule import NAMESPACE, NODE, RUNTIME
 from tests.simulation.store import Object, states
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Cluster:
             if about["context"] == "foreign":
                 others = [one for one in self._world.containers.present.values() if one.name != name]
                 if others:
-                    context_id = f"containerd://{others[0].id}"
+                    context_id = f"{RUNTIME}://{others[0].id}"
             if about["context"] in ("admission", "foreign"):
                 entry["statusContext"] = {"containerID": context_id, "restartCount": known[name]["restartCount"]}
             containers.append(entry)

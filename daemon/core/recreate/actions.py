@@ -6,6 +6,7 @@ An action names the request (and the version of it) that wants it, so that the e
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from daemon.core.api.pod import Pod
 from daemon.core.api.reasons import EventReason
 from daemon.core.api.types import NOTHING_BEGUN, Begun, Pin, Request, Status
 from daemon.core.recreate.observation import Hook, Instance
@@ -63,6 +64,8 @@ class EmitEvent:
     message: str
     container: str = ""
     warning: bool = False
+    pod: Pod | None = None
+    """The request's pod, where it is known."""
 
 
 Action = WriteStatus | PinContainers | RunHook | StopContainer | EmitEvent
@@ -75,7 +78,7 @@ class Decision:
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
     watch_runtime: bool = False
-    """Whether a change in the runtime is awaited: without its event stream the pod's containers have to be polled."""
+    """Whether a change in the runtime is awaited: without its events the pod's containers have to be polled."""
     waits_for_slot: bool = False
     """Whether a stop is wanted, and has to wait until one may be sent (`Observation.may_stop`)."""
     ask_api: bool = False

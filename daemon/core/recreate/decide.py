@@ -639,7 +639,9 @@ class _Turn:
         self, request: Request, reason: EventReason, message: str, container: str = "", *, warning: bool = False
     ) -> None:
         """Emit an event on the request and its pod."""
-        self.actions.append(EmitEvent(request, reason, message, container, warning))
+        pod = self.seen.pod
+        own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
+        self.actions.append(EmitEvent(request, reason, message, container, warning, own))
 
 
 def _said(state: RecreateState, why: Told) -> RecreateState:

@@ -101,7 +101,7 @@ class TestPlainRequest:
         assert written(decision) == recreating(killed())
         assert decision.wake_at == NOW + 2  # from then on its beginning is to be persisted
         assert only(decision, EmitEvent) == EmitEvent(
-            request(), EventReason.RECREATING, "Stopping container app to recreate it", "app", warning=False
+            request(), EventReason.RECREATING, "Stopping container app to recreate it", "app", pod=pod()
         )
 
     def test_nothing_to_say_while_the_stop_is_under_way(self) -> None:
@@ -300,6 +300,12 @@ class TestTrust:
         mirror = pod(static_uid="0f1e")
         assert stops(one(request(), instance("old", pod_uid="0f1e"), pod=mirror)) == ["old"]
         assert "belongs to pod" in self.failed(one(request(), instance("old"), pod=mirror))
+
+    def test_events_carry_the_requests_pod_and_no_other(self) -> None:
+        mirror = pod(static_uid="0f1e")
+        assert only(one(request(pod_uid=""), instance("old", pod_uid="0f1e"), pod=mirror), EmitEvent).pod == mirror
+        other = one(request(pod_uid="other"), instance("old"), live=Live(pod(), NOW))
+        assert only(other, EmitEvent).pod is None
 
     def test_one_that_has_fallen_behind_another_says_no_old_news(self) -> None:
         first = request(status=recreating(killed()))
