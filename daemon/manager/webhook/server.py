@@ -17,11 +17,11 @@ import structlog
 from aiohttp import web
 
 from daemon.core.api.types import GROUP, KIND, VERSIONS
+from daemon.lib.connections import CloseObserver, Connections
 from daemon.lib.errors import ConfigurationError
 from daemon.lib.health import Health, bound_socket, shown_address, split_address
 from daemon.lib.heartbeat import Heartbeat
 from daemon.manager.certificates.tls import ServingTls
-from daemon.manager.webhook.connections import CloseObserver, Connections
 from daemon.manager.webhook.handler import AdmissionHandler, Answer, PodReader, Refusal
 from daemon.manager.webhook.review import CREATE, BadReviewError, Review, allow, deny, read_review
 

@@ -1,10 +1,10 @@
-"""The webhook's connections: at most so many, whoever comes; one that is not being answered makes room for the next.
+"""A server's connections: at most so many, whoever comes; one that is not being answered makes room for the next.
 
 Anybody who reaches the port can open connections and say nothing. Each costs memory from the first byte on, so they are
-counted from when they are accepted, and above the limit the one that was used longest ago is closed: an API server,
-which asks on its connections, keeps them, and a new one is always taken. What is never closed is a connection whose
-call is being answered, or that has only just come, as many do when many calls are made at once. Where all are such, the
-next ones wait to be accepted.
+counted from when they are accepted, and above the limit the one that was used longest ago is closed: who asks on its
+connections, as an API server does, keeps them, and a new one is always taken. What is never closed is a connection
+whose call is being answered, or that has only just come, as many do when many calls are made at once. Where all are
+such, the next ones wait to be accepted.
 """
 
 import asyncio
@@ -46,22 +46,22 @@ class Connections:
     """Accepts, and sets up TLS. The constructor starts nothing.
 
     Args:
-        tls: what connections are served with.
+        tls: what connections are served with; None for plain TCP.
         most: how many there may be.
         young_seconds: how long one is left alone at least.
-        handshake_seconds: how long a handshake may take.
-        head_seconds: how long after that the first call may take to arrive.
+        head_seconds: how long the first call may take to arrive once a connection is set up.
+        handshake_seconds: how long a handshake of TLS may take; for plain TCP, None.
         on_close: see CloseObserver.
     """
 
     def __init__(
         self,
-        tls: ssl.SSLContext,
+        tls: ssl.SSLContext | None,
         *,
         most: int,
         young_seconds: float,
-        handshake_seconds: float,
         head_seconds: float,
+        handshake_seconds: float | None = None,
         on_close: CloseObserver | None = None,
     ) -> None:
         self._tls = tls
