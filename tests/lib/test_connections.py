@@ -1,8 +1,13 @@
 """Strangers at the status port, which anybody reaches: whoever asks is answered, whatever they do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+import resource
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -153,3 +158,39 @@ async def test_a_connection_that_is_not_used_is_closed_in_the_end(opened: Open, 
     assert await ask(scraper) == 200
     async with asyncio.timeout(20):
         assert await scraper[0].read() == b""
+
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """As many files are open as may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as undo:
+        most = max(int(each.name) for each in DESCRIPTORS.iterdir()) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        undo.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        with suppress(OSError):
+            while True:
+                undo.callback(os.close, os.dup(0))
+        yield
+
+
+@pytest.mark.skipif(not DESCRIPTORS.exists(), reason="this machine does not tell its open files")
+async def test_without_descriptors_whoever_says_nothing_makes_room(opened: Open) -> None:
+    door = await opened()
+    silent = await door.crowd(3)
+    asking = await door.knock()
+    assert await ask(asking) == 200
+    with socket.socket() as another:
+        another.setblocking(False)
+        with no_descriptor_left():
+            await asyncio.get_running_loop().sock_connect(another, ("127.0.0.1", door.port))
+            stream = await asyncio.open_connection(sock=another)
+            door.streams.append(stream)
+            assert await ask(stream) == 200
+            assert await ask(asking) == 200
+        await door.open(silent, 2)
+        assert not silent[1][0].at_eof()
+        assert not silent[2][0].at_eof()
