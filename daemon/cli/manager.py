@@ -8,6 +8,7 @@ from pathlib import Path
 
 from daemon.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, number
 from daemon.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
+from daemon.lib.descriptors import raise_limit
 from daemon.lib.errors import ConfigurationError
 from daemon.lib.memory import tune_allocator
 from daemon.manager.daemon import ManagerConfig, run_manager
@@ -81,6 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the daemon until it is told to end. Raises ConfigurationError."""
     tune_allocator()
+    raise_limit()
     return run_manager(manager_config(args))
 
 

@@ -4,6 +4,7 @@ import argparse
 import re
 
 from daemon.cli.options import add_cri_flag, add_daemon_flags, add_flag, add_kubeconfig_flag, cri_endpoints, port
+from daemon.lib.descriptors import raise_limit
 from daemon.lib.errors import ConfigurationError
 
 
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from daemon.lib.memory import keep_imports_lean, tune_allocator  # noqa: PLC0415 - before anything large
 
     tune_allocator()
+    raise_limit()
     with keep_imports_lean():
         from daemon.node.daemon import NodeConfig, run_node  # noqa: PLC0415
     if not args.node_name:

@@ -9,12 +9,24 @@ from typing import Any
 
 from aiohttp import web
 
+from daemon.lib.connections import Connections
 from daemon.lib.errors import ConfigurationError
 from daemon.lib.heartbeat import Sign
 
 Check = Callable[[], str | Awaitable[str]]
 """Returns "" when all is well, else what is wrong, in one line; one that has to ask somebody is awaited."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+CONNECTIONS = 64
+"""To the pages, all together: kubelet opens one for each probe, Prometheus keeps one."""
+YOUNG_SECONDS = 0.1
+"""For which a connection is left alone: a thousand that say nothing are worked off within two seconds."""
+HEAD_SECONDS = 10.0
+"""For the first call on a connection to arrive."""
+IDLE_SECONDS = 75.0
+"""For an unused connection: more than a minute, which is how often Prometheus asks where nobody tells it."""
+ANSWER_SECONDS = 3.0
+"""For which a call that is being answered keeps its connection: pages that hang do not keep kubelet from /healthz."""
 
 
 def task_check(task: "asyncio.Task[object]") -> Callable[[], str]:
@@ -106,7 +118,7 @@ def shown_address(bound: socket.socket) -> str:
 
 
 class StatusServer:
-    """Serves the pages of one daemon.
+    """Serves the pages of one daemon, to whoever comes and whatever they do (see Connections).
 
     Args:
         address: where to listen, as `split_address` takes it; port 0 picks a free one.
@@ -115,9 +127,11 @@ class StatusServer:
 
     def __init__(self, address: str, routes: list[web.RouteDef]) -> None:
         self._host, self._port = split_address(address)
-        app = web.Application()
+        self._connections = Connections(None, most=CONNECTIONS, young_seconds=YOUNG_SECONDS, head_seconds=HEAD_SECONDS)
+        app = web.Application(middlewares=[self._answer])
         app.add_routes(routes)
-        self._runner = web.AppRunner(app, access_log=None)
+        app.on_response_prepare.append(self._answered)
+        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=IDLE_SECONDS)
 
     async def start(self) -> str:
         """Listen; returns the address, with the port that was picked.
@@ -126,9 +140,11 @@ class StatusServer:
             ConfigurationError: the address cannot be bound.
         """
         await self._runner.setup()
+        server = self._runner.server
+        assert server is not None  # noqa: S101 - setup made it
         try:
             bound = bound_socket(self._host, self._port)
-            await web.SockSite(self._runner, bound).start()
+            self._connections.listen(bound, server)
         except OSError as error:
             raise ConfigurationError(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror}; choose another with --bind-address"
@@ -137,5 +153,20 @@ class StatusServer:
 
     async def stop(self) -> None:
         """Stop listening."""
+        self._connections.stop_accepting()
+        self._connections.close()
         with suppress(Exception):
             await self._runner.cleanup()
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._connections.busy(request.protocol)
+        loop = asyncio.get_running_loop()
+        enough = loop.call_later(ANSWER_SECONDS, self._connections.used, request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            enough.cancel()
+
+    async def _answered(self, request: web.Request, _: web.StreamResponse) -> None:
+        self._connections.used(request.protocol)

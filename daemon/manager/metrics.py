@@ -120,7 +120,7 @@ class ManagerMetrics:
         self._seconds[webhook].observe(seconds)
 
     def closed(self, reason: str) -> None:
-        """A connection was closed; see `daemon.manager.webhook.connections.CloseObserver`."""
+        """A connection was closed; see `daemon.lib.connections.CloseObserver`."""
         self._closed.labels(reason).inc()
 
     def admitted(self, user: str) -> None:

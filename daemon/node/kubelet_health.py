@@ -1,7 +1,8 @@
 """Whether this node's kubelet answers: a container that is stopped while it does not stays down.
 
 Kubelet serves /healthz on loopback (--healthz-port, 10248 by default); the daemon is on the host's network. One that
-was never there decides nothing: the port may be another one, or switched off.
+was never there decides nothing: the port may be another one, or switched off. Nor does a question that fails on our own
+side, for want of file descriptors or ports.
 """
 
 import asyncio
@@ -11,6 +12,9 @@ PATIENCE_SECONDS = 1.0
 """A healthy kubelet answers within milliseconds."""
 FRESH_SECONDS = 0.5
 """How old an answer may be: a burst of stops asks once."""
+STALE_SECONDS = 30.0
+"""How old the last word of a silence may be: who waits for kubelet asks every second; after a time in which nobody did
+it counts anew."""
 _QUESTION = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 
@@ -26,24 +30,26 @@ class KubeletProbe:
         self._lock = asyncio.Lock()
         self._there = False
         self._silent_since: float | None = None
-        self._asked = float("-inf")
+        self._learned = float("-inf")
+        """When a question was decided last."""
 
     async def silent_since(self) -> float | None:
         """See KubeletHealth."""
         loop = asyncio.get_running_loop()
         async with self._lock:
-            if self._port and loop.time() - self._asked > FRESH_SECONDS:
-                began = loop.time()
-                problem = await self._ask()
-                self._asked = loop.time()
-                if not problem:
+            began = loop.time()
+            if began - self._learned > STALE_SECONDS:
+                self._silent_since = None
+            if self._port and began - self._learned > FRESH_SECONDS and (found := await self._ask()) is not None:
+                self._learned = loop.time()
+                if found == "answers":
                     self._there, self._silent_since = True, None
-                elif self._silent_since is None and (self._there or problem == "hangs"):
+                elif self._silent_since is None and (self._there or found == "hangs"):
                     self._silent_since = began
             return self._silent_since
 
-    async def _ask(self) -> str:
-        """Nothing for an answer, whatever it says: kubelet is there; else `hangs` or `refuses`.
+    async def _ask(self) -> str | None:
+        """`answers`, whatever it says: kubelet is there; `hangs`, `refuses`; None where it could not be asked.
 
         By hand: an HTTP client takes longer for it than all else that a stop waits for on this side.
         """
@@ -55,9 +61,11 @@ class KubeletProbe:
                 answered = await reader.read(1)
         except TimeoutError:
             return "hangs"
-        except OSError:
+        except ConnectionError:
             return "refuses"
+        except OSError:
+            return None
         finally:
             if writer is not None:
                 writer.close()
-        return "" if answered else "refuses"
+        return "answers" if answered else "refuses"

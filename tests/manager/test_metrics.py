@@ -19,11 +19,11 @@ from daemon.core.lifecycle import steps as lc
 from daemon.core.recreate.actions import EmitEvent
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import PODS
+from daemon.lib.connections import CROWDED, SILENT
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from daemon.lib.health import StatusServer
 from daemon.lib.metrics import metrics_route
 from daemon.manager.metrics import USERS, ManagerMetrics
-from daemon.manager.webhook.connections import CROWDED, SILENT
 from tests.support.admission import JsonObject, new_pod, new_request, new_review
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.scripted_api import FixedAccess

@@ -1,6 +1,7 @@
 """The question to kubelet's /healthz, over real connections to something on loopback that plays kubelet."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -154,6 +155,54 @@ async def test_a_restart_between_two_questions_is_not_noticed(kubelet: Kubelet, 
     assert await probe.silent_since() is None
     await kubelet.go()
     await kubelet.come()
+    assert await probe.silent_since() is None
+
+
+OURS = [errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS]
+
+
+@pytest.mark.parametrize("number", OURS)
+async def test_what_fails_on_our_own_side_changes_nothing(
+    kubelet: Kubelet, probe: KubeletProbe, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async def fail(*_: object) -> None:
+        raise OSError(number, "our own")
+
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    with monkeypatch.context() as patched:
+        patched.setattr(kubelet_health, "open_connection", fail)
+        assert await probe.silent_since() is None
+    await kubelet.go()
+    first = await since(probe)
+    monkeypatch.setattr(kubelet_health, "open_connection", fail)
+    assert await probe.silent_since() == first
+
+
+async def test_a_silence_of_which_nothing_was_heard_for_long_counts_anew(
+    kubelet: Kubelet, probe: KubeletProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asked meanwhile: kubelet may have been there."""
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    await kubelet.go()
+    first = await since(probe)
+    monkeypatch.setattr(kubelet_health, "STALE_SECONDS", -1.0, raising=False)
+    assert await since(probe) > first
+
+
+async def test_a_silence_does_not_outlast_what_fails_on_our_own_side_for_long(
+    kubelet: Kubelet, probe: KubeletProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "our own")
+
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    await kubelet.go()
+    await since(probe)
+    monkeypatch.setattr(kubelet_health, "open_connection", fail)
+    monkeypatch.setattr(kubelet_health, "STALE_SECONDS", -1.0, raising=False)
     assert await probe.silent_since() is None
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import aiohttp
 
 from daemon.kube.resources import Resource
+from daemon.lib.connections import CloseObserver
 from daemon.lib.errors import GoneError
 from daemon.lib.health import Health
 from daemon.manager.certificates.pki import CERTIFICATE, KEY, Certificates, renew, to_data
 from daemon.manager.certificates.rotation import Lifetimes, Plan
 from daemon.manager.certificates.tls import ServingTls
-from daemon.manager.webhook.connections import CloseObserver
 from daemon.manager.webhook.handler import PodReader
 from daemon.manager.webhook.server import AdmissionObserver, Limits, ReviewObserver, WebhookServer
 from tests.support.admission import JsonObject

@@ -17,11 +17,12 @@ import structlog
 from aiohttp import web
 
 from daemon.core.api.types import GROUP, KIND, VERSIONS
+from daemon.lib.connections import CloseObserver, Connections
+from daemon.lib.descriptors import room_for_connections
 from daemon.lib.errors import ConfigurationError
 from daemon.lib.health import Health, bound_socket, shown_address, split_address
 from daemon.lib.heartbeat import Heartbeat
 from daemon.manager.certificates.tls import ServingTls
-from daemon.manager.webhook.connections import CloseObserver, Connections
 from daemon.manager.webhook.handler import AdmissionHandler, Answer, PodReader, Refusal
 from daemon.manager.webhook.review import CREATE, BadReviewError, Review, allow, deny, read_review
 
@@ -66,7 +67,8 @@ class Limits:
     """For the first call on a connection to arrive."""
     handshake_seconds: float = 10.0
     connections: int = 1024
-    """All together; an API server has one for each call that it waits for. Each costs 40 KB."""
+    """All together; an API server has one for each call that it waits for. Each costs 40 KB. Fewer where the process
+    may not have so many file descriptors."""
     young_seconds: float = 1.0
     """For which a connection is left alone after it came, or was used: so long take hundreds of handshakes at once."""
     drain_seconds: float = 10.0
@@ -113,7 +115,7 @@ class WebhookServer:
         self._on_admitted = on_admitted
         self.connections = Connections(
             tls.context,
-            most=self._limits.connections,
+            most=room_for_connections(self._limits.connections),
             young_seconds=self._limits.young_seconds,
             handshake_seconds=self._limits.handshake_seconds,
             head_seconds=self._limits.head_seconds,

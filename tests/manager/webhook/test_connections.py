@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from daemon.lib.connections import CROWDED, SILENT
 from daemon.lib.memory import small_tls_buffers
-from daemon.manager.webhook.connections import CROWDED, SILENT
+from daemon.manager.webhook import server
 from tests.support.admission import new_pod, new_request, new_review
 from tests.support.webhook import QUICK, Pods, Served, trusting, webhook
 
@@ -152,6 +153,17 @@ async def test_a_call_that_takes_longer_to_answer_is_not_cut(door: Door) -> None
         assert await is_closed(stranger)  # by now the call has waited for longer
         released.set()
         assert (await call)["allowed"]
+
+
+async def test_fewer_where_descriptors_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "room_for_connections", lambda wanted: min(wanted, MOST))
+    closed = list[str]()
+    async with webhook(Pods(), limits=replace(QUICK, young_seconds=0.0), on_close=closed.append) as served:
+        door = Door(served, Pods())
+        strangers = [await door.knock() for _ in range(MOST + 1)]
+        assert await is_closed(strangers[0])
+        assert closed == [CROWDED]
+        door.leave()
 
 
 async def test_tls_sets_little_memory_aside(monkeypatch: pytest.MonkeyPatch) -> None:

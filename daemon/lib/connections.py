@@ -1,13 +1,14 @@
-"""The webhook's connections: at most so many, whoever comes; one that is not being answered makes room for the next.
+"""A server's connections: at most so many, whoever comes; one that is not being answered makes room for the next.
 
 Anybody who reaches the port can open connections and say nothing. Each costs memory from the first byte on, so they are
-counted from when they are accepted, and above the limit the one that was used longest ago is closed: an API server,
-which asks on its connections, keeps them, and a new one is always taken. What is never closed is a connection whose
-call is being answered, or that has only just come, as many do when many calls are made at once. Where all are such, the
-next ones wait to be accepted.
+counted from when they are accepted, and above the limit the one that was used longest ago is closed: who asks on its
+connections, as an API server does, keeps them, and a new one is always taken. What is never closed is a connection
+whose call is being answered, or that has only just come, as many do when many calls are made at once. Where all are
+such, the next ones wait to be accepted.
 """
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections import OrderedDict
@@ -22,10 +23,13 @@ log = structlog.get_logger(__name__)
 CROWDED, SILENT = "crowded", "silent"
 """Why a connection is closed: others came, or no call came on it in time."""
 _BACKLOG = 256
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _PAUSE_SECONDS = 1.0
-"""After which it is tried again to accept where that failed (no file descriptors), as asyncio does."""
+"""After which it is tried again to accept where that failed and no room can be made, as asyncio does."""
 _BUSY_SECONDS = 0.05
 """After which it is tried again where all calls are being answered."""
+_TELL_SECONDS = 60.0
+"""Between two lines of the log about connections that are closed for others."""
 
 CloseObserver = Callable[[str], None]
 """Is told of each connection that is closed before its time: CROWDED or SILENT."""
@@ -46,22 +50,22 @@ class Connections:
     """Accepts, and sets up TLS. The constructor starts nothing.
 
     Args:
-        tls: what connections are served with.
+        tls: what connections are served with; None for plain TCP.
         most: how many there may be.
         young_seconds: how long one is left alone at least.
-        handshake_seconds: how long a handshake may take.
-        head_seconds: how long after that the first call may take to arrive.
+        head_seconds: how long the first call may take to arrive once a connection is set up.
+        handshake_seconds: how long a handshake of TLS may take; for plain TCP, None.
         on_close: see CloseObserver.
     """
 
     def __init__(
         self,
-        tls: ssl.SSLContext,
+        tls: ssl.SSLContext | None,
         *,
         most: int,
         young_seconds: float,
-        handshake_seconds: float,
         head_seconds: float,
+        handshake_seconds: float | None = None,
         on_close: CloseObserver | None = None,
     ) -> None:
         self._tls = tls
@@ -76,7 +80,7 @@ class Connections:
         """The one that was used longest ago first."""
         self._waiting: asyncio.TimerHandle | None = None
         """While nothing is accepted: until it is tried again at the latest."""
-        self._crowded = False
+        self._told = float("-inf")
 
     def __len__(self) -> int:
         """How many are open, or being set up."""
@@ -157,8 +161,11 @@ class Connections:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
-            log.warning("cannot accept connections", error=str(error), retry_in=_PAUSE_SECONDS)
-            self._pause(_PAUSE_SECONDS)
+            retry = self._close_oldest(str(error)) if error.errno in _NO_DESCRIPTORS else None
+            if retry is None:
+                retry = _PAUSE_SECONDS
+                log.warning("cannot accept connections", error=str(error), retry_in=retry)
+            self._pause(retry)  # if for no time, the loop still takes a turn, in which what was closed goes
             return
         made.setblocking(False)
         handler, loop = self._make(), asyncio.get_running_loop()
@@ -183,18 +190,22 @@ class Connections:
         for handler in [each for each, one in self._known.items() if _ended(each, one)]:
             self._forget(handler)
         if len(self._known) < self._most:
-            self._crowded = False
             return 0.0
-        oldest = next((each for each in self._known.items() if not each[1].busy), None)
-        if oldest is None:
-            return _BUSY_SECONDS
-        handler, one = oldest
-        age = asyncio.get_running_loop().time() - one.since
-        if age < self._young_seconds:
-            return self._young_seconds - age
-        if not self._crowded:
-            log.warning("too many connections: the one used longest ago is closed for each new one", most=self._most)
-        self._crowded = True
+        seconds = self._close_oldest(f"there are {self._most}")
+        return _BUSY_SECONDS if seconds is None else seconds
+
+    def _close_oldest(self, why: str) -> float | None:
+        """Close the one that was used longest ago; if it is too young, after how many seconds. None: all are busy."""
+        idle = ((each, one) for each, one in self._known.items() if not one.busy and not _ended(each, one))
+        handler, one = next(idle, (None, None))
+        if handler is None or one is None:
+            return None
+        now = asyncio.get_running_loop().time()
+        if now - one.since < self._young_seconds:
+            return self._young_seconds - (now - one.since)
+        if now - self._told > _TELL_SECONDS:
+            log.warning("too many connections: the one used longest ago is closed for each new one", why=why)
+            self._told = now
         self._drop(handler, CROWDED)
         return 0.0
 
