@@ -36,7 +36,8 @@ class Conversation:
 
     access: Access
     session: aiohttp.ClientSession
-    namespace: str = field(default_factory=lambda: f"crrd-test-{secrets.token_hex(4)}")
+    namespace: str = field(default_factory=lambda: f"crrd-test-x{secrets.token_hex(4)}")
+    """Its last part never reads as a number, which would be told as one."""
     said: list[Json] = field(default_factory=list)
     _uids: dict[str, str] = field(default_factory=dict)
     _versions: dict[str, str] = field(default_factory=dict)
