@@ -61,6 +61,8 @@ from tests.support.worlds import (
 Wanted = TypeVar("Wanted", bound=Action)
 HOOK = Hook(HookKind.EXEC, command=("true",))
 NOW = 100.0
+BEGUN = Begun(stop="2026-01-01T00:00:00Z")
+HOOKED_B = {("r1", "old-b"): Work("b", pin("old-b"), hook_began=90.0, hook_until=120.0, hook=HookResult(2.0))}
 
 
 def actions(decision: Decision, kind: type[Wanted]) -> list[Wanted]:
@@ -761,6 +763,50 @@ class TestOrder:
         req = self.two(ordered=True, failure_policy=FailurePolicy.IGNORE)
         view = pod(PodContainer("a", restart_policy=RestartPolicy.NEVER), PodContainer("b"))
         assert stops(one(req, instance("old-a", "a"), instance("old-b", "b"), pod=view)) == ["old-b"]
+
+    @pytest.mark.parametrize(
+        ("known", "changes", "sent"),
+        [
+            pytest.param({}, {"works": hooking("old-b", "b")}, [], id="its hook runs"),
+            pytest.param({"status": "killed"}, {"works": HOOKED_B}, ["old-b"], id="its hook has ended"),
+            pytest.param({"status": "killed"}, {}, ["old-b"], id="an earlier life has said so"),
+            pytest.param({"begun": {"b": BEGUN}}, {"prunes_is_killed": True}, ["old-b"], id="in the annotation"),
+        ],
+    )
+    def test_before_it_ends_what_was_begun_is_stopped(
+        self, known: dict[str, Any], changes: dict[str, Any], sent: list[str]
+    ) -> None:
+        b = killed("b") if known.pop("status", "") else RecreateState("b", StatePhase.RECREATING)
+        failed = RecreateState("a", StatePhase.FAILED, "why", reason=Reason.LEFT_DOWN)
+        req = request(
+            "a", "b", "c", status=recreating(failed, b, RecreateState("c")), pinned={"b": pin("old-b")}, **known
+        )
+        running = (instance("old-b", "b", hook=HOOK), instance("old-c", "c"))
+        view = pod(PodContainer("a"), PodContainer("b"), PodContainer("c"))
+        decision = one(req, *running, pod=view, **changes)
+        assert stops(decision) == sent
+        assert written(decision).phase is RequestPhase.RECREATING
+        phases = [state.phase for state in written(decision).states]
+        assert phases == [StatePhase.FAILED, StatePhase.RECREATING, StatePhase.FAILED]
+
+    @pytest.mark.parametrize(
+        ("b", "works"),
+        [
+            pytest.param(instance("old-b", "b"), stopping("old-b", "b"), id="its stop was sent"),
+            pytest.param(instance("new-b", "b", created_at=2, restart_count=1), {}, id="the next one runs"),
+            pytest.param(exited("old-b", "b"), {}, id="it has ended"),
+            pytest.param(None, {}, id="it was collected"),
+        ],
+    )
+    def test_what_was_stopped_is_not_awaited(self, b: Instance | None, works: dict[tuple[str, str], Work]) -> None:
+        failed = RecreateState("a", StatePhase.FAILED, "why", reason=Reason.LEFT_DOWN)
+        req = request("a", "b", status=recreating(failed, killed("b")))
+        view = pod(PodContainer("a"), PodContainer("b"))
+        known = [] if b is None else [b]
+        decision = one(req, *known, pod=view, works=works, foreign={"old-a": None, "old-b": None})
+        assert not stops(decision)
+        assert written(decision).phase is RequestPhase.COMPLETED
+        assert written(decision).states[1].message == 'not awaited: container "a" failed'
 
     def test_a_failure_ends_the_request_under_fail(self) -> None:
         view = pod(PodContainer("a"), PodContainer("b", restart_policy=RestartPolicy.NEVER), PodContainer("c"))
