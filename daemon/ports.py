@@ -28,14 +28,6 @@ class Runtime(Protocol):
         """The instance with exactly this ID, whatever pod it belongs to; None where the runtime has none."""
         ...
 
-    async def detail(self, instance: Instance) -> Instance:
-        """The instance with its state as of now, and its exit code where it has exited.
-
-        Raises:
-            RuntimeCallError: with `not_found` when it was removed meanwhile.
-        """
-        ...
-
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. An unknown ID counts as stopped.
 

@@ -23,7 +23,7 @@ from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from daemon.lib.memory import give_back
 
 CALL_SECONDS = 10.0
-"""Deadline of Version, ListContainers and ContainerStatus, which a healthy runtime answers in milliseconds."""
+"""Deadline of Version and ListContainers, which a healthy runtime answers in milliseconds."""
 STOP_MARGIN_SECONDS = 120.0
 """What StopContainer gets beyond its timeout: kubelet's runtime request timeout (--runtime-request-timeout, 2 min)."""
 EXEC_MARGIN_SECONDS = 2.0
@@ -110,11 +110,6 @@ class CriClient:
             api_pb2.ListContainersRequest.SerializeToString,
             api_pb2.ListContainersResponse.FromString,
         )
-        self._status = unary(
-            "ContainerStatus",
-            api_pb2.ContainerStatusRequest.SerializeToString,
-            api_pb2.ContainerStatusResponse.FromString,
-        )
         self._stop = unary(
             "StopContainer", api_pb2.StopContainerRequest.SerializeToString, api_pb2.StopContainerResponse.FromString
         )
@@ -153,15 +148,6 @@ class CriClient:
             )
         )
         return (await self._call("ListContainers", self._list, request, CALL_SECONDS)).containers
-
-    async def container_status(self, container_id: str) -> api_pb2.ContainerStatus:
-        """All that the runtime tells of one container.
-
-        Raises:
-            RuntimeCallError: with `not_found` when there is no such container.
-        """
-        request = _build(lambda: api_pb2.ContainerStatusRequest(container_id=container_id))
-        return (await self._call("ContainerStatus", self._status, request, CALL_SECONDS)).status
 
     async def stop_container(self, container_id: str, seconds: float) -> None:
         """TERM now, KILL after `seconds` (rounded up to whole ones); returns when the container has stopped.

@@ -9,7 +9,6 @@ Source of the names: Kubernetes' pkg/kubelet/types/labels.go and pkg/kubelet/kub
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TypeGuard
 
 from cri_stubs import api_pb2
@@ -36,8 +35,8 @@ _STATES = {
 }
 
 
-def instance(container: api_pb2.Container | api_pb2.ContainerStatus, runtime: str) -> Instance:
-    """One entry of ListContainers (or of ContainerStatus, whose further fields `detailed` reads).
+def instance(container: api_pb2.Container, runtime: str) -> Instance:
+    """One entry of ListContainers.
 
     Args:
         container: As the runtime sent it.
@@ -59,12 +58,6 @@ def instance(container: api_pb2.Container | api_pb2.ContainerStatus, runtime: st
         hook=hook(annotations[ANNOTATION_PRE_STOP]) if ANNOTATION_PRE_STOP in annotations else None,
         ports=named_ports(annotations.get(ANNOTATION_PORTS, "")),
     )
-
-
-def detailed(known: Instance, status: api_pb2.ContainerStatus) -> Instance:
-    """The instance with what only ContainerStatus tells: its state as of now, and its exit code."""
-    state = _STATES.get(status.state, ContainerState.UNKNOWN)
-    return replace(known, state=state, exit_code=status.exit_code if state is ContainerState.EXITED else None)
 
 
 def named_ports(text: str) -> tuple[tuple[str, int], ...]:

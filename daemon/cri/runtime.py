@@ -176,19 +176,6 @@ class NodeRuntime:
                         return convert.instance(container, connection.name)
         return None
 
-    async def detail(self, instance: Instance) -> Instance:
-        """The instance with its state as of now and its exit code filled in."""
-
-        async def ask(client: CriClient) -> Instance:
-            status = await client.container_status(instance.id)
-            if status.id != instance.id:
-                raise RuntimeCallError(
-                    f"ContainerStatus of {instance.id} was answered with {status.id}", code="NOT_FOUND", not_found=True
-                )
-            return convert.detailed(instance, status)
-
-        return await self._at_home(instance, ask)
-
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. An unknown ID has stopped."""
         try:

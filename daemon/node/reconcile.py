@@ -10,12 +10,10 @@ from math import inf
 from daemon.core.api.pod import Pod
 from daemon.core.api.time import rfc3339
 from daemon.core.api.types import Pin, Request
-from daemon.core.recreate.actions import RunHook, StopContainer
 from daemon.core.recreate.checks import hook_end_untold, target_of
 from daemon.core.recreate.decide import QUIET, decide, in_turn
 from daemon.core.recreate.observation import Ending, Instance, Live, Observation
 from daemon.kube.cache import NodeCache
-from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState, newest
 from daemon.lib.backoff import Backoff
 from daemon.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
@@ -115,8 +113,7 @@ class Reconciler:
             try:
                 answer = Live(await self._ask(pod_key), asked_at)
             except CrrdError:
-                if not any(isinstance(action, StopContainer | RunHook) for action in decision.actions):
-                    self._executor.carry_out(requests, decision.actions)  # all words: silence is nobody's answer
+                self._executor.carry_out(requests, decision.actions)  # all words: what has no pod yet is not begun
                 raise
             # The answer may be another pod than the one whose containers were listed.
             observation = replace(await self._observe(pod_key, current), live=answer)
@@ -230,9 +227,6 @@ class Reconciler:
             going_on = self._executor.works(pod_key).keys()
             uid, listed_at, instances = await self._instances(pod_key, live)
             await self._find_foreign(current, instances, watched)
-            pod = self._cache.pod(pod_key)
-            if pod is not None:
-                instances = await self._exit_codes(current, pod, instances)
             await asyncio.wait((silent,))  # the loop has a turn, too: a stop that was answered just now is noted
             # Meanwhile another pod may have got the name, or a stop for a request that is gone have ended.
             if self._runtime_uid(pod_key, uid) == uid and going_on <= self._executor.works(pod_key).keys():
@@ -283,28 +277,6 @@ class Reconciler:
         }
         found = await asyncio.gather(*(self._edges.runtime.find(pin) for pin in wanted.values()))
         watched.foreign.update(zip(wanted, found, strict=True))
-
-    async def _exit_codes(self, request: Request, pod: Pod, instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
-        """Fill in exit codes where the decision hangs on them (one more RPC each, side by side)."""
-        wanted: list[Instance] = []
-        for container in request.containers:
-            status, current = pod.containers.get(container.name), newest(instances, container.name)
-            if status is None or current is None or request.status.state(container.name).phase.final:
-                continue
-            asks = status.restart_policy is RestartPolicy.ON_FAILURE or status.restart_rules
-            if current.state is ContainerState.EXITED and asks:
-                wanted.append(current)
-        found = await asyncio.gather(*map(self._exit_code, wanted))
-        detailed = {instance.id: instance for instance in found}
-        return tuple(detailed.get(instance.id, instance) for instance in instances)
-
-    async def _exit_code(self, instance: Instance) -> Instance:
-        try:
-            return await self._edges.runtime.detail(instance)
-        except RuntimeCallError as error:
-            if not error.not_found:
-                raise
-            return instance
 
     def _watch_instances(self, request: Request, instances: Sequence[Instance], watched: _Watched) -> None:
         """Since when what runs has been running, and what does not has not, on this process' own clock."""

@@ -64,11 +64,10 @@ async def test_every_call_has_a_deadline(client: CriClient, runtime: ScriptedRun
 
     await client.version()
     await client.list_containers(pod_uid="uid-1")
-    await client.container_status("a1")
     await client.stop_container("a1", 30)
     await client.exec_sync("a1", ["true"], 5)
 
-    limits = [CALL_SECONDS, CALL_SECONDS, CALL_SECONDS, 150.0, 7.0]
+    limits = [CALL_SECONDS, CALL_SECONDS, 150.0, 7.0]
     assert len(runtime.deadlines) == len(limits)
     for left, limit in zip(runtime.deadlines, limits, strict=True):
         assert limit / 2 < left < limit * 1.1  # gRPC sends deadlines rounded up
@@ -299,7 +298,7 @@ async def test_version_unimplemented_is_a_matter_of_configuration(tmp_path: Path
         with pytest.raises(ConfigurationError, match="does not serve CRI v1"):
             await client.version()
         with pytest.raises(RuntimeCallError) as caught:
-            await client.container_status("a1")
+            await client.stop_container("a1", 30)
         await client.close()
 
     assert caught.value.code == "UNIMPLEMENTED"
@@ -425,13 +424,13 @@ async def test_closing_ends_calls_under_way_and_later_ones(runtime: ScriptedRunt
 
 async def test_every_call_is_told_to_the_callback(runtime: ScriptedRuntime, tmp_path: Path) -> None:
     calls: list[tuple[str, str, float]] = []
-    runtime.fail["ContainerStatus"] = (grpc.StatusCode.NOT_FOUND, "no")
+    runtime.fail["StopContainer"] = (grpc.StatusCode.NOT_FOUND, "no")
     runtime.hang.add("ExecSync")
     async with serving(runtime, tmp_path / "cri.sock") as endpoint:
         client = CriClient(endpoint, on_call=lambda method, code, seconds: calls.append((method, code, seconds)))
         await client.version()
         with pytest.raises(RuntimeCallError):
-            await client.container_status("a1")
+            await client.stop_container("a1", 30)
         call = asyncio.create_task(client.exec_sync("a1", ["x"], 5))
         await asyncio.wait_for(runtime.arrived.wait(), PATIENCE)
         call.cancel()
@@ -440,7 +439,7 @@ async def test_every_call_is_told_to_the_callback(runtime: ScriptedRuntime, tmp_
 
     assert [(method, code) for method, code, _ in calls] == [
         ("Version", "OK"),
-        ("ContainerStatus", "NOT_FOUND"),
+        ("StopContainer", "NOT_FOUND"),
         ("ExecSync", "CANCELLED"),
     ]
     assert all(seconds >= 0 for _, _, seconds in calls)

@@ -1,7 +1,6 @@
 """What kubelet leaves on a container, read back: identity, restarts, grace period, hooks and ports."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -225,21 +224,3 @@ def test_no_annotation_and_no_label_is_too_odd(annotations: dict[str, str], own_
     if found.hook is not None:
         assert (found.hook.kind is HookKind.INVALID) == bool(found.hook.error)
         assert found.hook.kind in HookKind
-
-
-LISTED = convert.instance(container(), "containerd")
-
-
-def test_the_detail_of_a_running_container_has_no_exit_code() -> None:
-    status = api_pb2.ContainerStatus(id="a1", state=api_pb2.CONTAINER_RUNNING, exit_code=3)
-
-    found = convert.detailed(LISTED, status)
-
-    assert (found.exit_code, found.state) == (None, ContainerState.RUNNING)
-    assert found == replace(LISTED, state=ContainerState.RUNNING)
-
-
-def test_the_detail_of_an_exited_container_is_its_exit_code() -> None:
-    status = api_pb2.ContainerStatus(id="a1", state=api_pb2.CONTAINER_EXITED, started_at=1, exit_code=137)
-
-    assert convert.detailed(LISTED, status) == replace(LISTED, state=ContainerState.EXITED, exit_code=137)

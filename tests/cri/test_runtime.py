@@ -96,7 +96,6 @@ async def test_until_a_runtime_is_found_none_answers_and_discovery_says_why(
     calls: tuple[Callable[[], Awaitable[object]], ...] = (
         lambda: node.instances("uid-1"),
         lambda: node.find(gone.pin),
-        lambda: node.detail(gone),
         lambda: node.stop(gone, 2),
         lambda: node.execute(gone, ("true",), 2),
         node.containers,
@@ -170,33 +169,6 @@ async def test_find_of_what_cannot_be_here_asks_nobody(start: Start, container_i
 
     assert await node.find(Pin(container_id)) is None
     assert server.asked == []
-
-
-async def test_detail_is_of_now(start: Start) -> None:
-    server = ScriptedRuntime()
-    status = server.add("a1", started_at=1)
-    node = await start(server)
-    (listed,) = await node.instances("uid-1")
-
-    running = await node.detail(listed)
-    status.state = api_pb2.CONTAINER_EXITED
-    status.exit_code = 3
-    exited = await node.detail(listed)
-
-    assert (running.state, running.exit_code) == (ContainerState.RUNNING, None)
-    assert (exited.state, exited.exit_code) == (ContainerState.EXITED, 3)
-
-
-async def test_detail_of_a_removed_or_truncated_id_is_not_found(start: Start) -> None:
-    server = ScriptedRuntime()
-    server.add("abcdef")
-    node = await start(server)
-    (listed,) = await node.instances("uid-1")
-
-    for other in ("zzz", "abc"):
-        with pytest.raises(RuntimeCallError) as caught:
-            await node.detail(replace(listed, id=other))
-        assert caught.value.not_found
 
 
 async def test_stop_and_a_stop_of_what_is_gone(start: Start) -> None:
@@ -295,7 +267,6 @@ async def test_two_runtimes_of_one_name_are_told_apart_by_their_containers(start
     found = await node.find(Pin("containerd://b1"))
     assert found is not None
 
-    assert (await node.detail(found)).state is ContainerState.RUNNING
     await node.stop(found, 2)
     assert len(one.requests("StopContainer")) == 1
     (again,) = await node.instances("uid-2")

@@ -785,7 +785,7 @@ async def test_a_wait_for_kubelet_counts_from_the_end_of_one_that_nobody_saw_run
         await asyncio.sleep(12)
         assert "for 10 s" in node.status().states[0].message
         node._create("app", "new")  # it ends before anybody looks
-        node.known["new"] = replace(node.known["new"], state=ContainerState.EXITED, exit_code=1, restart_count=1)
+        node.known["new"] = replace(node.known["new"], state=ContainerState.EXITED, restart_count=1)
         node.controller.cache.pod_changed(node.view())
         await asyncio.sleep(1)
         assert node.status().states[0].message == ""
@@ -1274,55 +1274,6 @@ async def test_a_stop_that_hangs_past_its_timeout_holds_nobody_back() -> None:
         assert node.status("r2").phase is RequestPhase.COMPLETED
 
 
-async def test_an_exit_code_that_cannot_be_had_is_told_as_the_runtimes_error() -> None:
-    class Forgetful(MemoryNode):
-        async def detail(self, instance: Instance) -> Instance:
-            raise RuntimeCallError("ContainerStatus failed: broken", code="UNKNOWN")
-
-    async with Forgetful(policy=RestartPolicy.ON_FAILURE) as node:
-        node.known["old"] = replace(node.known["old"], state=ContainerState.EXITED)
-        node.post(request())
-        await asyncio.sleep(2)
-        assert "ContainerStatus failed: broken" in node.status().message
-
-
-@pytest.mark.parametrize(
-    ("policy", "asked"),
-    [(RestartPolicy.ALWAYS, set()), (RestartPolicy.ON_FAILURE, {ContainerState.EXITED})],
-)
-async def test_exit_codes_are_asked_for_only_where_the_decision_hangs_on_them(
-    policy: RestartPolicy, asked: set[ContainerState]
-) -> None:
-    found: set[ContainerState] = set()
-
-    class Asked(MemoryNode):
-        async def detail(self, instance: Instance) -> Instance:
-            found.add(instance.state)
-            return await super().detail(instance)
-
-    async with Asked(policy=policy) as node:
-        node.post(request())
-        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
-    assert found == asked
-
-
-async def test_an_exit_code_of_what_the_runtime_has_removed_meanwhile_is_no_trouble() -> None:
-    messages: set[str] = set()
-
-    class Forgetful(MemoryNode):
-        async def detail(self, instance: Instance) -> Instance:
-            raise RuntimeCallError("not found", not_found=True)
-
-        async def write_status(self, request: Request, status: Status) -> Request:
-            messages.add(status.message)
-            return await super().write_status(request, status)
-
-    async with Forgetful(policy=RestartPolicy.ON_FAILURE) as node:
-        node.post(request())
-        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
-    assert not any("not found" in message for message in messages)
-
-
 async def test_nothing_runs_on_once_the_last_request_has_ended() -> None:
     async with MemoryNode() as node:
         before = {task.get_name() for task in asyncio.all_tasks()}
@@ -1374,7 +1325,7 @@ async def test_a_wait_for_kubelet_counts_from_the_last_end() -> None:
         node.post(request(strategy=Strategy(min_started_seconds=100)))
         await node.until(lambda: "app-1" in node.known)
         await asyncio.sleep(20)
-        node.known["app-1"] = replace(node.known["app-1"], state=ContainerState.EXITED, exit_code=1)
+        node.known["app-1"] = replace(node.known["app-1"], state=ContainerState.EXITED)
         node.controller.cache.pod_changed(node.view())
         await asyncio.sleep(4)
         assert node.status().states[0].message == "kubelet has not started it for 2 s"

@@ -62,9 +62,6 @@ class ExecRuntime:
     async def find(self, pin: Pin) -> Instance | None:
         raise AssertionError(pin)
 
-    async def detail(self, instance: Instance) -> Instance:
-        raise AssertionError(instance)
-
     async def stop(self, instance: Instance, seconds: float) -> None:
         raise AssertionError(instance, seconds)
 

@@ -37,9 +37,7 @@ class Container:
     state: str = "created"
     exit_code: int = 0
     started: float | None = None
-    started_ns: int = 0
     ended: float | None = None
-    ended_ns: int = 0
     termed: bool = False
     ready_seen: float | None = None
     """When the API first showed it running and ready."""
@@ -98,7 +96,7 @@ class Containers:
 
     def start(self, container: Container) -> None:
         if container.state == "created" and container.id in self.present:
-            container.started, container.started_ns = self._world.loop.time(), int(self._world.loop.wall() * 1e9)
+            container.started = self._world.loop.time()
             self._moved(container, "running", f"as {container.name}")
 
     def abandon(self, container: Container) -> None:
@@ -111,7 +109,7 @@ class Containers:
         if container.state != "running":
             return
         container.exit_code = code
-        container.ended, container.ended_ns = self._world.loop.time(), int(self._world.loop.wall() * 1e9)
+        container.ended = self._world.loop.time()
         self._moved(container, "exited", f"with {code}")
         waiting, container.on_end = container.on_end, []
         for tell in waiting:
@@ -143,20 +141,6 @@ class Containers:
         if self.present.pop(container.id, None) is not None:
             self._world.say("node", f"{container.id} is collected")
             self._world.cri.event(container.pod_uid)
-
-    def status(self, container: Container) -> api_pb2.ContainerStatus:
-        known = container.message
-        return api_pb2.ContainerStatus(
-            id=container.id,
-            metadata=known.metadata,
-            state=_STATES[container.state],
-            created_at=known.created_at,
-            started_at=container.started_ns,
-            finished_at=container.ended_ns,
-            exit_code=container.exit_code,
-            labels=known.labels,
-            annotations=known.annotations,
-        )
 
     def _moved(self, container: Container, state: str, what: str) -> None:
         container.state = state

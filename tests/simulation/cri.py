@@ -161,12 +161,6 @@ class Cri:
                 reply(api_pb2.VersionResponse(runtime_name=RUNTIME, runtime_version="1.0"))
             case "ListContainers":
                 reply(self._list(call.message.filter))
-            case "ContainerStatus":
-                found = self._world.containers.present.get(call.message.container_id)
-                missing = _not_found(call.message.container_id)
-                reply(
-                    api_pb2.ContainerStatusResponse(status=self._world.containers.status(found)) if found else missing
-                )
             case "StopContainer":
                 self._stop(call, reply)
             case "ExecSync":

@@ -32,9 +32,8 @@ WRITES = 60
 EVENTS = 60
 READS = 40
 """Lists and watches in a window."""
-RUNTIME_CALLS = 300
-"""Per pod and window: a look every half second, with a ContainerStatus for each of six containers, and as much again
-for what happens in between."""
+RUNTIME_CALLS = 200
+"""Per pod and window: a look every half second, and ten times as much for what happens in between."""
 PERSISTED = 6.0
 """Seconds after which what has begun is written down, where the API server takes writes."""
 LEFT_SECONDS = 60.0

@@ -23,7 +23,6 @@ SERVICE = "runtime.v1.RuntimeService"
 CALLS: dict[str, type[Message]] = {
     "Version": api_pb2.VersionRequest,
     "ListContainers": api_pb2.ListContainersRequest,
-    "ContainerStatus": api_pb2.ContainerStatusRequest,
     "StopContainer": api_pb2.StopContainerRequest,
     "ExecSync": api_pb2.ExecSyncRequest,
 }
@@ -102,7 +101,6 @@ class ScriptedRuntime:
         answers: dict[str, Callable[[Any], Message | None]] = {
             "Version": lambda _: api_pb2.VersionResponse(runtime_name=self.name, runtime_version=self.version),
             "ListContainers": self._list,
-            "ContainerStatus": self._status,
             "StopContainer": self._stop,
             "ExecSync": lambda _: self.executed,
         }
@@ -133,10 +131,6 @@ class ScriptedRuntime:
 
     def _find(self, container_id: str) -> api_pb2.ContainerStatus | None:
         return next((status for status in self.containers if status.id.startswith(container_id)), None)
-
-    def _status(self, request: api_pb2.ContainerStatusRequest) -> api_pb2.ContainerStatusResponse | None:
-        status = self._find(request.container_id)
-        return None if status is None else api_pb2.ContainerStatusResponse(status=status)
 
     def _stop(self, request: api_pb2.StopContainerRequest) -> api_pb2.StopContainerResponse | None:
         status = self._find(request.container_id)

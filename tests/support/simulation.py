@@ -59,6 +59,8 @@ class World:
         self.now = 0.0
         self.policy = policy
         self.instances: dict[str, Instance] = {}
+        self.codes: dict[str, int] = {}
+        """With which exit code each has ended."""
         self.made = 0
         self.hook = Hook(HookKind.EXEC, command=("true",)) if hooks else None
         self.statuses = {name: PodContainer(name, restart_policy=policy) for name in NAMES}
@@ -109,7 +111,7 @@ class World:
     def kubelet_restarts(self, name: str) -> None:
         """Kubelet does so if the newest instance has exited and the restart policy has it come back."""
         newest = self.newest(name)
-        allowed = self.policy is RestartPolicy.ALWAYS or newest.exit_code != 0
+        allowed = self.policy is RestartPolicy.ALWAYS or self.codes.get(newest.id) != 0
         if newest.state is ContainerState.EXITED and allowed:
             self.kubelet_creates(name)
 
@@ -123,6 +125,7 @@ class World:
             container_id=newest.pin.container_id,
             running=running,
             terminated=newest.state is ContainerState.EXITED,
+            exit_code=self.codes.get(newest.id),
             ready=running,
         )
         self.statuses[name] = status
@@ -130,7 +133,7 @@ class World:
     def crashes(self, name: str, code: int = 137) -> None:
         """A container ends by itself, or is killed by kubelet (an in-place update)."""
         newest = self.newest(name)
-        self.instances[newest.id] = replace(newest, state=ContainerState.EXITED, exit_code=code)
+        self.instances[newest.id], self.codes[newest.id] = replace(newest, state=ContainerState.EXITED), code
 
     def delete(self, uid: str) -> None:
         """Somebody deletes a request."""
@@ -228,7 +231,7 @@ class World:
         if request.strategy.ordered:
             for name in NAMES[: NAMES.index(action.instance.name)]:
                 recreated = self.statuses[name].ready and wanted[name] != self.newest(name).pin
-                lost = self.policy is RestartPolicy.ON_FAILURE and self.newest(name).exit_code == 0
+                lost = self.policy is RestartPolicy.ON_FAILURE and self.codes.get(self.newest(name).id) == 0
                 assert recreated or lost or request.status.state(name).phase.final, "not in order"
                 # what has ended for good need not be waited for, though its hook may still be told of as under way
                 assert lost or self.newest(name).id not in self.life.busy, "two in flight"
@@ -277,7 +280,8 @@ class World:
             return
         self.life.note(uid, instance, under_way=None, until=None, stop=StopAttempt(1, self.now))
         if instance.state is not ContainerState.EXITED:
-            self.instances[container_id] = replace(instance, state=ContainerState.EXITED, exit_code=code)
+            self.instances[container_id] = replace(instance, state=ContainerState.EXITED)
+            self.codes[container_id] = code
 
     def settle(self, *, rounds: int = 200, before: Callable[[], None] | None = None) -> None:
         """Everybody does their work in turn until nothing moves; every request has ended then."""
@@ -298,7 +302,7 @@ class World:
 
     def one_exited_0(self) -> bool:
         """Whether a container has ended as kubelet under OnFailure leaves it down."""
-        return any(known.exit_code == 0 for known in self.instances.values())
+        return 0 in self.codes.values()
 
     def check_success(self) -> None:
         """Liveness: whatever happened, a container that kubelet starts again was recreated, and another one runs.

@@ -15,7 +15,7 @@ from daemon.core.recreate.actions import EmitEvent, RunHook
 from daemon.core.recreate.observation import ExecResult, Hook, HookResult, Instance
 from daemon.kubelet.restart_rules import RestartPolicy
 from daemon.kubelet.runtime_status import ContainerState
-from daemon.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeUnavailableError
 from daemon.node.controller import NodeController
 from daemon.node.edges import Edges
 from daemon.ports import Recorder
@@ -158,6 +158,7 @@ class MemoryNode:
                 container_id=newest.pin.container_id,
                 running=running,
                 terminated=newest.state is ContainerState.EXITED,
+                exit_code=self.exit_code if newest.state is ContainerState.EXITED else None,
                 ready=running,
             )
         return Pod(
@@ -214,14 +215,6 @@ class MemoryNode:
     async def find(self, pin: Pin) -> Instance | None:
         self._reach()
         return self.known.get(pin.bare_id)
-
-    async def detail(self, instance: Instance) -> Instance:
-        self._reach()
-        if instance.id not in self.known:
-            raise RuntimeCallError("not found", not_found=True)
-        now = self.known[instance.id]
-        exited = now.state is ContainerState.EXITED
-        return replace(now, exit_code=self.exit_code if exited else None)
 
     async def stop(self, instance: Instance, seconds: float) -> None:
         self._reach()

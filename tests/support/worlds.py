@@ -43,9 +43,9 @@ def instance(container_id: str, name: str = "app", **changes: Any) -> Instance:
     return replace(plain, **changes)
 
 
-def exited(container_id: str, name: str = "app", exit_code: int = 137, **changes: Any) -> Instance:
+def exited(container_id: str, name: str = "app", **changes: Any) -> Instance:
     """An instance that has ended."""
-    return instance(container_id, name, state=ContainerState.EXITED, exit_code=exit_code, **changes)
+    return instance(container_id, name, state=ContainerState.EXITED, **changes)
 
 
 def pod(*containers: PodContainer, **changes: Any) -> Pod:

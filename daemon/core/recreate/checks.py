@@ -162,10 +162,10 @@ def will_not_return(status: PodContainer, pod: Pod, newest: Instance | None, *, 
     whatever the exit code; it shows an instance as ended only where it has begun nothing after it. Source: kubelet's
     ShouldContainerBeRestarted, computePodActions.
     """
-    code = newest.exit_code if exited and newest is not None else None
-    shown = newest is None or (status.terminated and status.container_id == newest.pin.container_id)
+    shown = newest is not None and status.terminated and status.container_id == newest.pin.container_id
+    code = status.exit_code if exited and shown else None
     ruled = code is not None and matching_action(status.restart_rules, code)
-    if not ruled and (shown or not exited):
+    if not ruled and (shown or newest is None or not exited):
         if not comes_back(status.restart_policy, None):
             return told(Reason.NOT_RESTARTABLE)
         if not comes_back(status.restart_policy, code):

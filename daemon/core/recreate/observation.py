@@ -64,8 +64,6 @@ class Instance:
     hook: Hook | None = None
     ports: tuple[tuple[str, int], ...] = ()
     """Named ports of the container: (name, number)."""
-    exit_code: int | None = None
-    """Of an exited instance, where it was asked for."""
 
     @property
     def pin(self) -> Pin:

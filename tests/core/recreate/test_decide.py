@@ -87,9 +87,10 @@ def one(req: Request, *instances: Instance, now: float = NOW, **changes: Any) ->
     return decide([req], seen(*instances, **changes), now)
 
 
-def ended(container_id: str, policy: RestartPolicy) -> PodContainer:
+def ended(container_id: str, policy: RestartPolicy, exit_code: int = 0) -> PodContainer:
     """As kubelet shows an instance that has ended, and after which it has begun nothing."""
-    return PodContainer("app", restart_policy=policy, container_id=f"containerd://{container_id}", terminated=True)
+    plain = PodContainer("app", restart_policy=policy, container_id=f"containerd://{container_id}")
+    return replace(plain, terminated=True, exit_code=exit_code)
 
 
 def written(decision: Decision) -> Status:
@@ -412,9 +413,9 @@ class TestAlreadyRecreated:
     def test_one_that_has_exited_is_pinned_whatever_its_exit_code(self) -> None:
         req = replace(request(), containers=tuple(replace(c, context=None) for c in request().containers))
         view = pod(ended("a", RestartPolicy.ON_FAILURE))
-        pinned = one(req, exited("a", exit_code=0), pod=view)
+        pinned = one(req, exited("a"), pod=view)
         assert only(pinned, PinContainers).pins == {"app": pin("a")}
-        left = one(replace(req, pinned={"app": pin("a")}), exited("a", exit_code=0), pod=view)
+        left = one(replace(req, pinned={"app": pin("a")}), exited("a"), pod=view)
         assert written(left).states[0].reason is Reason.LEFT_DOWN
 
     def test_a_container_that_was_never_created_is_waited_for(self) -> None:
@@ -452,9 +453,10 @@ class TestRestartPolicy:
         assert stops(one(request(), instance("old"), pod=view)) == ["old"]
         req = request(status=recreating(killed()))
         view = pod(ended("old", RestartPolicy.ON_FAILURE))
-        failed = written(one(req, exited("old", exit_code=0), pod=view))
+        failed = written(one(req, exited("old"), pod=view))
         assert failed.states[0].message.startswith("the container exited with code 0 and restartPolicy is OnFailure")
-        assert one(req, exited("old", exit_code=143), pod=view).actions == ()
+        view = pod(ended("old", RestartPolicy.ON_FAILURE, exit_code=143))
+        assert one(req, exited("old"), pod=view).actions == ()
 
     @pytest.mark.parametrize("policy", [RestartPolicy.ON_FAILURE, RestartPolicy.NEVER])
     @pytest.mark.parametrize(
@@ -468,16 +470,16 @@ class TestRestartPolicy:
     def test_what_kubelet_itself_replaces_is_awaited(self, policy: RestartPolicy, view: PodContainer) -> None:
         """A new image, a failed probe: kubelet starts the next one whatever the exit code, and shows no end before."""
         req = request(status=recreating(killed()))
-        assert not one(req, exited("old", exit_code=0), pod=pod(replace(view, restart_policy=policy))).actions
+        assert not one(req, exited("old"), pod=pod(replace(view, restart_policy=policy))).actions
 
     @pytest.mark.parametrize("policy", [RestartPolicy.ON_FAILURE, RestartPolicy.NEVER])
     def test_what_a_rule_restarts_is_awaited(self, policy: RestartPolicy) -> None:
         rules = ({"action": "Restart", "exitCodes": {"operator": "In", "values": [0, 7]}},)
         view = pod(replace(ended("old", policy), restart_rules=rules))
         req = request(status=recreating(killed()))
-        assert not one(req, exited("old", exit_code=0), pod=view).actions
+        assert not one(req, exited("old"), pod=view).actions
         without = pod(ended("old", policy))
-        assert written(one(req, exited("old", exit_code=0), pod=without)).states[0].reason is Reason.LEFT_DOWN
+        assert written(one(req, exited("old"), pod=without)).states[0].reason is Reason.LEFT_DOWN
 
     def test_a_hook_that_begins_as_another_container_fails_has_its_stop(self) -> None:
         view = pod(PodContainer("a"), PodContainer("b", restart_policy=RestartPolicy.NEVER))
@@ -546,6 +548,17 @@ class TestRestartPolicy:
         assert written(decision).phase is RequestPhase.PENDING
         assert not decision.ask_api
 
+    def test_while_the_pod_is_asked_for_the_end_of_a_hook_is_told(self) -> None:
+        works = hooked(HookResult(2.0))
+        decision = one(request(), pod=None, pod_gone=True, works=works, first_seen={"r1": NOW - 20})
+        assert written(decision).states[0].is_killed
+        assert only(decision, PinContainers)
+
+    def test_never_is_left_down_whoever_has_collected_it(self) -> None:
+        view = pod(PodContainer("app", restart_policy=RestartPolicy.NEVER))
+        decision = one(request(), pod=view, foreign={"old": None})
+        assert written(decision).states[0].reason is Reason.LEFT_DOWN
+
     def test_an_answer_from_before_the_request_ends_nothing(self) -> None:
         before = Live(None, NOW - 5)
         decision = one(request(), pod=pod(uid="earlier"), live=before, first_seen={"r1": NOW - 4.9})
@@ -588,10 +601,10 @@ class TestRestartPolicy:
         nobody = replace(request(), containers=tuple(replace(c, context=None) for c in request().containers))
         assert written(one(nobody, pod=pod(phase="Succeeded"))).states[0].reason is Reason.POD_ENDED
         view = pod(PodContainer("app", restart_policy=RestartPolicy.ON_FAILURE), phase="Succeeded")
-        assert written(one(nobody, exited("a", exit_code=0), pod=view)).states[0].reason is Reason.POD_ENDED
+        assert written(one(nobody, exited("a"), pod=view)).states[0].reason is Reason.POD_ENDED
 
     def test_exit_code_0_under_always_comes_back(self) -> None:
-        decision = one(request(status=recreating(killed())), exited("old", exit_code=0))
+        decision = one(request(status=recreating(killed())), exited("old"))
         assert decision.actions == ()
         assert decision.watch_runtime
 
@@ -788,6 +801,15 @@ class TestOrder:
         assert written(decision).phase is RequestPhase.RECREATING
         phases = [state.phase for state in written(decision).states]
         assert phases == [StatePhase.FAILED, StatePhase.RECREATING, StatePhase.FAILED]
+
+    def test_what_gets_ready_only_then_was_not_awaited(self) -> None:
+        failed = RecreateState("a", StatePhase.FAILED, "why", reason=Reason.LEFT_DOWN)
+        req = request("a", "b", "c", status=recreating(failed, killed("b"), killed("c")))
+        ready = PodContainer("c", container_id="containerd://new-c", running=True, ready=True)
+        c = instance("new-c", "c", created_at=2, restart_count=1)
+        decision = one(req, instance("old-b", "b"), c, pod=pod(PodContainer("a"), PodContainer("b"), ready))
+        assert stops(decision) == ["old-b"]
+        assert written(decision).states[2].message == 'not awaited: container "a" failed'
 
     @pytest.mark.parametrize(
         ("b", "works"),
@@ -1187,6 +1209,13 @@ class TestOfAnotherRequest:
         short = stopping(uid="gone", since=95.0, seconds=15.0)
         works = short | stopping(uid="gone too", since=90.0, seconds=110.0)
         assert only(one(request(), instance("old"), works=works), StopContainer).seconds == 30
+
+    @pytest.mark.parametrize(("now", "sent"), [(101.9, []), (102.0, ["old"])])
+    def test_one_that_hangs_past_its_timeout_is_waited_for_2_s_longer(self, now: float, sent: list[str]) -> None:
+        works = stopping(uid="gone", since=70.0, seconds=30.0)
+        decision = one(request(), instance("old"), now=now, works=works, first_seen={"r1": 0.0})
+        assert stops(decision) == sent
+        assert decision.wake_at == (102.0 if not sent else now + 2)
 
     def test_a_stop_that_has_not_been_sent_is_not_waited_for(self) -> None:
         queued = {("gone", "old"): Work("app", pin("old"), WorkKind.STOP)}
