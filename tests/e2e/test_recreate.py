@@ -133,6 +133,15 @@ async def test_on_failure_depends_on_the_exit_code(cluster: Cluster) -> None:
     assert "exited with code 0 and restartPolicy is OnFailure" in messages(request)["calm"]
 
 
+async def test_what_a_rule_restarts_is_awaited_whatever_its_exit_code(cluster: Cluster) -> None:
+    rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [0]}}
+    ruled = container("app", restartPolicy="OnFailure", restartPolicyRules=[rule])
+    pod = await cluster.run_pod("web", [ruled], restartPolicy="Never")
+    if "restartPolicyRules" not in pod["spec"]["containers"][0]:
+        pytest.skip("this cluster has no restartPolicyRules (Kubernetes 1.35)")
+    assert states(await finished(cluster, pod, ["app"])) == {"app": "Succeeded"}
+
+
 async def test_the_next_request_runs_when_the_first_is_deleted(cluster: Cluster) -> None:
     slow = container("app", "trap 'sleep 2; exit 0' TERM; " + WAIT)
     pod = await cluster.run_pod("web", [slow], grace=20)
