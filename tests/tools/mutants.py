@@ -105,7 +105,7 @@ EQUIVALENT: dict[str, str] = {
     "node/execute.py: 1 -> 2: say('request not written', **_whose(request), error=str(erro": "decimals in a log line",
     "node/execute.py: 12 -> 13: task = self._spawn(run, f'{type(action).__name__} {action.in": "a task's name",
     "node/reconcile.py: Gt -> GtE: if loop.time() > answered + A_MOMENT:": "one instant, which nobody hits",
-    "node/reconcile.py: Add -> Sub: return None if first is None else max(first, now() + A_MOMEN":
+    "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, now() + A_MOME":
         "whether a look that wants another one at once waits 10 ms: nobody is promised it",
     "node/controller.py: statement left out: heartbeat.within(_LATE_SECONDS, 'ending')":
         "an end that hangs is told all the same, in other words and sooner",
@@ -113,8 +113,9 @@ EQUIVALENT: dict[str, str] = {
     "node/hooks.py: 3.0 -> 4.0: EXEC_MARGIN_SECONDS = 3.0": "nobody is promised a second of it",
     "node/watches.py: 20.0 -> 21.0: FIND_SECONDS = 20.0": "nobody is promised a second of it",
     "node/kubelet_health.py: 1.0 -> 2.0: PATIENCE_SECONDS = 1.0": "nobody is promised a second of it",
-    "node/kubelet_health.py: Gt -> GtE: if self._port and loop.time() - self._asked > FRESH_SECONDS:":
+    "node/kubelet_health.py: Gt -> GtE: if self._port and began - self._learned > FRESH_SECONDS and ":
         "one instant, which nobody hits",
+    "node/kubelet_health.py: 30.0 -> 31.0: STALE_SECONDS = 30.0": "nobody is promised a second of it",
     "node/kubelet_health.py: 1 -> 2: answered = await reader.read(1)": "only asked whether there is any byte",
     "node/daemon.py: condition false: if TYPE_CHECKING:": "it is false whenever the program runs",
     "node/daemon.py: 60.0 -> 61.0: QUEUE_LIMIT = 60.0": "nobody is promised a second of it",
