@@ -1254,26 +1254,6 @@ async def test_a_successor_that_is_created_in_a_pod_that_ends_is_not_awaited() -
         assert (await node.completed()).states[0].reason is Reason.POD_ENDED
 
 
-async def test_a_stop_that_hangs_past_its_timeout_holds_nobody_back() -> None:
-    class Hangs(MemoryNode):
-        async def stop(self, instance: Instance, seconds: float) -> None:
-            if seconds > 5:
-                self.stops.append((instance.id, seconds))
-                await asyncio.sleep(seconds + 120)
-                raise RuntimeCallError("late", code="DEADLINE_EXCEEDED")
-            await super().stop(instance, seconds)
-
-    async with Hangs() as node:
-        node.post(request())
-        await node.until(lambda: bool(node.stops))
-        node.delete("r1")
-        await asyncio.sleep(29)
-        node.post(request(uid="r2", strategy=Strategy(grace_seconds=0)))
-        await asyncio.sleep(8)
-        assert node.stops == [("old", 30), ("old", 2)]
-        assert node.status("r2").phase is RequestPhase.COMPLETED
-
-
 async def test_nothing_runs_on_once_the_last_request_has_ended() -> None:
     async with MemoryNode() as node:
         before = {task.get_name() for task in asyncio.all_tasks()}

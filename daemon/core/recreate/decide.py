@@ -80,8 +80,6 @@ STOP_SETTLE = 10.0
 """Seconds that a container may still be listed as running after its stop was reported as done."""
 A_MOMENT = 0.05
 """Seconds after which what was asked for too early is asked for again."""
-OVERDUE = 2.0
-"""Seconds after its timeout that another request's stop may take to end: a runtime that has sent KILL needs little."""
 LOOK_AGAIN = 1.0
 """Seconds between looks at what announces nothing: kubelet's health."""
 
@@ -461,14 +459,12 @@ class _Turn:
     ) -> _Move:
         """Step 9: a request that is gone left a hook or a stop under way: it is waited for as long as our own grace.
 
-        CRI takes a second StopContainer with a shorter timeout. Its TERM, or its hook, has had its time by then. So it
-        has where the stop under way should have ended, and hangs in the runtime.
+        CRI takes a second StopContainer with a shorter timeout. Its TERM, or its hook, has had its time by then.
         """
         grace = stop_seconds(request, instance, self.seen, self.now)
         if kind is WorkKind.STOP:
-            if until is None or self.now + grace < until or self.now >= until + OVERDUE:
+            if until is None or self.now + grace < until:
                 return self.send(request, old, instance)
-            self.wake(until + OVERDUE)
         else:
             limit = self.first_seen(request) + grace_of(request, instance)
             if self.now >= limit:

@@ -1210,13 +1210,6 @@ class TestOfAnotherRequest:
         works = short | stopping(uid="gone too", since=90.0, seconds=110.0)
         assert only(one(request(), instance("old"), works=works), StopContainer).seconds == 30
 
-    @pytest.mark.parametrize(("now", "sent"), [(101.9, []), (102.0, ["old"])])
-    def test_one_that_hangs_past_its_timeout_is_waited_for_2_s_longer(self, now: float, sent: list[str]) -> None:
-        works = stopping(uid="gone", since=70.0, seconds=30.0)
-        decision = one(request(), instance("old"), now=now, works=works, first_seen={"r1": 0.0})
-        assert stops(decision) == sent
-        assert decision.wake_at == (102.0 if not sent else now + 2)
-
     def test_a_stop_that_has_not_been_sent_is_not_waited_for(self) -> None:
         queued = {("gone", "old"): Work("app", pin("old"), WorkKind.STOP)}
         assert stops(one(request(), instance("old"), works=queued)) == ["old"]
