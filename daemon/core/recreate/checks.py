@@ -280,9 +280,13 @@ def hook_ended(work: Work) -> float | None:
 
 def hook_end_untold(request: Request, work: Work) -> bool:
     """Whether the request does not say yet that this hook of it has ended, as it has to once it did (step 12)."""
-    state = request.status.state(work.name)
-    said = state.phase.final or state.is_killed or begun_by_an_earlier_life(request, work.name, work.pin).stop
+    said = request.status.state(work.name).phase.final or hook_end_told(request, work.name, work.pin)
     return not said and (work.under_way is WorkKind.HOOK or work.hook_began is not None)
+
+
+def hook_end_told(request: Request, name: str, pin: Pin) -> bool:
+    """Whether the request says that the instance's hook has ended: by isKilled, or by its pin if a CRD prunes that."""
+    return request.status.state(name).is_killed or bool(begun_by_an_earlier_life(request, name, pin).stop)
 
 
 def lacks_ip(hook: Hook, seen: Observation) -> bool:

@@ -46,6 +46,7 @@ from daemon.core.recreate.checks import (
     grace_of,
     held_back,
     hook_done,
+    hook_end_told,
     hook_end_untold,
     lacks_ip,
     list_is_behind,
@@ -217,9 +218,7 @@ class _Turn:
         if newest is None or target is None or newest.id != target.bare_id:
             return False
         work = self.seen.work(request.uid, newest.id)
-        told_before = request.status.state(container.name).is_killed
-        told_before = told_before or bool(begun_by_an_earlier_life(request, container.name, newest.pin).stop)
-        begun = work.hook_began is not None or told_before
+        begun = work.hook_began is not None or hook_end_told(request, container.name, newest.pin)
         return newest.state is ContainerState.RUNNING and begun and work.stop_sent is None
 
     def settle(self, request: Request, states: tuple[RecreateState, ...], gate: Gate, owed: Collection[str]) -> None:
