@@ -94,12 +94,11 @@ def limit_is(monkeypatch: pytest.MonkeyPatch) -> LimitIs:
     return lambda name, value: monkeypatch.setattr(lib_health, name, value, raising=False)
 
 
-async def test_whoever_says_nothing_makes_room(opened: Open) -> None:
+async def test_whoever_says_nothing_makes_room(opened: Open, limit_is: LimitIs) -> None:
+    limit_is("HEAD_SECONDS", 600.0)  # long enough for nobody to be closed for his silence
     door = await opened()
     strangers = await door.crowd(5 * MOST)
-    began = asyncio.get_running_loop().time()
     assert await ask(await door.knock()) == 200
-    assert asyncio.get_running_loop().time() - began < 3
     await door.open(strangers, MOST - 1)
 
 

@@ -700,6 +700,27 @@ async def test_a_refused_pin_is_told() -> None:
         assert node.controller.executor.pin_errors == {}
 
 
+async def test_that_a_pin_met_a_newer_version_is_not_told() -> None:
+    told: list[str] = []
+    conflicts = [ConflictError("the object has been modified (409)")] * 4
+
+    class Newer(MemoryNode):
+        async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+            if conflicts:
+                raise conflicts.pop()
+            return await super().pin(request, pins, begun)
+
+        async def write_status(self, request: Request, status: Status) -> Request:
+            told.extend(state.message for state in status.states)
+            return await super().write_status(request, status)
+
+    async with Newer() as node:
+        node.post(request(strategy=Strategy(force=True)))
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert not conflicts
+        assert not any("409" in message for message in told)
+
+
 async def test_a_pin_that_is_refused_in_other_words_each_time_causes_no_flood() -> None:
     tried: list[int] = []
 

@@ -107,6 +107,8 @@ EQUIVALENT: dict[str, str] = {
     "node/reconcile.py: Gt -> GtE: if loop.time() > answered + A_MOMENT:": "one instant, which nobody hits",
     "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, now() + A_MOME":
         "whether a look that wants another one at once waits 10 ms: nobody is promised it",
+    "node/reconcile.py: Gt -> GtE: if now - watched.runtime_failed > FORGIVEN_SECONDS:":
+        "one instant, which nobody hits",
     "node/controller.py: statement left out: heartbeat.within(_LATE_SECONDS, 'ending')":
         "an end that hangs is told all the same, in other words and sooner",
     "node/controller.py: condition true: if pod_uid:": "no container's event is without its pod's UID",
