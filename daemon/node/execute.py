@@ -32,7 +32,7 @@ STOPS_AT_ONCE = 128
 """StopContainers that are sent to the runtime at once. Measured with containerd 1.6 on two cores and 110 containers: 32
 and 64 make the last ones wait, behind what kubelet starts again already, and kubelet has none ready sooner for it."""
 LEFT_SECONDS = 60.0
-"""For how long a hook that has run is remembered for a request that left the selection, and may come back to it."""
+"""For how long hooks and stops are remembered for a request that left the selection, and may come back to it."""
 SLOT_SECONDS = 2.0
 """For how long a stop holds its slot at most: one that waits for its container to end costs the runtime nothing."""
 
@@ -86,6 +86,10 @@ class Executor:
         """What this process has done to the pod's containers, as of now."""
         return dict(self._works.get(pod_key, {}))
 
+    def under_way(self, pod_key: str) -> set[Key]:
+        """Which of these are going on."""
+        return {key for key, work in self._works.get(pod_key, {}).items() if work.under_way is not None}
+
     def wake_for_write(self, requests: Iterable[Request]) -> float | None:
         """When a write that failed may be tried again (monotonic), None where none waits."""
         waiting = {request.uid for request in requests} - self._writing
@@ -130,7 +134,8 @@ class Executor:
     def forget(self, request: Request) -> None:
         """A request has ended or gone, and no write of it is under way: drop what is kept for it.
 
-        What is still under way stays until it has ended, and a hook without its stop for its grace period.
+        What is still under way stays until it has ended, a hook without its stop for its grace period, and what was
+        done for one that may come back for a while.
         """
         for kind in (WriteStatus, PinContainers):
             self._write_failures.pop((request.uid, kind), None)
@@ -196,7 +201,7 @@ class Executor:
         self._drop_unneeded(pod_key, key)
 
     def _drop_unneeded(self, pod_key: str, key: Key) -> None:
-        """Forget the work on an instance, unless it goes on, its request is live, or a hook still counts without it."""
+        """Forget the work on an instance, unless it goes on, its request is live or may come back, or a hook counts."""
         works = self._works.get(pod_key, {})
         work, request = works.get(key, NO_WORK), self._cache.request(key[0])
         if work.under_way is not None or (request is not None and request.live):
@@ -206,11 +211,14 @@ class Executor:
         ended = hook_ended(work)
         if ended is not None and not stopped and self._waited_for(pod_key, ended):
             return
+        kept_until = 0.0
         if work.hook_until is not None and not stopped:
             kept_until = max(work.hook_until, (work.hook_began or 0.0) + LEFT_SECONDS)
-            if loop.time() < kept_until:
-                loop.call_at(kept_until, self._drop_unneeded, pod_key, key)
-                return
+        if work.stop is not None and request is None:
+            kept_until = max(kept_until, work.stop.ended + LEFT_SECONDS)
+        if loop.time() < kept_until:
+            loop.call_at(kept_until, self._drop_unneeded, pod_key, key)
+            return
         works.pop(key, None)
         if not works:
             self._works.pop(pod_key, None)

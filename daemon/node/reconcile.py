@@ -224,12 +224,12 @@ class Reconciler:
         Nothing may be waited for after that: so what kubelet says is awaited in here, too, side by side.
         """
         while True:
-            going_on = self._executor.works(pod_key).keys()
+            going_on = self._executor.under_way(pod_key)
             uid, listed_at, instances = await self._instances(pod_key, live)
             await self._find_foreign(current, instances, watched)
             await asyncio.wait((silent,))  # the loop has a turn, too: a stop that was answered just now is noted
-            # Meanwhile another pod may have got the name, or a stop for a request that is gone have ended.
-            if self._runtime_uid(pod_key, uid) == uid and going_on <= self._executor.works(pod_key).keys():
+            # Meanwhile another pod may have got the name, or a stop have ended, of a request that is gone as well.
+            if self._runtime_uid(pod_key, uid) == uid and going_on <= self._executor.under_way(pod_key):
                 return listed_at, instances
 
     def _patience(self, pod_key: str, live: Sequence[Request]) -> float | None:

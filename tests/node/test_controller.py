@@ -1187,6 +1187,24 @@ async def test_leaving_the_selection_and_coming_back() -> None:
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_was_stopped_for_a_request_that_comes_back_without_its_pin_stays_known(*, fails: bool) -> None:
+    async with MemoryNode() as node:
+        node.stop_errors = [RuntimeCallError("shim is stuck")] if fails else []
+        node.post(request(strategy=Strategy(force=True)))
+        await node.until(lambda: bool(node.stops))
+        left = replace(node.requests["r1"], resource_version="50")
+        node.controller.cache.request_deleted(left)
+        await asyncio.sleep(30)
+        node.known["old"] = replace(node.known["old"], state=ContainerState.EXITED)
+        node._create("app", "new")
+        node.controller.cache.pod_changed(node.view())
+        node.post(replace(left, resource_version="51", pinned={}, status=Status()))
+        status = await node.completed()
+        assert [stopped for stopped, _ in node.stops] == ["old"]
+        assert status.states[0].phase is StatePhase.SUCCEEDED
+
+
 async def test_the_runtime_restarts_during_the_stop() -> None:
     async with MemoryNode() as node:
         node.stop_errors = [RuntimeUnavailableError("connection lost")]
