@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from daemon.core.api.pod import Pod, PodMeta
-from daemon.core.api.types import Request
+from daemon.core.api.types import Begun, Request
 
 P = TypeVar("P", bound=PodMeta)
 
@@ -125,7 +125,8 @@ class NodeCache(Cache[Pod]):
     def __init__(self, on_change: Callable[[str], None], clock: Callable[[], float]) -> None:
         super().__init__(on_change)
         self._clock = clock
-        self._gone: set[str] = set()
+        self._gone: dict[str, float] = {}
+        """Pod -> monotonic time at which the one that was seen here went."""
         self._pod_at: dict[str, float] = {}
         self._live: set[str] = set()
         self._known_since: dict[str, float] = {}
@@ -159,6 +160,10 @@ class NodeCache(Cache[Pod]):
         """Whether the pod was seen here and is no more."""
         return pod_key in self._gone
 
+    def heard_of(self, pod_key: str) -> object:
+        """Differs from what it was before where a watch has since told anything new of the pod."""
+        return self._pods.get(pod_key), self._gone.get(pod_key)
+
     def pod_at(self, pod_key: str) -> float:
         """Monotonic time at which the pod's version came; 0 for a pod that is not known."""
         return self._pod_at.get(pod_key, 0.0)
@@ -181,8 +186,9 @@ class NodeCache(Cache[Pod]):
             return
         said = request
         if (known := self._requests.get(request.uid)) is not None:
-            # Nobody takes back which instance is meant, and what was begun with it: the annotation can be edited.
-            pinned, begun = {**known.pinned, **request.pinned}, {**known.begun, **request.begun}
+            # Nobody changes which instance is meant, or takes back what was begun: the annotation can be edited.
+            begun = {name: times.after(known.begun.get(name, Begun())) for name, times in request.begun.items()}
+            pinned, begun = {**request.pinned, **known.pinned}, {**known.begun, **begun}
             request = replace(request, pinned=pinned, begun=begun)
         super().request_changed(request)
         if self._requests.get(request.uid) is not request:
@@ -203,12 +209,12 @@ class NodeCache(Cache[Pod]):
         self.unpinned.discard(request.uid)
         super().request_deleted(request)
         if request.pod_key not in self._by_pod:
-            self._gone.discard(request.pod_key)
+            self._gone.pop(request.pod_key, None)
         self._mark()
 
     def pod_changed(self, pod: Pod) -> None:
         """See Cache."""
-        self._gone.discard(pod.key)
+        self._gone.pop(pod.key, None)
         if self._pods.get(pod.key) != pod:
             self._pod_at[pod.key] = self._clock()
         super().pod_changed(pod)
@@ -218,7 +224,7 @@ class NodeCache(Cache[Pod]):
         known = self._pods.get(pod.key)
         if known is not None and known.uid == pod.uid:
             if pod.key in self._by_pod:
-                self._gone.add(pod.key)
+                self._gone[pod.key] = self._clock()
             self._pod_at.pop(pod.key, None)
         super().pod_deleted(pod)
 
@@ -251,7 +257,7 @@ class NodeCache(Cache[Pod]):
         """Nothing watches the pod any more: what was known of it ages from now on."""
         for memory in (self._pods, self._pod_at, self._known_since):
             memory.pop(pod_key, None)
-        self._gone.discard(pod_key)
+        self._gone.pop(pod_key, None)
         if event := self._awaited.pop(pod_key, None):
             event.set()  # who waits is to look at what there is
 

@@ -62,6 +62,8 @@ class Executor:
         self._own_pod = own_pod
         self._works: dict[str, dict[Key, Work]] = {}
         """By pod (`namespace/name`)."""
+        self._kept: dict[Key, asyncio.TimerHandle] = {}
+        """Of these, the ones that are kept for a while, with what ends that."""
         self._free = STOPS_AT_ONCE
         self._waiting: dict[str, None] = {}
         """Pods that wait for a slot, in the order in which they came."""
@@ -216,8 +218,10 @@ class Executor:
             kept_until = max(work.hook_until, (work.hook_began or 0.0) + LEFT_SECONDS)
         if work.stop is not None and request is None:
             kept_until = max(kept_until, work.stop.ended + LEFT_SECONDS)
+        if timer := self._kept.pop(key, None):
+            timer.cancel()
         if loop.time() < kept_until:
-            loop.call_at(kept_until, self._drop_unneeded, pod_key, key)
+            self._kept[key] = loop.call_at(kept_until, self._drop_unneeded, pod_key, key)
             return
         works.pop(key, None)
         if not works:

@@ -128,11 +128,16 @@ class Reconciler:
         return None if first is None else max(first, now() + A_MOMENT), decision.waits_for_slot
 
     async def _ask(self, pod_key: str) -> Pod | None:
-        """The API server's own word on the pod; the cache learns of one that it should have."""
+        """The API server's own word on the pod; the cache learns of one that it should have.
+
+        What a watch has told meanwhile may be newer.
+        """
         namespace, _, name = pod_key.partition("/")
+        heard = self._cache.heard_of(pod_key)
         found = await self._edges.pods.find(namespace, name)
         watched = self._cache.known_since(pod_key) is not None  # else nobody would keep it up to date
-        if found is not None and found.node_name == self._node_name and watched:
+        behind = watched and self._cache.heard_of(pod_key) == heard
+        if found is not None and found.node_name == self._node_name and behind:
             self._cache.pod_changed(found)
         return found
 

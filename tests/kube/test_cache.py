@@ -55,6 +55,18 @@ async def test_an_older_version_is_dropped() -> None:
     assert made.request("r1") == newer
 
 
+async def test_pins_stay_whoever_changes_them() -> None:
+    made, _ = cache()
+    pins, begun = {"app": pin("old")}, {"app": Begun(hook="2026-01-01T00:00:00Z")}
+    made.request_changed(request(pinned=pins, begun=begun))
+    changed = {"app": Begun("2027-01-01T00:00:00Z", "2026-01-01T00:00:05Z")}
+    made.request_changed(request(resource_version="11", pinned={"app": pin("new")}, begun=changed))
+    (known,) = made.requests("default/web")
+    both = {"app": Begun("2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z")}
+    assert (known.pinned, known.begun) == (pins, both)
+    assert made.unpinned == {"r1"}
+
+
 async def test_pins_stay_whoever_removes_them() -> None:
     made, pokes = cache()
     pins, begun = {"app": pin("old")}, {"app": Begun(stop="2026-01-01T00:00:00Z")}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.core.api.pod import PodContainer
+from daemon.core.api.pod import Pod, PodContainer
 from daemon.core.api.reasons import EventReason, Reason
 from daemon.core.api.types import Begun, Pin, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
 from daemon.core.recreate.actions import RunHook, StopContainer, WriteStatus
@@ -456,6 +456,25 @@ async def test_of_a_pod_whose_request_is_gone_nothing_is_awaited() -> None:
         node.delete("r1")
         await asyncio.sleep(1)
         assert (node.controller._awaited, node.controller._keys_by_uid) == (set(), {})
+
+
+async def test_however_many_requests_end_a_hook_is_kept_by_one_timer() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.hook_seconds = 5.0
+        node.post(request(strategy=Strategy(grace_seconds=604_800)))
+        await node.until(lambda: bool(node.hooks_run))
+        node.delete("r1")
+        await asyncio.sleep(10)
+        node.kubelet_silent = 1.0
+        for number in range(50):
+            node.post(request(uid=f"next-{number}"))
+            await asyncio.sleep(0.1)
+            node.delete(f"next-{number}")
+            await asyncio.sleep(0.1)
+        executor = node.controller.executor
+        assert executor.works("default/web").keys() == executor._kept.keys() == {("r1", "old")}
+        await asyncio.sleep(604_800)
+        assert executor.works("default/web").keys() == executor._kept.keys() == set()
 
 
 async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_requests_stop() -> None:
@@ -1115,6 +1134,32 @@ async def test_a_pod_that_the_api_server_has_lost_ends_the_request() -> None:
         assert (await node.completed()).reason is Reason.POD_GONE
 
 
+class Overtaken(MemoryNode):
+    """Its API server's answer about a pod is of when it was asked; what a watch tells meanwhile comes first."""
+
+    async def find_pod(self) -> Pod | None:
+        found = await super().find_pod()
+        await asyncio.sleep(0.3)
+        return found
+
+
+@pytest.mark.parametrize("went", [False, True])
+async def test_an_answer_that_a_watch_has_overtaken_takes_nothing_back(*, went: bool) -> None:
+    async with Overtaken() as node:
+        node.earlier_pod = True
+        node.post(request())
+        await node.until(lambda: bool(node.asked))
+        node.controller.cache.pod_changed(node.view())
+        if went:
+            node.pod_lost = True
+            node.controller.cache.pod_deleted(node.view())
+            assert (await node.completed()).reason is Reason.POD_GONE
+        else:
+            node.controller.cache.pod_changed(replace(node.view(), deleting=True))
+            assert (await node.completed()).reason is Reason.POD_DELETING
+        assert node.stops == []
+
+
 async def test_an_answer_that_comes_after_its_request_has_gone_is_not_kept() -> None:
     async with MemoryNode() as node:
         node.kubelet_seconds = 3600.0
@@ -1185,6 +1230,18 @@ async def test_leaving_the_selection_and_coming_back() -> None:
         node.controller.cache.request_deleted(replace(current, resource_version="50"))
         node.post(replace(current, resource_version="51"))
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_who_changes_a_pin_changes_nothing() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.post(request(strategy=Strategy(force=True, min_started_seconds=3600)))
+        await node.until(lambda: len(node.known) == 2)
+        current = node.requests["r1"]
+        version = str(int(current.resource_version) + 1)
+        node.post(replace(current, resource_version=version, pinned={"app": node.known["app-1"].pin}, begun={}))
+        await asyncio.sleep(60)
+        assert [stopped for stopped, _ in node.stops] == ["old"]
+        assert node.requests["r1"].pinned == current.pinned
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -1268,6 +1325,54 @@ async def test_the_stop_after_a_hook_follows_though_another_container_has_failed
         await node.completed()
         assert node.stops == [("old-a", 30), ("old-b", 10)]
         assert node.status().state("b").message == 'not awaited: container "a" failed'
+
+
+@pytest.mark.parametrize("a", [killed("a"), RecreateState("a", StatePhase.FAILED, "left down", is_killed=True)])
+async def test_a_hook_that_an_earlier_life_began_has_its_stop_though_another_container_failed(a: RecreateState) -> None:
+    async with MemoryNode("a", "b", hook=HOOK, policy=RestartPolicy.ON_FAILURE, exit_code=0) as node:
+        node.known["old-a"] = replace(node.known["old-a"], state=ContainerState.EXITED)
+        status = recreating(a, RecreateState("b", StatePhase.RECREATING))
+        begun = {"b": Begun(hook="2026-01-02T03:04:05Z")}
+        node.post(request("a", "b", status=status, pinned={"b": pin("old-b")}, begun=begun))
+        await node.completed()
+        await asyncio.sleep(120)
+        assert [stopped for stopped, _ in node.stops] == ["old-b"]
+
+
+@pytest.mark.parametrize("after", [0.0, 1.0])
+@pytest.mark.parametrize("state", [ContainerState.RUNNING, ContainerState.UNKNOWN])
+async def test_the_stop_after_a_hook_is_tried_again_though_another_container_has_failed(
+    after: float, state: ContainerState
+) -> None:
+    class Errs(MemoryNode):
+        async def stop(self, instance: Instance, seconds: float) -> None:
+            if instance.name == "b" and len(tried) < 2:
+                tried.append(instance.id)
+                self.known["old-b"] = replace(self.known["old-b"], state=state)
+                await asyncio.sleep(after)
+                raise RuntimeUnavailableError("the runtime is restarting")
+            await super().stop(instance, seconds)
+
+    tried: list[str] = []
+    async with Errs("a", "b", hook=HOOK, policy=RestartPolicy.ON_FAILURE, exit_code=0) as node:
+        node.known["old-a"] = replace(node.known["old-a"], hook=None)
+        node.hook_seconds = 10.0
+        node.post(request("a", "b"))
+        await node.completed()
+        await asyncio.sleep(300)
+        assert node.hooks_run == ["old-b"]
+        assert [stopped for stopped, _ in node.stops] == ["old-a", "old-b"]
+
+
+async def test_the_reason_of_a_request_is_that_of_the_container_that_failed_first() -> None:
+    async with MemoryNode("a", "b", hook=HOOK) as node:
+        node.post(request("a", "b", "c"))
+        status = await node.completed()
+        assert status.reason is Reason.CONTAINER_NOT_FOUND
+        assert [state.message for state in status.states if state.name != "c"] == [
+            'not awaited: container "c" failed',
+            'not started: container "c" failed',
+        ]
 
 
 async def test_what_is_to_be_said_is_said_while_the_pod_cannot_be_asked_for() -> None:

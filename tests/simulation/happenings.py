@@ -44,6 +44,11 @@ class Happenings:
     _unwritten: list[tuple[float, float]]
     _successors: set[str]
 
+    @property
+    def deaths(self) -> int:
+        """How often the daemon was killed."""
+        raise NotImplementedError
+
     def say(self, who: str, what: str) -> None:
         raise NotImplementedError
 
@@ -88,7 +93,10 @@ class Happenings:
         self._for(about["seconds"], self.cluster.label, about["request"], "true")
 
     def _do_unpin(self, about: Mapping[str, Any]) -> None:
-        self.cluster.unpin(about["request"])
+        if int(self.loop.time() * 1000) % 2 and self.life is not None and not self.deaths:
+            self.cluster.repin(about["request"])  # a daemon that starts anew could only believe it
+        else:
+            self.cluster.unpin(about["request"])
 
     def _do_touch(self, about: Mapping[str, Any]) -> None:
         self.cluster.annotate(about["request"], "note", str(self.loop.time()))

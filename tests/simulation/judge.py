@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 from tests.simulation.facts import Act, Known
-from tests.simulation.verdicts import Verdicts
+from tests.simulation.verdicts import PERSISTED, Verdicts
 
 WINDOW = 10.0
 """Seconds over which rates are looked at."""
@@ -34,8 +34,6 @@ READS = 40
 """Lists and watches in a window."""
 RUNTIME_CALLS = 200
 """Per pod and window: a look every half second, and ten times as much for what happens in between."""
-PERSISTED = 6.0
-"""Seconds after which what has begun is written down, where the API server takes writes."""
 LEFT_SECONDS = 60.0
 """For how long the hook of a request that has gone counts at least."""
 MINIMUM_GRACE = 2
@@ -49,6 +47,8 @@ class Judge(Verdicts):
         super().__init__(world)
         self._rates: dict[str, deque[float]] = {}
         self._said: dict[str, str] = {}
+        self.foreign_pins: set[str] = set()
+        """Annotations that somebody else has written."""
         self.calls: Counter[str] = Counter()
 
     # Rates.
@@ -116,9 +116,10 @@ class Judge(Verdicts):
             known.deleted = True
             return
         raw = new["metadata"].get("annotations", {}).get(ANNOTATION_PINNED)
-        known.unpinned = known.unpinned or (bool(known.pins) and not raw)
+        foreign = raw in self.foreign_pins
+        known.unpinned = known.unpinned or (bool(known.pins) and (foreign or not raw))
         self._follow_label(known, new)
-        for name, pin in (json.loads(raw) if raw else {}).items():
+        for name, pin in (json.loads(raw) if raw and not foreign else {}).items():
             if isinstance(pin, dict) and "containerID" in pin:
                 bare = str(pin["containerID"]).partition("://")[2]
                 if bare not in known.pins.setdefault(name, []):
@@ -193,15 +194,6 @@ class Judge(Verdicts):
                     f"the hook of {container.id} is run again, though there was time to write that it had ended"
                 )
         earlier.append(Act(self._now, life, owners, killed_before=killed))
-
-    def _could_tell(self, act: Act, life: "Life", since: float) -> bool:
-        """Whether an earlier life had the time, and the API server, to write what it did then.
-
-        It writes nothing to a request while that is out of its selection.
-        """
-        until = since + PERSISTED
-        in_time = act.life is not life and act.life.died > until and self._world.could_write(since - 30.0, until)
-        return in_time and not any(self.known[uid].was_away(since, until) for uid in act.owners)
 
     def _may_be_forgotten(self, act: Act, container: Container) -> bool:
         """A request that has left the selection is gone, for all the daemon knows: its hook counts for a while."""

@@ -1,5 +1,6 @@
 """Everybody else in the cluster: admission and lifecycle of requests, as short as they can be, and the users."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from daemon.core.api.types import (
@@ -85,6 +86,20 @@ class Cluster:
 
     def unpin(self, name: str) -> None:
         self.annotate(name, ANNOTATION_PINNED, None)
+
+    def repin(self, name: str) -> None:
+        """Somebody says that what there is now is meant."""
+        obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{name}")
+        pod = self._world.kubelet.of(obj["spec"]["podName"]) if obj is not None else None
+        if obj is None or pod is None or ANNOTATION_PINNED not in obj["metadata"].get("annotations", {}):
+            return
+        pins: dict[str, dict[str, object]] = {}
+        for container in obj["spec"]["containers"]:
+            newest = self._world.containers.history(pod.runtime_uid, container["name"])[-1:]
+            pins |= {one.name: {"containerID": f"{RUNTIME}://{one.id}", "restartCount": one.attempt} for one in newest}
+        value = json.dumps(pins)
+        self._world.judge.foreign_pins.add(value)
+        self.annotate(name, ANNOTATION_PINNED, value)
 
     # The manager.
 

@@ -14,6 +14,8 @@ from tests.simulation.facts import Act, Known
 
 STOP_PATIENCE = 110.0
 """For how long a stop that fails has to be tried again at least: 2 minutes, less what the last back-off takes."""
+PERSISTED = 6.0
+"""Seconds after which what has begun is written down, where the API server takes writes."""
 _ORDER = {"": 0, "Pending": 1, "Recreating": 2, "Completed": 3}
 _FINAL = ("Succeeded", "Failed")
 
@@ -35,6 +37,15 @@ class Verdicts:
 
     def broken(self, what: str) -> None:
         self._world.broken(what)
+
+    def _could_tell(self, act: Act, life: "Life", since: float) -> bool:
+        """Whether an earlier life had the time, and the API server, to write what it did then.
+
+        It writes nothing to a request while that is out of its selection.
+        """
+        until = since + PERSISTED
+        in_time = act.life is not life and act.life.died > until and self._world.could_write(since - 30.0, until)
+        return in_time and not any(self.known[uid].was_away(since, until) for uid in act.owners)
 
     # Writes.
 
@@ -75,16 +86,17 @@ class Verdicts:
                 self._succeeded(known, name)
             elif phase == "Failed":
                 self._failed(known, name, state.get("message", ""), failed)
-                if not self.pods.get(known.pod_uid):
+                if state.get("message", "").startswith("not awaited") and not self.pods.get(known.pod_uid):
                     self._hook_has_its_stop(life, known, name)
 
     def _hook_has_its_stop(self, life: "Life", known: Known, name: str) -> None:
-        """A container whose hook was run for a request is not left running, whatever else fails."""
+        """A container whose hook was run for a request is not left running because something else has failed."""
         pod = self._pod(known)
         for one in self._world.containers.history(pod.runtime_uid, name) if pod is not None else ():
-            hooks = [act for act in self._hooks.get(one.id, ()) if known.uid in act.owners and act.life is life]
-            if one.state == "running" and hooks and not self._stops.get(one.id):
-                self.broken(f"{known.name}/{name} is Failed after the hook of {one.id}, which was never stopped")
+            hooks = [act for act in self._hooks.get(one.id, ()) if known.uid in act.owners]
+            known_still = [act for act in hooks if act.life is life or self._could_tell(act, life, act.at)]
+            if one.state == "running" and known_still:
+                self.broken(f"{known.name}/{name} is Failed after the hook of {one.id}, which was not stopped")
 
     def _pod(self, known: Known) -> "Pod | None":
         pods = self._world.kubelet.pods.values()

@@ -100,6 +100,10 @@ class Begun:
     hook: str = ""
     stop: str = ""
 
+    def after(self, earlier: "Begun") -> "Begun":
+        """The same, where this was known already: what has begun once does not begin later."""
+        return Begun(earlier.hook or self.hook, earlier.stop or self.stop)
+
 
 @dataclass(frozen=True, slots=True)
 class RequestedContainer:

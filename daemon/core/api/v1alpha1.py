@@ -7,7 +7,7 @@ that is `decide`'s work.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from daemon.core.api.reasons import Reason
@@ -57,7 +57,7 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     )
     ttl = reader.integer(spec.get("ttlSecondsAfterFinished"), "spec.ttlSecondsAfterFinished", high=INT32_MAX)
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
-    pinned, begun = _pinned(reader, annotations.get(ANNOTATION_PINNED))
+    pinned, begun = _pinned(reader, annotations.get(ANNOTATION_PINNED), {container.name for container in containers})
     raw_status = reader.mapping(whole.get("status"), "status")
     return Request(
         namespace=namespace,
@@ -157,7 +157,8 @@ def _strategy(reader: Reader, spec: Mapping[str, Any]) -> Strategy:
     )
 
 
-def _pinned(reader: Reader, raw: object) -> tuple[Mapping[str, Pin], Mapping[str, Begun]]:
+def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mapping[str, Pin], Mapping[str, Begun]]:
+    """What the annotation says of these containers; whoever else may write it, it is about no other."""
     path = f"the annotation {ANNOTATION_PINNED}"
     annotation = reader.text(raw, path)
     if not annotation:
@@ -169,8 +170,9 @@ def _pinned(reader: Reader, raw: object) -> tuple[Mapping[str, Pin], Mapping[str
     if not isinstance(shape, dict):
         reader.reject(path, "must be a JSON object of containers")
         return NO_PINS, NOTHING_BEGUN
-    pins = ((name, _pin(reader, entry, f"{path}: {shown(name)}")) for name, entry in shape.items())
-    begun = ((name, _begun(mapping(entry))) for name, entry in shape.items())
+    entries = {name: entry for name, entry in shape.items() if name in names}
+    pins = ((name, _pin(reader, entry, f"{path}: {shown(name)}")) for name, entry in entries.items())
+    begun = ((name, _begun(mapping(entry))) for name, entry in entries.items())
     return {name: pin for name, pin in pins if pin is not None}, {name: times for name, times in begun if times}
 
 

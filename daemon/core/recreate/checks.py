@@ -148,11 +148,9 @@ def target_of(request: Request, container: RequestedContainer) -> Pin | None:
 
 
 def meant(request: Request, container: RequestedContainer, seen: Observation) -> Pin | None:
-    """The same; where the request does not say it any more, what this process has worked on for it."""
-    if target := target_of(request, container):
-        return target
+    """The same; what this process has worked on for it goes before what the request says by now."""
     own = (work.pin for (uid, _), work in seen.works.items() if uid == request.uid and work.name == container.name)
-    return next(own, None)
+    return next(own, None) or target_of(request, container)
 
 
 def will_not_return(status: PodContainer, pod: Pod, newest: Instance | None, *, exited: bool) -> Told:

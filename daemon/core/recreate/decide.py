@@ -213,18 +213,22 @@ class _Turn:
         self.settle(request, tuple(states), gate, owed)
 
     def owes_stop(self, request: Request, container: RequestedContainer) -> bool:
-        """Step 9: whether a hook has begun, or was told as ended, and no stop was sent: that follows in any case."""
+        """Step 9: whether a hook has begun, in whichever life, and its container runs: its stop follows in any case."""
         newest, target = self.seen.newest(container.name), meant(request, container, self.seen)
         if newest is None or target is None or newest.id != target.bare_id:
             return False
         work = self.seen.work(request.uid, newest.id)
-        begun = work.hook_began is not None or hook_end_told(request, container.name, newest.pin)
-        return newest.state is ContainerState.RUNNING and begun and work.stop_sent is None
+        told_before = begun_by_an_earlier_life(request, container.name, newest.pin).hook
+        ended = work.stop_sent is None and hook_end_told(request, container.name, newest.pin)
+        begun = work.hook_began is not None or bool(told_before) or ended
+        return newest.state in {ContainerState.RUNNING, ContainerState.UNKNOWN} and begun
 
     def settle(self, request: Request, states: tuple[RecreateState, ...], gate: Gate, owed: Collection[str]) -> None:
         """Steps 10 and 11: complete the request, or write how far it has come."""
         failed = [state for state in states if state.phase is StatePhase.FAILED]
         if failed and request.strategy.failure_policy is FailurePolicy.FAIL:
+            every = [state for state in _all_states(request, states) if state.phase is StatePhase.FAILED]
+            failed = [state for state in every if state.reason is not Reason.EARLIER_FAILURE] or failed
             name = failed[0].name
             states = _fail_rest(
                 request,

@@ -302,6 +302,15 @@ def test_pins_that_cannot_be_read(annotation: object, sentence: str) -> None:
     assert parse_request(obj).pinned == {}
 
 
+@pytest.mark.parametrize("entry", [{"containerID": "containerd://c2", "stopSentAt": "2026-01-02T03:04:05Z"}, 7])
+def test_pins_of_containers_that_the_request_does_not_name_are_nobodys(entry: object) -> None:
+    obj = sound()
+    pins = {"app": {"containerID": "containerd://c1"}, **{f"other-{number}": entry for number in range(1000)}}
+    obj["metadata"]["annotations"][PINNED] = json.dumps(pins)
+    request = parse_request(obj)
+    assert (request.pinned, request.begun, request.error) == ({"app": Pin("containerd://c1", 0)}, {}, "")
+
+
 @pytest.mark.parametrize("odd", [7, None, True, "", "yesterday", "2026-01-02", "2026-13-40T99:00:00Z", ["x"], {}])
 def test_odd_times_of_what_was_begun_are_as_if_absent(odd: object) -> None:
     obj = sound()
@@ -508,6 +517,7 @@ BEGUN = st.builds(Begun, TIMES, TIMES)
 @given(st.dictionaries(NAMES, st.tuples(PINS, BEGUN), max_size=3))
 def test_pins_come_back_as_they_went(entries: dict[str, tuple[Pin, Begun]]) -> None:
     obj = sound()
+    obj["spec"]["containers"] = [{"name": name} for name in ("app", *entries)]
     pins = {name: pin for name, (pin, _) in entries.items()}
     begun = {name: times for name, (_, times) in entries.items()}
     obj["metadata"]["annotations"][PINNED] = pins_to_json(pins, begun)
