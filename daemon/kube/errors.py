@@ -64,7 +64,7 @@ def from_status(
     details = mapping(shape.get("details"))
     seconds = details.get("retryAfterSeconds")
     if retry_after is None and isinstance(seconds, int):
-        retry_after = float(seconds)
+        retry_after = min(seconds, ApiUnavailableError.LONGEST_PATIENCE_SECONDS)  # it may be too large for a float
     sentence = f"{what}: {text(shape.get('message'))[:_SENTENCE] or 'no reason given'} ({status})"
     causes = (mapping(cause).get("reason") for cause in items(details.get("causes")))
     if status == 504 and "ResourceVersionTooLarge" in causes:

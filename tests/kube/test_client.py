@@ -207,6 +207,8 @@ def test_what_proxies_and_old_servers_say() -> None:
     assert retry_after(from_answer(503, b"", "86400", "x")) == 30.0  # one answer must not silence a daemon for hours
     assert retry_after(from_answer(503, b"", "Wed, 21 Oct 2026 07:28:00 GMT", "x")) == 0.0
     assert retry_after(from_answer(429, json.dumps({"details": {"retryAfterSeconds": 3}}).encode(), "", "x")) == 3.0
+    endless = b'{"details": {"retryAfterSeconds": %s}}' % (b"9" * 400)
+    assert retry_after(from_answer(429, endless, "", "x")) == 30.0
     assert isinstance(from_answer(500, b"[" * 100_000, "", "x"), ApiUnavailableError)
 
 
