@@ -4,6 +4,7 @@ What the calls are is `client`'s concern.
 """
 
 import asyncio
+import errno
 import json
 import socket
 import time
@@ -33,6 +34,8 @@ _KEEP_ALIVE_SECONDS = 60.0
 """How long an unused connection is kept, so that a request that comes soon after another needs no TLS handshake before
 its stop: well under the 90 s after which API servers close theirs."""
 _CUT = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
+_CUT_NUMBERS = (errno.ECONNRESET, errno.EPIPE)
+"""As aiohttp tells the same where the other side did not close the connection, but knew nothing of it (RST)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class Transport:
         try:
             return await self._send(call, access)
         except ApiUnavailableError as error:
-            if call.method == "GET" or not isinstance(error.__cause__, _CUT):
+            if call.method == "GET" or not _cut(error.__cause__):
                 raise
         return await self._send(call, access)
 
@@ -194,6 +197,10 @@ def unavailable(call: Call, error: Exception) -> NoReturn:
     """Translate what aiohttp raises; its time-outs are OSErrors (TimeoutError) with or without words."""
     reason = str(error) or "no answer in time"
     raise ApiUnavailableError(f"{call.what}: {reason}") from error
+
+
+def _cut(error: BaseException | None) -> bool:
+    return isinstance(error, _CUT) or (isinstance(error, OSError) and error.errno in _CUT_NUMBERS)
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:

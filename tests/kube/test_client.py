@@ -247,8 +247,11 @@ async def test_a_call_waits_for_others_no_longer_than_it_may_take(api: ScriptedA
         await client.get(PODS, "a", "b")  # each place was given back
 
 
-async def test_a_write_whose_old_connection_was_cut_is_sent_again(api: ScriptedApi, client: KubeClient) -> None:
-    api.then(reply({}), vanish(), reply({"a": 1}))
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_write_whose_old_connection_was_cut_is_sent_again(
+    api: ScriptedApi, client: KubeClient, *, reset: bool
+) -> None:
+    api.then(reply({}), vanish(reset=reset), reply({"a": 1}))
     await client.get(PODS, "a", "b")
     assert await client.merge_patch(PODS, "a", "b", {}) == {"a": 1}
     assert api.calls()[1:] == ["PATCH /api/v1/namespaces/a/pods/b"] * 2

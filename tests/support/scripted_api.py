@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -133,11 +135,14 @@ def stream(*chunks: bytes, end: str = "well") -> Reply:
     return send
 
 
-def vanish() -> Reply:
-    """No answer at all: the connection is closed."""
+def vanish(*, reset: bool = False) -> Reply:
+    """No answer at all: the connection is closed, or `reset` as by somebody who has forgotten it."""
 
     async def send(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
+        if reset:
+            used = request.transport.get_extra_info("socket")
+            used.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         request.transport.abort()
         return web.Response()
 
