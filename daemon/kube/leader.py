@@ -127,13 +127,17 @@ class LeaderElection:
             await self._release()
 
     async def _acquire(self) -> None:
-        """Try until the lease is held."""
+        """Try until the lease is held; two looks in a row that end at once are followed by a pause."""
+        hasty = False
         for delay in self._retry.delays():
+            began = _loop_time()
             self.heartbeat.within(_ATTEMPT_SECONDS, "looking at the lease")
             if await self._attempt():
                 return
             if await self._follow():
-                continue
+                before, hasty = hasty, _loop_time() - began < self._timing.retry
+                if not (before and hasty):
+                    continue
             self.heartbeat.within(delay + _LATE_SECONDS, "waiting for the next look at the lease")
             await asyncio.sleep(delay)
 

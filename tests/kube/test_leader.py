@@ -1,18 +1,21 @@
 """The election by a Lease against the local API server: one candidate works at a time, whatever gets lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from daemon.kube.client import KubeClient
-from daemon.kube.leader import LEASES, LeaderElection, LeaseTiming
-from daemon.lib.errors import ConfigurationError
+from daemon.kube.leader import LEASE_NAME, LEASES, LeaderElection, LeaseTiming
+from daemon.kube.resources import Resource, WatchEvent
+from daemon.lib.errors import ApiRefusedError, ConfigurationError
 from tests.support.faulty_api import Call
 from tests.support.lifecycle_cluster import LifecycleCluster, Wire, lifecycle_cluster
+from tests.support.silent_api import SilentApi
 
 QUICK = LeaseTiming(duration=1.0, renew_deadline=0.5, retry=0.05)
 LASTING = LeaseTiming(duration=1000.0, renew_deadline=900.0, retry=0.05)
@@ -305,3 +308,51 @@ async def test_a_watch_that_is_cut_is_begun_anew(election: Election) -> None:
     await election.cluster.until("and again", lambda: second.calls.count("watch") > 2)
     await election.cluster.client.delete(LEASES, "default", "crrd-manager")
     await election.cluster.until("it is there again", lambda: len(election.working) == 1)
+
+
+class Fleeting(SilentApi):
+    """Every watch of the lease ends at once: in good order, or with the lease's deletion."""
+
+    def __init__(self, *events: WatchEvent) -> None:
+        super().__init__()
+        self._events = events
+        self.calls: list[str] = []
+
+    async def _answer(self, verb: str, resource: Resource) -> None:
+        self.calls.append(verb)
+        await super()._answer(verb, resource)
+
+    @asynccontextmanager
+    async def watch(self, resource: Resource, version: str, **_: Any) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        await self._answer("watch", resource)
+
+        async def events() -> AsyncIterator[WatchEvent]:
+            for event in self._events:
+                yield event
+
+        yield events()
+
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        await self._answer("create", resource)
+        raise ApiRefusedError("the namespace is being terminated", status=403)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_watches_that_end_at_once_are_not_begun_anew_without_a_pause(*, deleted: bool) -> None:
+    lease = {
+        "metadata": {"name": LEASE_NAME, "resourceVersion": "1"},
+        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 1000},
+    }
+    api = Fleeting(*[WatchEvent("DELETED", lease)] * deleted)
+    api.put(LEASES, lease)
+    election = LeaderElection(cast("KubeClient", api), "default", "b", now=lambda: datetime.now(UTC))
+    task = asyncio.create_task(election.run(asyncio.Event().wait))
+    await asyncio.sleep(1)
+    assert api.calls == ["get", "watch"] * 2, "the first end is followed at once"
+    if deleted:
+        api.objects.clear()
+    await asyncio.sleep(60)
+    task.cancel()
+    await asyncio.wait({task})
+    assert 2 * 20 < len(api.calls) < 3 * 45, "one look for each pause of 2 s, more or less"
