@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -20,6 +20,17 @@ from daemon.manager.certificates.rotation import Inventory, Lifetimes, Plan, Val
 
 CA_CERTIFICATES, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
 """Keys of the Secret's data; `ca.crt` is the whole bundle, `ca.key` belongs to the newest in it."""
+_ODD = (
+    ValueError,
+    TypeError,
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What reading a certificate or a key raises that is not one of ours (TypeError: an encrypted key)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +109,11 @@ def to_data(certificates: Certificates) -> dict[str, bytes]:
 def from_data(data: Mapping[str, bytes], names: Sequence[str]) -> Certificates:
     """What of the Secret's data can be used, for a server of these names."""
     trusted: tuple[x509.Certificate, ...] = ()
-    with suppress(ValueError):
-        trusted = tuple(x509.load_pem_x509_certificates(data.get(CA_CERTIFICATES, b"")))
+    with suppress(*_ODD):
+        trusted = tuple(filter(_readable, x509.load_pem_x509_certificates(data.get(CA_CERTIFICATES, b""))))
     authority = _pair(trusted[0], data.get(CA_KEY, b"")) if trusted else None
     serving = None
-    with suppress(ValueError):
+    with suppress(*_ODD):
         serving = _pair(x509.load_pem_x509_certificate(data.get(CERTIFICATE, b"")), data.get(KEY, b""))
     if serving and not (_covers(serving.certificate, names) and _signed_by_one_of(serving.certificate, trusted)):
         serving = None
@@ -137,15 +148,21 @@ def _validity(certificate: x509.Certificate) -> Validity:
 
 
 def _pair(certificate: x509.Certificate, key: bytes) -> Pair | None:
-    with suppress(ValueError, TypeError):  # TypeError: the key is encrypted
+    with suppress(*_ODD):
         loaded = serialization.load_pem_private_key(key, password=None)
         if isinstance(loaded, EllipticCurvePrivateKey) and loaded.public_key() == certificate.public_key():
             return Pair(certificate, loaded)
     return None
 
 
+def _readable(certificate: x509.Certificate) -> bool:
+    with suppress(*_ODD):
+        return certificate.public_key() is not None and certificate.extensions is not None
+    return False
+
+
 def _covers(certificate: x509.Certificate, names: Sequence[str]) -> bool:
-    with suppress(x509.ExtensionNotFound, ValueError):
+    with suppress(*_ODD):
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return all(name in found for name in map(_general_name, names))
     return False
@@ -153,7 +170,7 @@ def _covers(certificate: x509.Certificate, names: Sequence[str]) -> bool:
 
 def _signed_by_one_of(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> bool:
     for authority in authorities:
-        with suppress(ValueError, TypeError, InvalidSignature):
+        with suppress(*_ODD):
             certificate.verify_directly_issued_by(authority)
             return True
     return False

@@ -135,6 +135,20 @@ def encrypted(data: Mapping[str, bytes]) -> bytes:
     )
 
 
+P256, UNKNOWN_CURVE = b"\x2a\x86\x48\xce\x3d\x03\x01\x07", b"\x2a\x86\x48\xce\x3d\x03\x01\x02"
+KEY_IDENTIFIER, ALTERNATIVE_NAME = b"\x06\x03\x55\x1d\x0e", b"\x06\x03\x55\x1d\x11"
+VERSION_3, VERSION_8 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07"
+DNS_NAME, X400_ADDRESS = b"\x82%c" % len(HOST), b"\xa3%c" % len(HOST)
+
+
+def spoilt(pem: bytes, old: bytes, new: bytes) -> bytes:
+    """A PEM text with other bytes in what it encodes."""
+    first, *lines, last = pem.splitlines()
+    raw = base64.b64decode(b"".join(lines))
+    assert raw.count(old) == 1
+    return b"\n".join((first, base64.b64encode(raw.replace(old, new)), last))
+
+
 def test_damaged_data_is_as_if_it_were_absent() -> None:
     sound, other = to_data(new()), to_data(new())
 
@@ -153,6 +167,12 @@ def test_damaged_data_is_as_if_it_were_absent() -> None:
     assert found(key=b"odd") == (True, 1, False)
     assert found(key=other[KEY]) == (True, 1, False)
     assert found(key=encrypted(sound)) == (True, 1, False)
+    assert found(ca=spoilt(sound[CA_CERTIFICATES], P256, UNKNOWN_CURVE)) == (False, 0, False)
+    assert found(ca_key=spoilt(sound[CA_KEY], P256, UNKNOWN_CURVE)) == (False, 1, True)
+    assert found(key=spoilt(sound[KEY], P256, UNKNOWN_CURVE)) == (True, 1, False)
+    for old, odd in ((P256, UNKNOWN_CURVE), (VERSION_3, VERSION_8), (DNS_NAME, X400_ADDRESS)):
+        assert found(cert=spoilt(sound[CERTIFICATE], old, odd)) == (True, 1, False)
+    assert found(cert=spoilt(sound[CERTIFICATE], KEY_IDENTIFIER, ALTERNATIVE_NAME)) == (True, 1, False), "two of a kind"
     assert found(cert=other[CERTIFICATE], key=other[KEY]) == (True, 1, False), "signed by somebody else"
     assert found(cert=sound[CA_CERTIFICATES], key=sound[CA_KEY]) == (True, 1, False), "no server's certificate"
     assert from_data({}, NAMES) == Certificates()
