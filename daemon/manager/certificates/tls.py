@@ -46,7 +46,7 @@ class ServingTls:
             # A pair that does not match would leave the context with neither: it is tried on another one first.
             for context in (_context(), self.context):
                 _load_chain(context, certificate, key)
-        except (ValueError, ssl.SSLError) as error:
+        except (ValueError, x509.InvalidVersion, OSError) as error:  # OSError: no file descriptor is left, too
             raise ConfigurationError(f"the serving certificate cannot be used: {error}") from error
         self._pair, self._not_after = (certificate, key), not_after
         self.loaded.set()

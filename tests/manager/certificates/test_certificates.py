@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -440,6 +441,9 @@ async def test_mounted_files_are_followed(tmp_path: Path, client: KubeClient) ->
     write(tmp_path, first)
     await keeper.sync()
     assert handshake(tls, first.bundle) == serial(first)
+    (tmp_path / "tls.crt").write_bytes(spoilt(to_data(first)[CERTIFICATE], VERSION_3, VERSION_8))
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        await keeper.sync()
     (tmp_path / "tls.crt").write_bytes(to_data(second)[CERTIFICATE])
     with pytest.raises(ConfigurationError, match="cannot be used"):
         await keeper.sync()  # caught between two writes
@@ -449,6 +453,26 @@ async def test_mounted_files_are_followed(tmp_path: Path, client: KubeClient) ->
     assert handshake(tls, second.bundle) == serial(second)
     assert not calls, "without a CA file, the API server is somebody else's business"
     assert client.description
+
+
+async def test_without_a_file_descriptor_the_certificate_in_force_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    tls, first, second = ServingTls(), new(), new()
+    keeper = MountedCertificates(tls, tmp_path / "tls.crt", tmp_path / "tls.key")
+    write(tmp_path, first)
+    await keeper.sync()
+    write(tmp_path, second)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.memfd_create", no_more)
+        with pytest.raises(ConfigurationError, match=r"the serving certificate cannot be used: .*Too many open files"):
+            await keeper.sync()
+    assert handshake(tls, first.bundle) == serial(first)
+    await keeper.sync()
+    assert handshake(tls, second.bundle) == serial(second)
 
 
 async def test_a_mounted_authority_is_published(tmp_path: Path, client: KubeClient) -> None:
