@@ -228,13 +228,16 @@ class KubeconfigAccess:
 async def _resolve(path: str, context: str) -> bytes:
     """Run `kubeconfig` and return the JSON that it prints; key material goes over the pipe alone."""
     command = [sys.executable, "-m", "daemon.kube.kubeconfig", path, *(["--context", context] if context else [])]
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:  # no file descriptor or no memory is left
+        raise ApiUnavailableError(f"the kubeconfig {path} cannot be read now: {error}") from error
     try:
         async with asyncio.timeout(_KUBECONFIG_DEADLINE_SECONDS):
             out, err = await process.communicate()
@@ -259,6 +262,7 @@ def tls_context(ca: str, *, certificate: str = "", key: str = "", insecure: bool
 
     Raises:
         ConfigurationError: a text is not what it should be; `where` says whose it is.
+        ApiUnavailableError: there is no room for the file that a client's certificate needs, or no file descriptor.
     """
     try:
         context = ssl.create_default_context(cadata=ca or None)
@@ -271,6 +275,8 @@ def tls_context(ca: str, *, certificate: str = "", key: str = "", insecure: bool
             _load_certificate(context, certificate, key)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError(f"{where}: the TLS certificates cannot be used: {error}") from error
+    except OSError as error:
+        raise ApiUnavailableError(f"{where}: the TLS certificates cannot be used now: {error}") from error
     return context
 
 

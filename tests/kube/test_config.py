@@ -1,7 +1,9 @@
 """Where the API server is and who we are: service accounts, kubeconfigs, and what can be wrong with them."""
 
 import base64
+import errno
 import json
+import os
 import ssl
 import sys
 import tempfile
@@ -252,6 +254,29 @@ async def test_a_client_certificate_of_a_kubeconfig(
         assert (("commonName", "crrd"),) in subject
         assert access.description == f"the kubeconfig {tmp_path}/kubeconfig"
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "number"),
+    [("asyncio.create_subprocess_exec", errno.EMFILE), ("tempfile.TemporaryDirectory", errno.ENOSPC)],
+)
+async def test_a_system_without_room_may_have_some_later(
+    write: Write, monkeypatch: pytest.MonkeyPatch, function: str, number: int
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    client = AUTHORITY.issue_cert(common_name="crrd")
+    user = {
+        "client-certificate-data": b64(client.cert_chain_pems[0].bytes().decode()),
+        "client-key-data": b64(client.private_key_pem.bytes().decode()),
+    }
+    access = KubeconfigAccess(write(kubeconfig("https://x", user)))
+    with monkeypatch.context() as patched:
+        patched.setattr(function, no_room)
+        with pytest.raises(ApiUnavailableError, match=rf"^the kubeconfig .* now: .*{os.strerror(number)}"):
+            await access.current()
+    await access.current()
 
 
 async def test_a_server_of_another_authority_is_not_trusted(write: Write) -> None:
