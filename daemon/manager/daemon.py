@@ -102,7 +102,7 @@ async def _run(config: ManagerConfig) -> int:
     clients = Clients(
         controller=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
         election=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
-        admission=KubeClient(access, on_call=metrics.api_call),
+        admission=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
     )
     server = StatusServer(config.bind_address, [*health.routes(), metrics_route(metrics.registry)])
     log.info("serving health", address=await server.start())
@@ -128,7 +128,7 @@ async def _serve(
     stop: asyncio.Event,
 ) -> None:
     """Run every loop until a signal comes; admission drains while the rest goes on."""
-    tls = ServingTls()
+    tls = ServingTls(clock.now)
     limits = Limits(drain_seconds=config.drain_seconds)
     webhook = WebhookServer(
         config.webhook_address,
@@ -153,7 +153,7 @@ async def _serve(
     health.live.update(election.checks)
     health.live["controller"] = _controller_check(election, controller)
     health.ready.update(controller.checks)
-    certificates = _certificates(config, clients.admission, tls)
+    certificates = _certificates(config, clients.admission, tls, clock)
     loops = [
         Loop("certificates", certificates.run, (certificates.heartbeat,)),
         Loop("election", lambda: election.run(controller.run), (election.heartbeat,)),
@@ -181,7 +181,7 @@ def _controller_check(election: LeaderElection, controller: LifecycleController)
 
 
 def _certificates(
-    config: ManagerConfig, client: KubeClient, tls: ServingTls
+    config: ManagerConfig, client: KubeClient, tls: ServingTls, clock: ServerClock
 ) -> SecretCertificates | MountedCertificates:
     """What keeps the webhook's certificate in force."""
     trust = CaBundlePublisher(client, config.webhook_configurations, config.webhook_configurations)
@@ -189,4 +189,6 @@ def _certificates(
         ca_file = Path(config.ca_file) if config.ca_file else None
         return MountedCertificates(tls, Path(config.tls_cert_file), Path(config.tls_key_file), ca_file, trust)
     names = (*service_names(config.service, config.namespace), *config.names)
-    return SecretCertificates(client, tls, trust, namespace=config.namespace, secret=config.secret, names=names)
+    return SecretCertificates(
+        client, tls, trust, namespace=config.namespace, secret=config.secret, names=names, now=clock.now
+    )

@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -99,6 +99,8 @@ class SecretCertificates:
     """The Secret's name; it is created where it is missing."""
     names: Sequence[str]
     """DNS names and IP addresses of the server, see `pki.service_names`."""
+    now: Callable[[], datetime]
+    """The API server's time: it is what looks at the certificates. It is right once the Secret was read."""
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _known: Certificates = field(default_factory=Certificates)
@@ -106,25 +108,26 @@ class SecretCertificates:
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
-        await repeat(lambda: self.sync(datetime.now(UTC)), SYNC_SECONDS, self.heartbeat)
+        await repeat(self.sync, SYNC_SECONDS, self.heartbeat)
 
-    async def sync(self, now: datetime) -> None:
+    async def sync(self) -> None:
         """One round.
 
         Raises:
             ApiUnavailableError, ApiRefusedError: see there; a certificate that was loaded stays in force.
         """
-        certificates = self._known = await _unless_conflict(self._agreed, now)
+        certificates = self._known = await _unless_conflict(self._agreed)
         data = to_data(certificates)
         await _put_in_force(self.tls, data[CERTIFICATE], data[KEY], self.trust, certificates.bundle)
 
-    async def _agreed(self, now: datetime) -> Certificates:
+    async def _agreed(self) -> Certificates:
         """What the Secret holds, after what is due was done. ConflictError where another replica was faster."""
         try:
             secret = await self.api.get(SECRETS, self.namespace, self.secret)
         except GoneError:
             secret = None
         found = or_remembered(from_data(_decoded(mapping((secret or {}).get("data"))), self.names), self._known)
+        now = self.now()
         due = plan(found.inventory, now, self.lifetimes)
         if due.nothing:
             return found

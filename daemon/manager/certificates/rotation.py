@@ -28,6 +28,10 @@ class Validity:
     begins: datetime
     ends: datetime
 
+    def begun(self, now: datetime) -> bool:
+        """Whether it is valid already: what a clock that was ahead has made may not be for months."""
+        return self.begins <= now
+
     @property
     def due(self) -> datetime:
         """When it is to be renewed: at two thirds of its life."""
@@ -61,8 +65,9 @@ class Plan:
 
 
 def plan(found: Inventory, now: datetime, lifetimes: Lifetimes) -> Plan:
-    """What is to be done now; the same for every replica that finds the same."""
-    authority, serving = found.authority, found.serving
+    """What is to be done now; the same for every replica that finds the same. What is not valid yet is as if absent."""
+    authority = found.authority if found.authority and found.authority.begun(now) else None
+    serving = found.serving if found.serving and found.serving.begun(now) else None
     new_authority = authority is None or now >= authority.due
     drop_expired = any(older.ends <= now for older in found.older)
     if serving is None or now >= serving.ends - lifetimes.settle:

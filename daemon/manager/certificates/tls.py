@@ -6,6 +6,7 @@ Where the certificate comes from, and when it is renewed, is `certs`' work.
 import asyncio
 import os
 import ssl
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from io import FileIO
@@ -13,25 +14,34 @@ from io import FileIO
 from cryptography import x509
 
 from daemon.lib.errors import ConfigurationError
+from daemon.manager.certificates.rotation import Validity
+
+
+def _local_time() -> datetime:
+    return datetime.now(UTC)
 
 
 class ServingTls:
     """One context for the life of the process; `load` gives it another certificate.
 
     Handshakes after `load` get the new certificate, connections that exist are not touched.
+
+    Args:
+        now: the time of those who will look at the certificate.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], datetime] = _local_time) -> None:
+        self._now = now
         self.context = _context()
         self.loaded = asyncio.Event()
         """Set once there is a certificate to serve with."""
         self._pair: tuple[bytes, bytes] | None = None
-        self._not_after: datetime | None = None
+        self._valid: Validity | None = None
 
     @property
     def not_after(self) -> datetime | None:
         """When the certificate expires; None before the first `load`."""
-        return self._not_after
+        return self._valid.ends if self._valid else None
 
     def load(self, certificate: bytes, key: bytes) -> bool:
         """Serve with this certificate (PEM, with its chain) and key from now on; False where that is so already.
@@ -42,13 +52,14 @@ class ServingTls:
         if self._pair == (certificate, key):
             return False
         try:
-            not_after = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+            read = x509.load_pem_x509_certificate(certificate)
             # A pair that does not match would leave the context with neither: it is tried on another one first.
             for context in (_context(), self.context):
                 _load_chain(context, certificate, key)
         except (ValueError, x509.InvalidVersion, OSError) as error:  # OSError: no file descriptor is left, too
             raise ConfigurationError(f"the serving certificate cannot be used: {error}") from error
-        self._pair, self._not_after = (certificate, key), not_after
+        self._pair = (certificate, key)
+        self._valid = Validity(read.not_valid_before_utc, read.not_valid_after_utc)
         self.loaded.set()
         return True
 
@@ -68,10 +79,13 @@ class ServingTls:
 
     def check(self) -> str:
         """For readiness: "" where handshakes can succeed, else why not."""
-        if self._not_after is None:
+        if self._valid is None:
             return "there is no serving certificate yet"
-        if self._not_after <= datetime.now(UTC):
-            return f"the serving certificate expired at {self._not_after:%Y-%m-%dT%H:%M:%SZ}"
+        now = self._now()
+        if now < self._valid.begins:
+            return f"the serving certificate is not valid before {self._valid.begins:%Y-%m-%dT%H:%M:%SZ}"
+        if now >= self._valid.ends:
+            return f"the serving certificate expired at {self._valid.ends:%Y-%m-%dT%H:%M:%SZ}"
         return ""
 
 

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from daemon.kube.client import KubeClient
+from daemon.kube.clock import ServerClock
 from daemon.kube.resources import Resource
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError
 from daemon.manager.certificates import keeper as certs
@@ -79,12 +80,22 @@ OLD, GONE = days(-25, 5), days(-31, -1)
         pytest.param(Inventory(GONE, (), days(-9, 0)), FIRST, id="all expired"),
         pytest.param(Inventory(None, (OLD,), GOOD), Plan(new_authority=True), id="the authority's key is lost"),
         pytest.param(Inventory(SETTLED, (GONE,), GOOD), Plan(drop_expired=True), id="an older authority expired"),
-        pytest.param(Inventory(days(1, 31), (), GOOD), Plan(), id="a clock that is behind changes nothing"),
+        pytest.param(Inventory(days(1, 31), (), days(1, 10)), FIRST, id="made by a clock that was ahead"),
+        pytest.param(Inventory(SETTLED, (), days(1, 10)), Plan(new_serving=True), id="the serving certificate alone"),
+        pytest.param(Inventory(days(1, 31), (OLD,), GOOD), Plan(new_authority=True), id="the authority alone"),
     ],
 )
 def test_what_is_due(found: Inventory, wanted: Plan) -> None:
     assert plan(found, NOW, LIFETIMES) == wanted
     assert wanted.nothing is (wanted == Plan())
+
+
+def test_a_clock_that_is_behind_changes_nothing() -> None:
+    lifetimes = Lifetimes()
+    made = renew(Certificates(), FIRST, NAMES, NOW, lifetimes)
+    behind = NOW - lifetimes.backdate
+    assert plan(made.inventory, behind, lifetimes).nothing
+    assert not plan(made.inventory, behind - timedelta(seconds=1), lifetimes).nothing, "nobody would accept it"
 
 
 def test_many_renewals_without_a_gap() -> None:
@@ -251,7 +262,8 @@ class Replica:
     """One manager's certificates."""
 
     def __init__(self, client: KubeClient) -> None:
-        self.tls = ServingTls()
+        self._now = NOW
+        self.tls = ServingTls(lambda: self._now)
         self.keeper = SecretCertificates(
             client,
             self.tls,
@@ -259,8 +271,13 @@ class Replica:
             namespace="default",
             secret="crrd-webhook",
             names=NAMES,
+            now=lambda: self._now,
             lifetimes=LIFETIMES,
         )
+
+    async def sync(self, now: datetime) -> None:
+        self._now = now
+        await self.keeper.sync()
 
 
 async def secret_of(client: KubeClient) -> Mapping[str, Any]:
@@ -280,15 +297,15 @@ def serial(certificates: Certificates) -> int:
 async def test_a_first_start_and_a_second_one(client: KubeClient) -> None:
     await install(client)
     first, second = Replica(client), Replica(client)
-    await first.keeper.sync(NOW)
+    await first.sync(NOW)
     made = await held(client)
     assert await bundles(client) == [made.bundle] * 3
     assert handshake(first.tls, made.bundle) == serial(made)
     assert (await secret_of(client))["type"] == "Opaque"
 
     calls.clear()
-    await second.keeper.sync(NOW)
-    await first.keeper.sync(NOW)
+    await second.sync(NOW)
+    await first.sync(NOW)
     assert {call.verb for call in calls} == {"get"}, "nothing is due, and nothing is written"
     assert handshake(second.tls, made.bundle) == serial(made)
 
@@ -296,7 +313,7 @@ async def test_a_first_start_and_a_second_one(client: KubeClient) -> None:
 async def test_replicas_that_start_together_agree(client: KubeClient) -> None:
     await install(client)
     replicas = [Replica(client) for _ in range(4)]
-    await asyncio.gather(*(replica.keeper.sync(NOW) for replica in replicas))
+    await asyncio.gather(*(replica.sync(NOW) for replica in replicas))
     made = await held(client)
     assert await bundles(client) == [made.bundle] * 3
     assert {handshake(replica.tls, made.bundle) for replica in replicas} == {serial(made)}
@@ -305,7 +322,7 @@ async def test_replicas_that_start_together_agree(client: KubeClient) -> None:
 async def test_a_secret_that_an_install_left_empty(client: KubeClient) -> None:
     await install(client)
     await client.create(SECRETS, "default", {"metadata": {"name": "crrd-webhook", "labels": {"kept": "yes"}}})
-    await asyncio.gather(*(Replica(client).keeper.sync(NOW) for _ in range(2)))
+    await asyncio.gather(*(Replica(client).sync(NOW) for _ in range(2)))
     assert (await secret_of(client))["metadata"]["labels"] == {"kept": "yes"}
     assert await bundles(client) == [(await held(client)).bundle] * 3
 
@@ -313,10 +330,10 @@ async def test_a_secret_that_an_install_left_empty(client: KubeClient) -> None:
 async def test_damage_is_repaired(client: KubeClient) -> None:
     await install(client)
     replica = Replica(client)
-    await replica.keeper.sync(NOW)
+    await replica.sync(NOW)
     await client.merge_patch(SECRETS, "default", "crrd-webhook", {"data": {"tls.key": "b2Rk", "odd": "="}})
     await client.merge_patch(VALIDATING, "", "crrd", {"webhooks": [webhook_of("validate-crr")]})
-    await replica.keeper.sync(NOW)
+    await replica.sync(NOW)
     repaired = await held(client)
     assert await bundles(client) == [repaired.bundle] * 3
     assert handshake(replica.tls, repaired.bundle) == serial(repaired)
@@ -328,14 +345,14 @@ async def test_a_lost_secret_leaves_no_replica_untrusted(client: KubeClient, *, 
     await install(client)
     first, second, late = Replica(client), Replica(client), Replica(client)
     for replica in (first, second):
-        await replica.keeper.sync(NOW)
+        await replica.sync(NOW)
     before = await held(client)
     if emptied:
         await client.merge_patch(SECRETS, "default", "crrd-webhook", {"data": None})
     else:
         await client.delete(SECRETS, "default", "crrd-webhook")
     for hour, replica in enumerate((first, late, second, first)):
-        await replica.keeper.sync(NOW + timedelta(minutes=hour))
+        await replica.sync(NOW + timedelta(minutes=hour))
         after = await held(client)
         assert after.authority is not None
         assert after.authority.certificate not in before.trusted
@@ -344,12 +361,46 @@ async def test_a_lost_secret_leaves_no_replica_untrusted(client: KubeClient, *, 
     assert handshake(late.tls, before.bundle) == serial(before)
     much_later = NOW + timedelta(days=7)
     for replica in (first, second):
-        await replica.keeper.sync(much_later)
+        await replica.sync(much_later)
     renewed = await held(client)
     assert serial(renewed) != serial(before)
     assert renewed.serving is not None
     assert renewed.authority is not None
     assert renewed.serving.certificate.issuer == renewed.authority.certificate.subject
+
+
+async def test_certificates_of_a_clock_that_was_ahead_are_made_anew(client: KubeClient) -> None:
+    await install(client)
+    first, second = Replica(client), Replica(client)
+    await first.sync(NOW + timedelta(days=5))
+    early = await held(client)
+    assert first.tls.check() == ""
+    for replica in (second, first):
+        await replica.sync(NOW)
+        assert replica.tls.check() == ""
+    made = await held(client)
+    assert made.authority is not None
+    assert made.authority.certificate not in early.trusted
+    assert await bundles(client) == [made.bundle] * 3
+    assert {handshake(replica.tls, made.bundle) for replica in (first, second)} == {serial(made)}
+
+
+async def test_the_time_is_the_api_servers() -> None:
+    """The manager's own clock is more than a year ahead of it, and nothing was asked before."""
+    clock, behind = ServerClock(), timedelta(days=400)
+    server = FaultyApiServer(clock=lambda: datetime.now(UTC) - behind, log=calls.append)
+    async with server, KubeClient(FixedAccess(server.url)) as users:
+        await install(users)
+        async with KubeClient(FixedAccess(server.url), on_date=clock.observe) as client:
+            tls, trust = ServingTls(clock.now), CaBundlePublisher(client, ["crrd"], ["crrd"])
+            keeper = SecretCertificates(client, tls, trust, "default", "crrd-webhook", NAMES, clock.now)
+            await keeper.sync()
+            assert tls.not_after is not None
+            assert timedelta(days=89) < tls.not_after - server.now() <= timedelta(days=90)
+            assert tls.check() == ""
+            calls.clear()
+            await keeper.sync()
+            assert {call.verb for call in calls} == {"get"}
 
 
 async def test_two_months_of_two_replicas_without_a_gap(client: KubeClient) -> None:
@@ -359,7 +410,7 @@ async def test_two_months_of_two_replicas_without_a_gap(client: KubeClient) -> N
     for round_ in range(130):
         now = NOW + timedelta(hours=12 * round_)
         for replica in replicas:
-            await replica.keeper.sync(now)
+            await replica.sync(now)
             known.append((await bundles(client))[0])
             made = await held(client)
             served = made.serving
@@ -377,13 +428,13 @@ async def test_two_months_of_two_replicas_without_a_gap(client: KubeClient) -> N
 async def test_a_certificate_is_not_served_before_it_is_trusted(api: FaultyApiServer, client: KubeClient) -> None:
     await install(client)
     replica = Replica(client)
-    await replica.keeper.sync(NOW - timedelta(days=7))
+    await replica.sync(NOW - timedelta(days=7))
     before = await held(client)
     api.fail_next(1, 500, match=lambda call: call.resource == "validatingwebhookconfigurations")
     with pytest.raises(ApiUnavailableError):
-        await replica.keeper.sync(NOW)
+        await replica.sync(NOW)
     assert handshake(replica.tls, before.bundle) == serial(before)
-    await replica.keeper.sync(NOW)
+    await replica.sync(NOW)
     assert handshake(replica.tls, before.bundle) == serial(await held(client)) != serial(before)
 
 
@@ -392,18 +443,18 @@ async def test_something_is_served_from_the_start(api: FaultyApiServer, client: 
     replica = Replica(client)
     api.fail_next(1, 403, match=lambda call: call.resource == "mutatingwebhookconfigurations")
     with pytest.raises(ApiRefusedError):
-        await replica.keeper.sync(NOW)
+        await replica.sync(NOW)
     made = await held(client)
     assert handshake(replica.tls, made.bundle) == serial(made)
-    await replica.keeper.sync(NOW)  # no such configurations: nothing to write
+    await replica.sync(NOW)  # no such configurations: nothing to write
 
 
 async def test_an_endless_quarrel_is_given_up(api: FaultyApiServer, client: KubeClient) -> None:
     await install(client)
     api.fail_next(5, 409, match=lambda call: call.verb == "create")
     with pytest.raises(ConflictError):
-        await Replica(client).keeper.sync(NOW)
-    await Replica(client).keeper.sync(NOW)
+        await Replica(client).sync(NOW)
+    await Replica(client).sync(NOW)
 
 
 async def test_run_tries_again(api: FaultyApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:

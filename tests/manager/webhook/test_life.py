@@ -147,6 +147,9 @@ def test_readiness_knows_the_certificate() -> None:
     data = to_data(renew(new_certificates(), SERVING, NAMES, long_ago, Lifetimes()))
     tls.load(data[CERTIFICATE], data[KEY])
     assert tls.check().startswith("the serving certificate expired at 20")
+    days_ahead = datetime.now(UTC) + timedelta(days=3)
+    load(tls, renew(new_certificates(), SERVING, NAMES, days_ahead, Lifetimes()))
+    assert tls.check().startswith("the serving certificate is not valid before 20")
 
 
 async def test_drain_loses_no_call() -> None:
