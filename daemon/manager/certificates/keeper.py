@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -23,7 +23,16 @@ from daemon.lib.backoff import Backoff
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from daemon.lib.heartbeat import Heartbeat
 from daemon.lib.jsonfields import items, mapping, text
-from daemon.manager.certificates.pki import CERTIFICATE, KEY, Certificates, from_data, or_remembered, renew, to_data
+from daemon.manager.certificates.pki import (
+    CERTIFICATE,
+    KEY,
+    Certificates,
+    from_data,
+    issued_by_one_of,
+    or_remembered,
+    renew,
+    to_data,
+)
 from daemon.manager.certificates.rotation import Lifetimes, plan
 from daemon.manager.certificates.tls import ServingTls
 
@@ -43,6 +52,8 @@ FILES_SECONDS = 10.0
 _RETRIES = Backoff(initial=1, factor=2, maximum=30, jitter=0.2)
 _SYNC_SECONDS_AT_MOST = 300.0
 """The longest that one round takes: every call has its deadline."""
+_LAST = timedelta(seconds=2 * _SYNC_SECONDS_AT_MOST)
+"""Before the end of the certificate in force, from when on another is better, trusted or not."""
 _LATE_SECONDS = 30.0
 _CONFLICTS = 5
 """Conflicts in a row after which a write is left to the next round."""
@@ -60,6 +71,11 @@ class CaBundlePublisher:
     def __init__(self, api: KubeClient, mutating: Sequence[str], validating: Sequence[str]) -> None:
         self._api = api
         self._names = [(MUTATING, name) for name in mutating] + [(VALIDATING, name) for name in validating]
+        self._published = b""
+
+    def trusted(self, certificate: bytes) -> bool:
+        """Whether the bundle that was published last trusts this certificate, PEM."""
+        return issued_by_one_of(certificate, self._published)
 
     async def publish(self, bundle: bytes) -> None:
         """Make every webhook of the configurations trust exactly this bundle; one that is not there is left out.
@@ -73,6 +89,7 @@ class CaBundlePublisher:
                 await _unless_conflict(self._publish, resource, name, encoded)
             except GoneError:
                 log.warning("no webhook configuration", resource=resource.plural, name=name)
+        self._published = bundle
 
     async def _publish(self, resource: Resource, name: str, bundle: str) -> None:
         found = await self._api.get(resource, "", name)
@@ -187,13 +204,17 @@ async def _put_in_force(
     tls: ServingTls, certificate: bytes, key: bytes, trust: CaBundlePublisher | None = None, bundle: bytes = b""
 ) -> None:
     """Have the certificate trusted, then serve with it. Raises what either raises."""
-    try:
-        if trust is not None:
+    if trust is not None:
+        try:
             await trust.publish(bundle)
-    except (ApiUnavailableError, ApiRefusedError):
-        if tls.not_after is None:
-            tls.load(certificate, key)  # better than nothing: it may well be trusted already
-        raise
+        except (ApiUnavailableError, ApiRefusedError):
+            if trust.trusted(certificate) or not tls.lasts(_LAST):  # better than nothing: others may have published it
+                _load(tls, certificate, key)
+            raise
+    _load(tls, certificate, key)
+
+
+def _load(tls: ServingTls, certificate: bytes, key: bytes) -> None:
     if tls.load(certificate, key):
         log.info("serving certificate loaded", expires=f"{tls.not_after:%Y-%m-%dT%H:%M:%SZ}")
 

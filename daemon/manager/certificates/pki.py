@@ -132,6 +132,14 @@ def or_remembered(found: Certificates, known: Certificates) -> Certificates:
     return Certificates(None, (*found.trusted, *kept), found.serving or known.serving)
 
 
+def issued_by_one_of(certificate: bytes, authorities: bytes) -> bool:
+    """Whether one of these authorities signed the certificate; all PEM."""
+    with suppress(*_ODD):
+        trusted = x509.load_pem_x509_certificates(authorities)
+        return _signed_by_one_of(x509.load_pem_x509_certificate(certificate), trusted)
+    return False
+
+
 def key_pem(pair: Pair) -> bytes:
     """The key, PEM (PKCS 8, not encrypted)."""
     return pair.key.private_bytes(

@@ -8,7 +8,7 @@ import os
 import ssl
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from io import FileIO
 
 from cryptography import x509
@@ -77,12 +77,17 @@ class ServingTls:
             raise ConfigurationError(f"the authorities of callers cannot be used: {error}") from error
         self.context.verify_mode = ssl.CERT_REQUIRED
 
+    def lasts(self, margin: timedelta) -> bool:
+        """Whether handshakes can succeed now, and for so much longer."""
+        now = self._now()
+        return self._valid is not None and self._valid.begun(now) and now < self._valid.ends - margin
+
     def check(self) -> str:
         """For readiness: "" where handshakes can succeed, else why not."""
         if self._valid is None:
             return "there is no serving certificate yet"
         now = self._now()
-        if now < self._valid.begins:
+        if not self._valid.begun(now):
             return f"the serving certificate is not valid before {self._valid.begins:%Y-%m-%dT%H:%M:%SZ}"
         if now >= self._valid.ends:
             return f"the serving certificate expired at {self._valid.ends:%Y-%m-%dT%H:%M:%SZ}"

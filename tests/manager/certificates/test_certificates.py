@@ -428,14 +428,38 @@ async def test_two_months_of_two_replicas_without_a_gap(client: KubeClient) -> N
 async def test_a_certificate_is_not_served_before_it_is_trusted(api: FaultyApiServer, client: KubeClient) -> None:
     await install(client)
     replica = Replica(client)
-    await replica.sync(NOW - timedelta(days=7))
+    await replica.sync(NOW)
     before = await held(client)
+    data = {key: base64.b64encode(value).decode() for key, value in to_data(new(before)).items()}
+    await client.merge_patch(SECRETS, "default", "crrd-webhook", {"data": data})
     api.fail_next(1, 500, match=lambda call: call.resource == "validatingwebhookconfigurations")
     with pytest.raises(ApiUnavailableError):
         await replica.sync(NOW)
     assert handshake(replica.tls, before.bundle) == serial(before)
     await replica.sync(NOW)
-    assert handshake(replica.tls, before.bundle) == serial(await held(client)) != serial(before)
+    renewed = await held(client)
+    assert handshake(replica.tls, renewed.bundle) == serial(renewed) != serial(before)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_while_nothing_can_be_published_what_is_trusted_is_renewed(
+    api: FaultyApiServer, client: KubeClient, *, anew: bool
+) -> None:
+    """A manager that has started anew does not know what is trusted: it renews what is about to end."""
+    await install(client)
+    replica = Replica(client)
+    await replica.sync(NOW)
+    before = await held(client)
+    api.fail_next(1000, 403, match=lambda call: call.resource.endswith("webhookconfigurations"))
+    if anew:
+        replica = Replica(client)
+    for day, renewed in ((5.0, False), (7.0, not anew), (8.99, not anew), (8.999, True)):
+        with pytest.raises(ApiRefusedError):
+            await replica.sync(NOW + timedelta(days=day))
+        wanted = (await held(client) if renewed else before).serving
+        assert wanted is not None
+        assert replica.tls.not_after == wanted.certificate.not_valid_after_utc
+        assert replica.tls.check() == ""
 
 
 async def test_something_is_served_from_the_start(api: FaultyApiServer, client: KubeClient) -> None:
