@@ -218,8 +218,8 @@ class Executor:
             kept_until = max(work.hook_until, (work.hook_began or 0.0) + LEFT_SECONDS)
         if work.stop is not None and request is None:
             kept_until = max(kept_until, work.stop.ended + LEFT_SECONDS)
-        if timer := self._kept.pop(key, None):
-            timer.cancel()
+        if until := self._kept.pop(key, None):
+            until.cancel()
         if loop.time() < kept_until:
             self._kept[key] = loop.call_at(kept_until, self._drop_unneeded, pod_key, key)
             return

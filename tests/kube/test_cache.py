@@ -57,12 +57,13 @@ async def test_an_older_version_is_dropped() -> None:
 
 async def test_pins_stay_whoever_changes_them() -> None:
     made, _ = cache()
-    pins, begun = {"app": pin("old")}, {"app": Begun(hook="2026-01-01T00:00:00Z")}
+    first, then, changed = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z", "2027-01-01T00:00:00Z"
+    pins, begun = {"app": pin("old"), "side": pin("one")}, {"app": Begun(hook=first), "side": Begun(stop=first)}
     made.request_changed(request(pinned=pins, begun=begun))
-    changed = {"app": Begun("2027-01-01T00:00:00Z", "2026-01-01T00:00:05Z")}
-    made.request_changed(request(resource_version="11", pinned={"app": pin("new")}, begun=changed))
+    said = {"app": Begun(changed, then), "side": Begun(stop=changed)}
+    made.request_changed(request(resource_version="11", pinned={"app": pin("new")}, begun=said))
     (known,) = made.requests("default/web")
-    both = {"app": Begun("2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z")}
+    both = {"app": Begun(first, then), "side": Begun(stop=first)}
     assert (known.pinned, known.begun) == (pins, both)
     assert made.unpinned == {"r1"}
 

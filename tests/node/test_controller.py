@@ -446,6 +446,26 @@ async def test_what_was_begun_for_a_request_that_is_gone_is_forgotten_in_time(ho
         assert node.controller.executor._works == {}
 
 
+async def test_what_was_done_for_a_request_that_has_ended_is_forgotten_at_once() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.post(request())
+        await node.completed()
+        await asyncio.sleep(0.1)
+        assert node.controller.executor._works == {}
+
+
+async def test_a_hook_whose_stop_fails_counts_until_its_grace_period_ends() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.stop_errors = [RuntimeCallError("shim is stuck")]
+        node.post(request(strategy=Strategy(grace_seconds=600)))
+        await node.until(lambda: not node.stop_errors)
+        node.delete("r1")
+        await asyncio.sleep(500)
+        assert node.controller.executor.works("default/web").keys() == {("r1", "old")}
+        await asyncio.sleep(200)
+        assert node.controller.executor._works == {}
+
+
 async def test_of_a_pod_whose_request_is_gone_nothing_is_awaited() -> None:
     async with MemoryNode() as node:
         node.kubelet_seconds = 1e6
@@ -473,6 +493,8 @@ async def test_however_many_requests_end_a_hook_is_kept_by_one_timer() -> None:
             await asyncio.sleep(0.1)
         executor = node.controller.executor
         assert executor.works("default/web").keys() == executor._kept.keys() == {("r1", "old")}
+        waiting = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+        assert sum(not timer.cancelled() for timer in waiting) < 10
         await asyncio.sleep(604_800)
         assert executor.works("default/web").keys() == executor._kept.keys() == set()
 
@@ -1137,16 +1159,28 @@ async def test_a_pod_that_the_api_server_has_lost_ends_the_request() -> None:
 class Overtaken(MemoryNode):
     """Its API server's answer about a pod is of when it was asked; what a watch tells meanwhile comes first."""
 
+    listed: list[Pod] | None = None
+
+    async def _watch_pods(self) -> None:
+        if self.listed is None:
+            await super()._watch_pods()
+        self.controller.cache.pods_listed(self.listed or (), "12")
+        await asyncio.Event().wait()
+
     async def find_pod(self) -> Pod | None:
         found = await super().find_pod()
         await asyncio.sleep(0.3)
         return found
 
 
+@pytest.mark.parametrize("earlier", [False, True])
 @pytest.mark.parametrize("went", [False, True])
-async def test_an_answer_that_a_watch_has_overtaken_takes_nothing_back(*, went: bool) -> None:
-    async with Overtaken() as node:
-        node.earlier_pod = True
+async def test_an_answer_that_a_watch_has_overtaken_takes_nothing_back(*, earlier: bool, went: bool) -> None:
+    node = Overtaken()
+    async with node:
+        node.earlier_pod = earlier
+        if not earlier:
+            node.listed = []
         node.post(request())
         await node.until(lambda: bool(node.asked))
         node.controller.cache.pod_changed(node.view())
@@ -1245,7 +1279,10 @@ async def test_who_changes_a_pin_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_what_was_stopped_for_a_request_that_comes_back_without_its_pin_stays_known(*, fails: bool) -> None:
+@pytest.mark.parametrize("pins", [(), ("app",)], ids=["no pin", "another pin"])
+async def test_what_was_stopped_for_a_request_that_comes_back_without_its_pin_stays_known(
+    pins: tuple[str, ...], *, fails: bool
+) -> None:
     async with MemoryNode() as node:
         node.stop_errors = [RuntimeCallError("shim is stuck")] if fails else []
         node.post(request(strategy=Strategy(force=True)))
@@ -1256,7 +1293,8 @@ async def test_what_was_stopped_for_a_request_that_comes_back_without_its_pin_st
         node.known["old"] = replace(node.known["old"], state=ContainerState.EXITED)
         node._create("app", "new")
         node.controller.cache.pod_changed(node.view())
-        node.post(replace(left, resource_version="51", pinned={}, status=Status()))
+        pinned = dict.fromkeys(pins, node.known["new"].pin)
+        node.post(replace(left, resource_version="51", pinned=pinned, status=Status()))
         status = await node.completed()
         assert [stopped for stopped, _ in node.stops] == ["old"]
         assert status.states[0].phase is StatePhase.SUCCEEDED
@@ -1373,6 +1411,15 @@ async def test_the_reason_of_a_request_is_that_of_the_container_that_failed_firs
             'not awaited: container "c" failed',
             'not started: container "c" failed',
         ]
+
+
+async def test_a_failure_that_only_the_request_tells_of_ends_the_others() -> None:
+    async with MemoryNode("a", "b") as node:
+        earlier = RecreateState("a", StatePhase.FAILED, "not started", reason=Reason.EARLIER_FAILURE)
+        node.post(request("a", "b", status=recreating(earlier)))
+        status = await node.completed()
+        assert status.state("b").message == 'not started: container "a" failed'
+        assert node.stops == []
 
 
 async def test_what_is_to_be_said_is_said_while_the_pod_cannot_be_asked_for() -> None:

@@ -44,11 +44,6 @@ class Happenings:
     _unwritten: list[tuple[float, float]]
     _successors: set[str]
 
-    @property
-    def deaths(self) -> int:
-        """How often the daemon was killed."""
-        raise NotImplementedError
-
     def say(self, who: str, what: str) -> None:
         raise NotImplementedError
 
@@ -93,8 +88,8 @@ class Happenings:
         self._for(about["seconds"], self.cluster.label, about["request"], "true")
 
     def _do_unpin(self, about: Mapping[str, Any]) -> None:
-        if int(self.loop.time() * 1000) % 2 and self.life is not None and not self.deaths:
-            self.cluster.repin(about["request"])  # a daemon that starts anew could only believe it
+        if int(self.loop.time() * 1000) % 2 and self.life is not None:
+            self.cluster.repin(about["request"])
         else:
             self.cluster.unpin(about["request"])
 

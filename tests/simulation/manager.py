@@ -101,6 +101,12 @@ class Cluster:
         self._world.judge.foreign_pins.add(value)
         self.annotate(name, ANNOTATION_PINNED, value)
 
+    def unpin_changed(self) -> None:
+        """Take away what `repin` has written and nobody has corrected."""
+        for obj in self._world.store.all(PLURAL):
+            if obj["metadata"].get("annotations", {}).get(ANNOTATION_PINNED) in self._world.judge.foreign_pins:
+                self.unpin(obj["metadata"]["name"])
+
     # The manager.
 
     def changed(self, obj: Object) -> None:

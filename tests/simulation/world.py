@@ -135,6 +135,7 @@ class World(Happenings):
         if self.life is not None:
             return
         self._lives += 1
+        self.cluster.unpin_changed()  # one that starts anew could only believe them
         self.say("daemon", "starts" if self._lives == 1 else "starts anew")
         self.life = life = Life(self, self._lives)
         life.run().add_done_callback(lambda task: self._ended(life, task))
