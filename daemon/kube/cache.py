@@ -177,18 +177,24 @@ class NodeCache(Cache[Pod]):
         if self.known_since(pod_key) is None:
             await self._awaited.setdefault(pod_key, asyncio.Event()).wait()
 
-    def request_changed(self, request: Request) -> None:
-        """See Cache; a request without the active label is none of the node's. Its pins stay, whoever removes them."""
+    def request_changed(self, request: Request, *, own_pins: bool = False) -> None:
+        """See Cache; a request without the active label is none of the node's. Its pins stay, whoever changes them.
+
+        `own_pins`: they are what this process has just written.
+        """
         if not request.active:
             known = self._requests.get(request.uid)
             if known is None or not older(request.resource_version, known.resource_version):
                 self.request_deleted(request)
             return
         said = request
-        if (known := self._requests.get(request.uid)) is not None:
+        if (known := self._requests.get(request.uid)) is not None and not own_pins:
             # Nobody changes which instance is meant, or takes back what was begun: the annotation can be edited.
-            begun = {name: times.after(known.begun.get(name, Begun())) for name, times in request.begun.items()}
-            pinned, begun = {**request.pinned, **known.pinned}, {**known.begun, **begun}
+            pinned, begun = {**request.pinned, **known.pinned}, dict(known.begun)
+            for name, times in request.begun.items():
+                pin = request.pinned.get(name)
+                if pin is not None and pin.bare_id == pinned[name].bare_id:  # times count with the instance they are of
+                    begun[name] = times.after(known.begun.get(name, Begun()))
             request = replace(request, pinned=pinned, begun=begun)
         super().request_changed(request)
         if self._requests.get(request.uid) is not request:

@@ -404,7 +404,7 @@ class Executor:
         )
         self._edges.recorder.written(request, said)
         _say_moves(request, written)
-        self._cache.request_changed(written)
+        self._cache.request_changed(written, own_pins=isinstance(action, PinContainers) and not ineffective)
 
     def _lacks(self, written: Request, wanted: Status) -> str:
         """What of a status the API server has not kept, "" for nothing that matters."""

@@ -63,9 +63,15 @@ async def test_pins_stay_whoever_changes_them() -> None:
     said = {"app": Begun(changed, then), "side": Begun(stop=changed)}
     made.request_changed(request(resource_version="11", pinned={"app": pin("new")}, begun=said))
     (known,) = made.requests("default/web")
-    both = {"app": Begun(first, then), "side": Begun(stop=first)}
-    assert (known.pinned, known.begun) == (pins, both)
+    assert (known.pinned, known.begun) == (pins, begun), "times of another instance are not this one's"
     assert made.unpinned == {"r1"}
+    made.request_changed(request(resource_version="12", pinned=pins, begun=said))
+    (known,) = made.requests("default/web")
+    assert (known.pinned, known.begun) == (pins, {"app": Begun(first, then), "side": Begun(stop=first)})
+    made.request_changed(request(resource_version="13", pinned={"app": pin("new")}, begun=said), own_pins=True)
+    (known,) = made.requests("default/web")
+    assert (known.pinned, known.begun) == ({"app": pin("new")}, said)
+    assert made.unpinned == set()
 
 
 async def test_pins_stay_whoever_removes_them() -> None:

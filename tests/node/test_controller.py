@@ -1266,6 +1266,46 @@ async def test_leaving_the_selection_and_coming_back() -> None:
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
 
+@pytest.mark.parametrize("seconds", [0.0, 5.0])
+async def test_a_pin_that_was_copied_from_another_request_holds_nothing_up(seconds: float) -> None:
+    async with MemoryNode(hook=HOOK if seconds else None) as node:
+        node.hook_seconds, node.stop_seconds = seconds, 5.0
+        node.post(request(pinned={"app": pin("an-earlier-one")}, begun={"app": Begun(stop="2026-01-02T03:04:05Z")}))
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert node.stops == [("old", 30 - seconds)]
+        assert node.writes < 8
+
+
+async def test_a_pin_that_is_changed_while_the_request_is_away_holds_nothing_up() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.hook_seconds = 20.0
+        node.post(request(strategy=Strategy(force=True)))
+        await node.until(lambda: bool(node.hooks_run))
+        left = replace(node.requests["r1"], resource_version="50")
+        node.controller.cache.request_deleted(left)
+        await asyncio.sleep(1)
+        node.post(replace(left, resource_version="51", pinned={"app": pin("an-earlier-one")}, begun={}))
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert node.hooks_run == [stopped for stopped, _ in node.stops] == ["old"]
+        assert node.writes < 10
+
+
+async def test_times_of_another_instance_shorten_no_grace_period() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.kubelet_silent = 1.0
+        node.post(request(strategy=Strategy(force=True, grace_seconds=60)))
+        await node.until(lambda: bool(node.requests["r1"].pinned))
+        current = node.requests["r1"]
+        version = str(int(current.resource_version) + 1)
+        other, begun = {"app": pin("an-earlier-one")}, {"app": Begun(stop="2026-01-02T03:04:05Z")}
+        node.post(replace(current, resource_version=version, pinned=other, begun=begun))
+        await asyncio.sleep(5)
+        node.kubelet_silent = None
+        await node.completed()
+        assert node.hooks_run == ["old"]
+        assert node.stops == [("old", 58)]
+
+
 async def test_who_changes_a_pin_changes_nothing() -> None:
     async with MemoryNode(hook=HOOK) as node:
         node.post(request(strategy=Strategy(force=True, min_started_seconds=3600)))

@@ -117,7 +117,7 @@ class Judge(Verdicts):
             return
         raw = new["metadata"].get("annotations", {}).get(ANNOTATION_PINNED)
         foreign = raw in self.foreign_pins
-        known.unpinned = known.unpinned or (bool(known.pins) and (foreign or not raw))
+        known.unpinned = known.unpinned or foreign or (bool(known.pins) and not raw)
         self._follow_label(known, new)
         for name, pin in (json.loads(raw) if raw and not foreign else {}).items():
             if isinstance(pin, dict) and "containerID" in pin:

@@ -88,15 +88,20 @@ class Cluster:
         self.annotate(name, ANNOTATION_PINNED, None)
 
     def repin(self, name: str) -> None:
-        """Somebody says that what there is now is meant."""
+        """Somebody says that what there is now is meant, or what there was at first."""
         obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{name}")
         pod = self._world.kubelet.of(obj["spec"]["podName"]) if obj is not None else None
-        if obj is None or pod is None or ANNOTATION_PINNED not in obj["metadata"].get("annotations", {}):
+        if obj is None or pod is None:
             return
+        said = all("statusContext" in container for container in obj["spec"]["containers"])
+        meant_already = said and not obj["spec"]["strategy"].get("forceRecreate")
+        if not meant_already and ANNOTATION_PINNED not in obj["metadata"].get("annotations", {}):
+            return  # the first to say it
+        at = -1 if int(self._world.loop.time() * 100) % 2 else 0
         pins: dict[str, dict[str, object]] = {}
         for container in obj["spec"]["containers"]:
-            newest = self._world.containers.history(pod.runtime_uid, container["name"])[-1:]
-            pins |= {one.name: {"containerID": f"{RUNTIME}://{one.id}", "restartCount": one.attempt} for one in newest}
+            one = self._world.containers.history(pod.runtime_uid, container["name"])[at]
+            pins[one.name] = {"containerID": f"{RUNTIME}://{one.id}", "restartCount": one.attempt}
         value = json.dumps(pins)
         self._world.judge.foreign_pins.add(value)
         self.annotate(name, ANNOTATION_PINNED, value)
