@@ -100,8 +100,8 @@ class Cluster:
         at = -1 if int(self._world.loop.time() * 100) % 2 else 0
         pins: dict[str, dict[str, object]] = {}
         for container in obj["spec"]["containers"]:
-            one = self._world.containers.history(pod.runtime_uid, container["name"])[at]
-            pins[one.name] = {"containerID": f"{RUNTIME}://{one.id}", "restartCount": one.attempt}
+            for one in self._world.containers.history(pod.runtime_uid, container["name"])[at:][:1]:
+                pins[one.name] = {"containerID": f"{RUNTIME}://{one.id}", "restartCount": one.attempt}
         value = json.dumps(pins)
         self._world.judge.foreign_pins.add(value)
         self.annotate(name, ANNOTATION_PINNED, value)
