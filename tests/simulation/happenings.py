@@ -88,7 +88,7 @@ class Happenings:
         self._for(about["seconds"], self.cluster.label, about["request"], "true")
 
     def _do_unpin(self, about: Mapping[str, Any]) -> None:
-        if int(self.loop.time() * 1000) % 2 and self.life is not None:
+        if int(self.loop.time() * 1000) % 2:
             self.cluster.repin(about["request"])
         else:
             self.cluster.unpin(about["request"])

@@ -89,10 +89,10 @@ class Cluster:
 
     def repin(self, name: str) -> None:
         """Somebody says that what there is now is meant, or what there was at first."""
-        obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{name}")
+        obj, life = self._world.store.get(PLURAL, f"{NAMESPACE}/{name}"), self._world.life
         pod = self._world.kubelet.of(obj["spec"]["podName"]) if obj is not None else None
-        if obj is None or pod is None:
-            return
+        if obj is None or pod is None or life is None or obj["metadata"]["uid"] not in life.live_requests():
+            return  # who does not know the request could only believe it
         said = all("statusContext" in container for container in obj["spec"]["containers"])
         meant_already = said and not obj["spec"]["strategy"].get("forceRecreate")
         if not meant_already and ANNOTATION_PINNED not in obj["metadata"].get("annotations", {}):
