@@ -10,7 +10,7 @@ from math import inf
 from daemon.core.api.pod import Pod
 from daemon.core.api.time import rfc3339
 from daemon.core.api.types import Pin, Request
-from daemon.core.recreate.checks import hook_end_untold, target_of
+from daemon.core.recreate.checks import hook_end_untold, stop_untold, target_of
 from daemon.core.recreate.decide import QUIET, decide, in_turn
 from daemon.core.recreate.observation import Ending, Instance, Live, Observation
 from daemon.kube.cache import NodeCache
@@ -26,8 +26,8 @@ RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
 """Between looks at a runtime that does not answer; whatever pokes the pod meanwhile."""
 FORGIVEN_SECONDS = 30.0
 """After so long without a failed look the next one is a first one again."""
-HOOK_LOOK_SECONDS = 2.0
-"""For a look while a hook's end is to be told: a daemon that dies meanwhile would run the hook again."""
+SHORT_LOOK_SECONDS = 2.0
+"""For a look while a hook's end or a stop is to be told: a daemon that dies meanwhile would do it again, or anew."""
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ class Reconciler:
                 async with asyncio.timeout(self._patience(pod_key, live)):
                     listed_at, instances = await self._as_of_now(pod_key, live, current, watched, silent)
             except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
-                self._note_failure(watched, str(failure) or f"it has not answered within {HOOK_LOOK_SECONDS:.0f} s")
+                self._note_failure(watched, str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f} s")
             else:
                 self._watch_instances(current, instances, watched)
         if watched.runtime_error:  # else it has been waited for, and no turn of the loop may come in between
@@ -239,9 +239,10 @@ class Reconciler:
 
     def _patience(self, pod_key: str, live: Sequence[Request]) -> float | None:
         """Seconds that a look at the pod may take, None for as long as its calls may."""
-        works = self._executor.works(pod_key).items()
-        hooks = (hook_end_untold(request, work) for request in live for (uid, _), work in works if uid == request.uid)
-        return HOOK_LOOK_SECONDS if any(hooks) else None
+        works, now = self._executor.works(pod_key).items(), asyncio.get_running_loop().time()
+        own = [(request, work) for request in live for (uid, _), work in works if uid == request.uid]
+        untold = (hook_end_untold(request, work) or stop_untold(request, work, now) for request, work in own)
+        return SHORT_LOOK_SECONDS if any(untold) else None
 
     def _runtime_uid(self, pod_key: str, otherwise: str) -> str:
         """The UID that the pod's containers have in the runtime, as far as the pod is known."""

@@ -157,6 +157,30 @@ async def test_that_a_hook_has_ended_is_told_while_the_runtime_hangs() -> None:
         assert node.stops == []
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_that_a_stop_was_sent_is_persisted_while_the_runtime_hangs(*, fails: bool) -> None:
+    async with MemoryNode() as node:
+        node.stop_seconds = 1.0 if fails else 3600.0
+        node.stop_errors = [RuntimeCallError("shim is stuck")] if fails else []
+        node.post(request(strategy=Strategy(force=True)))
+        await node.until(lambda: bool(node.stops) and not node.stop_errors)
+        await asyncio.sleep(0.5)
+        node.list_seconds = 3600.0
+        await asyncio.sleep(6.0)
+        assert node.requests["r1"].begun["app"].stop
+
+
+@pytest.mark.parametrize("sent", [False, True])
+async def test_a_slow_runtime_is_given_its_time_once_a_stop_is_persisted_or_cannot_be(*, sent: bool) -> None:
+    async with MemoryNode() as node:
+        node.lose_annotations = not sent
+        node.stop_errors = [RuntimeCallError("shim is stuck")] * 4
+        node.post(request())
+        await node.until(lambda: len(node.stop_errors) < 4)
+        node.list_seconds = 5.0
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
 async def test_a_slow_runtime_is_given_its_time_while_no_hooks_end_is_to_be_told() -> None:
     async with MemoryNode() as node:
         node.list_seconds = 5.0

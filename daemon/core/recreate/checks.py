@@ -26,6 +26,8 @@ STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
 """Seconds after which a wait is told, and told again: a status is not written every second."""
 BACK_OFF_RESET_SECONDS = 600.0
 """After which kubelet's restart back-off begins anew (twice its maximum, pkg/kubelet/kuberuntime)."""
+HASTE_SECONDS = 10.0
+"""For how long a stop that is still to be persisted makes looks at the runtime short."""
 RETRY_FIRST = 0.5
 RETRY_LIMIT = 20.0
 RETRY_JITTER = 0.2
@@ -280,6 +282,14 @@ def hook_end_untold(request: Request, work: Work) -> bool:
     """Whether the request does not say yet that this hook of it has ended, as it has to once it did (step 12)."""
     said = request.status.state(work.name).phase.final or hook_end_told(request, work.name, work.pin)
     return not said and (work.under_way is WorkKind.HOOK or work.hook_began is not None)
+
+
+def stop_untold(request: Request, work: Work, now: float) -> bool:
+    """Whether a stop was sent a short while ago that goes on, or failed, and is still to be persisted (step 12)."""
+    done = work.stop is not None and not work.stop.error
+    if work.stop_sent is None or done or now >= work.stop_sent + HASTE_SECONDS:
+        return False
+    return not begun_by_an_earlier_life(request, work.name, work.pin).stop
 
 
 def hook_end_told(request: Request, name: str, pin: Pin) -> bool:
