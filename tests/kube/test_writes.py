@@ -88,7 +88,8 @@ def reasons(request: Request) -> list[Reason]:
 
 async def test_pins_are_written_and_come_back() -> None:
     async with local() as (_, client):
-        request = await created(client)
+        spec = {"podName": "web-0", "containers": [{"name": "app"}, {"name": "log"}]}
+        request = parse_request(await client.create(REQUESTS, "default", {**REQUEST, "spec": spec}))
         pins = {"app": Pin("containerd://c1", 3)}
         written = await RequestWriter(client).pin(request, pins, {})
         assert written.pinned == pins
