@@ -527,6 +527,12 @@ def test_pins_come_back_as_they_went(entries: dict[str, tuple[Pin, Begun]]) -> N
     assert request.error == ""
 
 
+def test_what_has_begun_once_does_not_begin_later() -> None:
+    assert Begun("2", "4").after(Begun()) == Begun("2", "4")
+    assert Begun("2", "4").after(Begun("1", "3")) == Begun("1", "3")
+    assert Begun().after(Begun("1", "3")) == Begun("1", "3")
+
+
 def test_what_was_begun_with_no_pinned_instance_is_not_written() -> None:
     assert pins_to_json({}, {"app": Begun("2026-01-02T03:04:05Z")}) == "{}"
 
