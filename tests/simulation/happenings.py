@@ -88,9 +88,7 @@ class Happenings:
         self._for(about["seconds"], self.cluster.label, about["request"], "true")
 
     def _do_unpin(self, about: Mapping[str, Any]) -> None:
-        if int(self.loop.time() * 1000) % 2:
-            self.cluster.repin(about["request"])
-        else:
+        if not (int(self.loop.time() * 1000) % 2 and self.cluster.repin(about["request"])):
             self.cluster.unpin(about["request"])
 
     def _do_touch(self, about: Mapping[str, Any]) -> None:

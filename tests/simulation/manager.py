@@ -87,16 +87,16 @@ class Cluster:
     def unpin(self, name: str) -> None:
         self.annotate(name, ANNOTATION_PINNED, None)
 
-    def repin(self, name: str) -> None:
-        """Somebody says that what there is now is meant, or what there was at first."""
+    def repin(self, name: str) -> bool:
+        """Somebody says that what there is now is meant, or what there was at first; False where that says too much."""
         obj, life = self._world.store.get(PLURAL, f"{NAMESPACE}/{name}"), self._world.life
         pod = self._world.kubelet.of(obj["spec"]["podName"]) if obj is not None else None
         if obj is None or pod is None or life is None or obj["metadata"]["uid"] not in life.live_requests():
-            return  # who does not know the request could only believe it
+            return False  # who does not know the request could only believe it
         said = all("statusContext" in container for container in obj["spec"]["containers"])
         meant_already = said and not obj["spec"]["strategy"].get("forceRecreate")
         if not meant_already and ANNOTATION_PINNED not in obj["metadata"].get("annotations", {}):
-            return  # the first to say it
+            return False  # the first to say it
         at = -1 if int(self._world.loop.time() * 100) % 2 else 0
         pins: dict[str, dict[str, object]] = {}
         for container in obj["spec"]["containers"]:
@@ -105,6 +105,7 @@ class Cluster:
         value = json.dumps(pins)
         self._world.judge.foreign_pins.add(value)
         self.annotate(name, ANNOTATION_PINNED, value)
+        return True
 
     def unpin_changed(self) -> None:
         """Take away what `repin` has written and nobody has corrected."""
