@@ -154,6 +154,11 @@ class Sent:
     completed: list[float]
     writes: list[int]
 
+    @property
+    def created_to_stopped(self) -> list[float]:
+        """What is left without the POST."""
+        return [end - made for end, made in zip(self.stopped, self.created, strict=True)]
+
 
 async def send_requests(cluster: Cluster, pods: Sequence[Json]) -> Sent:
     """Create a request for each pod at once, and wait for the last one's end.
@@ -260,6 +265,8 @@ async def _one_by_one(cluster: Cluster, pods: Sequence[Json]) -> None:
 def _rows_at_once(by_hand: tuple[list[float], list[float]], sent: Sent) -> None:
     count = len(sent.stopped)
     _row(f"{count} at once: stopped by hand through the CRI", by_hand[0])
+    _row(f"{count} at once: request sent to created (the POST)", sent.created)
+    _row(f"{count} at once: created to stopped", sent.created_to_stopped)
     _row(f"{count} at once: request sent to stopped", sent.stopped)
     _row(f"{count} at once: stopped by hand to ready again", by_hand[1])
     _row(f"{count} at once: request sent to Completed", sent.completed)
