@@ -170,8 +170,8 @@ class Recorder(Protocol):
         """A StopContainer is about to be sent."""
         ...
 
-    def stop_ended(self, request: Request, container: str, seconds: float, error: str) -> None:
-        """A StopContainer has returned after this many seconds."""
+    def stop_ended(self, request: Request, seconds: float) -> None:
+        """A container was stopped, once told however many requests stopped it; StopContainer took these seconds."""
         ...
 
     def successor_seen(self, request: Request, container: str) -> None:

@@ -23,7 +23,7 @@ from daemon.core.recreate.actions import EmitEvent
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import EVENTS
 from daemon.lib.backoff import Backoff
-from daemon.lib.errors import ApiUnavailableError, CrrdError
+from daemon.lib.errors import ApiUnavailableError, ConflictError, CrrdError
 from daemon.lib.heartbeat import Heartbeat
 
 CAPACITY = 4000
@@ -139,6 +139,9 @@ class KubeEventSink:
                     return
                 patience = min(error.retry_after, _LONGEST_PATIENCE_SECONDS)
                 await asyncio.sleep(max(_RETRY.delay(attempt), patience))
+            except ConflictError:  # nobody else has names with our times: it was written, and the answer lost
+                self._failing = False
+                return
             except CrrdError as error:
                 self._drop(str(error))
                 return

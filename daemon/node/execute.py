@@ -292,12 +292,19 @@ class Executor:
             finally:
                 self._note(action, under_way=None, until=None, stop=StopAttempt(count, loop.time(), error))
         seconds = loop.time() - began
-        self._edges.recorder.stop_ended(action.request, action.instance.name, seconds, error)
         if error:
             log.warning("container not stopped", attempt=count, error=error, **who)
         else:
+            if not self._stopped_by_another(action):
+                self._edges.recorder.stop_ended(action.request, seconds)
             log.info("container stopped", seconds=round(seconds, 3), **who)
         self._poke(action.request.pod_key)
+
+    def _stopped_by_another(self, action: StopContainer) -> bool:
+        """Whether another request's stop of the same instance has been answered: of two that go on, both are."""
+        works = self._works.get(action.request.pod_key, {}).items()
+        others = (work.stop for key, work in works if key != _key(action) and key[1] == action.instance.id)
+        return any(stop is not None and not stop.error for stop in others)
 
     def may_stop(self, pod_key: str) -> bool:
         """Whether a stop of the pod may be sent now."""

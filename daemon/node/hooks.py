@@ -25,6 +25,8 @@ from daemon.ports import Runtime
 EXEC_MARGIN_SECONDS = 3.0
 """What an exec hook gets beyond its time, for the runtime to kill the command and say so."""
 MAX_REDIRECTS = 10
+HEAD_BYTES = 2**20
+"""What one line of an answer's head may have; Go's client takes heads of 10 MiB."""
 BODY_BYTES = 10 * 1024
 """What is read of an answer's body (kubelet's maxRespBodyLength): a handler may work until it has sent it all."""
 
@@ -119,6 +121,8 @@ async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
                 raise
             headers.popall("Authorization", None)
             await _get(url.with_scheme("http").with_port(port), headers)
+    except aiohttp.ClientResponseError as error:  # its number is not the server's
+        return one_line(f"httpGet {hook.scheme}://{host}:{port} had an answer that is no HTTP: {error.message}")
     except (aiohttp.ClientError, OSError, ValueError) as error:
         reason = f"httpGet {hook.scheme}://{host}:{port} failed: {str(error) or type(error).__name__}"
         return one_line(reason)
@@ -159,6 +163,8 @@ def _headers(hook: Hook) -> CIMultiDict[str]:
     for name, value in hook.headers:
         # aiohttp sends both of two headers of one name only if they are spelled alike
         headers.add(spelling.setdefault(name.lower(), name), value)
+    for name in ("Content-Length", "Transfer-Encoding"):  # Go's client, too, sends none with a GET
+        headers.popall(name, None)
     headers.setdefault("User-Agent", f"crrd/{__version__}")
     headers.setdefault("Accept", "*/*")
     if not headers["Accept"]:
@@ -178,6 +184,8 @@ async def _get(url: URL, headers: CIMultiDict[str]) -> None:
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
         skip_auto_headers=("Accept", "User-Agent"),
         auto_decompress=False,
+        max_line_size=HEAD_BYTES,
+        max_field_size=HEAD_BYTES,
     ) as session:
         for _ in range(MAX_REDIRECTS):
             async with session.get(url, headers=headers, allow_redirects=False) as response:

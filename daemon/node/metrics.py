@@ -185,11 +185,10 @@ class NodeMetrics:
         if track := self._tracks.get(request.uid):
             track.stops.setdefault(container, self._clock())
 
-    def stop_ended(self, request: Request, container: str, seconds: float, error: str) -> None:
-        """A StopContainer has returned after this many seconds."""
-        if not error:
-            self._observe("stop", seconds, request)
-            self._count(self._restarts, self._namespace(request.namespace))
+    def stop_ended(self, request: Request, seconds: float) -> None:
+        """A container was stopped; its StopContainer took this many seconds."""
+        self._observe("stop", seconds, request)
+        self._count(self._restarts, self._namespace(request.namespace))
 
     def successor_seen(self, request: Request, container: str) -> None:
         """The runtime lists the next instance; told in each round from then on."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
 
+import structlog
+
 from daemon.core.api.pod import Pod
 from daemon.core.api.time import rfc3339
 from daemon.core.api.types import Pin, Request
@@ -16,14 +18,18 @@ from daemon.core.recreate.observation import Ending, Instance, Live, Observation
 from daemon.kube.cache import NodeCache
 from daemon.kubelet.runtime_status import ContainerState, newest
 from daemon.lib.backoff import Backoff
-from daemon.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
+from daemon.lib.errors import ApiUnavailableError, CrrdError, RuntimeCallError, RuntimeUnavailableError
 from daemon.node.edges import Edges
 from daemon.node.execute import Executor
+
+log = structlog.get_logger(__name__)
 
 A_MOMENT = 0.01
 """Seconds between two looks at one pod at least: what can be done at once was done."""
 RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
 """Between looks at a runtime that does not answer; whatever pokes the pod meanwhile."""
+QUESTION_RETRY = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.1)
+"""Between questions for a pod that the API server does not answer, unless it names a time."""
 FORGIVEN_SECONDS = 30.0
 """After so long without a failed look the next one is a first one again."""
 SHORT_LOOK_SECONDS = 2.0
@@ -44,6 +50,9 @@ class _Watched:
     runtime_failed: float = -inf
     """When a look failed the last time; what happens meanwhile is told by that, until the next look is due."""
     next_look: float = -inf
+    questions_failed: int = 0
+    """How often in a row the API server did not say what it was asked for."""
+    next_question: float = -inf
 
 
 class Reconciler:
@@ -73,11 +82,7 @@ class Reconciler:
         self.draining = False
 
     async def handle(self, pod_key: str) -> float | None:
-        """One round for a pod; returns when to look again.
-
-        Raises:
-            ApiUnavailableError, ApiRefusedError: the API server had to be asked, and did not say; try again.
-        """
+        """One round for a pod; returns when to look again."""
         waits_for_slot = False
         try:
             wake_at, waits_for_slot = await self._round(pod_key)
@@ -108,27 +113,44 @@ class Reconciler:
         requests = self._cache.requests(pod_key)
         now = asyncio.get_running_loop().time
         decision = decide(requests, observation, now())
-        if decision.ask_api and (current := [request for request in requests if request.live and not request.error]):
-            asked_at = now()
-            try:
-                answer = Live(await self._ask(pod_key), asked_at)
-            except CrrdError:
-                self._executor.carry_out(requests, decision.actions)  # all words: what has no pod yet is not begun
-                raise
-            # The answer may be another pod than the one whose containers were listed.
+        watched = self._watched.get(pod_key) or _Watched()
+        current = [request for request in requests if request.live and not request.error]
+        # Without an answer what was decided is carried out, and is all words: what has no pod yet is not begun.
+        if decision.ask_api and current and (answer := await self._ask(pod_key, watched)) is not None:
+            # It may be about another pod than the one whose containers were listed.
             observation = replace(await self._observe(pod_key, current), live=answer)
             requests = self._cache.requests(pod_key)
             decision = decide(requests, observation, now())
         pod = self._cache.pod(pod_key)
         self._watch_runtime(pod_key, pod.runtime_uid if pod else "", decision.watch_runtime)
         self._executor.carry_out(requests, decision.actions)
-        next_look = self._watched[pod_key].next_look if observation.runtime_error else None
-        wakes = (decision.wake_at, self._executor.wake_for_write(requests), next_look)
+        next_look = watched.next_look if observation.runtime_error else None
+        next_question = watched.next_question if decision.ask_api and watched.questions_failed else None
+        wakes = (decision.wake_at, self._executor.wake_for_write(requests), next_look, next_question)
         first = min((at for at in wakes if at is not None), default=None)
         return None if first is None else max(first, now() + A_MOMENT), decision.waits_for_slot
 
-    async def _ask(self, pod_key: str) -> Pod | None:
-        """The API server's own word on the pod; the cache learns of one that it should have.
+    async def _ask(self, pod_key: str, watched: _Watched) -> Live | None:
+        """The API server's own word on the pod; None where it says nothing, or was asked in vain just now."""
+        asked_at = asyncio.get_running_loop().time()
+        if asked_at < watched.next_question:
+            return None
+        try:
+            found = await self._find(pod_key)
+        except CrrdError as error:
+            watched.questions_failed += 1
+            delay = QUESTION_RETRY.delay(watched.questions_failed)
+            if isinstance(error, ApiUnavailableError):
+                delay = max(delay, error.retry_after)
+            watched.next_question = asyncio.get_running_loop().time() + delay
+            say = log.warning if watched.questions_failed == 1 else log.debug
+            say("pod not asked for", pod=pod_key, error=str(error), retry_in=round(delay, 1))
+            return None
+        watched.questions_failed, watched.next_question = 0, -inf
+        return Live(found, asked_at)
+
+    async def _find(self, pod_key: str) -> Pod | None:
+        """Ask the API server for the pod; the cache learns of one that it should have.
 
         What a watch has told meanwhile may be newer.
         """

@@ -321,7 +321,7 @@ async def test_an_event_that_cannot_be_written_is_tried_again_and_then_dropped(m
             assert len(api.bodies) == 5
             assert api.bodies[0] == api.bodies[1]
             assert sink.dropped == 1
-            api.then(refuse(403), refuse(409))
+            api.then(refuse(403), refuse(422))
             sink.emit(event())
             assert await sink.flush(30)
             assert len(api.bodies) == 7
@@ -330,6 +330,17 @@ async def test_an_event_that_cannot_be_written_is_tried_again_and_then_dropped(m
             sink.emit(event())
             assert await sink.flush(30)
         assert [(entry["event"], entry["log_level"]) for entry in logs] == [("events dropped", "warning")] * 2
+
+
+async def test_an_event_that_is_there_already_was_written_and_its_answer_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "_RETRY", replace(events_module._RETRY, initial=0.01))
+    async with scripted_sink() as (api, sink):
+        with capture_logs() as logs:
+            api.then(refuse(504), refuse(409), reply({}, 201))
+            sink.emit(event())
+            assert await sink.flush(30)
+        assert len(api.bodies) == 3
+        assert (sink.dropped, logs) == (0, [])
 
 
 async def test_the_oldest_are_dropped_when_too_many_wait() -> None:

@@ -1498,6 +1498,100 @@ async def test_what_is_to_be_said_is_said_while_the_pod_cannot_be_asked_for() ->
         assert node.status("bad").phase is RequestPhase.COMPLETED
 
 
+class Busy(MemoryNode):
+    """Its API server refuses every question about a pod for now, and says when to come again."""
+
+    busy = False
+
+    async def find_pod(self) -> Pod | None:
+        if self.busy:
+            self.asked += 1
+            raise ApiUnavailableError("too many requests (429)", retry_after=30.0)
+        return await super().find_pod()
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_an_api_server_that_says_when_to_ask_again_is_not_asked_before(*, streams: bool) -> None:
+    node = Busy(streams=streams)
+    async with node:
+        node.kubelet_seconds = 1e6
+        node.post(request())
+        await node.until(lambda: node.known["old"].state is ContainerState.EXITED)
+        node.busy = True
+        with capture_logs() as logs:
+            node.controller.cache.pod_deleted(node.view())
+            await asyncio.sleep(100)
+        assert node.asked == 4
+        assert [entry["log_level"] for entry in logs if entry["event"] == "pod not asked for"] == ["warning"] + 3 * [
+            "debug"
+        ]
+        node.busy, node.pod_lost = False, True
+        assert (await node.completed()).reason is Reason.POD_GONE
+
+
+async def test_questions_that_were_not_answered_are_forgotten_once_the_watch_has_told() -> None:
+    async with MemoryNode() as node:
+        node.earlier_pod = node.api_away = True
+        node.kubelet_seconds = 1e6
+        node.post(request())
+        await asyncio.sleep(5)
+        node.controller.cache.pod_changed(node.view())
+        await node.until(lambda: bool(node.stops))
+        await asyncio.sleep(5)
+        looks = node.looks
+        await asyncio.sleep(100)
+        assert node.looks - looks < 60
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_successor_that_ends_before_it_is_ready_is_seen_without_kubelet(*, streams: bool) -> None:
+    async with Unready(streams=streams) as node:
+        node.post(request())
+        await node.until(lambda: len(node.known) == 2)
+        await asyncio.sleep(3)
+        assert node.status().state("app").message == ""
+        node.known["app-1"] = replace(node.known["app-1"], state=ContainerState.EXITED)
+        looks = node.looks
+        await asyncio.sleep(20)
+        assert node.status().state("app").reason is Reason.NOT_STARTED_AGAIN
+        assert looks < node.looks < looks + 60
+
+
+class Unready(MemoryNode):
+    """Its new containers are never ready."""
+
+    def view(self) -> Pod:
+        seen = super().view()
+        containers = {
+            name: replace(found, ready=found.ready and found.container_id.endswith("old"))
+            for name, found in seen.containers.items()
+        }
+        return replace(seen, containers=containers)
+
+
+class Counting(Silence):
+    """Counts the containers that were stopped."""
+
+    stopped = 0
+
+    def stop_ended(self, request: Request, seconds: float) -> None:
+        self.stopped += 1
+
+
+async def test_one_container_that_two_requests_stop_was_stopped_once() -> None:
+    recorder = Counting()
+    async with MemoryNode(recorder=recorder) as node:
+        node.stop_seconds = 30.0
+        node.post(request(strategy=Strategy(grace_seconds=60)))
+        await node.until(lambda: bool(node.stops))
+        node.delete("r1")
+        node.post(request(uid="r2", strategy=Strategy(grace_seconds=2)))
+        await node.until(lambda: len(node.stops) == 2)
+        await node.completed("r2")
+        await asyncio.sleep(60)
+        assert recorder.stopped == 1
+
+
 async def test_a_successor_that_is_created_in_a_pod_that_ends_is_not_awaited() -> None:
     async with MemoryNode() as node:
         node.kubelet_seconds = 1e6

@@ -409,6 +409,42 @@ async def test_any_answer_is_a_success(serve: Serve, status: int) -> None:
     assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
 
 
+async def test_a_long_header_is_an_answer_too(serve: Serve) -> None:
+    server = await serve()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(headers={"X-Long": "x" * 100_000})
+
+    server.answer = answer
+
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
+
+
+async def test_an_answer_that_is_no_http_is_told_without_a_status_that_nobody_sent() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        result = await run(Hook(HookKind.HTTP_GET, port=port))
+
+    assert result.error.startswith(f"httpGet http://127.0.0.1:{port} had an answer that is no HTTP: ")
+    assert "400" not in result.error
+
+
+async def test_a_hooks_headers_say_nothing_of_a_body_that_is_not_sent(serve: Serve) -> None:
+    server = await serve()
+    headers = (("Content-Length", "5"), ("transfer-encoding", "chunked"), ("X-Own", "yes"))
+
+    assert (await run(Hook(HookKind.HTTP_GET, port=server.port, headers=headers))).error == ""
+
+    (asked,) = server.asked
+    assert asked.headers["X-Own"] == "yes"
+    assert not {"Content-Length", "Transfer-Encoding"} & asked.headers.keys()
+
+
 async def test_nobody_there_is_an_error(serve: Serve, unused_tcp_port: int) -> None:
     result = await run(Hook(HookKind.HTTP_GET, port=unused_tcp_port))
 

@@ -273,7 +273,7 @@ async def test_ten_thousand_requests_leave_the_series_where_they_were(
         metrics.hook_started(before)
         metrics.hook_ended(before, hook, HookResult(0.5, "no"))
         metrics.stop_sent(before, "app")
-        metrics.stop_ended(before, "app", 0.1, "")
+        metrics.stop_ended(before, 0.1)
         metrics.successor_seen(before, "app")
         metrics.written(before, after)
         metrics.forgotten(after)
@@ -352,7 +352,7 @@ async def test_what_ended_is_counted_and_timed_once(metrics: NodeMetrics, book: 
 async def test_namespaces_without_end_are_capped(metrics: NodeMetrics, book: Book) -> None:
     assert NAMESPACES == 100
     for number in range(NAMESPACES + 50):
-        metrics.stop_ended(request(namespace=f"team-{number}"), "app", 0.1, "")
+        metrics.stop_ended(request(namespace=f"team-{number}"), 0.1)
     found = book.nonzero("crrd_requested_restarts_total")
     assert len(found) == NAMESPACES + 1
     assert found["other",] == 50

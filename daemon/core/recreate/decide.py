@@ -83,6 +83,8 @@ A_MOMENT = 0.05
 """Seconds after which what was asked for too early is asked for again."""
 LOOK_AGAIN = 1.0
 """Seconds between looks at what announces nothing: kubelet's health."""
+LOOK_AT_UNREADY = 5.0
+"""Seconds between looks at an instance that is to get ready."""
 
 REQUEST_MOVES = {
     RequestPhase.EMPTY: frozenset(RequestPhase) - {RequestPhase.EMPTY},
@@ -581,6 +583,7 @@ class _Turn:
             return _Move(self.at_it(request, old, told(Reason.HELD_BACK, words=words) if words else NOTHING))
         waiting = _Move(self.at_it(request, old))
         if status.container_id != newest.pin.container_id or not (status.running and status.ready):
+            self.wake(self.now + LOOK_AT_UNREADY)  # it may end again while kubelet, who would say so, is away
             return waiting
         runs_until = self.seen.running_since.get(newest.id, self.now) + request.strategy.min_started_seconds
         if self.now < runs_until:
