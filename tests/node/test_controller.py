@@ -1342,6 +1342,36 @@ async def test_who_changes_a_pin_changes_nothing() -> None:
         assert node.requests["r1"].pinned == current.pinned
 
 
+class PinsOnce(MemoryNode):
+    """Its API server takes one write of the annotation and refuses all others."""
+
+    refused = 0
+
+    async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+        if request.pinned:
+            self.refused += 1
+            raise ApiRefusedError("the annotation is not yours")
+        return await super().pin(request, pins, begun)
+
+
+async def test_the_answer_to_a_status_changes_no_pin() -> None:
+    node = PinsOnce()
+    async with node:
+        node.post(request(strategy=Strategy(force=True, min_started_seconds=3600)))
+        await node.until(lambda: len(node.known) == 2)
+        node.kubelet_seconds = 1e6
+        current, writes = node.requests["r1"], node.writes
+        version = str(int(current.resource_version) + 1)
+        node.post(replace(current, resource_version=version, pinned={"app": node.known["app-1"].pin}))
+        node.known["app-1"] = replace(node.known["app-1"], state=ContainerState.EXITED)
+        await asyncio.sleep(60)
+        assert node.refused > 0
+        assert node.writes > writes
+        (known,) = node.controller.cache.requests("default/web")
+        assert known.pinned == {"app": pin("old")}
+        assert node.stops == [("old", 30)]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("pins", [(), ("app",)], ids=["no pin", "another pin"])
 async def test_what_was_stopped_for_a_request_that_comes_back_without_its_pin_stays_known(

@@ -537,6 +537,7 @@ class TestRestartPolicy:
         assert written(asked).reason is Reason.WAITING_FOR_POD
         decision = one(request(), pod=None, live=Live(None, NOW), **hint)
         assert not decision.ask_api
+        assert asked.wake_at is decision.wake_at is None
         assert written(decision).message == "pod has gone"
         assert written(decision).reason is Reason.POD_GONE
         assert written(decision).states[0].phase is StatePhase.FAILED
