@@ -110,9 +110,9 @@ def diff(started_with: Mapping[str, Any], today: Mapping[str, Any]) -> list[Diff
 
     What is not known here, or not of the type it should be, is compared as it stands.
     """
-    resizable = _resizable(started_with) & _resizable(today)
+    restarting = _restarting(started_with) | _restarting(today)
     found = [
-        Difference(path, before, after, _needs_restart(path, before, after, resizable))
+        Difference(path, before, after, _needs_restart(path, before, after, restarting))
         for path, before, after in _walk("", _container(started_with), _container(today))
     ]
     return sorted(found, key=lambda each: each.path)
@@ -133,24 +133,29 @@ def _shown(node: Any) -> Any:
     return node.shown if isinstance(node, _Leaf) else None
 
 
-def _needs_restart(path: str, before: Any, after: Any, resizable: frozenset[str]) -> bool:
+def _needs_restart(path: str, before: Any, after: Any, restarting: frozenset[str]) -> bool:
     if any(path == each or path.startswith(f"{each}.") for each in _NO_RESTART) or path.startswith("resizePolicy["):
         return False
     if match := _RESIZABLE.fullmatch(path):
-        return match[1] not in resizable
+        return match[1] in restarting
     if path.startswith("ports["):  # without a host port, a port is but a word about the container
         hosts = (side.get("hostPort") for side in (before, after) if isinstance(side, Mapping))
         return any(hosts) or not (_PORT.fullmatch(path) or path.endswith("]"))
     return True
 
 
-def _resizable(container: Mapping[str, Any]) -> frozenset[str]:
-    """Resources that the spec lets kubelet resize without a restart, in as many words."""
+def _restarting(container: Mapping[str, Any]) -> frozenset[str]:
+    """Resources that kubelet resizes with a restart only: their resizePolicy says so.
+
+    An absent policy is NotRequired, in all versions: up to 1.32, an API server that lets resources be resized fills it
+    in (`SetDefaults_Pod` in pkg/apis/core/v1); since 1.33 none does, and kubelet reads it so (`computePodResizeAction`
+    in pkg/kubelet/kuberuntime).
+    """
     policies = container.get("resizePolicy")
     return frozenset(
         str(policy.get("resourceName"))
         for policy in (policies if isinstance(policies, list | tuple) else ())
-        if isinstance(policy, Mapping) and policy.get("restartPolicy") == "NotRequired"
+        if isinstance(policy, Mapping) and policy.get("restartPolicy") == "RestartContainer"
     )
 
 
@@ -208,11 +213,11 @@ def _field(struct: str, field: Field, value: Any) -> Any:
         if isinstance(value, Mapping):
             return _struct(field.type, value)
     if value is None:
-        value = _DEFAULTS.get((struct, field.key))
+        value = {} if field.kind is Kind.QUANTITIES else _DEFAULTS.get((struct, field.key))
     if value is None:
         return None
     if field.kind is Kind.QUANTITIES and isinstance(value, Mapping):
-        return {str(key): _quantity(each) for key, each in value.items() if each is not None} or None
+        return {str(key): _quantity(each) for key, each in value.items() if each is not None}
     if field.kind is Kind.QUANTITY:
         return _Leaf("1", value) if _quantity(value).meaning == "0" else _quantity(value)
     return _leaf(value)

@@ -130,10 +130,22 @@ DIFFERENT: list[tuple[Json, Json, list[str]]] = [
     (
         resources(limits={"cpu": "1"}),
         resources(limits={"cpu": "1500m"}),
-        [
-            'resources.limits.cpu: "1" → "1500m" (needs a restart)',
-            'resources.requests.cpu: "1" → "1500m" (needs a restart)',
-        ],
+        ['resources.limits.cpu: "1" → "1500m"', 'resources.requests.cpu: "1" → "1500m"'],
+    ),
+    (
+        resources(requests={"cpu": "1"}),
+        resources(requests={"cpu": "1"}, limits={"cpu": "2"}),
+        ['resources.limits.cpu: absent → "2"'],
+    ),
+    (
+        resources(requests={"cpu": "1", "memory": "1Gi"}) | {"resizePolicy": policies(memory="RestartContainer")},
+        resources(requests={"cpu": "2", "memory": "2Gi"}) | {"resizePolicy": policies(memory="RestartContainer")},
+        ['resources.requests.cpu: "1" → "2"', 'resources.requests.memory: "1Gi" → "2Gi" (needs a restart)'],
+    ),
+    (
+        resources(requests={"ephemeral-storage": "1Gi"}),
+        resources(requests={"ephemeral-storage": "2Gi"}),
+        ['resources.requests.ephemeral-storage: "1Gi" → "2Gi" (needs a restart)'],
     ),
     (
         resources(requests={"cpu": "1"}) | {"resizePolicy": policies(cpu="NotRequired")},
@@ -152,8 +164,8 @@ DIFFERENT: list[tuple[Json, Json, list[str]]] = [
         resources(limits={"nvidia.com/gpu": "1"}, requests={"nvidia.com/gpu": "1"}),
         resources(),
         [
-            'resources.limits: {"nvidia.com/gpu": "1"} → absent (needs a restart)',
-            'resources.requests: {"nvidia.com/gpu": "1"} → absent (needs a restart)',
+            'resources.limits.nvidia.com/gpu: "1" → absent (needs a restart)',
+            'resources.requests.nvidia.com/gpu: "1" → absent (needs a restart)',
         ],
     ),
     (BASE, spec(ports=[{"containerPort": 80}]), ['ports[80/TCP]: absent → {"containerPort": 80, "protocol": "TCP"}']),
@@ -204,8 +216,8 @@ DIFFERENT: list[tuple[Json, Json, list[str]]] = [
         resources(limits={"cpu": "much"}),
         resources(limits={"cpu": [1]}),
         [
-            'resources.limits.cpu: "much" → [1] (needs a restart)',
-            'resources.requests.cpu: "much" → [1] (needs a restart)',
+            'resources.limits.cpu: "much" → [1]',
+            'resources.requests.cpu: "much" → [1]',
         ],
     ),
     (spec(ports="x"), spec(ports=[1]), ['ports: "x" → absent (needs a restart)', "ports[0]: absent → 1"]),
