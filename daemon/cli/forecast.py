@@ -43,7 +43,8 @@ EXIT_REBUILD = 3
 """At least one container would be rebuilt."""
 RUNTIME_SECONDS = 15.0
 """For how long a runtime that is down is waited for."""
-_AT_ONCE = 16
+_AT_ONCE = 6
+"""Nodes that are asked at once: as many as the client has calls under way, since a call's time runs while it waits."""
 
 
 @dataclass(frozen=True, slots=True)

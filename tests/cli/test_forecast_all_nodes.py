@@ -14,6 +14,8 @@ from daemon.cli.forecast import EXIT_REBUILD, EXIT_UNKNOWN, ForecastConfig, run_
 from daemon.core.explain.request import DAEMONS
 from daemon.forecast.render import shape
 from daemon.forecast.report import ForecastInput, forecast
+from daemon.kube.client import KubeClient
+from daemon.kube.transport import _CALLS
 from daemon.kubelet.hash.container_hash import container_hash
 
 Json = dict[str, Any]
@@ -41,7 +43,7 @@ class Cluster:
             return web.json_response({"metadata": meta, "items": found})
         if request.path == "/api/v1/pods":
             assert request.query["labelSelector"] == DAEMONS
-            pods = [daemon_pod(node) for node in ("n1", "n2", "n3", "n4", "n6")] + [daemon_pod("n5", "Pending")]
+            pods = [daemon_pod(node, "Pending" if node == "n5" else "Running") for node in self.nodes]
             return web.json_response({"metadata": meta, "items": pods})
         node = request.path.removeprefix("/api/v1/namespaces/crrd-node/pods/crrd-").removesuffix(":9420/proxy/forecast")
         self.asked.append({"node": node, **request.query})
@@ -119,3 +121,27 @@ async def test_a_node_without_an_answer_is_not_taken_for_safe(
     cluster.nodes = ["n1"]
     assert await asyncio.to_thread(run_forecast, cluster.config()) == 0
     capsys.readouterr()
+
+
+async def test_a_question_is_asked_when_the_client_has_room_for_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    through_pod = KubeClient.through_pod
+    under_way: list[str] = []
+    most = 0
+
+    async def counted(client: KubeClient, namespace: str, name: str, *rest: Any) -> Any:
+        nonlocal most
+        under_way.append(name)
+        most = max(most, len(under_way))
+        try:
+            return await through_pod(client, namespace, name, *rest)
+        finally:
+            under_way.remove(name)
+
+    monkeypatch.setattr(KubeClient, "through_pod", counted)
+    cluster.nodes = [f"m{number}" for number in range(3 * _CALLS)]
+    assert await asyncio.to_thread(run_forecast, cluster.config()) == EXIT_REBUILD
+    capsys.readouterr()
+    assert len(cluster.asked) == len(cluster.nodes)
+    assert 1 < most <= _CALLS  # one that waits for room would use up the time of its call
