@@ -10,7 +10,7 @@ from typing import Any
 
 from daemon.core.api.pod import ContainerKind
 from daemon.forecast.report import ForecastInput
-from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH
+from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from daemon.lib.jsonfields import items, mapping, text
 
 _LISTS = (
@@ -24,15 +24,21 @@ class Join:
     """Finds the spec of each running container, pod by pod, so that no pod needs to be kept."""
 
     def __init__(self, running: Iterable[ForecastInput]) -> None:
-        self._waiting: dict[str, list[ForecastInput]] = defaultdict(list)
+        self._waiting: dict[tuple[str, str, str], list[ForecastInput]] = defaultdict(list)
         for each in running:
-            self._waiting[each.uid].append(each)
+            self._waiting[each.uid, each.namespace, each.pod].append(each)
 
     def pod(self, pod: Mapping[str, Any]) -> list[ForecastInput]:
-        """The pod's running containers, each with its spec; none for a pod that does not run here."""
+        """The pod's running containers, each with its spec; none for a pod that does not run here.
+
+        Annotations are anybody's to write: a pod gets no containers but those that kubelet started under its name.
+        """
         metadata = mapping(pod.get("metadata"))
-        uids = (text(metadata.get("uid")), text(mapping(metadata.get("annotations")).get(ANNOTATION_CONFIG_HASH)))
-        running = [each for uid in uids if uid for each in self._waiting.pop(uid, ())]
+        name = (text(metadata.get("namespace")), text(metadata.get("name")))
+        annotations = mapping(metadata.get("annotations"))
+        static = text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else ""
+        uids = filter(None, (text(metadata.get("uid")), static))
+        running = [each for uid in uids for each in self._waiting.pop((uid, *name), ())]
         if not running:
             return []
         specs = _specs(mapping(pod.get("spec")))

@@ -11,7 +11,7 @@ from daemon.forecast.inputs import Join
 from daemon.forecast.render import draw, render, report_from, shape
 from daemon.forecast.report import Change, ForecastInput, Outcome, Report, forecast, parse_stored
 from daemon.kubelet.hash.container_hash import container_hash
-from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH
+from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 
 Json = dict[str, Any]
 SPEC: Json = {"name": "app", "image": "nginx:1.25", "resources": {}, "terminationMessagePath": "/dev/termination-log"}
@@ -141,8 +141,12 @@ def running(container_id: str, uid: str, name: str) -> ForecastInput:
     return ForecastInput("shop", "web", name, container_id, "abc", uid=uid)
 
 
+def meta(uid: str, namespace: str = "shop", name: str = "web", **annotations: str) -> Json:
+    return {"namespace": namespace, "name": name, "uid": uid, "annotations": annotations}
+
+
 POD: Json = {
-    "metadata": {"uid": "u1"},
+    "metadata": meta("u1"),
     "spec": {
         "containers": [{"name": "app"}],
         "initContainers": [{"name": "setup"}, {"name": "proxy", "restartPolicy": "Always"}],
@@ -169,14 +173,25 @@ def test_specs_are_found_by_pod_and_name() -> None:
 
 def test_a_static_pod_is_found_by_its_mirror() -> None:
     join = Join([running("c1", "hash", "app")])
-    mirror = {**POD, "metadata": {"uid": "mirror", "annotations": {ANNOTATION_CONFIG_HASH: "hash"}}}
+    mirror = {**POD, "metadata": meta("mirror", **{ANNOTATION_CONFIG_HASH: "hash", ANNOTATION_MIRROR: "hash"})}
     assert [each.spec for each in join.pod(mirror)] == [{"name": "app"}]
 
 
 @pytest.mark.parametrize(
-    "pod", [{}, {"metadata": 1, "spec": []}, {"metadata": {"uid": ""}}, {"metadata": {"uid": "u2"}}]
+    "metadata",
+    [
+        None,
+        1,
+        meta(""),
+        meta("u2"),
+        meta("u1", namespace="other"),
+        meta("u1", name="other"),
+        meta("u2", **{ANNOTATION_CONFIG_HASH: "u1"}),
+        meta("u2", name="other", **{ANNOTATION_CONFIG_HASH: "u1", ANNOTATION_MIRROR: "u1"}),
+    ],
 )
-def test_pods_that_run_nothing_here(pod: Json) -> None:
+def test_pods_that_run_nothing_here(metadata: Json) -> None:
+    pod = {**POD, "metadata": metadata}
     join = Join([running("c1", "u1", "app"), running("c2", "", "by hand")])
     assert join.pod(pod) == []
     assert {each.id for each in join.rest()} == {"c1", "c2"}
