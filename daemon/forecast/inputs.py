@@ -14,9 +14,9 @@ from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from daemon.lib.jsonfields import items, mapping, text
 
 _LISTS = (
-    ("containers", ContainerKind.REGULAR),
-    ("initContainers", ContainerKind.INIT),
-    ("ephemeralContainers", ContainerKind.EPHEMERAL),
+    ("containers", "containerStatuses", ContainerKind.REGULAR),
+    ("initContainers", "initContainerStatuses", ContainerKind.INIT),
+    ("ephemeralContainers", "ephemeralContainerStatuses", ContainerKind.EPHEMERAL),
 )
 
 
@@ -51,9 +51,24 @@ class Join:
         return [each for found in waiting.values() for each in found]
 
 
+def running_by_status(pod: Mapping[str, Any]) -> list[ForecastInput]:
+    """The pod's containers that run by its status, as if the runtime listed none of them; without their specs."""
+    metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
+    specs = _specs(mapping(pod.get("spec")))
+    found = []
+    for container in (mapping(each) for _, key, _ in _LISTS for each in items(status.get(key))):
+        container_id = text(container.get("containerID")).partition("://")[2]
+        if container_id and "running" in mapping(container.get("state")):
+            name = text(container.get("name"))
+            _, kind = specs.get(name, (None, ContainerKind.REGULAR))
+            pod_name = (text(metadata.get("namespace")), text(metadata.get("name")))
+            found.append(ForecastInput(*pod_name, name, container_id, None, kind=kind, listed=False))
+    return found
+
+
 def _specs(spec: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], ContainerKind]]:
     found: dict[str, tuple[Mapping[str, Any], ContainerKind]] = {}
-    for key, kind in _LISTS:
+    for key, _, kind in _LISTS:
         for container in map(mapping, items(spec.get(key))):
             sidecar = kind is ContainerKind.INIT and container.get("restartPolicy") == "Always"
             found[text(container.get("name"))] = (container, ContainerKind.SIDECAR if sidecar else kind)

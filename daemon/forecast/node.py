@@ -7,7 +7,7 @@ of what it has seen start, and whenever its page `/forecast` is opened. What fol
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from aiohttp import web
 
 from cri_stubs import api_pb2
 from daemon.cri.runtime import NodeRuntime
-from daemon.forecast.inputs import Join
+from daemon.forecast.inputs import Join, running_by_status
 from daemon.forecast.render import shape
 from daemon.forecast.report import Forecast, ForecastInput, Report, forecast
 from daemon.forecast.spec_store import SpecStore, StoredSpec
@@ -51,8 +51,8 @@ _LATE_SECONDS = 60.0
 log = structlog.get_logger(__name__)
 
 
-async def running_containers(source: NodeRuntime) -> list[ForecastInput]:
-    """The containers that run now, as kubelet left word of itself on them. Raises as the source does."""
+def running_containers(containers: Iterable[api_pb2.Container]) -> list[ForecastInput]:
+    """Those of a runtime's containers that run, as kubelet left word of itself on them."""
     return [
         ForecastInput(
             id=container.id,
@@ -63,7 +63,7 @@ async def running_containers(source: NodeRuntime) -> list[ForecastInput]:
             stored_hash=container.annotations.get(ANNOTATION_HASH),
             created_at=container.created_at,
         )
-        for container in await source.containers()
+        for container in containers
         if container.state == api_pb2.CONTAINER_RUNNING
     ]
 
@@ -97,18 +97,44 @@ async def node_report(
 ) -> Report:
     """The forecast for all containers that run on this node; with a store, also what changed since their start.
 
+    Args:
+        source: The node's runtime.
+        pods: All pods of the node; pods of other nodes do no harm where there is no `node`.
+        from_version: The running kubelet's.
+        to_version: The one to come.
+        node: Its name; "" where `pods` are just any. With a name, what runs by their status has to be in the runtime.
+        store: Specs that were kept.
+
     Raises:
         ValueError: one of the versions is none.
         RuntimeUnavailableError, RuntimeCallError: from the source.
         ApiUnavailableError, ApiRefusedError: from where the pods come from.
     """
-    join = Join(await running_containers(source))
+    listed = await source.containers()
+    join = Join(running_containers(listed))
+    known = {container.id for container in listed}
     report = forecast((), from_version, to_version, node=node)
     found: list[Forecast] = []
+    missing: list[ForecastInput] = []
+    count = 0
     async for pod in pods:  # judged at once: whole specs of a full node would be the largest thing in memory
-        found += forecast(_recall(join.pod(pod), store), from_version, to_version).containers
-    found += forecast(join.rest(), from_version, to_version).containers
-    return replace(report, containers=tuple(sorted(found, key=lambda f: (f.namespace, f.pod, f.name, f.id))))
+        count += 1
+        joined = join.pod(pod)
+        found += forecast(_recall(joined, store), from_version, to_version).containers
+        if node:
+            here = {each.name for each in joined}
+            missing += (each for each in running_by_status(pod) if each.name not in here and each.id not in known)
+    if missing:  # or started after the runtime was asked
+        known = {container.id for container in await source.containers()}
+    rest = [*join.rest(), *(each for each in missing if each.id not in known)]
+    found += forecast(rest, from_version, to_version).containers
+    report = replace(report, containers=tuple(sorted(found, key=lambda f: (f.namespace, f.pod, f.name, f.id))))
+    if node and not count:
+        why = f"the API has no pod on a node of the name {node}: see --node-name"
+        return replace(report, notes=(*report.notes, why), failed=not found)
+    if not node and not found:
+        return report.failing("the container runtime runs no container of kubelet's: see --cri-endpoint")
+    return report
 
 
 def _recall(containers: list[ForecastInput], store: SpecStore | None) -> list[ForecastInput]:
@@ -184,7 +210,7 @@ class NodeForecast:
 
     async def look(self) -> None:
         """Count the containers that differ now, and keep the specs of those that are new. Raises as `node_report`."""
-        join = Join(await running_containers(self._source))
+        join = Join(running_containers(await self._source.containers()))
         marks, ids = [], set()
         async for pod in pods_of_node(self._client, self._node):
             for each in join.pod(pod):

@@ -48,6 +48,8 @@ class ForecastInput:
     """Nanoseconds since the epoch, the runtime's clock: for ordering only."""
     uid: str = ""
     """The pod's."""
+    listed: bool = True
+    """Whether the runtime has it; else the API alone says that it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +184,17 @@ def _judge(
     today, target = minors
     if not is_compared(container.kind, target):
         return _not_compared(container.kind, target)
+    if not container.listed:
+        return (
+            Outcome.UNKNOWN,
+            "it runs, says the API, but not in the container runtime that was asked: see --cri-endpoint",
+        )
     if container.stored_hash is None:
         return Outcome.UNKNOWN, "the container has no hash of kubelet's on it"
     if stored is None:
         return Outcome.UNKNOWN, f"the hash on the container is none: {container.stored_hash[:40]!r}"
     if container.spec is None:
-        return Outcome.UNKNOWN, "the pod, or this container in it, is not among the pods that were given"
+        return Outcome.UNKNOWN, "the pod, or this container in it, is not among the pods that were read"
     if then.value is None:
         return Outcome.UNKNOWN, then.why
     if then.value == stored:

@@ -67,7 +67,7 @@ async def test_pods_from_a_file_leave_the_api_alone(cluster: Cluster, tmp_path: 
     outcomes = {each["pod"]: (each["outcome"], each["reason"]) for each in json.loads(out)["containers"]}
     assert outcomes == {
         "web": ("keep", "the hash stays the same"),
-        "other": ("unknown", "the pod, or this container in it, is not among the pods that were given"),
+        "other": ("unknown", "the pod, or this container in it, is not among the pods that were read"),
     }
     code, out, _ = await crrd("forecast", *flags, "--pods", "-", stdin="kind: PodList\nitems:\n- " + json.dumps(pod))
     assert {each["pod"]: each["outcome"] for each in json.loads(out)["containers"]}["web"] == "keep"

@@ -1,4 +1,4 @@
-"""When the node daemon looks for a forecast: at the start, after busy times, now and then; never in a busy time."""
+"""What a node's report holds; and when the node daemon looks: at the start, after busy times, now and then."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,11 +7,120 @@ from typing import Any, cast
 
 import pytest
 
-from daemon.forecast.node import LEAST_SECONDS, LOOK_LIMIT_SECONDS, LOOK_SECONDS, NodeForecast
+from cri_stubs import api_pb2
+from daemon.cri.runtime import NodeRuntime
+from daemon.forecast.node import LEAST_SECONDS, LOOK_LIMIT_SECONDS, LOOK_SECONDS, NodeForecast, node_report
+from daemon.forecast.report import Report
 from daemon.kube.client import KubeClient
+from daemon.kubelet.hash.container_hash import container_hash
+from daemon.kubelet.labels import (
+    ANNOTATION_HASH,
+    LABEL_CONTAINER_NAME,
+    LABEL_POD_NAME,
+    LABEL_POD_NAMESPACE,
+    LABEL_POD_UID,
+)
 from daemon.lib.errors import RuntimeUnavailableError
 
 pytestmark = pytest.mark.virtual_time
+
+Json = dict[str, Any]
+SPEC: Json = {"name": "app", "image": "nginx:1.25"}
+HASH = f"{container_hash(SPEC, '1.31'):x}"
+
+
+def listed(
+    container_id: str, pod: str = "web", state: api_pb2.ContainerState.ValueType = api_pb2.CONTAINER_RUNNING
+) -> api_pb2.Container:
+    labels = {
+        LABEL_POD_NAMESPACE: "shop",
+        LABEL_POD_NAME: pod,
+        LABEL_POD_UID: f"uid-{pod}",
+        LABEL_CONTAINER_NAME: "app",
+    }
+    return api_pb2.Container(id=container_id, state=state, labels=labels, annotations={ANNOTATION_HASH: HASH})
+
+
+def pod(container_id: str, name: str = "web", state: str = "running", kind: str = "container") -> Json:
+    """A pod with one container, in this state by its status."""
+    status = {"name": "app", "containerID": container_id and f"containerd://{container_id}", "state": {state: {}}}
+    return {
+        "metadata": {"namespace": "shop", "name": name, "uid": f"uid-{name}"},
+        "spec": {f"{kind}s": [SPEC]},
+        "status": {f"{kind}Statuses": [status]},
+    }
+
+
+class Runtime(NodeRuntime):
+    """Lists what it is told to, one list after the other."""
+
+    def __init__(self, *lists: list[api_pb2.Container]) -> None:
+        super().__init__()
+        self.lists = list(lists)
+
+    async def containers(self) -> list[api_pb2.Container]:
+        return self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
+
+
+async def reported(runtime: Runtime, pods: list[Json], node: str = "node-a") -> Report:
+    async def each() -> AsyncIterator[Json]:
+        for found in pods:
+            yield found
+
+    return await node_report(runtime, each(), from_version="1.31", to_version="1.32", node=node)
+
+
+EXITED = api_pb2.CONTAINER_EXITED
+NOT_LISTED = "it runs, says the API, but not in the container runtime that was asked: see --cri-endpoint"
+NOT_READ = "the pod, or this container in it, is not among the pods that were read"
+SAME = "the hash stays the same"
+INIT = "kubelet does not compare the hash of an init container"
+
+
+@pytest.mark.parametrize(
+    ("lists", "pods", "outcomes"),
+    [
+        pytest.param([[listed("c1")]], [pod("c1")], [("keep", SAME)], id="on both sides"),
+        pytest.param([[listed("c1")]], [pod("c0")], [("keep", SAME)], id="restarted, and the API lags"),
+        pytest.param([[listed("c1", state=EXITED)]], [pod("c1")], [], id="ended, and the API lags"),
+        pytest.param([[], [listed("c1")]], [pod("c1")], [], id="started between the two lists"),
+        pytest.param([[]], [pod("c1")], [("unknown", NOT_LISTED)], id="in another runtime"),
+        pytest.param([[]], [pod("c1", kind="initContainer")], [("keep", INIT)], id="elsewhere, never compared"),
+        pytest.param([[]], [pod("c1", state="terminated")], [], id="has ended"),
+        pytest.param([[]], [pod("")], [], id="without an ID"),
+        pytest.param([[listed("c1")]], [pod("c2", "y")], [("unknown", NOT_READ), ("unknown", NOT_LISTED)], id="no pod"),
+    ],
+)
+async def test_what_runs_by_only_one_word_is_unknown(
+    lists: list[list[api_pb2.Container]], pods: list[Json], outcomes: list[tuple[str, str]]
+) -> None:
+    report = await reported(Runtime(*lists), pods)
+    assert [(each.outcome.value, each.reason) for each in report.containers] == outcomes
+    assert (report.failed, report.notes) == (False, ())
+
+
+async def test_pods_of_other_nodes_in_a_file_are_no_finding() -> None:
+    report = await reported(Runtime([listed("c1")]), [pod("c1"), pod("c2", "elsewhere")], node="")
+    assert [(each.pod, each.outcome.value) for each in report.containers] == [("web", "keep")]
+
+
+NO_PODS = "the API has no pod on a node of the name node-a: see --node-name"
+NO_CONTAINERS = "the container runtime runs no container of kubelet's: see --cri-endpoint"
+
+
+@pytest.mark.parametrize(
+    ("running", "pods", "node", "failed", "note"),
+    [
+        ([], [pod("c1")], "", True, NO_CONTAINERS),
+        ([], [], "node-a", True, NO_PODS),
+        ([listed("c1")], [], "node-a", False, NO_PODS),
+    ],
+)
+async def test_where_nothing_was_compared_nothing_is_said_to_be_kept(
+    running: list[api_pb2.Container], pods: list[Json], node: str, failed: bool, note: str
+) -> None:
+    report = await reported(Runtime(running), pods, node)
+    assert (report.failed, report.notes) == (failed, (note,))
 
 
 class Looks(NodeForecast):
