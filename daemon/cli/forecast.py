@@ -45,6 +45,8 @@ RUNTIME_SECONDS = 15.0
 """For how long a runtime that is down is waited for."""
 _AT_ONCE = 6
 """Nodes that are asked at once: as many as the client has calls under way, since a call's time runs while it waits."""
+_YAML_WORDS = ("null", "bool", "int", "float")
+"""What a word without quotes can be in kubectl's YAML, besides a string: `=`, `<<` and dates are strings there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +315,23 @@ def _parse(content: str) -> Any:
     import yaml  # noqa: PLC0415 - JSON is the rule
 
     # the C one, where it is there, is ten times as fast
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    resolvers = {
+        letter: [(tag, pattern) for tag, pattern in each if tag.rpartition(":")[2] in _YAML_WORDS]
+        for letter, each in safe.yaml_implicit_resolvers.items()
+    }
+    loader: Any = type("Loader", (safe,), {"yaml_implicit_resolvers": resolvers})
+    loader.add_constructor("tag:yaml.org,2002:int", _yaml_integer)
     try:
         return yaml.load(content, Loader=loader)  # noqa: S506 - a safe loader
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
+
+
+def _yaml_integer(loader: Any, node: Any) -> int | str:
+    """As kubectl means it: what does not fit into 64 bits it writes, and reads, as a string."""
+    try:
+        value: int = loader.construct_yaml_int(node)
+    except ValueError:
+        return str(node.value)
+    return value if -(2**63) <= value < 2**64 else str(node.value)

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from daemon.cli.forecast import read_pods
 from daemon.cri.runtime import connect
 from daemon.forecast.node import NodeForecast
 from daemon.forecast.spec_store import SpecStore
@@ -205,6 +206,42 @@ async def test_a_file_without_pods_is_one_line(content: str, said: str) -> None:
     assert code == 2
     assert len(err.splitlines()) == 1
     assert said in err
+
+
+ADDRESS = "0xd8dA6BF26964aF9D7eEd9e03E53415D37aA96045"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("=", "="),
+        ("<<", "<<"),
+        ("{<<: a}", {"<<": "a"}),
+        ("2024-02-30", "2024-02-30"),
+        ("2024-05-01", "2024-05-01"),
+        ("2024-05-01 10:00:00Z", "2024-05-01 10:00:00Z"),
+        (ADDRESS, ADDRESS),
+        ("0b_", "0b_"),
+        ("plain", "plain"),
+        ('"1"', "1"),
+        ("null", None),
+        ("~", None),
+        ("true", True),
+        ("no", False),
+        ("18446744073709551615", 2**64 - 1),
+        ("-9223372036854775808", -(2**63)),
+        ("0x1F", 31),
+        ("010", 8),
+        ("0.5", 0.5),
+        ("1_000", 1000),
+    ],
+)
+def test_plain_words_of_yaml_are_what_kubectl_means(tmp_path: Path, written: str, read: object) -> None:
+    file = tmp_path / "pods.yaml"
+    file.write_text(f"kind: Pod\nspec:\n  value: {written}\n")
+    (found,) = read_pods(str(file))
+    assert found == {"kind": "Pod", "spec": {"value": read}}
+    assert type(found["spec"]["value"]) is type(read)
 
 
 async def test_a_node_and_a_runtime_that_are_not_there(cluster: Cluster, tmp_path: Path) -> None:
