@@ -152,8 +152,11 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
         raise ConfigurationError("--pods leaves the API server alone, so it needs --from: see kubelet --version")
     if args.plot and not args.plot.lower().endswith((".png", ".svg", ".pdf")):
         raise ConfigurationError(f"--plot {args.plot}: the file's name has to end with .png, .svg or .pdf")
-    if args.spec_dir and not Path(args.spec_dir).is_dir():
-        raise ConfigurationError(f"--spec-dir {args.spec_dir}: there is no such folder")
+    try:
+        if args.spec_dir:
+            list(Path(args.spec_dir).iterdir())
+    except OSError as error:
+        raise ConfigurationError(f"--spec-dir {args.spec_dir}: {error.strerror or error}") from error
     return ForecastConfig(
         to_version=args.to_version,
         from_version=from_version,

@@ -128,13 +128,16 @@ async def node_report(
         known = {container.id for container in await source.containers()}
     rest = [*join.rest(), *(each for each in missing if each.id not in known)]
     found += forecast(rest, from_version, to_version).containers
-    report = replace(report, containers=tuple(sorted(found, key=lambda f: (f.namespace, f.pod, f.name, f.id))))
+    notes = list(report.notes)
+    if unreadable := sum(store is not None and each.id in store and store.get(each.id) is None for each in found):
+        notes.append(f"{unreadable} of the specs that were kept cannot be read")
     if node and not count:
-        why = f"the API has no pod on a node of the name {node}: see --node-name"
-        return replace(report, notes=(*report.notes, why), failed=not found)
+        notes.append(f"the API has no pod on a node of the name {node}: see --node-name")
     if not node and not found:
-        return report.failing("the container runtime runs no container of kubelet's: see --cri-endpoint")
-    return report
+        notes.append("the container runtime runs no container of kubelet's: see --cri-endpoint")
+    found.sort(key=lambda f: (f.namespace, f.pod, f.name, f.id))
+    nothing = not found and not (node and count)  # was compared: that nothing differs says nothing then
+    return replace(report, containers=tuple(found), notes=tuple(notes), failed=nothing)
 
 
 def _recall(containers: list[ForecastInput], store: SpecStore | None) -> list[ForecastInput]:
@@ -226,7 +229,9 @@ class NodeForecast:
     async def _keep(self, container: ForecastInput, minor: int | None) -> None:
         """Keep the spec of a container that still has the one it was started with: its hash says so."""
         store = self._store
-        if store is None or container.spec is None or minor is None or container.id in store:
+        if store is None or container.spec is None or minor is None:
+            return
+        if await asyncio.to_thread(store.get, container.id) is not None:
             return
         try:
             await asyncio.to_thread(store.put, StoredSpec(container.id, container.spec, f"1.{minor}"))

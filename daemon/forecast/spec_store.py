@@ -1,9 +1,9 @@
 """The specs that containers were started with, kept in a folder of the node: one file per instance.
 
 So a later version can be asked what differs from today's spec, without relying on any hash. Files are written whole or
-not at all; a file that cannot be read is removed, and the oldest ones make room for new ones. Losing one costs an
-answer and nothing else. Who puts specs here, and when, is not decided here. Specs can hold secrets in their variables:
-the folder and its files are for their owner alone.
+not at all; reading changes none, and the oldest ones make room for new ones. Losing one costs an answer and nothing
+else. Who puts specs here, and when, is not decided here. Specs can hold secrets in their variables: the folder and its
+files are for their owner alone.
 """
 
 import hashlib
@@ -79,25 +79,21 @@ class SpecStore:
         return True
 
     def get(self, container_id: str) -> StoredSpec | None:
-        """The spec of an instance; None where none is kept or what is there cannot be read (it is removed then)."""
+        """The spec of an instance; None where none is kept or what is there cannot be read."""
         try:
             path = self._path(container_id)
             data = path.read_bytes()
         except (ValueError, OSError):
             return None
         spec = _read(data)
-        if spec is None or spec.id != container_id:
-            with suppress(OSError):
-                path.unlink()
-            return None
-        return spec
+        return spec if spec is not None and spec.id == container_id else None
 
     def __contains__(self, container_id: str) -> bool:
         """Whether there is a file for the instance; it may turn out to be unreadable."""
         return _ID.fullmatch(container_id) is not None and (self._folder / f"{container_id}{_SUFFIX}").exists()
 
     def __iter__(self) -> Iterator[StoredSpec]:
-        """Every spec that can be read, in the order of their IDs; what cannot be read is removed."""
+        """Every spec that can be read, in the order of their IDs."""
         for name in sorted(name for name, *_ in self._files()):
             spec = self.get(name.removesuffix(_SUFFIX))
             if spec is not None:

@@ -158,6 +158,9 @@ async def test_what_the_daemon_sees_start_is_kept(cluster: Cluster, tmp_path: Pa
         assert kept.container["name"] == "app"
         assert kept.id in pod["status"]["containerStatuses"][0]["containerID"]
         assert looking.differing == 0
+        (tmp_path / "specs" / f"{kept.id}.json").write_text("of another format")
+        await looking.look()
+        assert list(SpecStore(tmp_path / "specs")) == [kept]
         await cluster.stop(kept.id)
         await cluster.delete_pod("web", grace=0)
         await cluster.wait_gone(PODS, "web")
@@ -175,7 +178,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("--to", "1.31", "--pods", "x", "--all-nodes"), "--pods and --all-nodes do not go together"),
     (("--to", "1.31", "--from", "1.30", "--pods", "/proc/none"), "--pods /proc/none: No such file or directory"),
     (("--to", "1.31", "--from", "1.30", "--pods", "/bin/sh"), "--pods /bin/sh: this is no text"),
-    (("--to", "1.31", "--spec-dir", "/proc/none"), "--spec-dir /proc/none: there is no such folder"),
+    (("--to", "1.31", "--spec-dir", "/proc/none"), "--spec-dir /proc/none: No such file or directory"),
     (("--to", "1.31", "--plot", "x.gif"), "--plot x.gif: the file's name has to end with .png, .svg or .pdf"),
     (("--to", "1.31", "--kubeconfig", "/nonexistent"), "/nonexistent"),
     (("--to", "1.31"), "not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig"),

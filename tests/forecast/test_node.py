@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,7 @@ from cri_stubs import api_pb2
 from daemon.cri.runtime import NodeRuntime
 from daemon.forecast.node import LEAST_SECONDS, LOOK_LIMIT_SECONDS, LOOK_SECONDS, NodeForecast, node_report
 from daemon.forecast.report import Report
+from daemon.forecast.spec_store import SpecStore, StoredSpec
 from daemon.kube.client import KubeClient
 from daemon.kubelet.hash.container_hash import container_hash
 from daemon.kubelet.labels import (
@@ -62,12 +64,12 @@ class Runtime(NodeRuntime):
         return self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
 
 
-async def reported(runtime: Runtime, pods: list[Json], node: str = "node-a") -> Report:
+async def reported(runtime: Runtime, pods: list[Json], node: str = "node-a", store: SpecStore | None = None) -> Report:
     async def each() -> AsyncIterator[Json]:
         for found in pods:
             yield found
 
-    return await node_report(runtime, each(), from_version="1.31", to_version="1.32", node=node)
+    return await node_report(runtime, each(), from_version="1.31", to_version="1.32", node=node, store=store)
 
 
 EXITED = api_pb2.CONTAINER_EXITED
@@ -121,6 +123,17 @@ async def test_where_nothing_was_compared_nothing_is_said_to_be_kept(
 ) -> None:
     report = await reported(Runtime(running), pods, node)
     assert (report.failed, report.notes) == (failed, (note,))
+
+
+async def test_kept_specs_that_cannot_be_read_are_left_and_told(tmp_path: Path) -> None:
+    store = SpecStore(tmp_path)
+    store.put(StoredSpec("c1", SPEC, "1.31"))
+    (tmp_path / "c2.json").write_text('{"format": 2}')
+    runtime = Runtime([listed("c1"), listed("c2", "y"), listed("c3", "z")])
+    report = await reported(runtime, [pod("c1"), pod("c2", "y"), pod("c3", "z")], store=store)
+    assert [each.changes for each in report.containers] == [(), None, None]
+    assert report.notes == ("1 of the specs that were kept cannot be read",)
+    assert (tmp_path / "c2.json").exists()
 
 
 class Looks(NodeForecast):

@@ -89,12 +89,16 @@ def test_one_that_is_too_large_is_not_kept_and_costs_nothing(tmp_path: Path) -> 
         b"[" * 100_000,
     ],
 )
-def test_what_is_corrupt_is_skipped_and_removed(tmp_path: Path, content: bytes) -> None:
+def test_what_is_corrupt_is_skipped_and_left_until_it_is_put_anew(tmp_path: Path, content: bytes) -> None:
     store = SpecStore(tmp_path)
     store.put(spec("good"))
     (tmp_path / "bad.json").write_bytes(content)
     assert [each.id for each in store] == ["good"]
-    assert files(tmp_path) == ["good.json"]
+    assert store.get("bad") is None
+    assert (tmp_path / "bad.json").read_bytes() == content
+    assert "bad" in store
+    store.put(spec("bad"))
+    assert store.get("bad") == spec("bad")
 
 
 def test_a_file_under_another_name_is_corrupt(tmp_path: Path) -> None:
@@ -102,7 +106,7 @@ def test_a_file_under_another_name_is_corrupt(tmp_path: Path) -> None:
     store.put(spec("c1"))
     (tmp_path / "c1.json").rename(tmp_path / "c2.json")
     assert store.get("c2") is None
-    assert files(tmp_path) == []
+    assert files(tmp_path) == ["c2.json"]
 
 
 def test_a_changed_byte_is_noticed(tmp_path: Path) -> None:
