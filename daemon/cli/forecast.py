@@ -138,8 +138,12 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
     Raises:
         ConfigurationError: a value is missing or impossible.
     """
-    from_version = "" if args.from_version == "auto" else args.from_version
-    for flag, version in (("--to", args.to_version), ("--from", from_version)):
+    # as `kubelet --version` prints it, too
+    to_version, from_version = (
+        each.strip().removeprefix("Kubernetes ") for each in (args.to_version, args.from_version)
+    )
+    from_version = "" if from_version == "auto" else from_version
+    for flag, version in (("--to", to_version), ("--from", from_version)):
         try:
             minor = parse_minor(version) if version or flag == "--to" else OLDEST_MINOR
         except ValueError as error:
@@ -158,7 +162,7 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
     except OSError as error:
         raise ConfigurationError(f"--spec-dir {args.spec_dir}: {error.strerror or error}") from error
     return ForecastConfig(
-        to_version=args.to_version,
+        to_version=to_version,
         from_version=from_version,
         output=args.output,
         cri_endpoints=cri_endpoints(args.cri_endpoint),
@@ -179,8 +183,10 @@ def run_forecast(config: ForecastConfig) -> int:
         ConfigurationError: it cannot be made, with the reason in one line.
     """
     configure_log("console", "error")
+    # before there is a loop, which would keep Ctrl-C to itself until all of standard input is read
+    pods = read_pods(config.pods_file) if config.pods_file else None
     try:
-        reports = asyncio.run(_reports(config))
+        reports = asyncio.run(_reports(config, pods))
     except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
         raise ConfigurationError(str(error)) from error
     print(render(reports, config.output))
@@ -206,9 +212,8 @@ def _plot(reports: Sequence[Report], path: str) -> None:
     print(f"drew {path}", file=sys.stderr)
 
 
-async def _reports(config: ForecastConfig) -> list[Report]:
-    if config.pods_file:
-        pods = read_pods(config.pods_file)
+async def _reports(config: ForecastConfig, pods: Sequence[Mapping[str, Any]] | None) -> list[Report]:
+    if pods is not None:
         return [await _of_this_node(config, _each(pods), config.from_version, node="")]
     async with KubeClient(find_access(config.kubeconfig, os.environ)) as client:
         if config.all_nodes:
@@ -292,8 +297,10 @@ def read_pods(path: str) -> list[Mapping[str, Any]]:
         ConfigurationError: it cannot be read, or holds no pods.
     """
     name = "standard input" if path == "-" else path
+    if path == "-" and sys.stdin is None:
+        raise ConfigurationError(f"--pods {name}: there is none")
     try:
-        content = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        content = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode()
     except OSError as error:
         raise ConfigurationError(f"--pods {name}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

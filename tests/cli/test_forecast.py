@@ -1,6 +1,7 @@
 """`crrd forecast` as its user meets it, on the local node: each outcome, every node, and input that cannot work."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -10,11 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from daemon.cli.forecast import read_pods
+from daemon.cli.forecast import read_pods, run
+from daemon.cli.main import build_parser
 from daemon.cri.runtime import connect
 from daemon.forecast.node import NodeForecast
 from daemon.forecast.spec_store import SpecStore
 from daemon.kube.resources import PODS
+from daemon.lib.errors import ConfigurationError
 from tests.support.cluster import Cluster, container, local_cluster
 from tests.support.command import crrd
 from tests.support.daemons import NodeDaemon
@@ -72,6 +75,9 @@ async def test_pods_from_a_file_leave_the_api_alone(cluster: Cluster, tmp_path: 
     }
     code, out, _ = await crrd("forecast", *flags, "--pods", "-", stdin="kind: PodList\nitems:\n- " + json.dumps(pod))
     assert {each["pod"]: each["outcome"] for each in json.loads(out)["containers"]}["web"] == "keep"
+    flags = ("--from", "Kubernetes v1.31.2\n", *flags[:2], *flags[4:])  # as `kubelet --version` prints it
+    code, out, _ = await crrd("forecast", *flags, "--pods", str(file))
+    assert (code, json.loads(out)["from"]) == (4, "v1.31.2")
 
 
 async def test_every_node_is_asked_and_a_picture_is_drawn(cluster: Cluster, tmp_path: Path) -> None:
@@ -245,6 +251,31 @@ def test_plain_words_of_yaml_are_what_kubectl_means(tmp_path: Path, written: str
     (found,) = read_pods(str(file))
     assert found == {"kind": "Pod", "spec": {"value": read}}
     assert type(found["spec"]["value"]) is type(read)
+
+
+class _Stdin(io.BytesIO):
+    """Standard input with nobody's word to wait for; itself its buffer."""
+
+    def read(self, *_: Any) -> bytes:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        return b"{}"
+
+    @property
+    def buffer(self) -> "_Stdin":
+        return self
+
+
+@pytest.mark.parametrize(
+    ("stdin", "said"), [(_Stdin(), "no pods in it"), (None, "--pods standard input: there is none")]
+)
+def test_standard_input_is_read_before_the_loop_takes_ctrl_c(
+    stdin: _Stdin | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", stdin)
+    parser = build_parser("forecast")
+    with pytest.raises(ConfigurationError, match=said):
+        run(parser.parse_args(["forecast", "--to", "1.31", "--from", "1.30", "--pods", "-"]))
 
 
 async def test_a_node_and_a_runtime_that_are_not_there(cluster: Cluster, tmp_path: Path) -> None:
