@@ -152,6 +152,8 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
             raise ConfigurationError(f"{flag}: {version} is too old: forecasts begin with 1.{OLDEST_MINOR}")
     if args.pods and args.all_nodes:
         raise ConfigurationError("--pods and --all-nodes do not go together: the daemons ask the API server")
+    if args.spec_dir and args.all_nodes:
+        raise ConfigurationError("--spec-dir and --all-nodes do not go together: specs stay on their nodes")
     if args.pods and not from_version:
         raise ConfigurationError("--pods leaves the API server alone, so it needs --from: see kubelet --version")
     if args.plot and not args.plot.lower().endswith((".png", ".svg", ".pdf")):
@@ -189,7 +191,7 @@ def run_forecast(config: ForecastConfig) -> int:
         reports = asyncio.run(_reports(config, pods))
     except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
         raise ConfigurationError(str(error)) from error
-    print(render(reports, config.output))
+    print(render(reports, config.output, several=config.all_nodes))
     if config.plot_file:
         _plot(reports, config.plot_file)
     return exit_code(reports)
@@ -199,7 +201,8 @@ def exit_code(reports: Sequence[Report]) -> int:
     """0 where everything is kept, EXIT_REBUILD where anything is rebuilt, EXIT_UNKNOWN where something is not known."""
     if any(report.totals[Outcome.REBUILD] for report in reports):
         return EXIT_REBUILD
-    return EXIT_UNKNOWN if any(report.totals[Outcome.UNKNOWN] or report.failed for report in reports) else 0
+    known = all(not report.totals[Outcome.UNKNOWN] and not report.failed for report in reports)
+    return 0 if reports and known else EXIT_UNKNOWN
 
 
 def _plot(reports: Sequence[Report], path: str) -> None:
@@ -285,7 +288,8 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
                 return failed.failing("its daemon serves no forecast: start it with --serve-forecast")
             return failed.failing(f"its daemon gave no answer: {error}")
         report = report_from(answer)
-        return failed.failing(report.notes[-1]) if report.failed else report
+        said = report.notes[-1] if report.notes else "its daemon could make none, and does not say why"
+        return failed.failing(said) if report.failed else report
 
     return list(await asyncio.gather(*map(ask, sorted(versions))))
 

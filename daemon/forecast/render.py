@@ -75,18 +75,19 @@ def _changes(found: Any) -> tuple[Change, ...] | None:
     return tuple(Change(str(each["what"]), each["restart"] is True) for each in found)
 
 
-def render(reports: Sequence[Report], output: str) -> str:
-    """The reports as text: one object for one report, a list of them for several (json, yaml).
+def render(reports: Sequence[Report], output: str, *, several: bool = False) -> str:
+    """The reports as text.
 
     Args:
         reports: One per node.
         output: One of FORMATS.
+        several: Whether json and yaml are a list, of however many; else there is one report, and they are that object.
     """
     if output == "table":
-        return "\n\n".join(_table(report) for report in reports)
+        return "\n\n".join(_table(report) for report in reports) or "the API lists no nodes"
     shapes: Any = [shape(report) for report in reports]
-    if len(shapes) == 1:
-        shapes = shapes[0]
+    if not several:
+        (shapes,) = shapes
     if output == "json":
         return json.dumps(shapes, indent=2, ensure_ascii=False)
     import yaml  # noqa: PLC0415 - the rest of this package needs the standard library alone
@@ -141,6 +142,8 @@ def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
 def draw(reports: Sequence[Report], path: str) -> None:
     """Draw a bar per node, split by outcome, into a file; its ending says the format (png, svg, pdf).
 
+    Bars of very many nodes are narrower: what is higher than 16384 pixels, few programs show.
+
     Raises:
         ImportError: matplotlib is not installed (the extra `plot`).
         OSError: the file cannot be written.
@@ -148,8 +151,10 @@ def draw(reports: Sequence[Report], path: str) -> None:
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
 
-    figure = Figure(figsize=(8, 1.2 + 0.4 * max(1, len(reports))), layout="constrained")
+    bar = min(0.4, 160 / max(1, len(reports)))  # inches, of 100 pixels and 72 points
+    figure = Figure(figsize=(8, 1.2 + bar * max(1, len(reports))), layout="constrained")
     axes = figure.add_subplot()
+    axes.tick_params(axis="y", labelsize=min(10, 60 * bar))
     names = [(report.node or "this node") + (" (no report)" if report.failed else "") for report in reports]
     left = [0] * len(reports)
     colours = {Outcome.KEEP: "tab:green", Outcome.REBUILD: "tab:red", Outcome.UNKNOWN: "tab:gray"}

@@ -182,6 +182,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("--to", "1.31", "--from", "2.0"), "--from: '2.0' is no version of Kubernetes: there has only been major"),
     (("--to", "1.31", "--pods", "x"), "--pods leaves the API server alone, so it needs --from: see kubelet --version"),
     (("--to", "1.31", "--pods", "x", "--all-nodes"), "--pods and --all-nodes do not go together"),
+    (("--to", "1.31", "--spec-dir", "/", "--all-nodes"), "--spec-dir and --all-nodes do not go together"),
     (("--to", "1.31", "--from", "1.30", "--pods", "/proc/none"), "--pods /proc/none: No such file or directory"),
     (("--to", "1.31", "--from", "1.30", "--pods", "/bin/sh"), "--pods /bin/sh: this is no text"),
     (("--to", "1.31", "--spec-dir", "/proc/none"), "--spec-dir /proc/none: No such file or directory"),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,12 @@ def daemon_pod(node: str, phase: str = "Running") -> Json:
 
 
 class Cluster:
-    """Nodes: kept, rebuilt, a daemon that answers nonsense, one that is ill, none, and one that serves no forecast."""
+    """Nodes: kept, rebuilt, a daemon that answers nonsense, one that is ill, none, one that serves no forecast, and one
+    that fails without a word."""
 
     def __init__(self) -> None:
         self.asked: list[Json] = []
-        self.nodes = ["n1", "n2", "n3", "n4", "n5", "n6"]
+        self.nodes = ["n1", "n2", "n3", "n4", "n5", "n6", "n7"]
         self.kubeconfig = ""
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -53,6 +55,8 @@ class Cluster:
             return web.json_response({"kind": "Status", "message": "no runtime", "code": 503}, status=503)
         if node == "n6":
             return web.Response(status=404, text="404: Not Found")
+        if node == "n7":
+            return web.json_response(shape(replace(forecast([], "v1.30.2", "1.31", node=node), failed=True)))
         stored = container_hash(SPEC, "1.31" if node == "n1" else "1.30")
         container = ForecastInput("shop", f"pod-{node}", "app", "c1", f"{stored:x}", SPEC)
         return web.json_response(shape(forecast([container], "v1.30.2", "1.31", node=node)))
@@ -103,13 +107,14 @@ async def test_every_daemon_is_asked(cluster: Cluster, capsys: pytest.CaptureFix
         "n2": {"keep": 0, "rebuild": 1, "unknown": 0},
     }
     assert {each["node"]: each["failed"] for each in reports} == {
-        "n1": False, "n2": False, "n3": True, "n4": True, "n5": True, "n6": True,
+        "n1": False, "n2": False, "n3": True, "n4": True, "n5": True, "n6": True, "n7": True,
     }  # fmt: skip
     assert reports[2]["notes"] == ["its daemon's answer cannot be read"]
     assert "no runtime" in reports[3]["notes"][0]
     assert reports[4]["notes"] == ["no node daemon of crrd runs there"]
     assert reports[5]["notes"] == ["its daemon serves no forecast: start it with --serve-forecast"]
-    assert {each["node"] for each in cluster.asked} == {"n1", "n2", "n3", "n4", "n6"}
+    assert reports[6]["notes"] == ["its daemon could make none, and does not say why"]
+    assert {each["node"] for each in cluster.asked} == {"n1", "n2", "n3", "n4", "n6", "n7"}
     assert all((each["to"], each["from"]) == ("1.31", "v1.30.2") for each in cluster.asked)
 
 
@@ -119,8 +124,18 @@ async def test_a_node_without_an_answer_is_not_taken_for_safe(
     cluster.nodes = ["n1", "n4"]
     assert await asyncio.to_thread(run_forecast, cluster.config()) == EXIT_UNKNOWN
     cluster.nodes = ["n1"]
-    assert await asyncio.to_thread(run_forecast, cluster.config()) == 0
     capsys.readouterr()
+    assert await asyncio.to_thread(run_forecast, cluster.config()) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1  # a list for one node, too
+
+
+async def test_a_cluster_without_nodes_is_not_taken_for_safe(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.nodes = []
+    for output, said in (("table", "the API lists no nodes\n"), ("json", "[]\n")):
+        assert await asyncio.to_thread(run_forecast, replace(cluster.config(), output=output)) == EXIT_UNKNOWN
+        assert capsys.readouterr().out == said
 
 
 async def test_a_question_is_asked_when_the_client_has_room_for_it(

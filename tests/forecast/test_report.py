@@ -218,7 +218,8 @@ def test_json_and_yaml_say_the_same() -> None:
     assert as_json == yaml.safe_load(render([mixed()], "yaml")) == shape(mixed())
     assert as_json["totals"] == {"keep": 1, "rebuild": 1, "unknown": 1}
     assert as_json["containers"][0]["targetHash"] == container_hash(SPEC, "1.32")
-    assert json.loads(render([mixed(), mixed()], "json")) == [as_json, as_json]
+    assert json.loads(render([mixed()] * 2, "json", several=True)) == [as_json, as_json]
+    assert json.loads(render([mixed()], "json", several=True)) == [as_json]
 
 
 def test_a_report_survives_the_way_through_json() -> None:
@@ -240,3 +241,10 @@ def test_the_picture(tmp_path: Path, ending: str) -> None:
     assert path.stat().st_size > 1000
     if ending == "svg":
         assert "<svg" in path.read_text()
+
+
+def test_the_picture_of_many_nodes_can_be_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.png"
+    draw([forecast([], "1.30", "1.31", node=f"n{number}") for number in range(450)], str(path))
+    height = int.from_bytes(path.read_bytes()[20:24])  # of the IHDR chunk
+    assert 8_000 < height <= 16_384
