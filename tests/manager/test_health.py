@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,8 +22,6 @@ from daemon.manager.certificates.tls import ServingTls
 from daemon.manager.daemon import Clients, _serve
 from daemon.manager.lifecycle import LOOK_SECONDS
 from daemon.manager.metrics import ManagerMetrics
-from daemon.manager.webhook.handler import Answer
-from daemon.manager.webhook.review import Review
 from daemon.manager.webhook.server import REQUEST_KINDS, WebhookServer
 from tests.support.admission import new_request, new_review
 from tests.support.health_pages import Watched, end, page
@@ -169,16 +167,17 @@ def reader(raw: bytes) -> StreamReader:
 async def test_admission_that_hangs() -> None:
     """The answer is not there long after its deadline."""
     health, forever = Health(), asyncio.Event()
-    server = WebhookServer("127.0.0.1:0", ServingTls(), Pods(), health, limits=QUICK)
 
-    async def hang(_: Review, __: float) -> Answer:
-        await forever.wait()
-        return []
+    async def deaf() -> None:
+        while not forever.is_set():
+            with suppress(asyncio.CancelledError):
+                await forever.wait()
 
+    server = WebhookServer("127.0.0.1:0", ServingTls(), Pods(before=deaf), health, limits=QUICK)
     raw = json.dumps(new_review(new_request())).encode()
     headers = {"Content-Type": "application/json"}
     call = make_mocked_request("POST", "/mutate-crr", headers=headers, payload=reader(raw))
-    answering = asyncio.create_task(cast("Any", server._endpoint(REQUEST_KINDS, hang)(call)))
+    answering = asyncio.create_task(cast("Any", server._endpoint(REQUEST_KINDS, server._handler.mutate_request)(call)))
     assert (await Watched(health).red("webhook", 45)).startswith("hangs: a call has been under way for")
     forever.set()
     await answering

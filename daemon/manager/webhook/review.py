@@ -42,7 +42,7 @@ class Review:
     """Empty but on UPDATE (and DELETE)."""
 
 
-def read_review(raw: bytes, wanted_kinds: Sequence[str]) -> Review:
+def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
     """Read the body of a webhook's call.
 
     Args:
@@ -119,7 +119,7 @@ def deny(uid: str, message: str, code: int, *, retry_after: int | None = None) -
     return _answer({"uid": uid, "allowed": False, "status": status})
 
 
-def _load(raw: bytes) -> Mapping[str, Any]:
+def _load(raw: bytes | bytearray) -> Mapping[str, Any]:
     try:
         whole = json.loads(raw, parse_constant=_no_constant)
     except RecursionError as error:

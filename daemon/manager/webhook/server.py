@@ -23,7 +23,7 @@ from daemon.lib.errors import ConfigurationError
 from daemon.lib.health import Health, bound_socket, shown_address, split_address
 from daemon.lib.heartbeat import Heartbeat
 from daemon.manager.certificates.tls import ServingTls
-from daemon.manager.webhook.handler import AdmissionHandler, Answer, PodReader, Refusal
+from daemon.manager.webhook.handler import AdmissionHandler, Answer, Looked, Lookup, PodReader, Refusal
 from daemon.manager.webhook.review import CREATE, BadReviewError, Review, allow, deny, read_review
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ class Limits:
     body: int = 3 * 2**20
     """Bytes of one call, as many as an API server takes for one object."""
     bodies: int = 48 * 2**20
-    """Bytes of all calls in flight together."""
+    """Bytes of all calls that have no answer yet. Read, one takes up to 24 times its bytes: never two are at once."""
     read_seconds: float = 5.0
     """For the body of a call to arrive."""
     answer_seconds: float = 8.0
@@ -79,7 +79,7 @@ class Limits:
     """From accepting nothing to closing connections: for calls that are just beginning on those that exist."""
 
 
-_Answerer = Callable[[Review, float], Awaitable[Answer]]
+_Answerer = Callable[[Review, Looked], Answer | Lookup]
 
 
 class WebhookServer:
@@ -132,7 +132,7 @@ class WebhookServer:
         health.live["webhook"] = self._check_alive
         health.ready["webhook"] = self._check
         health.ready["certificate"] = tls.check
-        handler = AdmissionHandler(pods)
+        self._handler = handler = AdmissionHandler(pods)
         app = web.Application()
         app.add_routes(
             [
@@ -259,38 +259,62 @@ class WebhookServer:
     async def _answer(
         self, request: web.Request, kinds: tuple[str, ...], answerer: _Answerer, began: float
     ) -> web.Response:
-        body = await self._body(request)
-        self.connections.busy(request.protocol)
+        body = bytearray()
         try:
-            review = read_review(body, kinds)
-            outcome: Answer = []
-            if not review.subresource:
-                outcome = await answerer(review, began + self._seconds(request))
-            answer = _encode(review, outcome)
+            await self._receive(request, body)
+            self.connections.busy(request.protocol)
+            answer = self._review(request.path, body, kinds, answerer, None, began=began)
+            if isinstance(answer, Lookup):
+                looked = await self._handler.look_up(answer, began + self._seconds(request))
+                answer = self._review(request.path, body, kinds, answerer, looked, began=began)
+            assert not isinstance(answer, Lookup)  # noqa: S101 - it was looked up
+            return web.Response(body=answer, content_type="application/json")
         except BadReviewError as error:
-            raise _refused(web.HTTPBadRequest, str(error)) from error
-        except RecursionError as error:
-            raise _refused(web.HTTPBadRequest, "the body must not be nested that deeply") from error
-        except ValueError as error:  # a number such as 1e999
-            raise _refused(web.HTTPBadRequest, "the body must hold numbers of JSON only") from error
-        self._report(request.path, review, outcome, began)
-        return web.Response(body=answer, content_type="application/json")
+            wrong = str(error)
+        except RecursionError:
+            wrong = "the body must not be nested that deeply"
+        except ValueError:  # a number such as 1e999
+            wrong = "the body must hold numbers of JSON only"
+        finally:
+            self._held_bytes -= len(body)
+        raise _refused(web.HTTPBadRequest, wrong)  # from nothing: the error before holds on to what was read
 
-    async def _body(self, request: web.Request) -> bytes:
-        """The body of a call, within the limits; raises what answers the caller where it is not."""
+    def _review(
+        self,
+        path: str,
+        body: bytearray,
+        kinds: tuple[str, ...],
+        answerer: _Answerer,
+        looked: Looked,
+        *,
+        began: float,
+    ) -> bytes | Lookup:
+        """Read the review and answer it, in one go: what was read is gone before anybody waits."""
+        review = read_review(body, kinds)
+        outcome = [] if review.subresource else answerer(review, looked)
+        if isinstance(outcome, Lookup):
+            return outcome
+        answer = _encode(review, outcome)
+        self._report(path, review, outcome, began)
+        return answer
+
+    async def _receive(self, request: web.Request, body: bytearray) -> None:
+        """Read the body of a call, within the limits; raises what answers the caller where it is not.
+
+        What has arrived counts until the caller of this gives it back.
+        """
         if request.content_type != "application/json":
             raise _refused(web.HTTPUnsupportedMediaType, "the content type must be application/json")
         if "Content-Encoding" in request.headers:
             raise _refused(web.HTTPUnsupportedMediaType, "the body must not be compressed")
         if (request.content_length or 0) > self._limits.body:
             raise self._too_large()
-        received = bytearray()
         try:
             async with asyncio.timeout(self._limits.read_seconds):
                 async for chunk in request.content.iter_any():
-                    received += chunk
+                    body += chunk
                     self._held_bytes += len(chunk)
-                    if len(received) > self._limits.body:
+                    if len(body) > self._limits.body:
                         raise self._too_large()
                     if self._held_bytes > self._limits.bodies:
                         raise _refused(web.HTTPServiceUnavailable, "too many calls at once: try again")
@@ -298,9 +322,6 @@ class WebhookServer:
             raise _refused(web.HTTPRequestTimeout, "the body must arrive in time") from error
         except (web.RequestPayloadError, ConnectionError) as error:
             raise _refused(web.HTTPBadRequest, "the body must be complete") from error
-        finally:
-            self._held_bytes -= len(received)
-        return bytes(received)
 
     def _too_large(self) -> web.HTTPException:
         sentence = f"the body must not be larger than {self._limits.body} bytes"

@@ -1,6 +1,7 @@
 """What a caller can send instead of a sound call: it gets a clear answer, and the next one is served as before."""
 
 import asyncio
+import gc
 import io
 import json
 import ssl
@@ -198,6 +199,34 @@ async def test_bodies_of_all_callers_together_are_bounded(pods: Pods) -> None:
         sound = json.dumps(SOUND).encode()
         assert await served.post("/mutate-crr", sound) == (503, b"too many calls at once: try again\n")
         slow.close()
+
+
+def trees(uid: str) -> int:
+    """How many reviews with this UID are there as JSON that was read."""
+    return sum(type(found) is dict and found.get("uid") == uid for found in gc.get_objects())
+
+
+@pytest.mark.parametrize("path", ["/mutate-crr", "/validate-crr"])
+async def test_a_call_that_waits_for_its_pod_keeps_its_bytes_alone(pods: Pods, path: str) -> None:
+    """What is read from them takes many times their room, and is let go; the bytes count until there is an answer."""
+    body = json.dumps(given_(uid="waits")).encode()
+    calls, found, looked, go_on = 3, [], asyncio.Event(), asyncio.Event()
+
+    async def before() -> None:
+        if len(pods.asked) == calls:
+            found.append(trees("waits"))
+            looked.set()
+        await go_on.wait()
+
+    pods.before = before
+    async with webhook(pods, limits=replace(QUICK, bodies=calls * len(body))) as served:
+        waiting = [asyncio.create_task(served.post(path, body)) for _ in range(calls)]
+        await looked.wait()
+        assert found == [0]
+        assert await served.post(path, body) == (503, b"too many calls at once: try again\n")
+        go_on.set()
+        assert [status for status, _ in await asyncio.gather(*waiting)] == [200] * calls
+        assert (await served.post(path, body))[0] == 200
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
