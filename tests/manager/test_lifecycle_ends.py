@@ -294,6 +294,13 @@ class TestAfterwards:
         await cluster.finalizers("one")
         await cluster.until("deleted", lambda: not cluster.crr("one"))
 
+    @pytest.mark.usefixtures("manager")
+    async def test_a_deleted_request_that_somebody_else_holds_is_not_active(self, cluster: LifecycleCluster) -> None:
+        await cluster.request("one", await cluster.pod(gate=False))
+        await cluster.finalizers("one", "example.org/archive")
+        await cluster.delete("one")
+        await cluster.until("not active", lambda: not cluster.active("one"))
+
     @pytest.mark.parametrize("told", ["2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z", None])
     async def test_the_nodes_clock_shortens_no_time_to_live_and_lengthens_none(
         self, cluster: LifecycleCluster, manager: Replica, told: str | None

@@ -123,7 +123,8 @@ def next_steps(
     """
     own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
     if request.deleting:
-        return Steps(_release(request, own))
+        held = request.finalizers and not request.has_finalizer  # by somebody else: it does not vanish, released or not
+        return Steps(_deactivate(request) if held else _release(request, own))
     if request.completed:
         return _clean_up(request, own, now, ended_at or now)
     if own is None:
@@ -215,15 +216,18 @@ def _release(request: Request, own: PodMeta | None) -> tuple[LifecycleAction, ..
     return (ReleaseUnready(own, request.key), RemoveFinalizer())
 
 
+def _deactivate(request: Request) -> tuple[LifecycleAction, ...]:
+    """Take the label where it is there: nothing is left to do about the request."""
+    return (RemoveActive(),) if request.active else ()
+
+
 def _clean_up(request: Request, own: PodMeta | None, now: datetime, ended_at: datetime) -> Steps:
     """What is left to do about a completed request.
 
     Its time to live counts from when it was seen to be completed. The completionTime is of a node's clock: one that is
     ahead would keep the request for ever, one that is behind would delete it before anybody has read what became of it.
     """
-    actions = _release(request, own)
-    if request.active:
-        actions += (RemoveActive(),)
+    actions = _release(request, own) + _deactivate(request)
     expires = None if request.ttl_seconds is None else ended_at + timedelta(seconds=request.ttl_seconds)
     if expires is not None and expires <= now:
         return Steps((*actions, Delete()))

@@ -266,7 +266,15 @@ class TestCleansUp:
         view = replace(serving(deleting=True), finalizers=(FINALIZER,), deadline_seconds=3)
         steps = Steps((lc.ReleaseUnready(UNREADY, "ns/r"), lc.RemoveFinalizer()))
         assert next_steps(view, UNREADY, at(100)) == steps
-        assert next_steps(replace(view, finalizers=("other",)), UNREADY, at(100)) == Steps()
+        assert next_steps(replace(view, finalizers=()), UNREADY, at(100)) == Steps(), "it vanishes anyhow"
+
+    @pytest.mark.parametrize("status", [Status(), RECREATING, COMPLETED])
+    def test_a_deleted_request_that_somebody_else_holds_loses_its_label(self, status: Status) -> None:
+        view = request(deleting=True, status=status, finalizers=("other",))
+        assert next_steps(view, UNREADY, at(100)) == Steps((lc.RemoveActive(),))
+        assert next_steps(replace(view, active=False), UNREADY, at(100)) == Steps()
+        both = replace(view, finalizers=("other", FINALIZER))
+        assert next_steps(both, UNREADY, at(100)).actions == (lc.ReleaseUnready(UNREADY, "ns/r"), lc.RemoveFinalizer())
 
 
 class TestPod:
@@ -339,10 +347,7 @@ class World:
                 assert not view.deleting
                 self.put(replace(view, finalizers=(*view.finalizers, FINALIZER)))
             case lc.RemoveFinalizer():
-                if view.deleting:
-                    self.remove(name)
-                else:
-                    self.put(replace(view, finalizers=()))
+                self.leave(name, FINALIZER)
             case lc.MarkAcquired():
                 self.change(name, unready_acquired=True)
             case lc.RemoveActive():
@@ -350,7 +355,18 @@ class World:
             case lc.Complete(status=status):
                 self.change(name, status=status)
             case lc.Delete():
-                self.remove(name)
+                self.delete(name)
+
+    def delete(self, name: str) -> None:
+        self.change(name, deleting=True)
+        self.leave(name)
+
+    def leave(self, name: str, finalizer: str = "") -> None:
+        """Take a finalizer; a deleted request without any is no more."""
+        view = self.requests[name]
+        self.change(name, finalizers=tuple(found for found in view.finalizers if found != finalizer))
+        if view.deleting and not self.requests[name].finalizers:
+            self.remove(name)
 
     def check(self) -> None:
         """The module's invariant."""
@@ -404,15 +420,13 @@ class World:
             self.pod = None if self.pod else replace(POD, uid="pod-2", readiness=NO_CONDITION)
         if view is None:
             return
-        if what == "delete" and view.has_finalizer:
-            self.change(name, deleting=True)
-        elif what == "delete":
-            self.remove(name)
+        if what == "delete":
+            self.delete(name)
         elif what == "take finalizer":
             self.forced = True
-            self.put(replace(view, finalizers=()))
-            if view.deleting:
-                self.remove(name)
+            self.leave(name, FINALIZER)
+        elif what == "hold" and not view.deleting and "other" not in view.finalizers:
+            self.change(name, finalizers=(*view.finalizers, "other"))
         elif what == "take mark":
             self.change(name, unready_acquired=False)
         elif what == "clear condition" and self.pod is not None:
@@ -420,7 +434,9 @@ class World:
 
 
 NAMES = st.sampled_from(["r", "s"])
-USER_DOES = st.sampled_from(["delete", "delete", "take finalizer", "take mark", "clear condition", "replace pod"])
+USER_DOES = st.sampled_from(
+    ["delete", "delete", "hold", "take finalizer", "take mark", "clear condition", "replace pod"]
+)
 Moment = Callable[[World], object]
 
 
@@ -458,11 +474,13 @@ def test_whatever_happens_readiness_is_released_and_requests_end(
     world.settle()
     for view in world.requests.values():
         assert view.completed or view.deleting, "a request ends"
-        assert not (view.completed and view.active)
-        assert not (view.completed and ttl is not None), "a completed request lives no longer than its TTL"
+        assert not view.active
+        assert view.deleting or ttl is None, "a completed request lives no longer than its TTL"
     for name in list(world.requests):
-        world.user("delete", name)
+        world.delete(name)
     world.settle()
+    for name in list(world.requests):
+        world.leave(name, "other")
     assert not world.requests
     assert world.pod is None or world.pod.readiness == READY
 
