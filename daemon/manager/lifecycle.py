@@ -44,7 +44,7 @@ REFUSED_SECONDS = 30
 POD_SECONDS = 30.0
 """How long what was heard of a pod by asking for it is believed, while a request waits for something."""
 LOOK_SECONDS = 300.0
-"""The longest that the work on one pod takes: every call has its deadline."""
+"""The longest that the work on one request of a pod takes: every call has its deadline."""
 _LATE_SECONDS = 0.05
 """How much later than asked for a timer rings, so that it never rings just before its time."""
 
@@ -172,21 +172,27 @@ class LifecycleController:
         """One look at one pod and its requests; the loop's time at which to look again, None for no need."""
         async with self._slots, self._looking_at(key):
             requests = self._cache.requests(key)
-            pod = await self._pod(key, requests)
+            pod: PodMeta | None = None
+            failure: CrrdError | None = None
+            try:
+                pod = await self._pod(key, requests)
+            except CrrdError as error:  # what needs no pod does not wait for it
+                failure = error
+            known = failure is None
             ended = self._first_seen_ended(key, requests)
             wakes = []
-            failure: CrrdError | None = None
             for request in requests:
-                ended_at = ended.get(request.uid)
-                steps = next_steps(request, pod, self._clock.now(), ended_at=ended_at, slack=self._slack)
+                now, ended_at = self._clock.now(), ended.get(request.uid)
+                steps = next_steps(request, pod, now, known=known, ended_at=ended_at, slack=self._slack)
                 if steps.wake_at is not None:
                     wakes.append(steps.wake_at)
                 try:
                     await self._carry_out(request, steps.actions)
                 except CrrdError as error:  # the pod's other requests do not wait for this one
                     failure = failure or error
+                self._began[key] = asyncio.get_running_loop().time()  # it goes on
             pod = self._cache.pod(key)
-            if pod is not None:
+            if known and pod is not None:
                 await self._carry_out(None, pod_steps(pod, self._cache.requests(key)).actions)
                 if key not in self._asked and not self._gated.covers(pod.namespace):
                     self._cache.forget_pod(key)  # no request waits for it, and nothing would tell of its changes
@@ -195,7 +201,7 @@ class LifecycleController:
                 wakes.append(self._clock.now() + timedelta(seconds=REFUSED_SECONDS))
             elif failure is not None:
                 raise failure
-        times = [self._asked[key] + POD_SECONDS] if key in self._asked else []
+        times = [self._asked[key] + POD_SECONDS] if known and key in self._asked else []
         if wakes:
             seconds = (min(wakes) - self._clock.now()).total_seconds()
             times.append(asyncio.get_running_loop().time() + max(0.0, seconds) + _LATE_SECONDS)
@@ -212,7 +218,7 @@ class LifecycleController:
 
     @asynccontextmanager
     async def _looking_at(self, key: str) -> AsyncIterator[None]:
-        """Remember since when, for `check_alive`."""
+        """Remember since when nothing has come of it, for `check_alive`."""
         began = self._began
         began[key] = asyncio.get_running_loop().time()
         try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,12 +15,13 @@ from aiohttp.test_utils import make_mocked_request
 from daemon.core.api.types import API_VERSION, KIND
 from daemon.kube.client import KubeClient
 from daemon.kube.clock import ServerClock
-from daemon.kube.resources import NAMESPACES, PODS, REQUESTS
+from daemon.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
+from daemon.lib.errors import ApiRefusedError, ApiUnavailableError
 from daemon.lib.health import Health
 from daemon.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
 from daemon.manager.certificates.tls import ServingTls
 from daemon.manager.daemon import Clients, _serve
-from daemon.manager.lifecycle import LOOK_SECONDS
+from daemon.manager.lifecycle import LOOK_SECONDS, REFUSED_SECONDS
 from daemon.manager.metrics import ManagerMetrics
 from daemon.manager.webhook.server import REQUEST_KINDS, WebhookServer
 from tests.support.admission import new_request, new_review
@@ -38,19 +39,20 @@ class Managing(Watched):
 
     api: SilentApi
 
-    def request(self) -> None:
+    def request(self, name: str = "r1", created: str = "2026-01-01T00:00:00Z", phase: str = "") -> None:
         """Somebody created a request long ago, and no daemon has answered."""
         labels = {"crr.apps.kruise.io/node-name": "n1", "crr.apps.kruise.io/active": "true"}
         meta = {
             "namespace": "default",
-            "name": "r1",
-            "uid": "r1",
+            "name": name,
+            "uid": name,
             "resourceVersion": "1",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "creationTimestamp": created,
             "labels": labels,
         }
         spec = {"podName": "web", "containers": [{"name": "app"}]}
-        self.api.put(REQUESTS, {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec})
+        head = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta}
+        self.api.put(REQUESTS, {**head, "spec": spec, "status": {"phase": phase}})
 
     def pod(self) -> None:
         """The request's pod."""
@@ -119,6 +121,43 @@ async def test_work_on_a_pod_that_hangs() -> None:
         await world.pass_by(20)
         world.request()
         assert (await world.red("controller", LOOK_SECONDS + 40)).startswith("pod default/web has been worked on for")
+
+
+async def test_work_on_a_pod_that_goes_on_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every write of its many requests fails after as long as a call may take."""
+    async with managing() as world:
+        patch = world.api.merge_patch
+
+        async def slow(resource: Resource, *args: Any, **options: Any) -> Mapping[str, Any]:
+            if resource is REQUESTS:
+                await asyncio.sleep(10.0)
+                raise ApiUnavailableError("patch: failed calling webhook: context deadline exceeded")
+            return await patch(resource, *args, **options)
+
+        monkeypatch.setattr(world.api, "merge_patch", slow)
+        for number in range(2 * int(LOOK_SECONDS / 10)):
+            world.request(f"r{number}")
+        assert await world.pass_by(4 * LOOK_SECONDS) == (200, {})
+
+
+async def test_a_pod_whose_lookup_is_refused_is_asked_for_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with managing() as world:
+        del world.api.objects["namespaces"]["default"]  # nothing watches its pods
+        world.pod()
+        await world.pass_by(20)
+        world.request(created="", phase="Recreating")
+        await world.pass_by(20)
+        get, asked = world.api.get, []
+
+        async def refused(resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
+            if resource is not PODS:
+                return await get(resource, namespace, name)
+            asked.append(name)
+            raise ApiRefusedError("get pods: forbidden", status=403)
+
+        monkeypatch.setattr(world.api, "get", refused)
+        await world.pass_by(10 * REFUSED_SECONDS)
+        assert asked == ["web"] * 10
 
 
 async def test_a_controller_that_does_not_work_where_the_manager_leads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,6 +285,41 @@ async def test_a_pod_that_cannot_be_looked_up(cluster: LifecycleCluster) -> None
     assert cluster.status("one")["containerRecreateStates"][0]["phase"] == "Succeeded"
 
 
+@pytest.mark.parametrize("status", [403, 500])
+async def test_time_goes_on_for_a_pod_that_cannot_be_looked_up(
+    cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Deadline and TTL need no pod; the finalizer that guards its readiness waits. Nobody asks without a pause."""
+    monkeypatch.setattr(queue_module, "RETRY", Backoff(initial=0.02, factor=2.0, maximum=0.1, jitter=0.1))
+    await cluster.label_namespace(None)
+    manager = cluster.manager()
+    await cluster.later()
+    pod = await cluster.pod()
+    await cluster.request("done", pod, ttlSecondsAfterFinished=5)
+    await cluster.node_says("done", "Completed", "Succeeded")
+    await cluster.settle("done")
+    await cluster.request("one", pod, grace=5, activeDeadlineSeconds=60)
+    await cluster.node_says("one", "Recreating")
+    await cluster.until("acquired", lambda: cluster.acquired("one"))
+    cluster.server.fail_next(10**6, status, match=lambda call: call.verb == "get" and call.name == "web-0")
+    monkeypatch.setattr(controller_module, "POD_SECONDS", 0.0)
+    await cluster.request("two", pod, activeDeadlineSeconds=3600)
+    asked = ("get", "pods", status)
+    await cluster.until("asked in vain", lambda: asked in manager.client.answered)
+    await cluster.jump(61)
+    await cluster.until("ended", lambda: cluster.phase("one") == "Completed" and not cluster.active("one"))
+    assert cluster.message("one") == "activeDeadlineSeconds (60) has passed"
+    await cluster.until("deleted", lambda: not cluster.crr("done"))
+    assert cluster.has_finalizer("one")
+    assert cluster.condition()[0] == "False"
+    await cluster.later()
+    assert status == 500 or manager.client.answered.count(asked) < 20, "once for each change, about"
+    cluster.server.clear_faults()
+    await cluster.jump(61)
+    await cluster.settle("one")
+    assert cluster.condition() == READY
+
+
 async def test_one_request_that_is_refused_does_not_stop_the_others(cluster: LifecycleCluster) -> None:
     """They are of one pod, and its readiness is not lost either."""
     manager = cluster.manager()

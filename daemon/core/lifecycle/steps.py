@@ -108,6 +108,7 @@ def next_steps(
     pod: PodMeta | None,
     now: datetime,
     *,
+    known: bool = True,
     ended_at: datetime | None = None,
     slack: int = DEFAULT_SLACK_SECONDS,
 ) -> Steps:
@@ -118,19 +119,22 @@ def next_steps(
         pod: the pod of that name, None where there is none. Both are for certain: a request whose pod is said to be
             gone is completed, and that is final.
         now: the API server's time, aware of its zone.
+        known: False where the pod could not be looked up, and is None. What time alone decides happens all the same;
+            the pod's readiness, and the finalizer that guards it, wait.
         ended_at: when the request was first seen completed, by the same clock; None where that is now.
         slack: seconds that a request without a deadline has above what it asks for.
     """
     own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
+    release = _release(request, own) if known else ()
     if request.deleting:
         held = request.finalizers and not request.has_finalizer  # by somebody else: it does not vanish, released or not
-        return Steps(_deactivate(request) if held else _release(request, own))
+        return Steps(_deactivate(request) if held else release)
     if request.completed:
-        return _clean_up(request, own, now, ended_at or now)
-    if own is None:
+        return _clean_up(request, release, now, ended_at or now)
+    if known and own is None:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
-    times = [(after(own.grace_ends, GOING_SECONDS), Reason.POD_DELETING)]
+    times = [(after(own.grace_ends if own else "", GOING_SECONDS), Reason.POD_DELETING)]
     seconds, told = request.deadline_seconds, str(request.deadline_seconds)
     if seconds is None:
         seconds = default_deadline(request, slack)
@@ -143,9 +147,9 @@ def next_steps(
             where = f" on node {request.node_name}" if request.node_name else ": the request has no node label"
             return _end(request, reason, now, deadline=told, where=where)
     wake_at = min((at for at, _ in times if at is not None), default=None)
-    if wants_unready(request, own):
+    if own is not None and wants_unready(request, own):
         return Steps(_acquire(request, own, now), wake_at)
-    return Steps(_release(request, own), wake_at)
+    return Steps(release, wake_at)
 
 
 def default_deadline(request: Request, slack: int) -> int:
@@ -221,13 +225,13 @@ def _deactivate(request: Request) -> tuple[LifecycleAction, ...]:
     return (RemoveActive(),) if request.active else ()
 
 
-def _clean_up(request: Request, own: PodMeta | None, now: datetime, ended_at: datetime) -> Steps:
-    """What is left to do about a completed request.
+def _clean_up(request: Request, release: tuple[LifecycleAction, ...], now: datetime, ended_at: datetime) -> Steps:
+    """What is left to do about a completed request, after its pod's release.
 
     Its time to live counts from when it was seen to be completed. The completionTime is of a node's clock: one that is
     ahead would keep the request for ever, one that is behind would delete it before anybody has read what became of it.
     """
-    actions = _release(request, own) + _deactivate(request)
+    actions = release + _deactivate(request)
     expires = None if request.ttl_seconds is None else ended_at + timedelta(seconds=request.ttl_seconds)
     if expires is not None and expires <= now:
         return Steps((*actions, Delete()))

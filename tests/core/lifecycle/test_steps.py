@@ -277,6 +277,44 @@ class TestCleansUp:
         assert next_steps(both, UNREADY, at(100)).actions == (lc.ReleaseUnready(UNREADY, "ns/r"), lc.RemoveFinalizer())
 
 
+GUARDED = (FINALIZER,)
+
+
+class TestPodThatCannotBeLookedUp:
+    @pytest.mark.parametrize(
+        ("view", "seconds", "expected"),
+        [
+            (request(), 59, Steps((), at(60))),
+            (request(status=RECREATING, deadline_seconds=30), 29, Steps((), at(30))),
+            (serving(), 2, Steps((), at(3665))),
+            (serving(unready_acquired=True, finalizers=GUARDED), 2, Steps((), at(3665))),
+            (request(status=PENDING, strategy=GRACE, finalizers=GUARDED), 2, Steps((), at(3665))),
+            (request(status=COMPLETED, finalizers=GUARDED), 11, Steps((lc.RemoveActive(),))),
+            (request(status=COMPLETED, finalizers=GUARDED, active=False), 11, Steps()),
+            (request(status=COMPLETED, ttl_seconds=20), 29, Steps((lc.RemoveActive(),), at(30))),
+            (request(status=COMPLETED, ttl_seconds=20), 30, Steps((lc.RemoveActive(), lc.Delete()))),
+            (request(status=COMPLETED, ttl_seconds=20, active=False, finalizers=GUARDED), 30, Steps((lc.Delete(),))),
+            (serving(deleting=True, finalizers=GUARDED), 100, Steps()),
+            (serving(deleting=True, finalizers=("other",)), 100, Steps((lc.RemoveActive(),))),
+        ],
+    )
+    def test_what_needs_no_pod_is_done_and_nothing_else(self, view: Request, seconds: float, expected: Steps) -> None:
+        assert next_steps(view, None, at(seconds), known=False, ended_at=at(10)) == expected
+
+    @pytest.mark.parametrize(
+        ("view", "seconds", "reason"),
+        [
+            (request(), 60, Reason.NO_ANSWER),
+            (request(status=RECREATING, deadline_seconds=30), 30, Reason.DEADLINE),
+            (serving(finalizers=GUARDED), 3665, Reason.DEADLINE),
+        ],
+    )
+    def test_time_alone_ends_a_request(self, view: Request, seconds: float, reason: Reason) -> None:
+        steps = next_steps(view, None, at(seconds), known=False)
+        assert steps == next_steps(view, POD, at(seconds))
+        assert reasons(steps) == [reason] * 3
+
+
 class TestPod:
     def test_a_gate_without_a_condition_gets_one(self) -> None:
         pod = replace(POD, readiness=NO_CONDITION)
@@ -377,28 +415,32 @@ class World:
             assert holder is not None, f"{key} keeps the pod unready and is not there"
             assert holder.has_finalizer
 
-    def run(self, crash_after: int | None = None) -> bool:
-        """The manager's turn: once over everything, or until it crashes; whether there was anything to do."""
+    def run(self, crash_after: int | None = None, *, known: bool = True) -> bool:
+        """The manager's turn: once over everything, or until it crashes; whether there was anything to do.
+
+        It does not know of the pod where it could not be looked up.
+        """
         busy = False
         left = 10**9 if crash_after is None else crash_after
         for name in list(self.requests):
             view, now = self.requests[name], at(self.seconds)
             ended_at = self.seen_ended.setdefault(name, now) if view.completed else None
-            for action in next_steps(view, self.pod, now, ended_at=ended_at).actions:
+            pod = self.pod if known else None
+            for action in next_steps(view, pod, now, known=known, ended_at=ended_at).actions:
                 if not left:
                     self.seen_ended.clear()
                     return True
                 left -= 1
                 busy = True
                 self.apply(name, action)
-        for action in pod_steps(self.pod, self.requests.values()).actions if self.pod else ():
+        for action in pod_steps(self.pod, self.requests.values()).actions if self.pod and known else ():
             busy = True
             self.apply("", action)
         return busy
 
-    def settle(self) -> None:
+    def settle(self, *, known: bool = True) -> None:
         for _ in range(10):
-            if not self.run():
+            if not self.run(known=known):
                 return
         raise AssertionError("the manager never comes to rest")
 
@@ -445,7 +487,11 @@ def wait(world: World, seconds: float) -> None:
 
 
 MOMENTS: st.SearchStrategy[Moment] = st.one_of(
-    st.builds(lambda crash: lambda world: world.run(crash), st.none() | st.integers(0, 4)),
+    st.builds(
+        lambda crash, known: lambda world: world.run(crash, known=known),
+        st.none() | st.integers(0, 4),
+        st.sampled_from([True, True, False]),
+    ),
     st.builds(lambda name, phase: lambda world: world.node(name, phase), NAMES, st.sampled_from(list(RequestPhase))),
     st.builds(lambda what, name: lambda world: world.user(what, name), USER_DOES, NAMES),
     st.builds(lambda seconds: lambda world: wait(world, seconds), st.sampled_from([1.0, 20.0, 70.0])),
@@ -457,25 +503,27 @@ MOMENTS: st.SearchStrategy[Moment] = st.one_of(
     deadlines=st.tuples(st.none() | st.just(30), st.none() | st.just(100)),
     ttl=st.none() | st.just(25),
     moments=st.lists(MOMENTS, max_size=25),
+    known=st.booleans(),
 )
 def test_whatever_happens_readiness_is_released_and_requests_end(
-    deadlines: tuple[int | None, int | None], ttl: int | None, moments: list[Moment]
+    deadlines: tuple[int | None, int | None], ttl: int | None, moments: list[Moment], *, known: bool
 ) -> None:
+    """They end also where the pod cannot be looked up any more; what it needs for the rest waits until it can be."""
     world = World()
     for name, deadline in zip("rs", deadlines, strict=True):
         world.put(request(name, strategy=GRACE, deadline_seconds=deadline, ttl_seconds=ttl))
     for moment in moments:
         moment(world)
         world.check()
-    world.settle()
-    wait(world, 3700)
-    world.settle()
-    wait(world, 26)
-    world.settle()
+    for seconds in (0, 3700, 26):
+        wait(world, seconds)
+        world.settle(known=known)
     for view in world.requests.values():
         assert view.completed or view.deleting, "a request ends"
-        assert not view.active
+        assert not view.active or (view.deleting and not known)
         assert view.deleting or ttl is None, "a completed request lives no longer than its TTL"
+    world.settle()
+    assert not any(view.active for view in world.requests.values())
     for name in list(world.requests):
         world.delete(name)
     world.settle()
