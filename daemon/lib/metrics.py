@@ -19,6 +19,8 @@ FAST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 """Seconds, for calls and answers."""
 STAGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 """Seconds, for stages of a recreate: from a container that obeys at once to a grace period of half an hour."""
+LONGEST_VALUE = 128
+"""Characters of a label's value that strangers may choose."""
 OTHER = "other"
 NONE = "none"
 
@@ -82,7 +84,10 @@ def dropped_events_metric(registry: CollectorRegistry) -> Callable[[], None]:
 
 
 class Capped:
-    """Keeps a label's values few: the first so many are themselves, all others "other"."""
+    """Keeps a label's values few and short: the first so many are themselves, all others "other".
+
+    So are those that are too long, and those with characters that no page can show (half a surrogate pair).
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -92,7 +97,7 @@ class Capped:
         """The value to use as a label's."""
         if value in self._known:
             return value
-        if len(self._known) >= self._most:
+        if len(self._known) >= self._most or len(value) > LONGEST_VALUE or not value.isprintable():
             return OTHER
         self._known.add(value)
         return value

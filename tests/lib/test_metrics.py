@@ -197,3 +197,8 @@ async def test_counters_begin_at_zero(registry: CollectorRegistry, address: str)
 def test_values_beyond_the_cap_are_other() -> None:
     cap = Capped(2)
     assert [cap(value) for value in ("a", "b", "c", "a", "d", "b")] == ["a", "b", "other", "a", "other", "b"]
+
+
+def test_values_that_are_too_long_or_cannot_be_written_are_other() -> None:
+    cap, longest = Capped(2), "a" * 128
+    assert [cap(value) for value in (longest, "a" * 129, "\ud800", "a\n", "b")] == [longest, *["other"] * 3, "b"]
