@@ -22,6 +22,8 @@ from daemon.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_AC
 from daemon.lib.jsonfields import items, mapping, shown
 
 _FAIL = ("failurePolicy", FailurePolicy.FAIL.value)
+_EMPTY = ("failurePolicy", "")
+"""In a new request it is filled in as an absent one is."""
 
 
 def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,10 +85,11 @@ def _kept(old: Mapping[str, Any], new: Mapping[str, Any], *keys: str) -> dict[st
 def _spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the spec in which something is put back, whole."""
     changed: dict[str, Any] = {}
-    strategy = mapping(old.get("strategy"))
+    strategy, wanted = mapping(old.get("strategy")), mapping(new.get("strategy"))
     defaults = {key: found for key, found in strategy.items() if (key, found) == _FAIL or key == GRACE}
-    if kept := _kept(defaults, mapping(new.get("strategy")), *defaults):
-        changed["strategy"] = {**mapping(new.get("strategy")), **kept}
+    mentioned = {key: found for key, found in wanted.items() if (key, found) != _EMPTY}
+    if kept := _kept(defaults, mentioned, *defaults):
+        changed["strategy"] = {**wanted, **kept}
     before = items(old.get("containers"))
     after = [
         {**entry, **_kept(before[index], entry, *SET_BY_ADMISSION)}

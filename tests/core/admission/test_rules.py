@@ -358,7 +358,10 @@ def merged(old: JsonObject, file: JsonObject) -> JsonObject:
 CHOSEN = {"strategy": {"minStartedSeconds": 4, "failurePolicy": "Ignore", "terminationGracePeriodSeconds": 3}}
 
 
-@pytest.mark.parametrize("asked", [{}, {"strategy": {}}, {"strategy": {"minStartedSeconds": 4}}, CHOSEN])
+EMPTY = {"strategy": {"failurePolicy": ""}}
+
+
+@pytest.mark.parametrize("asked", [{}, {"strategy": {}}, {"strategy": {"minStartedSeconds": 4}}, EMPTY, CHOSEN])
 @pytest.mark.parametrize("tool", ["apply", "replace"])
 def test_a_file_that_is_written_again_changes_nothing(asked: JsonObject, tool: str) -> None:
     old = admitted(from_file(**asked))
@@ -424,7 +427,8 @@ def test_where_nothing_is_put_back_nothing_is_touched(new: JsonObject) -> None:
 
 def test_a_policy_that_the_user_gave_is_not_put_back() -> None:
     old = admitted(from_file(strategy={"failurePolicy": "Ignore"}))
-    assert isinstance(review_update(old, put_back(old, from_file())), Denied)
+    for file in (from_file(), from_file(**EMPTY)):
+        assert isinstance(review_update(old, put_back(old, file)), Denied)
 
 
 @pytest.mark.parametrize(
