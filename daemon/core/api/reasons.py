@@ -1,9 +1,11 @@
 """Why requests and containers are where they are: one table of reasons, each with its sentence and its remedy.
 
 A reason is what programs go by: `reason` in the status, a label of metrics, what `crrd explain` looks up. The sentence
-is the message for people, and is never parsed. Events have reasons of their own, as Kubernetes' are: few, for filters.
+is the message for people, and is never parsed, except that `crrd explain` knows by it a reason that a CRD has pruned.
+Events have reasons of their own, as Kubernetes' are: few, for filters.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -75,6 +77,7 @@ class Cause:
 
 _AGAIN = "a request can be made anew: kubectl get crr -o yaml shows this one's spec"
 _PODS = "kubectl -n {namespace} get pods"
+_VALUE = re.compile(r"\{\w+\}")
 _RUNTIME = ("look at the container runtime on node {node}", "{log}")
 
 CAUSES: Mapping[Reason, Cause] = MappingProxyType(
@@ -180,6 +183,19 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
 def say(reason: Reason, **values: object) -> str:
     """The sentence of a reason, with what it takes."""
     return CAUSES[reason].sentence.format(**values) if reason else ""
+
+
+def reason_of(message: str, *, final: bool) -> Reason:
+    """The reason whose sentence a message is, NONE for what is none of ours: for a status whose CRD prunes reasons.
+
+    `final`: whether it says how something has ended, or what is waited for.
+    """
+    for reason, cause in CAUSES.items():
+        fixed = _VALUE.split(cause.sentence)
+        sentence = ".*".join(map(re.escape, fixed))
+        if cause.final is final and any(fixed) and re.fullmatch(sentence, message, re.DOTALL):
+            return reason
+    return Reason.NONE
 
 
 def remedy(reason: Reason, **values: object) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from daemon.core.api.pod import PodContainer
-from daemon.core.api.reasons import EventReason, Reason, remedy
+from daemon.core.api.reasons import CAUSES, EventReason, Reason, remedy
 from daemon.core.api.time import parse_time
 from daemon.core.api.types import DEFAULT_GRACE_SECONDS, Pin, RecreateState, RequestedContainer, StatePhase
 from daemon.core.explain.facts import Facts
@@ -25,6 +25,9 @@ _GO_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"})
+
+_GOES_ON = frozenset({Reason.NONE, Reason.HOOK_FAILED, Reason.HELD_BACK, Reason.NOT_STARTED_AGAIN})
+"""Reasons of a container whose stop nothing holds up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +100,10 @@ def _is_successor(facts: Facts, container: RequestedContainer, known: PodContain
 def _to_be_stopped(facts: Facts, state: RecreateState) -> ContainerReport:
     """The instance that has to go still runs, as far as the API says."""
     since = facts.seconds_since(facts.last_event(EventReason.RECREATING, state.name))
-    if state.reason in (Reason.STOP_RETRIED, Reason.KUBELET_SILENT):
-        return ContainerReport(
-            state.name, state.phase.value, state.message, since, advice_for(facts, state.reason), stuck=True
-        )
+    if state.reason not in _GOES_ON:
+        advice = advice_for(facts, state.reason) if CAUSES[state.reason].remedy else ()
+        return ContainerReport(state.name, state.phase.value, state.message, since, advice, stuck=bool(advice))
+    said = "" if state.reason else state.message
     grace = _grace(facts)
     limit = f"grace {grace} s"
     if since is not None and grace + LATE_SECONDS < since:
@@ -108,9 +111,9 @@ def _to_be_stopped(facts: Facts, state: RecreateState) -> ContainerReport:
     stuck = "over" in limit
     over = (f"the runtime does not end the container: {daemon_log(facts)}",) if stuck else ()
     if state.is_killed:
-        what = f"stop sent, the container still runs; {limit}"
+        what = f"{said or 'stop sent, the container still runs'}; {limit}"
     elif state.phase is StatePhase.RECREATING or since is not None:
-        what = f"its preStop hook runs, or its stop is just being sent; {limit}"
+        what = f"{said or 'its preStop hook runs, or its stop is just being sent'}; {limit}"
     else:
         return ContainerReport(state.name, state.phase.value, state.message or NOT_ITS_TURN)
     return ContainerReport(state.name, state.phase.value, what, since, over, stuck)

@@ -6,10 +6,10 @@ nothing of the runtime, so it tells what is awaited and never what will be decid
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from daemon.core.api.reasons import Reason, say
+from daemon.core.api.reasons import Reason, reason_of, say
 from daemon.core.api.time import after, parse_time
 from daemon.core.api.types import FINALIZER, LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
 from daemon.core.explain.container import ContainerReport, advice_for, container_report, format_duration
@@ -73,6 +73,7 @@ class Explanation:
 
 def explain(facts: Facts) -> Explanation:
     """Say where a request stands."""
+    facts = replace(facts, request=_with_reasons(facts.request))
     request = facts.request
     reports = tuple(container_report(facts, container) for container in request.containers)
     node = request.node_name or (facts.pod.node_name if facts.pod else "")
@@ -80,6 +81,17 @@ def explain(facts: Facts) -> Explanation:
     notes = (*_notes(facts), *facts.unread)
     phase = request.status.phase.value
     return Explanation(request.key, phase, facts.age, request.pod_key, node, cause, reports, notes)
+
+
+def _with_reasons(request: Request) -> Request:
+    """The request with those reasons that its CRD has pruned."""
+    status = request.status
+    states = (
+        replace(each, reason=each.reason or reason_of(each.message, final=each.phase is StatePhase.FAILED))
+        for each in status.states
+    )
+    reason = status.reason or reason_of(status.message, final=request.completed)
+    return replace(request, status=replace(status, states=tuple(states), reason=reason))
 
 
 def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Cause]:

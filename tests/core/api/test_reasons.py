@@ -7,7 +7,7 @@ from string import Formatter
 
 import pytest
 
-from daemon.core.api.reasons import CAUSES, Reason, remedy, say
+from daemon.core.api.reasons import CAUSES, Reason, reason_of, remedy, say
 from daemon.core.lifecycle import steps as lc
 
 DAEMON = Path(__file__).parents[3] / "daemon"
@@ -95,6 +95,20 @@ def test_a_remedy_can_be_told(reason: Reason) -> None:
     assert steps
     assert len(steps) == max(1, len(CAUSES[reason].remedy))
     assert not [step for step in steps if set("{}") & set(step)]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("value", ["<x>", "", "stopping failed, is tried again: pod has gone\nno daemon answered"])
+def test_a_sentence_tells_its_reason_where_it_has_words_of_its_own(reason: Reason, value: str) -> None:
+    names = fields(CAUSES[reason].sentence)
+    found = reason_of(say(reason, **dict.fromkeys(names, value)), final=CAUSES[reason].final)
+    assert found is (Reason.NONE if reason in (Reason.INVALID_REQUEST, Reason.HELD_BACK) else reason)
+    assert reason_of(say(reason, **dict.fromkeys(names, value)), final=not CAUSES[reason].final) is Reason.NONE
+
+
+@pytest.mark.parametrize("message", ["", "CrashLoopBackOff: back-off", "see: pod has gone", "pod has gone away"])
+def test_other_words_tell_no_reason(message: str) -> None:
+    assert {reason_of(message, final=final) for final in (True, False)} == {Reason.NONE}
 
 
 def test_what_is_not_known_has_a_remedy_too() -> None:

@@ -323,10 +323,11 @@ ROWS = [
         "look at the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
     ),
     Row(
-        "a message alone is not read",
-        request(phase="Pending", message="waiting to see pod shop/web on node n1", reason="AnotherProgramsReason"),
-        MOVING,
-        "container app: its turn has not come yet",
+        "a CRD that prunes reasons",
+        request(phase="Pending", message="waiting for the container runtime: connection refused"),
+        STUCK,
+        "the node daemon is waiting for the container runtime: connection refused",
+        "look at the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
     ),
     # others
     Row(
@@ -486,6 +487,67 @@ ROWS = [
         STUCK,
         "container app: kubelet on this node does not answer since 10 s: nothing is stopped",
         "see what is wrong with kubelet on node n1: systemctl status kubelet",
+    ),
+    *(
+        Row(
+            f"held up, {'and told by the message alone' if not reason else 'and told'}: {message[:20]}",
+            request(phase="Recreating", states=[state(phase=phase, message=message, reason=reason, killed=killed)]),
+            verdict,
+            f"container app: {message}",
+            advice,
+            events=(stop_event(4),),
+            since=4,
+        )
+        for told_as, phase, message, killed, verdict, advice in (
+            (
+                "StopRetried",
+                "Recreating",
+                "stopping failed 3 times, is tried again: no such socket",
+                True,
+                STUCK,
+                "look at the container runtime on node n1",
+            ),
+            (
+                "KubeletNotAnswering",
+                "Pending",
+                "kubelet on this node does not answer since 600 s: nothing is stopped that it would not start again",
+                False,
+                STUCK,
+                "see what is wrong with kubelet on node n1",
+            ),
+            (
+                "NotPinned",
+                "Pending",
+                "which instances are meant cannot be written to the request's annotations: forbidden",
+                False,
+                STUCK,
+                "see what refuses it: a policy",
+            ),
+            (
+                "OtherRequestAtWork",
+                "Recreating",
+                "a stop of this container by another request is under way",
+                True,
+                MOVING,
+                "",
+            ),
+        )
+        for reason in ("", told_as)
+    ),
+    Row(
+        "a stop of which another program tells something",
+        request(phase="Recreating", states=[state(message="stopping it by other means", killed=True)]),
+        MOVING,
+        "container app: stopping it by other means; grace 45 s",
+    ),
+    Row(
+        "a hook that has failed before the stop",
+        request(
+            phase="Recreating",
+            states=[state(message="preStop hook failed: exit code 1", reason="PreStopHookFailed", killed=True)],
+        ),
+        MOVING,
+        "container app: stop sent, the container still runs; grace 45 s",
     ),
     Row(
         "its turn comes later, and says why",
@@ -722,10 +784,18 @@ ROWS = [
         since=5,
     ),
     Row(
-        "a reason that is another program's",
-        failed("no daemon answered on node n1", "AnotherProgramsReason"),
+        "failed where a CRD prunes reasons",
+        failed("activeDeadlineSeconds (90) has passed"),
         FAILED,
-        did_fail("no daemon answered on node n1"),
+        did_fail("activeDeadlineSeconds (90) has passed"),
+        "give the next one more time, in spec.activeDeadlineSeconds",
+        since=5,
+    ),
+    Row(
+        "a reason that is another program's",
+        failed("no kruise-daemon answered", "AnotherProgramsReason"),
+        FAILED,
+        did_fail("no kruise-daemon answered"),
         "a request can be made anew",
         since=5,
     ),
