@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from daemon.core.api.pod import PodContainer
 from daemon.core.api.reasons import CAUSES, EventReason, Reason, remedy
 from daemon.core.api.time import parse_time
-from daemon.core.api.types import DEFAULT_GRACE_SECONDS, Pin, RecreateState, RequestedContainer, StatePhase
+from daemon.core.api.types import DEFAULT_GRACE_SECONDS, Begun, Pin, RecreateState, RequestedContainer, StatePhase
 from daemon.core.explain.facts import Facts
 from daemon.core.recreate.checks import UNREMARKABLE_WAITS, held_back, target_of
 
@@ -70,6 +70,9 @@ def container_report(facts: Facts, container: RequestedContainer) -> ContainerRe
         return ContainerReport(state.name, phase, _recreated(facts, container, known, state))
     if state.phase is StatePhase.FAILED:
         return ContainerReport(state.name, phase, state.message or "no reason was given", stuck=True)
+    if facts.request.completed:
+        said = facts.request.status.message or "nobody said why"
+        return ContainerReport(state.name, phase, f"not finished: {said}", stuck=True)
     if known is None:
         return ContainerReport(state.name, phase, state.message or "nothing is known about it in the pod's status")
     if not known.running:
@@ -99,7 +102,9 @@ def _is_successor(facts: Facts, container: RequestedContainer, known: PodContain
 
 def _to_be_stopped(facts: Facts, state: RecreateState) -> ContainerReport:
     """The instance that has to go still runs, as far as the API says."""
-    since = facts.seconds_since(facts.last_event(EventReason.RECREATING, state.name))
+    begun = facts.request.begun.get(state.name, Begun())
+    event = facts.last_event(EventReason.RECREATING, state.name)
+    since = facts.seconds_since(event or parse_time(begun.hook or begun.stop))
     if state.reason not in _GOES_ON:
         advice = advice_for(facts, state.reason) if CAUSES[state.reason].remedy else ()
         return ContainerReport(state.name, state.phase.value, state.message, since, advice, stuck=bool(advice))
@@ -110,7 +115,7 @@ def _to_be_stopped(facts: Facts, state: RecreateState) -> ContainerReport:
         limit += f", {format_duration(since - grace)} over"
     stuck = "over" in limit
     over = (f"the runtime does not end the container: {daemon_log(facts)}",) if stuck else ()
-    if state.is_killed:
+    if state.is_killed or begun.stop:
         what = f"{said or 'stop sent, the container still runs'}; {limit}"
     elif state.phase is StatePhase.RECREATING or since is not None:
         what = f"{said or 'its preStop hook runs, or its stop is just being sent'}; {limit}"

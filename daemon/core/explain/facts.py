@@ -69,7 +69,7 @@ class Facts:
     pod_read: bool = True
     """Whether `pod` None means that there is no such pod."""
     others: tuple[Request, ...] = ()
-    """Other requests for the same pod."""
+    """Other requests for the same pod, on its node."""
     node: NodeFacts | None = None
     daemons: tuple[DaemonFacts, ...] | None = None
     events: tuple[EventFacts, ...] = ()
@@ -118,9 +118,10 @@ def read_times(obj: Mapping[str, Any]) -> Times:
 
 
 def read_others(requests: Iterable[Mapping[str, Any]], request: Request) -> tuple[Request, ...]:
-    """Those of the requests that are for the same pod, without the one itself."""
+    """Those of the requests that the same daemon serves for a pod of this name, without the one itself."""
+    where = (request.pod_key, request.node_name)
     parsed = map(parse_request, requests)
-    return tuple(other for other in parsed if other.pod_key == request.pod_key and other.uid != request.uid)
+    return tuple(other for other in parsed if (other.pod_key, other.node_name) == where and other.uid != request.uid)
 
 
 def read_node(name: str, obj: Mapping[str, Any] | None) -> NodeFacts:

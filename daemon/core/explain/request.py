@@ -221,9 +221,16 @@ def _find_daemon(facts: Facts) -> tuple[str, ...]:
     return (*found, f"{there} {where}")
 
 
+def _begun(request: Request) -> bool:
+    """Whether anything has been done to a container."""
+    return bool(request.begun) or any(state.begun for state in request.status.states)
+
+
 def _behind(facts: Facts) -> Iterator[Cause]:
-    """Requests of one pod are served one after the other."""
+    """Requests of one pod are served one after the other; one that has begun goes before."""
     request = facts.request
+    if _begun(request):
+        return
     served = [other for other in facts.others if other.live and not other.error and other.node_name]
     before = sorted((other for other in served if turn_order(other) < turn_order(request)), key=turn_order)
     if not before:
@@ -255,8 +262,7 @@ def _gate(facts: Facts) -> Iterator[Cause]:
     """The unready grace period: the manager's mark, then the time that traffic has to go elsewhere."""
     request, pod = facts.request, facts.pod
     grace = request.strategy.unready_grace_seconds
-    begun = any(state.phase is StatePhase.RECREATING or state.is_killed for state in request.status.states)
-    if grace is None or begun or pod is None or not pod.readiness_gate:
+    if grace is None or _begun(request) or pod is None or not pod.readiness_gate:
         return
     since = facts.seconds_since(facts.times.acquired if request.unready_acquired else facts.times.written)
     if not request.unready_acquired:
@@ -276,10 +282,10 @@ def _gate(facts: Facts) -> Iterator[Cause]:
 
 
 def _current(reports: tuple[ContainerReport, ...]) -> Cause:
-    """The container that the request is at: the first that is being recreated, else the first to come."""
+    """The container that the request is at, of those being recreated, else to come: the first stuck, or the first."""
     unfinished = [each for each in reports if each.phase in (StatePhase.RECREATING, StatePhase.PENDING)]
     working = [each for each in unfinished if each.phase == StatePhase.RECREATING]
-    current = next(iter(working or unfinished), None)
+    current = min(working or unfinished, key=lambda each: not each.stuck, default=None)
     if current is None:
         return Cause(Verdict.MOVING, "every container has ended; the request is about to be Completed")
     verdict = Verdict.STUCK if current.stuck else Verdict.MOVING
@@ -328,6 +334,10 @@ def _leftovers(facts: Facts) -> Iterator[str]:
         ended = facts.seconds_since(parse_time(request.status.completion_time)) or 0.0
         late = f"; {_manager()}" if ended > MANAGER_PATIENCE_SECONDS else ""
         yield f"the manager has yet to take {' and '.join(left)} away{late}"
+    if request.deleting:
+        others = ", ".join(each for each in request.finalizers if each != FINALIZER)
+        yield "it is being deleted" + (f"; whoever set the finalizer has to take it away: {others}" if others else "")
+        return
     if request.ttl_seconds is None:
         yield "no ttlSecondsAfterFinished: it stays until somebody deletes it"
         return

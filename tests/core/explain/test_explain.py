@@ -41,6 +41,14 @@ def condition(kind: str, status: str, seconds: float = 0.0) -> Json:
     return {"type": kind, "status": status, "lastTransitionTime": ago(seconds)}
 
 
+def labels(node: str = "n1") -> dict[str, str]:
+    return {
+        "crr.apps.kruise.io/pod-uid": "pod-1",
+        "crr.apps.kruise.io/node-name": node,
+        "crr.apps.kruise.io/active": "true",
+    }
+
+
 def request(
     name: str = "restart",
     *names: str,
@@ -69,11 +77,7 @@ def request(
             "uid": f"uid-{name}",
             "resourceVersion": "1",
             "creationTimestamp": ago(age),
-            "labels": {
-                "crr.apps.kruise.io/pod-uid": "pod-1",
-                "crr.apps.kruise.io/node-name": "n1",
-                "crr.apps.kruise.io/active": "true",
-            },
+            "labels": labels(),
             **metadata,
         },
         "spec": {
@@ -182,6 +186,13 @@ def failed(message: str, reason: str = "", summary: str = "0 of 1 containers rec
 
 def did_fail(message: str) -> str:
     return f"Completed, but not every container was recreated: app: {message}"
+
+
+TOO_LATE = "recreating has exceeded the activeDeadlineSeconds"
+
+
+def elsewhere(message: str, *states: Json) -> Json:
+    return request(phase="Completed", message=message, states=states, completed=5)
 
 
 GRACE = {"unreadyGracePeriodSeconds": 30}
@@ -350,9 +361,32 @@ ROWS = [
             request("first", age=5, **RECREATING),
             request("ended", phase="Completed", completed=1),
             request("elsewhere", spec={"podName": "db"}),
+            request("of-another-node", age=90, labels=labels(node="n9"), **RECREATING),
             request("later", age=3, phase="Pending"),
         ),
         since=10,
+    ),
+    Row(
+        "begun, though an older one is Recreating",
+        request(**KILLED),
+        MOVING,
+        "container app: stop sent, the container still runs; grace 45 s",
+        others=(request("first", age=500, **RECREATING),),
+    ),
+    Row(
+        "begun by its pins, though an older one is Recreating",
+        request(
+            phase="Recreating",
+            annotations={
+                "crr.apps.kruise.io/pinned-containers": (
+                    f'{{"app": {{"containerID": "{OLD}", "restartCount": 2, "stopSentAt": "{ago(9)}"}}}}'
+                )
+            },
+        ),
+        MOVING,
+        "container app: stop sent, the container still runs; grace 45 s",
+        others=(request("first", age=500, **RECREATING),),
+        since=9,
     ),
     Row(
         "the node is away",
@@ -799,6 +833,23 @@ ROWS = [
         "a request can be made anew",
         since=5,
     ),
+    *(
+        Row(
+            f"completed by another program: {name}",
+            obj,
+            FAILED,
+            did_fail(f"not finished: {why}"),
+            "a request can be made anew",
+            events=(stop_event(300),),
+            since=5,
+        )
+        for name, obj, why in (
+            ("not begun", elsewhere(TOO_LATE, state(phase="Pending")), TOO_LATE),
+            ("no states", elsewhere(TOO_LATE), TOO_LATE),
+            ("stop sent", elsewhere(TOO_LATE, state(message="CrashLoopBackOff: back-off", killed=True)), TOO_LATE),
+            ("without a word", elsewhere("", state()), "nobody said why"),
+        )
+    ),
     Row(
         "what failed first is what counts",
         request(
@@ -970,6 +1021,18 @@ def test_the_container_that_is_being_recreated_comes_first() -> None:
     assert found.cause.what.startswith("container log: ")
 
 
+def test_the_container_that_is_stuck_comes_first() -> None:
+    states = [state(phase="Pending"), *(state(name, killed=True) for name in ("log", "web", "db"))]
+    failing = [{**waiting("ErrImagePull", name), "name": name} for name in ("web", "db")]
+    obj = pod(*failing, {**status(), "name": "log"})
+    obj["spec"]["containers"] += [{"name": "web"}, {"name": "db"}]
+    found = told(request("restart", "app", "log", "web", "db", phase="Recreating", states=states), obj)
+    assert (found.cause.verdict, found.cause.what) == (
+        STUCK,
+        "container web: waiting for kubelet: the image cannot be pulled (ErrImagePull: web)",
+    )
+
+
 DEFAULT = (
     "deadline: 59 min 30 s left of 3630 s (none was given: the default of crrd's manager, unless its flag says "
     "otherwise); what is not done by then fails"
@@ -1020,6 +1083,12 @@ NOTES = [
      f"the manager has yet to take the label crr.apps.kruise.io/active away | {STAYS}"),
     ("still active", request(phase="Completed", completed=5, spec={"ttlSecondsAfterFinished": 6}),
      "the manager has yet to take the label crr.apps.kruise.io/active away | TTL: deleted in 1 s"),
+    ("being deleted", request(phase="Completed", completed=5, deletionTimestamp=ago(1), labels={}),
+     "it is being deleted"),
+    ("being deleted and held", request(phase="Completed", completed=50, deletionTimestamp=ago(45), labels={},
+                                       finalizers=[FINALIZER, "example.org/a", "example.org/b"]),
+     (f"the manager has yet to take the finalizer {FINALIZER} away; {MANAGER} | it is being deleted; whoever set the "
+      "finalizer has to take it away: example.org/a, example.org/b")),
     ("still guarded", request(phase="Completed", completed=50, finalizers=[FINALIZER], labels={}),
      f"the manager has yet to take the finalizer {FINALIZER} away; {MANAGER} | {STAYS}"),
 ]  # fmt: skip
