@@ -19,7 +19,15 @@ from daemon.core.api.pod import parse_pod
 from daemon.core.api.types import LABEL_ACTIVE, RequestPhase
 from daemon.core.api.v1alpha1 import parse_request
 from daemon.core.explain.container import NOT_ITS_TURN, format_duration
-from daemon.core.explain.facts import Facts, read_daemon, read_event, read_node, read_others, read_times
+from daemon.core.explain.facts import (
+    Facts,
+    read_daemon,
+    read_event,
+    read_node,
+    read_others,
+    read_ready_since,
+    read_times,
+)
 from daemon.core.explain.request import DAEMONS, Explanation, Verdict, explain
 from daemon.kube.client import KubeClient
 from daemon.kube.clock import ServerClock
@@ -212,6 +220,7 @@ class _Reader:
             now=clock.now(),
             pod=pod_facts,
             pod_read=pod_read,
+            ready_since=read_ready_since(pod or {}),
             others=read_others(others or (), request),
             node=read_node(node_name, node) if node_read and node_name else None,
             daemons=None if daemons is None else tuple(map(read_daemon, daemons)),
@@ -246,10 +255,17 @@ class _Reader:
         return listing.items
 
     async def _daemons(self, node: str) -> tuple[Json, ...] | None:
+        """The daemon's pods on a node; None where there is none on any: it runs by hand, or with other labels."""
         if not node:
             return None
         selector = f"spec.nodeName={node}"
-        return (await self.client.list_all(PODS, _same, label_selector=DAEMONS, field_selector=selector)).items
+        there = (await self.client.list_all(PODS, _same, label_selector=DAEMONS, field_selector=selector)).items
+        if there:
+            return there
+        async for page in self.client.list_pages(PODS, label_selector=DAEMONS, limit=1):
+            if any(True for _ in page.items):
+                return ()
+        return None
 
     async def _events(self, namespace: str, uid: str) -> tuple[Json, ...]:
         selector = f"involvedObject.uid={uid}"

@@ -76,10 +76,13 @@ async def test_no_daemon_is_there(cluster: Cluster) -> None:
         answer["what"],
     )
     assert (answer["verdict"], answer["phase"]) == ("stuck", "")
-    assert answer["advice"] == [f"no pod of the DaemonSet is there: {DAEMONS} spec.nodeName={cluster.node_name}"]
+    assert answer["advice"] == [f"is the DaemonSet's pod running there? {DAEMONS} spec.nodeName={cluster.node_name}"]
+    labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
+    await cluster.create_pod("crrd-node-x", [container("crrd")], metadata={"labels": labels}, nodeName="elsewhere")
     out = await explained(cluster, "one")
     assert out.splitlines()[0].startswith(f"{cluster.namespace}/one: no phase yet, created ")
     assert "\n  > no pod of the DaemonSet is there" in out
+    await cluster.delete_pod("crrd-node-x", grace=0)
 
 
 async def test_a_request_without_admission_is_nobodys(cluster: Cluster) -> None:

@@ -17,16 +17,19 @@ from daemon.core.recreate.checks import UNREMARKABLE_WAITS, held_back, target_of
 NOT_ITS_TURN = "its turn has not come yet"
 LATE_SECONDS = 15.0
 """How much later than its grace period a stop may be before it counts as stuck: kubelet tells the API with a delay."""
+DAEMON_PATIENCE_SECONDS = 30.0
+"""After which what the node's daemon should have done counts as not being done."""
 READY_PATIENCE_SECONDS = 300.0
 """After which a container that runs and is not ready is worth a look."""
 
+_NOT_STARTED_FOR = re.compile(r"for (\d+) s")
 _BACK_OFF = re.compile(r"back-off (\S+) restarting failed container")
 _GO_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"})
 
-_GOES_ON = frozenset({Reason.NONE, Reason.HOOK_FAILED, Reason.HELD_BACK, Reason.NOT_STARTED_AGAIN})
+_GOES_ON = frozenset({Reason.NONE, Reason.HOOK_FAILED, Reason.HELD_BACK})
 """Reasons of a container whose stop nothing holds up."""
 
 
@@ -102,6 +105,8 @@ def _is_successor(facts: Facts, container: RequestedContainer, known: PodContain
 
 def _to_be_stopped(facts: Facts, state: RecreateState) -> ContainerReport:
     """The instance that has to go still runs, as far as the API says."""
+    if state.reason is Reason.NOT_STARTED_AGAIN:
+        return _end_not_shown(facts, state)
     begun = facts.request.begun.get(state.name, Begun())
     event = facts.last_event(EventReason.RECREATING, state.name)
     since = facts.seconds_since(event or parse_time(begun.hook or begun.stop))
@@ -122,6 +127,16 @@ def _to_be_stopped(facts: Facts, state: RecreateState) -> ContainerReport:
     else:
         return ContainerReport(state.name, state.phase.value, state.message or NOT_ITS_TURN)
     return ContainerReport(state.name, state.phase.value, what, since, over, stuck)
+
+
+def _end_not_shown(facts: Facts, state: RecreateState) -> ContainerReport:
+    """The daemon has seen the container's end, which kubelet has yet to tell the API."""
+    told = _NOT_STARTED_FOR.search(state.message)
+    since = (float(told[1]) if told else 0.0) + (facts.seconds_since(facts.times.written) or 0.0)
+    stuck = since >= LATE_SECONDS
+    what = f"{state.message}, and the pod's status still shows the old one: kubelet has not reported its end"
+    advice = advice_for(facts, Reason.KUBELET_SILENT) if stuck else ()
+    return ContainerReport(state.name, state.phase.value, what, since, advice, stuck)
 
 
 def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> ContainerReport:
@@ -166,10 +181,14 @@ def _runs_again(facts: Facts, state: RecreateState, known: PodContainer) -> Cont
     least = facts.request.strategy.min_started_seconds
     if known.ready:
         left = least - (since or 0.0)
-        what = "is ready; the node daemon has yet to say so"
+        ready = facts.seconds_since(facts.ready_since)
+        what, late = "is ready; the node daemon has yet to say so", False
         if least and left > 0:
             what = f"is ready; minStartedSeconds {least}: counts in {format_duration(left)}"
-        return ContainerReport(state.name, state.phase.value, f"{runs}, {what}", since)
+        elif ready is not None:
+            late = min(-left, ready) > DAEMON_PATIENCE_SECONDS
+        why = (f"why does it not? {daemon_log(facts)}",) if late else ()
+        return ContainerReport(state.name, state.phase.value, f"{runs}, {what}", since, why, late)
     probe = "readiness probe" if known.started else "startup probe"
     pod = f"-n {facts.request.namespace} {facts.request.pod_name}"
     late = since is not None and since > READY_PATIENCE_SECONDS

@@ -25,6 +25,8 @@ class NodeFacts:
     ready: bool = True
     since: datetime | None = None
     """Since when it is ready, or not."""
+    why: str = ""
+    """What kubelet there says of why it is not ready; "" where it is not kubelet who says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Facts:
     pod: Pod | None = None
     pod_read: bool = True
     """Whether `pod` None means that there is no such pod."""
+    ready_since: datetime | None = None
+    """Since when all of the pod's containers are ready; None where they are not."""
     others: tuple[Request, ...] = ()
     """Other requests for the same pod, on its node."""
     node: NodeFacts | None = None
@@ -85,6 +89,11 @@ class Facts:
     def seconds_since(self, moment: datetime | None) -> float | None:
         """How long ago that was; 0 for what a clock that is ahead wrote, None where nobody said when."""
         return None if moment is None else max(0.0, (self.now - moment).total_seconds())
+
+    @property
+    def no_daemon(self) -> bool:
+        """Whether it is for certain that no daemon's pod is ready on the node."""
+        return self.daemons is not None and not any(daemon.ready for daemon in self.daemons)
 
     @property
     def age(self) -> float:
@@ -128,19 +137,23 @@ def read_node(name: str, obj: Mapping[str, Any] | None) -> NodeFacts:
     """A node by its condition Ready; None is one that is not there."""
     if obj is None:
         return NodeFacts(name, exists=False, ready=False)
-    for condition in map(mapping, items(mapping(obj.get("status")).get("conditions"))):
-        if condition.get("type") == "Ready":
-            since = parse_time(text(condition.get("lastTransitionTime")))
-            return NodeFacts(name, ready=condition.get("status") == "True", since=since)
-    return NodeFacts(name, ready=False)
+    ready = _condition(obj, "Ready")
+    status, since = ready.get("status"), parse_time(text(ready.get("lastTransitionTime")))
+    said = ": ".join(filter(None, (text(ready.get("reason")), text(ready.get("message"))))) or "kubelet says so"
+    return NodeFacts(name, ready=status == "True", since=since, why=said if status == "False" else "")
+
+
+def read_ready_since(pod: Mapping[str, Any]) -> datetime | None:
+    """Since when all containers of a pod are ready, None where they are not."""
+    ready = _condition(pod, "ContainersReady")
+    return parse_time(text(ready.get("lastTransitionTime"))) if ready.get("status") == "True" else None
 
 
 def read_daemon(obj: Mapping[str, Any]) -> DaemonFacts:
     """A pod of the node daemon."""
     meta, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
-    conditions = map(mapping, items(status.get("conditions")))
-    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
     key = f"{text(meta.get('namespace'))}/{text(meta.get('name'))}"
+    ready = _condition(obj, "Ready").get("status") == "True"
     return DaemonFacts(key, text(status.get("phase")) or "Pending", ready)
 
 
@@ -148,3 +161,9 @@ def read_event(obj: Mapping[str, Any]) -> EventFacts:
     """An event; its time is the API server's, from when it was written."""
     at = parse_time(text(mapping(obj.get("metadata")).get("creationTimestamp")))
     return EventFacts(text(obj.get("reason")), text(obj.get("message")), at)
+
+
+def _condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """An object's condition of that type; an empty one where there is none."""
+    conditions = map(mapping, items(mapping(obj.get("status")).get("conditions")))
+    return next((each for each in conditions if each.get("type") == kind), {})

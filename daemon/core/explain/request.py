@@ -12,7 +12,14 @@ from enum import StrEnum
 from daemon.core.api.reasons import Reason, reason_of, say
 from daemon.core.api.time import after, parse_time
 from daemon.core.api.types import FINALIZER, LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
-from daemon.core.explain.container import ContainerReport, advice_for, container_report, format_duration
+from daemon.core.explain.container import (
+    DAEMON_PATIENCE_SECONDS,
+    NOT_ITS_TURN,
+    ContainerReport,
+    advice_for,
+    container_report,
+    format_duration,
+)
 from daemon.core.explain.facts import Facts
 from daemon.core.lifecycle.steps import ANSWER_SECONDS, DEFAULT_SLACK_SECONDS, default_deadline
 from daemon.core.recreate.checks import target_of
@@ -78,7 +85,7 @@ def explain(facts: Facts) -> Explanation:
     reports = tuple(container_report(facts, container) for container in request.containers)
     node = request.node_name or (facts.pod.node_name if facts.pod else "")
     cause = next(_causes(facts, reports))
-    notes = (*_notes(facts), *facts.unread)
+    notes = (*(note for note in _notes(facts) if note != cause.what), *facts.unread)
     phase = request.status.phase.value
     return Explanation(request.key, phase, facts.age, request.pod_key, node, cause, reports, notes)
 
@@ -112,11 +119,12 @@ def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Caus
     if request.status.phase is RequestPhase.EMPTY:
         yield _unanswered(facts)
     yield from _behind(facts)
+    if facts.node is None or facts.node.exists:
+        yield from _told(facts, reports)
     yield from _away(facts)
-    if request.status.reason in (Reason.WAITING_FOR_POD, Reason.RUNTIME_UNAVAILABLE):
-        what = f"the node daemon is {request.status.message}"
-        yield Cause(Verdict.STUCK, what, advice=advice_for(facts, request.status.reason))
+    yield from _deserted(facts)
     yield from _gate(facts)
+    yield from _idle(facts, reports)
     yield _current(reports)
 
 
@@ -246,23 +254,59 @@ def _behind(facts: Facts) -> Iterator[Cause]:
     yield Cause(Verdict.MOVING, what, facts.age, advice)
 
 
+def _told(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Cause]:
+    """What the daemon says of its node goes before what the API says of it."""
+    status = facts.request.status
+    if status.reason in (Reason.WAITING_FOR_POD, Reason.RUNTIME_UNAVAILABLE):
+        what = f"the node daemon is {status.message}"
+        yield Cause(Verdict.STUCK, what, advice=advice_for(facts, status.reason))
+    silent = tuple(each for each in reports if each.stuck and status.state(each.name).reason is Reason.KUBELET_SILENT)
+    if silent:
+        yield _current(silent)
+
+
 def _away(facts: Facts) -> Iterator[Cause]:
-    """The node, and with it kubelet and the daemon, does not report: what the API says is old."""
-    if facts.node is None or facts.node.ready:
+    """The node, and with it kubelet, has gone or does not work."""
+    node = facts.node
+    if node is None or node.ready:
         return
-    node, since = facts.node, facts.seconds_since(facts.node.since)
     if node.exists:
-        what = f"node {node.name} is not ready: neither kubelet nor the daemon there reports"
-        yield Cause(Verdict.STUCK, what, since, (f"kubectl describe node {node.name}",))
+        since = facts.seconds_since(node.since)
+        yield Cause(Verdict.STUCK, _node_state(facts), since, (f"kubectl describe node {node.name}",))
     else:
-        yield Cause(Verdict.STUCK, f"there is no node {node.name} any more", advice=(_manager(),))
+        yield Cause(Verdict.STUCK, _node_state(facts), advice=(_manager(),))
+
+
+def _node_state(facts: Facts) -> str:
+    """What is wrong with the node, "" for nothing.
+
+    The pods of a node that is not ready are shown as not ready too, whether or not they are: a daemon that has written
+    since is there.
+    """
+    node, written = facts.node, facts.times.written
+    if node is None or node.ready:
+        return ""
+    if not node.exists:
+        return f"there is no node {node.name} any more"
+    if node.why:
+        return f"node {node.name} is not ready: {node.why}"
+    silent = facts.no_daemon if written is None or node.since is None else written <= node.since
+    reports = "neither kubelet nor the daemon there reports" if silent else "kubelet there does not report"
+    return f"node {node.name} is not ready: {reports}"
+
+
+def _deserted(facts: Facts) -> Iterator[Cause]:
+    """There is no daemon any more; one that has just written may be on its way back."""
+    written = facts.seconds_since(facts.times.written)
+    if facts.no_daemon and (written is None or written > DAEMON_PATIENCE_SECONDS):
+        what = f"no daemon is ready on node {facts.request.node_name}: nobody goes on with it"
+        yield Cause(Verdict.STUCK, what, advice=_find_daemon(facts))
 
 
 def _gate(facts: Facts) -> Iterator[Cause]:
     """The unready grace period: the manager's mark, then the time that traffic has to go elsewhere."""
-    request, pod = facts.request, facts.pod
-    grace = request.strategy.unready_grace_seconds
-    if grace is None or _begun(request) or pod is None or not pod.readiness_gate:
+    request, grace = facts.request, _unready_grace(facts)
+    if grace is None or _begun(request) or facts.pod is None:
         return
     since = facts.seconds_since(facts.times.acquired if request.unready_acquired else facts.times.written)
     if not request.unready_acquired:
@@ -279,6 +323,21 @@ def _gate(facts: Facts) -> Iterator[Cause]:
     elif since > grace + MANAGER_PATIENCE_SECONDS:
         what = f"unready grace over for {format_duration(since - grace)}, but nothing was stopped yet"
         yield Cause(Verdict.STUCK, what, since, _find_daemon(facts))
+
+
+def _unready_grace(facts: Facts) -> int | None:
+    """The unready grace period that has to pass, as far as one knows; None where nothing is waited for."""
+    gated = facts.pod is None or facts.pod.readiness_gate
+    return facts.request.strategy.unready_grace_seconds if gated else None
+
+
+def _idle(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Cause]:
+    """Nothing is before the first container, and still its turn does not come; `_gate` says so of a grace period."""
+    current = _current(reports)
+    since = facts.seconds_since(facts.times.written)
+    since = facts.age if since is None else since
+    if _unready_grace(facts) is None and since > DAEMON_PATIENCE_SECONDS and current.what.endswith(NOT_ITS_TURN):
+        yield Cause(Verdict.STUCK, f"{current.what}, though nothing is before it", since, _find_daemon(facts))
 
 
 def _current(reports: tuple[ContainerReport, ...]) -> Cause:
@@ -299,6 +358,8 @@ def _notes(facts: Facts) -> Iterator[str]:
         yield from _leftovers(facts)
         return
     yield from _deadline(facts)
+    if (node := _node_state(facts)) and request.status.phase is not RequestPhase.EMPTY:
+        yield node
     if any(target_of(request, container) is None for container in request.containers):
         if request.strategy.force:
             yield "forceRecreate: whatever runs when its turn comes is stopped, once"

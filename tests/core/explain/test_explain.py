@@ -20,6 +20,7 @@ from daemon.core.explain.facts import (
     read_event,
     read_node,
     read_others,
+    read_ready_since,
     read_times,
 )
 from daemon.core.explain.request import Explanation, Verdict, explain
@@ -122,8 +123,21 @@ def pod(*statuses: Json, gate: bool = False, phase: str = "Running", node: str =
 
 READY = NodeFacts("n1", since=NOW - timedelta(days=3))
 AWAY = NodeFacts("n1", ready=False, since=NOW - timedelta(seconds=200))
+NO_RUNTIME = read_node(
+    "n1",
+    {
+        "status": {
+            "conditions": [
+                {**condition("Ready", "False", 30), "reason": "KubeletNotReady", "message": "container runtime is down"}
+            ]
+        }
+    },
+)
 NO_NODE = read_node("n1", None)
 DAEMON = DaemonFacts("crrd-node/crrd-node-x", "Running", ready=True)
+DEAD = {"daemons": (replace(DAEMON, ready=False),)}
+KUBELET_AWAY = "node n1 is not ready: kubelet there does not report"
+BOTH_AWAY = "node n1 is not ready: neither kubelet nor the daemon there reports"
 
 
 def stop_event(seconds: float) -> Json:
@@ -137,6 +151,7 @@ def facts(obj: Json, pod_obj: Json | None, others: tuple[Json, ...] = (), events
         request=wanted,
         now=NOW,
         pod=None if pod_obj is None else parse_pod(pod_obj),
+        ready_since=read_ready_since(pod_obj or {}),
         others=read_others((obj, *others), wanted),
         node=READY,
         daemons=(DAEMON,),
@@ -210,6 +225,19 @@ def conditioned(seconds: float) -> Json:
     obj = graceful(None)
     obj["status"]["conditions"] = [condition("Other", "True"), condition("PreRecreateGrace", "True", seconds)]
     return obj
+
+
+def runs(seconds: float | None, *, ready_for: float | None = None, **changes: Any) -> Json:
+    """The pod with the next instance, up for so many seconds, and all of it ready for so many."""
+    started = {} if seconds is None else {"startedAt": ago(seconds)}
+    found = pod(status(NEW, 3, state={"running": started}, **changes))
+    if ready_for is not None:
+        found["status"]["conditions"] = [condition("ContainersReady", "True", ready_for)]
+    return found
+
+
+def written_before(seconds: float | None) -> list[Json]:
+    return [] if seconds is None else [{"subresource": "status", "time": ago(seconds)}]
 
 
 ROWS = [
@@ -388,16 +416,98 @@ ROWS = [
         others=(request("first", age=500, **RECREATING),),
         since=9,
     ),
-    Row(
-        "the node is away",
-        request(**KILLED),
-        STUCK,
-        "node n1 is not ready: neither kubelet nor the daemon there reports",
-        "kubectl describe node n1",
-        changes={"node": AWAY},
-        since=200,
+    *(
+        Row(
+            f"the node is away: {name}",
+            request(**KILLED, managedFields=written_before(written)),
+            STUCK,
+            what,
+            "kubectl describe node n1",
+            changes=changes,
+            since=since,
+        )
+        for name, written, changes, what, since in (
+            ("nothing says that the daemon is", None, {"node": AWAY}, KUBELET_AWAY, 200),
+            ("the daemon has written since", 199, {"node": AWAY, **DEAD}, KUBELET_AWAY, 200),
+            ("the daemon has not written since", 200, {"node": AWAY}, BOTH_AWAY, 200),
+            ("its daemon too", None, {"node": AWAY, **DEAD}, BOTH_AWAY, 200),
+            ("nobody knows since when", 9, {"node": read_node("n1", {}), **DEAD}, BOTH_AWAY, None),
+            (
+                "kubelet says why",
+                200,
+                {"node": NO_RUNTIME},
+                "node n1 is not ready: KubeletNotReady: container runtime is down",
+                30,
+            ),
+            (
+                "kubelet says no more",
+                200,
+                {"node": read_node("n1", {"status": {"conditions": [condition("Ready", "False", 30)]}})},
+                "node n1 is not ready: kubelet says so",
+                30,
+            ),
+        )
     ),
     Row("the node is gone", request(**KILLED), STUCK, "there is no node n1 any more", changes={"node": NO_NODE}),
+    Row(
+        "the node is gone, whatever its daemon has said",
+        request(phase="Pending", message="waiting for the container runtime: gone", reason="RuntimeUnavailable"),
+        STUCK,
+        "there is no node n1 any more",
+        changes={"node": NO_NODE},
+    ),
+    # the daemon has gone
+    *(
+        Row(
+            f"the daemon has gone: {name}",
+            request(**stands, age=1800),
+            STUCK,
+            "no daemon is ready on node n1: nobody goes on with it",
+            f"no pod of the DaemonSet is there: {PODS_THERE}",
+            pod=shown,
+            changes={"daemons": ()},
+        )
+        for name, stands, shown in (
+            ("before its turn", {"phase": "Pending"}, None),
+            ("during the hook", {"phase": "Recreating", "states": [state()]}, None),
+            ("during the stop", KILLED, None),
+            ("kubelet is at work", KILLED, pod(waiting("CrashLoopBackOff", BACK_OFF))),
+            ("all is done", KILLED, pod(status(NEW, 3))),
+        )
+    ),
+    Row(
+        "the daemon is not ready",
+        request(**KILLED, managedFields=written_before(31)),
+        STUCK,
+        "no daemon is ready on node n1: nobody goes on with it",
+        "its daemon's pod crrd-node/crrd-node-x is Running, not ready: kubectl -n crrd-node logs crrd-node-x",
+        changes=DEAD,
+    ),
+    Row(
+        "the daemon is not ready, and was at work just now",
+        request(**KILLED, managedFields=written_before(30)),
+        MOVING,
+        "container app: stop sent, the container still runs; grace 45 s",
+        changes=DEAD,
+    ),
+    Row(
+        "a daemon that has the turn to give and gives none",
+        request(phase="Pending", age=1800, managedFields=written_before(31)),
+        STUCK,
+        "container app: its turn has not come yet, though nothing is before it",
+        "its daemon's pod crrd-node/crrd-node-x is Running, ready",
+        since=31,
+    ),
+    Row(
+        "a daemon that does not see what is done",
+        request(**KILLED),
+        STUCK,
+        "container app: the new container containerd://new012345678 runs for 1 h, is ready; "
+        "the node daemon has yet to say so",
+        "why does it not? kubectl -n crrd-node logs crrd-node-x",
+        pod=runs(3600, ready_for=31),
+        since=3600,
+    ),
     # unready grace
     Row(
         "waiting for the manager",
@@ -689,6 +799,21 @@ ROWS = [
         pod=pod(waiting("ContainerCreating", finished=None)),
     ),
     Row(
+        "kubelet says neither that it has stopped nor starts it",
+        request(
+            phase="Recreating",
+            strategy={"terminationGracePeriodSeconds": 2},
+            states=[state(message="kubelet has not started it for 10 s", reason="WaitingForKubelet", killed=True)],
+            managedFields=written_before(9),
+        ),
+        STUCK,
+        "container app: kubelet has not started it for 10 s, and the pod's status still shows the old one: "
+        "kubelet has not reported its end",
+        "see what is wrong with kubelet on node n1: systemctl status kubelet",
+        events=(stop_event(21),),
+        since=19,
+    ),
+    Row(
         "not ready",
         request(**KILLED),
         MOVING,
@@ -883,10 +1008,9 @@ LEAST: Json = {"strategy": {"minStartedSeconds": 60}}
 READY_SOON = "the node daemon has yet to say so"
 
 
-def runs(seconds: float | None, **changes: Any) -> Json:
-    """The pod with the next instance, up for so many seconds."""
-    started = {} if seconds is None else {"startedAt": ago(seconds)}
-    return pod(status(NEW, 3, state={"running": started}, **changes))
+def not_started(words: str, written: float | None = None) -> Json:
+    said = state(message=f"kubelet has not started it {words}", reason="WaitingForKubelet", killed=True)
+    return request(phase="Recreating", states=[said], managedFields=written_before(written))
 
 
 LIMITS: list[tuple[Json, Json, tuple[Json, ...], Verdict, str]] = [
@@ -898,6 +1022,18 @@ LIMITS: list[tuple[Json, Json, tuple[Json, ...], Verdict, str]] = [
     (request(**KILLED, **LEAST), runs(59), (), MOVING, "counts in 1 s"),
     (request(**KILLED, **LEAST), runs(60), (), MOVING, READY_SOON),
     (request(**KILLED, **LEAST), runs(90), (), MOVING, READY_SOON),
+    (request(**KILLED, **LEAST), runs(90, ready_for=90), (), MOVING, READY_SOON),
+    (request(**KILLED, **LEAST), runs(91, ready_for=31), (), STUCK, READY_SOON),
+    (request(**KILLED, **LEAST), runs(3600, ready_for=30), (), MOVING, READY_SOON),
+    (request(**KILLED, **LEAST), runs(3600), (), MOVING, READY_SOON),
+    (request(phase="Pending", age=30), pod(), (), MOVING, "its turn has not come yet"),
+    (request(phase="Pending", age=31), pod(), (), STUCK, "though nothing is before it"),
+    (request(phase="Pending", age=31, strategy=GRACE), pod(), (), STUCK, "though nothing is before it"),
+    (request(phase="Pending", age=99, managedFields=written_before(30)), pod(), (), MOVING, "has not come yet"),
+    (not_started("for 14 s"), pod(), (), MOVING, "kubelet has not reported its end"),
+    (not_started("for 10 s", 4), pod(), (), MOVING, "kubelet has not reported its end"),
+    (not_started("for 10 s", 5), pod(), (), STUCK, "kubelet has not reported its end"),
+    (not_started("", 5), pod(), (), MOVING, "kubelet has not reported its end"),
     (request(**KILLED, **LEAST), runs(None), (), MOVING, "counts in 1 min"),
     (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 39)), (), MOVING, "next try in about 1 s"),
     (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 40)), (), MOVING, "next try any moment"),
@@ -1097,6 +1233,28 @@ NOTES = [
 @pytest.mark.parametrize(("name", "obj", "notes"), NOTES, ids=[name for name, _, _ in NOTES])
 def test_what_else_there_is_to_say(name: str, obj: Json, notes: str) -> None:
     assert " | ".join(told(obj).notes) == notes, name
+
+
+@pytest.mark.parametrize(
+    ("obj", "what"),
+    [
+        (
+            request(phase="Pending", message="waiting for the container runtime: no", reason="RuntimeUnavailable"),
+            "the node daemon is waiting for the container runtime: no",
+        ),
+        (
+            request(
+                phase="Recreating", states=[state(message="kubelet does not answer", reason="KubeletNotAnswering")]
+            ),
+            "container app: kubelet does not answer",
+        ),
+    ],
+)
+def test_what_the_daemon_says_goes_before_what_the_node_does(obj: Json, what: str) -> None:
+    found = told(obj, changes={"node": NO_RUNTIME})
+    assert (found.cause.verdict, found.cause.what) == (STUCK, what)
+    assert found.notes[1] == "node n1 is not ready: KubeletNotReady: container runtime is down"
+    assert told(request(**KILLED), changes={"node": NO_RUNTIME}).notes == (DEFAULT,)
 
 
 def test_one_container_without_context_is_enough_to_say_so() -> None:
