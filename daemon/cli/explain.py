@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 
 from daemon.cli.options import add_kubeconfig_flag
 from daemon.core.api.pod import parse_pod
-from daemon.core.api.types import LABEL_ACTIVE, RequestPhase
+from daemon.core.api.types import KIND, LABEL_ACTIVE, RequestPhase
 from daemon.core.api.v1alpha1 import parse_request
 from daemon.core.explain.container import NOT_ITS_TURN, format_duration
 from daemon.core.explain.facts import (
     Facts,
+    is_admitted,
     read_daemon,
     read_event,
     read_node,
@@ -178,7 +179,7 @@ async def _request(client: KubeClient, namespace: str, name: str) -> Json:
     """The request. Raises NotExplainedError, and ConfigurationError for what is wrong with the way to the server."""
     where = f"namespace {namespace!r}"
     try:
-        return await client.get(REQUESTS, namespace, name)
+        obj = await client.get(REQUESTS, namespace, name)
     except ResourceMissingError as error:
         raise NotExplainedError(f"this cluster has no ContainerRecreateRequests: install crrd, `{APPLY}`") from error
     except GoneError as error:
@@ -194,6 +195,10 @@ async def _request(client: KubeClient, namespace: str, name: str) -> Json:
         raise NotExplainedError(str(error)) from error
     except ApiUnavailableError as error:
         raise NotExplainedError(f"the API server does not answer: {error}") from error
+    request = parse_request(obj)
+    if obj.get("kind") != KIND or not request.uid or (request.namespace, request.name) != (namespace, name):
+        raise NotExplainedError(f"what answers is no API server, or a broken one: this is no {KIND} {name!r}")
+    return obj
 
 
 @dataclass(slots=True)
@@ -226,6 +231,7 @@ class _Reader:
             daemons=None if daemons is None else tuple(map(read_daemon, daemons)),
             events=tuple(map(read_event, events or ())),
             times=read_times(obj),
+            admitted=is_admitted(obj),
             unread=tuple(self.unread),
         )
 

@@ -28,6 +28,7 @@ from tests.support.cluster import (
 from tests.support.command import crrd, explained
 from tests.support.daemons import NodeDaemon
 from tests.support.faulty_api import Match
+from tests.support.scripted_api import reply, scripted_api
 
 GATE: dict[str, Any] = {"readinessGates": [{"conditionType": model.READINESS_GATE}]}
 
@@ -239,6 +240,33 @@ async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
     elsewhere.write_text(nobody)
     where = ("--kubeconfig", str(elsewhere))
     assert "the API server does not answer" in await refused()
+
+
+@pytest.mark.parametrize(
+    ("kind", "meta"),
+    [
+        (None, {}),
+        ("Pod", {"namespace": "shop", "name": "one", "uid": "1"}),
+        (model.KIND, {"namespace": "shop", "name": "one"}),
+        (model.KIND, {"namespace": "shop", "name": "two", "uid": "1"}),
+    ],
+)
+async def test_what_is_no_request_is_not_explained(tmp_path: Path, kind: str | None, meta: Json) -> None:
+    async with scripted_api() as api:
+        api.then(*[reply({"kind": kind, "metadata": meta})] * 4)
+        config = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": api.url}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        where = tmp_path / "kubeconfig"
+        where.write_text(json.dumps(config))
+        code, out, err = await crrd("explain", "shop/one", "--kubeconfig", str(where))
+    assert (code, out) == (1, "")
+    assert err == (
+        "crrd explain: what answers is no API server, or a broken one: this is no ContainerRecreateRequest 'one'\n"
+    )
 
 
 WRITTEN_BY_OTHERS = "\x1b]0;owned\x07 \x1b[2J\r\n\x00 \u202e \ud800 \x9b"

@@ -11,7 +11,7 @@ from typing import Any
 
 from daemon.core.api.pod import Pod
 from daemon.core.api.time import parse_time
-from daemon.core.api.types import ANNOTATION_UNREADY_ACQUIRED, CONDITIONS_UNREADY, Request
+from daemon.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, CONDITIONS_UNREADY, Request
 from daemon.core.api.v1alpha1 import parse_request
 from daemon.lib.jsonfields import items, mapping, text
 
@@ -78,6 +78,8 @@ class Facts:
     daemons: tuple[DaemonFacts, ...] | None = None
     events: tuple[EventFacts, ...] = ()
     times: Times = Times()
+    admitted: bool = True
+    """Whether crrd's manager admitted the request; else another one, as OpenKruise's, may be the one that runs."""
     unread: tuple[str, ...] = ()
 
     @property
@@ -124,6 +126,11 @@ def read_times(obj: Mapping[str, Any]) -> Times:
         deleted=parse_time(text(meta.get("deletionTimestamp"))),
         written=max((write for write in writes if write is not None), default=None),
     )
+
+
+def is_admitted(obj: Mapping[str, Any]) -> bool:
+    """Whether crrd's manager admitted a request: nobody else says who created it."""
+    return ANNOTATION_REQUESTED_BY in mapping(mapping(obj.get("metadata")).get("annotations"))
 
 
 def read_others(requests: Iterable[Mapping[str, Any]], request: Request) -> tuple[Request, ...]:

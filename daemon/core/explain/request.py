@@ -155,7 +155,7 @@ def _deleting(facts: Facts) -> Cause:
     if facts.request.has_finalizer:
         what = "it is being deleted; the manager has to make the pod ready again first"
         late = since is not None and since > MANAGER_PATIENCE_SECONDS
-        return Cause(Verdict.STUCK if late else Verdict.MOVING, what, since, (_manager(),) if late else ())
+        return Cause(Verdict.STUCK if late else Verdict.MOVING, what, since, (_manager(facts),) if late else ())
     others = ", ".join(facts.request.finalizers)
     advice = (f"whoever set the finalizer has to take it away: {others}",) if others else ()
     return Cause(Verdict.MOVING, "it is being deleted: nothing more is begun for it", since, advice)
@@ -205,7 +205,7 @@ def _unanswered(facts: Facts) -> Cause:
     if left > 0:
         what += f"; the manager gives it up in {format_duration(left)}"
         return Cause(Verdict.STUCK, what, facts.age, _find_daemon(facts))
-    late = (_manager(),) if left < -MANAGER_PATIENCE_SECONDS else ()
+    late = (_manager(facts),) if left < -MANAGER_PATIENCE_SECONDS else ()
     return Cause(Verdict.STUCK, f"{what}; the manager is to give it up", facts.age, (*_find_daemon(facts), *late))
 
 
@@ -274,7 +274,7 @@ def _away(facts: Facts) -> Iterator[Cause]:
         since = facts.seconds_since(node.since)
         yield Cause(Verdict.STUCK, _node_state(facts), since, (f"kubectl describe node {node.name}",))
     else:
-        yield Cause(Verdict.STUCK, _node_state(facts), advice=(_manager(),))
+        yield Cause(Verdict.STUCK, _node_state(facts), advice=(_manager(facts),))
 
 
 def _node_state(facts: Facts) -> str:
@@ -312,7 +312,7 @@ def _gate(facts: Facts) -> Iterator[Cause]:
     if not request.unready_acquired:
         late = since is not None and since > MANAGER_PATIENCE_SECONDS
         what = "waiting for the manager to make the pod unready"
-        yield Cause(Verdict.STUCK if late else Verdict.MOVING, what, since, (_manager(),))
+        yield Cause(Verdict.STUCK if late else Verdict.MOVING, what, since, (_manager(facts),))
     elif since is None:
         yield Cause(Verdict.MOVING, f"unready grace: the pod is unready, stopping after {grace} s")
     elif since < grace:
@@ -376,7 +376,12 @@ def _deadline(facts: Facts) -> Iterator[str]:
     seconds, default = request.deadline_seconds, ""
     if seconds is None:
         seconds = default_deadline(request, DEFAULT_SLACK_SECONDS)
-        default = " (none was given: the default of crrd's manager, unless its flag says otherwise)"
+        flag = (
+            "unless its flag says otherwise"
+            if facts.admitted
+            else "if that is the one that runs: OpenKruise's has none"
+        )
+        default = f" (none was given: the default of crrd's manager, {flag})"
     deadline = after(request.created, seconds)
     if deadline is None:
         return
@@ -384,7 +389,8 @@ def _deadline(facts: Facts) -> Iterator[str]:
     if left > 0:
         yield f"deadline: {format_duration(left)} left of {seconds} s{default}; what is not done by then fails"
     else:
-        yield f"deadline: passed {format_duration(-left)} ago{default}, the manager is to complete it; {_manager()}"
+        passed = f"deadline: passed {format_duration(-left)} ago{default}"
+        yield f"{passed}, the manager is to complete it; {_manager(facts)}"
 
 
 def _leftovers(facts: Facts) -> Iterator[str]:
@@ -393,7 +399,7 @@ def _leftovers(facts: Facts) -> Iterator[str]:
     if request.active or request.has_finalizer:
         left = [f"the label {LABEL_ACTIVE}"] * request.active + [f"the finalizer {FINALIZER}"] * request.has_finalizer
         ended = facts.seconds_since(parse_time(request.status.completion_time)) or 0.0
-        late = f"; {_manager()}" if ended > MANAGER_PATIENCE_SECONDS else ""
+        late = f"; {_manager(facts)}" if ended > MANAGER_PATIENCE_SECONDS else ""
         yield f"the manager has yet to take {' and '.join(left)} away{late}"
     if request.deleting:
         others = ", ".join(each for each in request.finalizers if each != FINALIZER)
@@ -412,8 +418,11 @@ def _leftovers(facts: Facts) -> Iterator[str]:
         yield f"TTL: deleted in {format_duration(left_seconds)}"
     else:
         over = format_duration(-left_seconds)
-        yield f"TTL: over for {over}, unless a manager has come to lead since, which counts anew; {_manager()}"
+        yield f"TTL: over for {over}, unless a manager has come to lead since, which counts anew; {_manager(facts)}"
 
 
-def _manager() -> str:
-    return f"is the manager running? {MANAGER_PODS}"
+def _manager(facts: Facts) -> str:
+    """Where to look for the manager."""
+    if facts.admitted:
+        return f"is the manager running? {MANAGER_PODS}"
+    return f"is the manager running? crrd's: {MANAGER_PODS}; or OpenKruise's"

@@ -16,6 +16,7 @@ from daemon.core.explain.facts import (
     DaemonFacts,
     Facts,
     NodeFacts,
+    is_admitted,
     read_daemon,
     read_event,
     read_node,
@@ -1255,6 +1256,19 @@ def test_what_the_daemon_says_goes_before_what_the_node_does(obj: Json, what: st
     assert (found.cause.verdict, found.cause.what) == (STUCK, what)
     assert found.notes[1] == "node n1 is not ready: KubeletNotReady: container runtime is down"
     assert told(request(**KILLED), changes={"node": NO_RUNTIME}).notes == (DEFAULT,)
+
+
+def test_another_manager_may_be_the_one_that_runs() -> None:
+    found = told(request(age=3640, **KILLED), changes={"admitted": False}).notes
+    assert found == (
+        (
+            "deadline: passed 10 s ago (none was given: the default of crrd's manager, if that is the one that runs: "
+            "OpenKruise's has none), the manager is to complete it; "
+            f"is the manager running? crrd's: {MANAGER.partition('? ')[2]}; or OpenKruise's"
+        ),
+    )
+    assert is_admitted({"metadata": {"annotations": {"crr.apps.kruise.io/requested-by": "alice"}}})
+    assert not is_admitted({"metadata": {"annotations": {MARK: "alice"}}})
 
 
 def test_one_container_without_context_is_enough_to_say_so() -> None:
