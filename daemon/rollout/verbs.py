@@ -11,7 +11,7 @@ from typing import Any
 
 from daemon.core.api.time import rfc3339
 from daemon.core.api.types import RequestPhase
-from daemon.core.rollout.plan import End, Plan, plan, unfinished
+from daemon.core.rollout.plan import End, Plan, plan, seen_by_others, unfinished
 from daemon.core.rollout.preview import Preview, preview
 from daemon.core.rollout.run import ANNOTATION_ABORTED, LABEL_RUN, Amount, Options, Run
 from daemon.core.rollout.standing import Stage, tally
@@ -294,7 +294,7 @@ async def status(session: Session, name: str) -> tuple[Run, Plan]:
     run = newest(await find_run(session, name))
     aim = await find_again(session.client, session.namespace, run.target)
     async with ClusterView(session.client, session.namespace, aim, zones=bool(run.options.max_per_zone)) as view:
-        return run, plan(view.world(), run, session.clock.now())
+        return run, seen_by_others(view.world(), run, session.clock.now())
 
 
 async def runs(session: Session) -> list[tuple[Run, list[RunRequest]]]:

@@ -451,6 +451,12 @@ async def test_what_runs_there_are_and_how_they_stand(cluster: PlayedCluster) ->
     assert (answer["state"], [pod["stage"] for pod in answer["pods"]]) == ("done", ["done", "done"])
     (request, _) = await cluster.requests()
     assert request["metadata"]["annotations"][ANNOTATION_TARGET] == "deployment.apps/web"
+    await cluster.set_ready(pods[0], ready=False)
+    out = (await cluster.recreate("status", "one")).out
+    assert "done: 2 of 2 pods recreated" in out
+    assert re.search(rf"^{pods[0]} +node-a +done +the pod is not ready$", out, re.MULTILINE)
+    assert (await cluster.recreate("deployment/web", "-c", "app", "--run", "two")).code == 0
+    assert len(cluster.stops) == 4
 
 
 BAD_INPUT: list[tuple[tuple[str, ...], str]] = [

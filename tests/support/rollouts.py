@@ -86,10 +86,10 @@ def asked(of: Run, pod: Member, phase: RequestPhase = RequestPhase.EMPTY, **stat
     return RunRequest(request, RunMark(of, aborted=False))
 
 
-def succeeded(of: Run, pod: Member) -> RunRequest:
+def succeeded(of: Run, pod: Member, **status: Any) -> RunRequest:
     """A request whose containers were all recreated."""
     states = tuple(RecreateState(name, StatePhase.SUCCEEDED) for name in of.options.containers)
-    return asked(of, pod, RequestPhase.COMPLETED, states=states)
+    return asked(of, pod, RequestPhase.COMPLETED, states=states, **status)
 
 
 def failed(of: Run, pod: Member, reason: Reason = Reason.STOP_FAILED, message: str = "it would not end") -> RunRequest:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from daemon.core.api.time import after
 from daemon.core.rollout.run import Run
 from daemon.core.rollout.standing import Row, Stage, standings, tally, timed_out
 from daemon.core.rollout.state import Budget, Member, RunRequest, World
@@ -82,6 +83,26 @@ def plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> P
     return Plan(_explained(rows, why, ""), tuple(create), first, wake_at=wake)
 
 
+def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
+    """`plan`, without whoever carries the run out, who waits until every pod is ready: done once no more is to begin.
+
+    Nobody else can tell whether a pod has yet to be ready or was, and is not any more. Only for as long as pods have to
+    be ready, from their requests' completion on (the node's clock), the run is taken to go on.
+    """
+    found = plan(world, run, now)
+    if found.end is not None or any(_goes_on(row, run, now) for row in found.rows):
+        return found
+    rows = tuple(replace(row, stage=Stage.DONE) if row.stage is Stage.SETTLING else row for row in found.rows)
+    return Plan(rows, end=End.DONE)
+
+
+def _goes_on(row: Row, run: Run, now: datetime) -> bool:
+    if row.stage is Stage.SETTLING and row.request is not None:
+        until = after(row.request.request.status.completion_time, run.options.min_ready)
+        return until is not None and now < until
+    return row.stage is Stage.WAITING or row.stage.under_way
+
+
 def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str]:
     counts = tally(rows)
     if run.name in world.aborted:
@@ -115,7 +136,7 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
         return min(others, key=_age)
     for other in {each.mark.run.name: each.mark.run for each in world.requests}.values():
         same = other.name != run.name and other.target.words == run.target.words
-        if same and plan(replace(world, refused={}), other, now).end in (None, End.ASK):
+        if same and seen_by_others(replace(world, refused={}), other, now).end in (None, End.ASK):
             return other
     return None
 

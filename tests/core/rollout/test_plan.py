@@ -7,7 +7,7 @@ import pytest
 
 from daemon.core.api.reasons import Reason
 from daemon.core.api.types import RecreateState, RequestedContainer, RequestPhase, StatePhase
-from daemon.core.rollout.plan import End, first_rival, plan, unfinished
+from daemon.core.rollout.plan import End, first_rival, plan, seen_by_others, unfinished
 from daemon.core.rollout.run import Amount, Target
 from daemon.core.rollout.standing import timed_out
 from daemon.core.rollout.state import Member, World
@@ -458,6 +458,22 @@ class TestRivals:
         }
         found = unfinished(worlds[before], run(name="new"), NOW)
         assert found == (old if stands_in_the_way else None)
+
+    @pytest.mark.parametrize(
+        ("min_ready", "ready", "over"),
+        [(0, False, True), (30, False, True), (30, True, True), (31, False, False), (31, True, False)],
+    )
+    def test_a_pod_that_gets_unready_later_begins_no_run_anew(self, min_ready: int, *, ready: bool, over: bool) -> None:
+        """Its requests ended 30 s ago. Whoever carries it out waits for every pod that is not ready."""
+        old = run(name="old", min_ready=min_ready)
+        requests = tuple(succeeded(old, each, completion_time=AFTER) for each in (ONE, TWO))
+        world = World((recreated(ONE, ready=ready), recreated(TWO)), requests)
+        found = seen_by_others(world, old, NOW)
+        assert (found.end, set(stages(found).values()) == {"done"}) == (End.DONE if over else None, over)
+        assert unfinished(world, run(name="new"), NOW) == (None if over else old)
+        assert ready or (planned(world, old).end, why(found)["web-0"]) == (None, "the pod is not ready")
+        one_waits = replace(world, members=(*world.members, THREE))
+        assert (seen_by_others(one_waits, old, NOW).end, unfinished(one_waits, run(name="new"), NOW)) == (None, old)
 
     def test_a_run_is_not_its_own_rival(self) -> None:
         of = run()
