@@ -8,14 +8,19 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from typing import NoReturn, TextIO, cast
 
 from daemon import __version__
-from daemon.lib.errors import ConfigurationError
+from daemon.lib.errors import ConfigurationError, OutputError
+from daemon.lib.output import Output, complain
 
 EXIT_CONFIGURATION = 2
 """Exit code for what waiting does not heal: argparse's own, too."""
 EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141
+"""Nobody reads stdout any more: as a shell tells the end by SIGPIPE (128 and the signal's number)."""
 
 COMMANDS = {
     "node": "the daemon of one node: recreates the containers that requests name",
@@ -55,17 +60,36 @@ def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> None:
+def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
     """Run `crrd` and leave the process with its exit code."""
     # gRPC's C core would write lines of its own format beside the log; its errors reach us as exceptions.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     words = sys.argv[1:] if argv is None else list(argv)
     command = words[0] if words else ""
-    try:
+
+    def work() -> int:
         args = build_parser(command, prog=prog).parse_args(words)
         code: int = importlib.import_module(f"daemon.cli.{args.command}").run(args)
+        return code
+
+    _carry_out(f"{prog} {command}", work)
+
+
+def _carry_out(name: str, work: Callable[[], int]) -> NoReturn:
+    """Leave the process with the exit code of `work`, or with that of an error, which is told in one line."""
+    out = Output(sys.stdout)
+    try:
+        with redirect_stdout(cast("TextIO", out)):
+            try:
+                code = work()
+            finally:
+                out.flush()
+    except OutputError as error:
+        code = EXIT_NO_READER if error.reader_gone else EXIT_CONFIGURATION
+        if not error.reader_gone:
+            complain(f"{name}: {error}")
     except ConfigurationError as error:
-        print(f"{prog} {command}: {error}", file=sys.stderr)
+        complain(f"{name}: {error}")
         code = EXIT_CONFIGURATION
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
@@ -79,4 +103,4 @@ def kubectl_recreate() -> None:
 
 def kubectl_complete_recreate() -> None:
     """What kubectl's own completion asks: the program `kubectl_complete-recreate`, with the words so far."""
-    sys.exit(importlib.import_module("daemon.cli.completion").complete(sys.argv[1:]))
+    _carry_out("kubectl recreate", lambda: importlib.import_module("daemon.cli.completion").complete(sys.argv[1:]))

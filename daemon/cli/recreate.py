@@ -5,6 +5,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,8 +22,16 @@ from daemon.kube.config import find_access
 from daemon.kube.errors import ResourceMissingError
 from daemon.kube.reflector import APPLY
 from daemon.kube.resources import REQUESTS
-from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
+from daemon.lib.errors import (
+    ApiRefusedError,
+    ApiUnavailableError,
+    ConfigurationError,
+    CrrdError,
+    GoneError,
+    OutputError,
+)
 from daemon.lib.log import configure as configure_log
+from daemon.lib.output import complain
 from daemon.lib.plain import plain
 from daemon.rollout import verbs
 from daemon.rollout.lines import JsonLines, Lines, View, summary
@@ -139,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     except ApiRefusedError as error:
         raise ConfigurationError(plain(_told(error))) from error
     except ApiUnavailableError as error:
-        print(f"{args.called}: the API server does not answer: {plain(str(error))}", file=sys.stderr)
+        complain(f"{args.called}: the API server does not answer: {plain(str(error))}")
         return EXIT_FAILED
 
 
@@ -196,7 +205,8 @@ async def _with_client(args: argparse.Namespace, verb: str) -> int:
     async with KubeClient(access, on_date=clock.observe) as client:
         namespace = args.namespace or (await access.current()).namespace or "default"
         view = _view(args, clock)
-        confirm = _asker(view) if sys.stdin.isatty() and sys.stdout.isatty() and args.output == "text" else None
+        asked = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and args.output == "text"
+        confirm = _asker(view) if asked else None
         session = Session(client, clock, namespace, view, args.called, confirm)
         match verb:
             case "status":
@@ -286,30 +296,31 @@ def _wanted(session: Session, args: argparse.Namespace, verb: str) -> Wanted:
 
 async def _ended(session: Session, args: argparse.Namespace, outcome: Outcome) -> int:
     """Say how a run has ended; returns the exit code."""
-    found, view = outcome.plan, session.view
+    found = outcome.plan
     told = summary(found.rows)
     name = next((row.request.mark.run.name for row in found.rows if row.request is not None), "")
     again = session.line("resume", name)
     if outcome.timed_out:
-        view.end("timed out", f"{told}; it waited for: {_waited_for(found)}; go on with: {again}")
+        session.end("timed out", f"{told}; it waited for: {_waited_for(found)}; go on with: {again}")
         return EXIT_TIMED_OUT
     match found.end:
         case End.ASK:
-            view.end("asks", f"{told}; {found.told}; go on with: {again} --yes")
+            session.end("asks", f"{told}; {found.told}; go on with: {again} --yes")
             return 0
         case End.RIVAL:
-            view.end("stopped", f"{told}; {found.told}")
+            session.end("stopped", f"{told}; {found.told}")
             return EXIT_BAD_INPUT
         case End.ABORTED:
-            view.end("aborted", f"{told}; {found.told}")
+            session.end("aborted", f"{told}; {found.told}")
             return EXIT_FAILED
     failed = tally(found.rows)[Stage.FAILED]
     if not failed:
-        view.end("done", told)
+        session.end("done", told)
         return 0
-    await _explain(session, args, found)
+    with suppress(OutputError):  # the end is told all the same
+        await _explain(session, args, found)
     more = f"; once that is mended, go on with: {again} --max-failures {failed + 1}" if found.end is End.FAILED else ""
-    view.end("failed", f"{told}{more}")
+    session.end("failed", f"{told}{more}")
     return EXIT_TIMED_OUT if found.timed_out else EXIT_FAILED
 
 

@@ -9,6 +9,15 @@ class ConfigurationError(CrrdError):
     """Something that waiting does not heal: one line that says what is wrong, where, and what to do."""
 
 
+class OutputError(CrrdError):
+    """Standard output takes nothing more."""
+
+    def __init__(self, message: str, *, reader_gone: bool) -> None:
+        super().__init__(message)
+        self.reader_gone = reader_gone
+        """Nobody reads it any more, as after `| head`."""
+
+
 class RuntimeUnavailableError(CrrdError):
     """The container runtime cannot be reached now; trying again later may help."""
 

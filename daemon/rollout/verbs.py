@@ -19,7 +19,9 @@ from daemon.core.rollout.state import RunRequest, World, read_run_request
 from daemon.kube.client import KubeClient
 from daemon.kube.clock import ServerClock
 from daemon.kube.resources import REQUESTS
-from daemon.lib.errors import ConfigurationError, GoneError
+from daemon.lib.errors import ConfigurationError, GoneError, OutputError
+from daemon.lib.output import complain
+from daemon.lib.plain import plain
 from daemon.rollout.cluster import ClusterView
 from daemon.rollout.events import WorkloadEvent, tell
 from daemon.rollout.lines import View, summary
@@ -47,6 +49,13 @@ class Session:
     def line(self, verb: str, run: str) -> str:
         """A command for a run, as it is typed."""
         return f"{self.command} {verb} {run} -n {self.namespace}"
+
+    def end(self, outcome: str, words: str) -> None:
+        """See View; on stderr where stdout takes nothing more."""
+        try:
+            self.view.end(outcome, words)
+        except OutputError as error:
+            complain(f"{self.command}: {error}; {outcome}: {plain(words)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +102,7 @@ async def start(session: Session, wanted: Wanted) -> Outcome | Preview | None:
             run = replace(run, options=replace(run.options, first=min(waiting, wanted.partition.of(waiting))))
         if wanted.dry_run:
             return preview(world, run, now)
-        session.view.begin(run, _words(run, waiting))
-        return await _drive(session, view, run, seconds=wanted.seconds, yes=wanted.yes)
+        return await _drive(session, view, run, wanted, _words(run, waiting))
 
 
 def _random(length: int) -> str:
@@ -161,8 +169,7 @@ async def resume(session: Session, wanted: Wanted, changes: Mapping[str, Any]) -
         if (first := unfinished(world, run, now)) is not None:
             raise ConfigurationError(f"run {first.name} on {first.target.words} is under way: abort one of the two")
         left = tally(plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
-        session.view.begin(run, f"going on with {run.target.words}, {left} left to begin")
-        return await _drive(session, view, run, seconds=wanted.seconds, yes=wanted.yes)
+        return await _drive(session, view, run, wanted, f"going on with {run.target.words}, {left} left to begin")
 
 
 async def _check_same(session: Session, run: Run, wanted: Wanted) -> None:
@@ -184,28 +191,31 @@ async def _check_same(session: Session, run: Run, wanted: Wanted) -> None:
         raise ConfigurationError(f"run {run.name} {differs}: give another --run NAME, or go on with it: {again}")
 
 
-async def _drive(session: Session, view: ClusterView, run: Run, *, seconds: int, yes: bool) -> Outcome:
-    """Carry it out, with events on the workload before and after."""
-    await tell(
-        session.client, run, WorkloadEvent.RECREATING, f"run {run.name}: {_words(run, len(view.world().members))}"
-    )
+async def _drive(session: Session, view: ClusterView, run: Run, wanted: Wanted, begins: str) -> Outcome:
+    """Carry it out, with events on the workload before and after. Interrupted, or read by nobody, it is left as it is.
+
+    Raises CancelledError for both.
+    """
     runner = Runner(
         session.client,
         view,
         session.clock,
         session.view,
-        seconds=seconds,
+        seconds=wanted.seconds,
         confirm=session.confirm,
-        confirmed=yes,
+        confirmed=wanted.yes,
     )
     try:
+        session.view.begin(run, begins)
+        message = f"run {run.name}: {_words(run, len(view.world().members))}"
+        await tell(session.client, run, WorkloadEvent.RECREATING, message)
         outcome = await runner.run(run)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, OutputError) as error:
         rows = plan(view.world(), run, session.clock.now()).rows
         begun = any(row.request is not None for row in rows)
         again = f"what has begun ends by itself; go on with: {session.line('resume', run.name)}"
-        session.view.end("interrupted", f"{summary(rows)}; {again if begun else 'nothing was begun'}")
-        raise
+        session.end("interrupted", f"{summary(rows)}; {again if begun else 'nothing was begun'}")
+        raise asyncio.CancelledError from error
     told = summary(outcome.plan.rows)
     if outcome.plan.end is End.DONE and not tally(outcome.plan.rows)[Stage.FAILED]:
         await tell(session.client, run, WorkloadEvent.RECREATED, f"run {run.name}: {told}")

@@ -333,6 +333,40 @@ async def test_interrupted_and_resumed(cluster: PlayedCluster) -> None:
     assert sorted(cluster.stops) == [(pod, "app") for pod in pods]
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+async def test_whose_reader_goes_is_interrupted(cluster: PlayedCluster, unbuffered: str) -> None:
+    await cluster.workload("Deployment", "web", 3, "app")
+    words = ("deployment/web", "-c", "app", "--run", "unread")
+
+    async def unread(until: str) -> tuple[int, str]:
+        """Exit code and stderr of a run whose reader goes as soon as that is in the requests."""
+        reader, writer = os.pipe()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "daemon", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=writer,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+        os.close(writer)
+        async with asyncio.timeout(60):
+            while until not in json.dumps(await cluster.requests()):
+                await asyncio.sleep(0.01)
+            os.close(reader)
+            cluster.goes_on.set()
+            _, err = await process.communicate()
+        return process.returncode or 0, err.decode()
+
+    said = "crrd recreate: stdout: Broken pipe; interrupted: "
+    assert await unread("") == (130, f"{said}0 of 3 pods recreated; nothing was begun\n")
+    cluster.goes_on.clear()
+    code, err = await unread("Recreating")
+    assert (code, len(err.splitlines()), err.startswith(said)) == (130, 1, True), err
+    assert err.endswith("; what has begun ends by itself; go on with: crrd recreate resume unread -n default\n")
+    assert (await cluster.recreate(*words)).code == 0
+    assert len(cluster.stops) == 3
+
+
 async def test_the_first_part_then_somebody_is_asked(cluster: PlayedCluster) -> None:
     pods = await cluster.workload("Deployment", "web", 3, "app")
     code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--partition", "1")
@@ -438,13 +472,15 @@ async def test_answers_that_are_lost_and_an_api_server_that_is_away(cluster: Pla
 async def test_what_runs_there_are_and_how_they_stand(cluster: PlayedCluster) -> None:
     assert (await cluster.recreate("status")).out == "no runs\n"
     pods = await cluster.workload("Deployment", "web", 2, "app")
-    await cluster.recreate("deployment/web", "-c", "app", "--run", "one", "--reason", "new log\x1b[31m level")
+    await cluster.recreate("deployment/web", "-c", "app", "--run", "one", "--reason", "new lög\x1b[31m level")
     head, row = (await cluster.recreate("status")).out.splitlines()
     assert head.split() == ["RUN", "TARGET", "STARTED", "SUCCEEDED", "REQUESTS"]
     assert [row.split()[at] for at in (0, 1, 3, 4)] == ["one", "deployment.apps/web", "2", "2"]
     assert json.loads((await cluster.recreate("status", "-o", "json")).out)[0]["run"] == "one"
+    out = (await cluster.recreate("status", "one", PYTHONIOENCODING="ascii")).out
+    assert "; new l\\xf6g\\x1b[31m level\n" in out
     out = (await cluster.recreate("status", "one")).out
-    assert re.match(r"run one: app of deployment\.apps/web, since \S+; new log\\x1b\[31m level\n", out)
+    assert re.match(r"run one: app of deployment\.apps/web, since \S+; new lög\\x1b\[31m level\n", out)
     assert "done: 2 of 2 pods recreated" in out
     assert re.search(rf"^{pods[0]} +node-a +done$", out, re.MULTILINE)
     answer = json.loads((await cluster.recreate("status", "one", "-o", "json")).out)

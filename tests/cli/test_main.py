@@ -1,0 +1,79 @@
+"""What every command has in common: how it ends when its output cannot be written."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from daemon.lib.errors import OutputError
+from daemon.lib.output import Output
+
+
+@contextmanager
+def stdout(kind: str) -> Iterator[int]:
+    """A file descriptor that takes nothing."""
+    if kind == "full":
+        fd = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, fd = os.pipe()
+        os.close(reader)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [("--version",), ("node", "--help"), ("completion", "bash")])
+@pytest.mark.parametrize(
+    ("kind", "code", "said"),
+    [
+        ("pipe", 141, ""),
+        ("full", 2, "crrd {}: stdout: No space left on device\n"),
+        ("closed", 2, "crrd {}: stdout: Bad file descriptor\n"),
+    ],
+)
+def test_output_that_cannot_be_written(
+    words: tuple[str, ...], kind: str, code: int, said: str, unbuffered: str
+) -> None:
+    command = [sys.executable, "-m", "daemon", *words]
+    if kind == "closed":
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    with stdout(kind) as fd:
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        ended = subprocess.run(command, stdout=fd, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    assert (ended.returncode, ended.stderr) == (code, said.format(words[0]))
+
+
+def test_errors_that_nobody_reads() -> None:
+    with stdout("pipe") as fd:
+        command = [sys.executable, "-m", "daemon", "recreate", "-A"]
+        assert subprocess.run(command, stdout=fd, stderr=fd, check=False).returncode == 2
+
+
+def test_what_the_encoding_lacks_is_escaped(tmp_path: Path) -> None:
+    for encoding, written in (("utf-8", "ü…\\udcff"), ("latin-1", "ü\\u2026\\udcff"), ("ascii", "\\xfc\\u2026\\udcff")):
+        file = tmp_path / encoding
+        with file.open("w", encoding=encoding) as stream:
+            Output(stream).write("ü…\udcff")
+        assert file.read_text(encoding=encoding) == written
+
+
+def test_after_an_error_nothing_is_written_any_more() -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    output = Output(Full())
+    output.write("kept")
+    with pytest.raises(OutputError, match=r"^stdout: No space left on device$"):
+        output.flush()
+    with pytest.raises(OutputError, match=r"^stdout: No space left on device$"):
+        output.write("lost")
+    output.flush()
+    assert output.getvalue() == "kept"
