@@ -12,6 +12,7 @@ import logging
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 
 class KubeconfigError(Exception):
@@ -57,11 +58,17 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
         raise KubeconfigError(f"it cannot be used: {' '.join(str(error).split())}") from error
     finally:
         logging.getLogger().removeHandler(last)
-    authorization = getattr(loader, "token", None) or ""  # "Bearer ..." or "Basic ..."
+    authorization = (
+        getattr(loader, "token", None) or ""
+    ).strip()  # "Bearer ..." or "Basic ..."; files end in line ends
     if "exec" in _user(loader) and not authorization and not found.cert_file:
         raise CredentialsError(last.message or "its exec plugin gave no credentials")
-    if not str(found.host).startswith(("http://", "https://")):
-        raise KubeconfigError("the cluster's server must be a URL that begins with https:// or http://")
+    if not authorization.isprintable():
+        raise KubeconfigError("the user's token has a character that cannot be sent")
+    proxy = getattr(loader, "proxy", None) or ""  # not the environment's, which the package mixes in
+    _check("server", str(found.host))
+    if proxy:
+        _check("proxy-url", str(proxy))
     expiry = getattr(loader, "expiry", None)
     return {
         "server": found.host.rstrip("/"),
@@ -71,10 +78,24 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
         "key": _read(found.key_file),
         "insecure": not found.verify_ssl,
         "tls_server_name": found.tls_server_name or "",
-        "proxy": getattr(loader, "proxy", None) or "",  # not the environment's, which the package mixes in
+        "proxy": proxy,
         "expiry": expiry.timestamp() if expiry else 0.0,
         "namespace": _namespace(loader),
     }
+
+
+def _check(field: str, url: str) -> None:
+    """Refuse a URL that no client could call. Raises KubeconfigError, without the URL: it may hold a password."""
+    if not url.startswith(("http://", "https://")):
+        raise KubeconfigError(f"the cluster's {field} must be a URL that begins with https:// or http://")
+    wrong = "" if url.isascii() and url.isprintable() and " " not in url else "it has a character that no URL may have"
+    try:
+        parts = urlsplit(url)
+        wrong = wrong or ("" if parts.hostname and parts.port != 0 else "it names no host and port")
+    except ValueError as error:
+        wrong = wrong or str(error)
+    if wrong:
+        raise KubeconfigError(f"the cluster's {field} cannot be used: {wrong}")
 
 
 def _namespace(loader: Any) -> str:

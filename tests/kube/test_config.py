@@ -382,7 +382,7 @@ def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: p
     elsewhere = resolve(write(kubeconfig("http://x", {"username": "u", "password": "p"})), "elsewhere")
     assert elsewhere["server"] == "http://elsewhere.example/prefix"
     assert elsewhere["authorization"] == f"Basic {b64('u:p')}"
-    (tmp_path / "token").write_text("from a file")
+    (tmp_path / "token").write_text("from a file\n")
     (tmp_path / "ca.pem").write_text(CA)
     content = kubeconfig(
         "https://x",
@@ -406,6 +406,30 @@ def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: p
         ("[1]", "it cannot be used: "),
         ({"current-context": "x"}, "it cannot be used: Invalid kube-config file. Expected object with name x"),
         (kubeconfig("ftp://x", {}), "the cluster's server must be a URL that begins with https:// or http://"),
+        *(
+            (kubeconfig(server, {}), f"the cluster's server cannot be used: {said}")
+            for server, said in (
+                ("http://127.0.0.1:99999", "Port out of range 0-65535"),
+                ("https://x:1a", "Port could not be cast to integer value as '1a'"),
+                ("https://x:0", "it names no host and port"),
+                ("https:///p", "it names no host and port"),
+                ("https://größe", "it has a character that no URL may have"),
+                ("https://a\nb", "it has a character that no URL may have"),
+                ("https://a/b c", "it has a character that no URL may have"),
+            )
+        ),
+        (
+            kubeconfig("https://x", {}, **{"proxy-url": "http://proxy:99999"}),
+            "the cluster's proxy-url cannot be used: Port out of range 0-65535",
+        ),
+        (
+            kubeconfig("https://x", {}, **{"proxy-url": "socks5://proxy"}),
+            "the cluster's proxy-url must be a URL that begins with https:// or http://",
+        ),
+        *(
+            (kubeconfig("https://x", {"token": token}), "the user's token has a character that cannot be sent")
+            for token in ("ÎÏ\ncode", "a\x00b", "\ud800")
+        ),
         (kubeconfig("https://x", {"client-certificate": "/nowhere"}), "it cannot be used: File does not exist"),
         (
             kubeconfig("https://x", {}, **{"certificate-authority-data": base64.b64encode(b"\xff").decode()}),
