@@ -6,7 +6,9 @@ What the calls are is `client`'s concern.
 import asyncio
 import errno
 import json
+import os
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -196,6 +198,12 @@ def _in_version(call: Call, version: str) -> Call:
 def unavailable(call: Call, error: Exception) -> NoReturn:
     """Translate what aiohttp raises; its time-outs are OSErrors (TimeoutError) with or without words."""
     reason = str(error) or "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError):  # its own text has Python's objects in it
+        cause, number = error.os_error, error.os_error.errno or 0
+        # Numbers of TLS and of the resolver (negative) are not the system's.
+        own = number > 0 and not isinstance(cause, ssl.SSLError)
+        why = os.strerror(number) if own else cause.strerror or str(cause)
+        reason = f"cannot connect to {error.host}:{error.port}: {why}"
     raise ApiUnavailableError(f"{call.what}: {reason}") from error
 
 

@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
 from daemon import __version__
 from daemon.core.api.types import VERSIONS
@@ -14,6 +18,7 @@ from daemon.kube.config import Access
 from daemon.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError, decode, from_answer
 from daemon.kube.resources import EVENTS, PODS, REQUESTS, WatchEvent
 from daemon.kube.stream import LONGEST_LINE, lines, listed
+from daemon.kube.transport import Call, unavailable
 from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
 from tests.support.scripted_api import (
     FixedAccess,
@@ -261,8 +266,34 @@ async def test_nobody_listens() -> None:
     async with scripted_api() as api:
         url = api.url
     async with KubeClient(FixedAccess(url)) as client:
-        with pytest.raises(ApiUnavailableError):
+        with pytest.raises(ApiUnavailableError) as caught:
             await client.get(PODS, "a", "b")
+    host = url.removeprefix("http://")
+    assert str(caught.value) == f"get /api/v1/namespaces/a/pods/b: cannot connect to {host}: Connection refused"
+
+
+KEY = ConnectionKey("api", 443, is_ssl=True, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)
+UNTRUSTED = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate (_ssl.c:1006)")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (aiohttp.ClientConnectorError(KEY, OSError(113, "Connect call failed ('10.0.0.1', 443)")), "No route to host"),
+        (aiohttp.ClientConnectorError(KEY, OSError("Multiple exceptions: a, b")), "Multiple exceptions: a, b"),
+        (
+            aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(-2, "Name or service not known")),
+            "Name or service not known",
+        ),
+        (aiohttp.ClientConnectorCertificateError(KEY, UNTRUSTED), UNTRUSTED.strerror),
+        (aiohttp.ClientConnectorSSLError(KEY, ssl.SSLError(1, "wrong version number")), "wrong version number"),
+    ],
+)
+def test_why_there_is_no_connection(error: aiohttp.ClientConnectorError, said: str) -> None:
+    call = Call("get", PODS, "GET", "/p", aiohttp.ClientTimeout())
+    with pytest.raises(ApiUnavailableError) as caught:
+        unavailable(call, error)
+    assert str(caught.value) == f"get /p: cannot connect to api:443: {said}"
 
 
 async def test_lists_page_by_page(api: ScriptedApi, client: KubeClient) -> None:
