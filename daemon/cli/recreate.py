@@ -11,6 +11,7 @@ from typing import Any
 
 from daemon.cli.explain import explained, render
 from daemon.cli.options import add_flag, add_kubeconfig_flag, count, duration
+from daemon.core.admission.rules import LONGEST, LONGEST_UNREADY
 from daemon.core.api.time import parse_time, rfc3339
 from daemon.core.rollout.plan import End, Plan
 from daemon.core.rollout.preview import Preview
@@ -102,14 +103,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "--unready-grace",
         "make the pod unready so long before; for pods with the readiness gate KruisePodReady",
-        convert=lambda found: duration()(found) if found else None,
+        convert=_optional(duration(most=LONGEST_UNREADY)),
         metavar="TIME",
     )
     add_flag(
         parser, "--since", "leave alone what was restarted after that: 2h ago, or an RFC 3339 time", metavar="TIME"
     )
     add_flag(parser, "--timeout", "for the whole run; 0 for none", default="0", convert=duration(), metavar="TIME")
-    add_flag(parser, "--pod-timeout", "for each pod", default="10m", convert=duration(3), metavar="TIME")
+    add_flag(parser, "--pod-timeout", "for each pod", default="10m", convert=duration(3, LONGEST), metavar="TIME")
     add_flag(
         parser, "--max-failures", "stop once so many pods failed", convert=_optional(count(1)), shown="1", metavar="N"
     )
@@ -299,13 +300,13 @@ async def _ended(session: Session, args: argparse.Namespace, outcome: Outcome) -
     found = outcome.plan
     told = summary(found.rows)
     name = next((row.request.mark.run.name for row in found.rows if row.request is not None), "")
-    again = session.line("resume", name)
+    again = f"go on with: {session.line('resume', name)}" if name else "nothing was begun"
     if outcome.timed_out:
-        session.end("timed out", f"{told}; it waited for: {_waited_for(found)}; go on with: {again}")
+        session.end("timed out", f"{told}; it waited for: {_waited_for(found)}; {again}")
         return EXIT_TIMED_OUT
     match found.end:
         case End.ASK:
-            session.end("asks", f"{told}; {found.told}; go on with: {again} --yes")
+            session.end("asks", f"{told}; {found.told}; {again}{' --yes' * bool(name)}")
             return 0
         case End.RIVAL:
             session.end("stopped", f"{told}; {found.told}")
@@ -319,8 +320,9 @@ async def _ended(session: Session, args: argparse.Namespace, outcome: Outcome) -
         return 0
     with suppress(OutputError):  # the end is told all the same
         await _explain(session, args, found)
-    more = f"; once that is mended, go on with: {again} --max-failures {failed + 1}" if found.end is End.FAILED else ""
-    session.end("failed", f"{told}{more}")
+    if found.end is End.FAILED:
+        told += f"; once that is mended, {again} --max-failures {failed + 1}" if name else f"; {again}"
+    session.end("failed", told)
     return EXIT_TIMED_OUT if found.timed_out else EXIT_FAILED
 
 

@@ -243,7 +243,10 @@ async def test_a_budget_that_never_allows(cluster: PlayedCluster) -> None:
     assert code == 3
     why = "PodDisruptionBudget strict allows no more disruptions"
     assert f"waiting: {why}" in out
-    assert out.splitlines()[-1].startswith(f"timed out: 0 of 2 pods recreated; it waited for: {why}; go on with: ")
+    said = f"0 of 2 pods recreated; it waited for: {why}; nothing was begun"
+    assert out.splitlines()[-1].startswith(f"timed out: {said} (after ")
+    _, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--timeout", "2s", "-o", "json")
+    assert json.loads(out.splitlines()[-1])["message"] == said
     assert (cluster.stops, await cluster.requests()) == ([], [])
 
 
@@ -446,6 +449,7 @@ async def test_admission_that_refuses_a_pod(cluster: PlayedCluster) -> None:
     assert code == 1
     assert f"{pod} failed: " in out
     assert "not on a Friday" in out
+    assert out.splitlines()[-1].startswith("failed: 0 of 1 pods recreated, 1 failed; nothing was begun (after ")
 
 
 async def test_a_request_of_that_name_that_is_somebody_elses(cluster: PlayedCluster) -> None:
@@ -558,7 +562,9 @@ async def test_bad_input_is_one_line(cluster: PlayedCluster) -> None:
     [
         (("--max-unavailable", "0"), "'0' has to be a number from 1, or a share from 1% to 100%"),
         (("--min-ready", "soon"), "'soon' has to be a time like 30s, 5m or 1h30m, at least 0s"),
-        (("--pod-timeout", "1s"), "'1s' has to be a time like 30s, 5m or 1h30m, at least 3s"),
+        (("--pod-timeout", "1s"), "'1s' has to be a time like 30s, 5m or 1h30m, from 3s to 7 days"),
+        (("--pod-timeout", "168h1s"), "'168h1s' has to be a time like 30s, 5m or 1h30m, from 3s to 7 days"),
+        (("--unready-grace", "86401"), "'86401' has to be a time like 30s, 5m or 1h30m, from 0s to a day"),
         (("--max-failures", "0"), "'0' has to be a whole number from 1"),
     ],
 )

@@ -42,14 +42,14 @@ GRACE = "terminationGracePeriodSeconds"
 _POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LONGEST_LABEL = 63
 _DAY, _WEEK = 86_400, 7 * 86_400
-_LONGEST_UNREADY = (_DAY, "a day")
-_LONGEST = (_WEEK, "7 days")
+LONGEST_UNREADY = (_DAY, "a day")
+LONGEST = (_WEEK, "7 days")
 _DURATIONS: Mapping[tuple[str, ...], tuple[int, str]] = {
-    ("strategy", "unreadyGracePeriodSeconds"): _LONGEST_UNREADY,
-    ("strategy", GRACE): _LONGEST,
-    ("strategy", "minStartedSeconds"): _LONGEST,
-    ("activeDeadlineSeconds",): _LONGEST,
-    ("ttlSecondsAfterFinished",): _LONGEST,
+    ("strategy", "unreadyGracePeriodSeconds"): LONGEST_UNREADY,
+    ("strategy", GRACE): LONGEST,
+    ("strategy", "minStartedSeconds"): LONGEST,
+    ("activeDeadlineSeconds",): LONGEST,
+    ("ttlSecondsAfterFinished",): LONGEST,
 }
 """What a new request may ask for at most. Those who serve it take more, from requests that no admission saw."""
 
