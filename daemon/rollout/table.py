@@ -20,6 +20,11 @@ _URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.ASKED)
 _ORDER = (*_URGENT, Stage.WAITING, Stage.DONE, Stage.GONE, Stage.SKIPPED)
 _COLUMNS = {"pod": 12, "node": 8, "old": 12, "new": 12, "phase": 10, "s": 3, "waits for": 9}
 """With the least width of each."""
+_DISPENSABLE = ("old", "new", "node")
+"""What a narrow terminal goes without, in this order."""
+_LONGEST = 40
+"""What a name is cut to."""
+_GAP = 2
 _OTHER_LINES = 9
 """Of the terminal's height: title, head, bar, what is waited for, and what was there before."""
 
@@ -58,24 +63,25 @@ class Terminal:
 
     def _picture(self, current: Plan) -> Group:
         shown, hidden = self._fitting(current.rows)
+        lines = [self._cells(row) for row in shown]
         table = Table(title=self._title, title_justify="left", box=None, pad_edge=False)
-        longest = min(40, max((len(row.pod) for row in shown), default=0))
-        for column, width in {**_COLUMNS, "pod": longest}.items():
-            table.add_column(column, min_width=width, no_wrap=True, overflow="ellipsis")
-        for row in shown:
-            seconds = self._changes.seconds(row) if row.stage is not Stage.DONE else None
-            table.add_row(
-                plain(row.pod),
-                plain(row.node),
-                _ids(old_ids(row)),
-                _ids(new_ids(row)),
-                Text(row.stage.value, _STYLES.get(row.stage, "cyan")),
-                "" if seconds is None else f"{seconds:.0f}",
-                plain(row.why),
-            )
+        widths = _widths(lines, self._console.size.width)
+        for column, width in widths.items():
+            table.add_column(column, width=width, no_wrap=True, overflow="ellipsis")
+        for line in lines:
+            table.add_row(*(line[column] for column in widths))
         more = Text(f"and {hidden} more pods", "dim") if hidden else Text("")
         waiting = Text(plain(f"waiting: {current.waiting}") if current.waiting else "", "yellow")
         return Group(table, more, self._bar(current.rows), waiting)
+
+    def _cells(self, row: Row) -> dict[str, Text]:
+        """A row, by column."""
+        seconds = self._changes.seconds(row) if row.stage is not Stage.DONE else None
+        passed = "" if seconds is None else f"{seconds:.0f}"
+        words = (row.pod, row.node, _ids(old_ids(row)), _ids(new_ids(row)), row.stage.value, passed, row.why)
+        cells = {column: Text(plain(each)) for column, each in zip(_COLUMNS, words, strict=True)}
+        cells["phase"].stylize(_STYLES.get(row.stage, "cyan"))
+        return cells
 
     def _fitting(self, rows: tuple[Row, ...]) -> tuple[list[Row], int]:
         """The rows that matter most, as many as there is room for, by name; and how many are not shown."""
@@ -93,5 +99,17 @@ class Terminal:
         return line
 
 
+def _widths(lines: list[dict[str, Text]], room: int) -> dict[str, int]:
+    """The columns that there is room for, with the width of each; what is waited for gets the rest."""
+    *others, last = _COLUMNS
+    widths = {each: max([_COLUMNS[each], *(min(_LONGEST, len(line[each])) for line in lines)]) for each in others}
+    for column in _DISPENSABLE:
+        if sum(widths.values()) + _GAP * len(widths) + _COLUMNS[last] > room:
+            del widths[column]
+    left = room - sum(widths.values()) - _GAP * len(widths)
+    widths["pod"] = max(_COLUMNS["pod"], widths["pod"] - max(0, _COLUMNS[last] - left))
+    return widths | {last: max(_COLUMNS[last], left)}
+
+
 def _ids(found: dict[str, str]) -> str:
-    return plain(" ".join(short(each).rpartition("/")[2] for each in found.values()))
+    return " ".join(short(each).rpartition("/")[2] for each in found.values())

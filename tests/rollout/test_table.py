@@ -1,0 +1,69 @@
+"""What of the live table is left on a narrow terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from daemon.core.api.types import RecreateState, RequestPhase, StatePhase
+from daemon.core.rollout.run import Amount
+from daemon.core.rollout.state import World
+from daemon.rollout.table import Terminal
+from tests.support.rollouts import asked, container, member, planned, recreated, run, succeeded
+
+STATES = (RecreateState("app", StatePhase.RECREATING, "CrashLoopBackOff"),)
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (
+            40,
+            [
+                "pod           phase       s    waits for",
+                "web-6c7f9d5…  done",
+                "web-6c7f9d5…  recreating  0    CrashLoo…",
+                "web-6c7f9d5…  waiting          2 of at …",
+            ],
+        ),
+        (
+            60,
+            [
+                "pod                  node        phase       s    waits for",
+                "web-6c7f9d5b8-bbx7k  local-node  done",
+                "web-6c7f9d5b8-bcx7k  local-node  recreating  0    CrashLoop…",
+                "web-6c7f9d5b8-bdx7k  local-node  waiting          2 of at m…",
+            ],
+        ),
+        (
+            80,
+            [
+                "pod                  node        new           phase       s    waits for",
+                "web-6c7f9d5b8-bbx7k  local-node  app-2         done",
+                "web-6c7f9d5b8-bcx7k  local-node                recreating  0    CrashLoopBackOff",
+                "web-6c7f9d5b8-bdx7k  local-node                waiting          2 of at most 2 …",
+            ],
+        ),
+        (
+            100,
+            [
+                "pod                  node        old           new           phase       s    waits for",
+                "web-6c7f9d5b8-bbx7k  local-node  app-1         app-2         done",
+                "web-6c7f9d5b8-bcx7k  local-node  app-1                       recreating  0    CrashLoopBackOff",
+                "web-6c7f9d5b8-bdx7k  local-node                              waiting          2 of at most 2 unread…",
+            ],
+        ),
+    ],
+)
+def test_what_fits(columns: int, lines: list[str]) -> None:
+    of = run(max_unavailable=Amount(2))
+    first, second, third = (member(f"web-6c7f9d5b8-b{letter}x7k", node="local-node") for letter in "bcd")
+    under_way = asked(of, second, RequestPhase.RECREATING, states=STATES)
+    down = member("down", container(running=False), ready=False)
+    world = World((recreated(first), second, third, down), (succeeded(of, first), under_way))
+    shown = Terminal()
+    shown._console = Console(width=columns, height=3, file=io.StringIO())
+    shown.show(planned(world, of))
+    with shown._console.capture() as printed:
+        shown._console.print(shown._picture(planned(world, of)))
+    assert [line.rstrip() for line in printed.get().splitlines()[: len(lines)]] == lines
