@@ -171,7 +171,7 @@ def summary(seconds: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "-").splitlines()[0])
     parser.add_argument("--rate", type=float, default=100.0, help="calls a second (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long (default: %(default)s)")
     parser.add_argument("--serve", metavar="API", help=argparse.SUPPRESS)

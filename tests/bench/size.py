@@ -260,7 +260,7 @@ def _tell_stalls(who: str, manager: Manager) -> None:
 
 def main() -> None:
     """Run the bench."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "-").splitlines()[0])
     parser.add_argument("--pods", type=int, default=10_000)
     parser.add_argument("--requests", type=int, default=1_000)
     parser.add_argument("--connections", type=int, default=5_000)

@@ -34,6 +34,8 @@ Json = dict[str, Any]
 NODE, NAMESPACE = "bench", "shop"
 KUBELET_SECONDS = 0.03
 """From a container's end to its next instance."""
+MANAGER_SECONDS = 0.02
+"""From a request's completion until the manager has taken its label: it is heard of after the write's answer."""
 
 
 def _line(kind: str, obj: Json) -> bytes:
@@ -177,7 +179,10 @@ class Api:
         self.requests[name] = new
         self.tell("containerrecreaterequests", "MODIFIED", new)
         if new["status"]["phase"] == "Completed":
-            self.tell("containerrecreaterequests", "DELETED", self.requests.pop(name))
+            gone = self.requests.pop(name)
+            asyncio.get_running_loop().call_later(
+                MANAGER_SECONDS, self.tell, "containerrecreaterequests", "DELETED", gone
+            )
             self.completed.set()
         return new
 
