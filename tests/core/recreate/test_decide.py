@@ -162,6 +162,11 @@ class TestPlainRequest:
         )
         assert one(req, *made, pod=view, running_since=since).wake_at == 105.0
 
+    def test_what_is_not_ready_yet_is_looked_at_again(self) -> None:
+        view = pod(PodContainer("app", container_id="containerd://new", running=True))
+        waiting = one(request(status=recreating(killed())), instance("new", created_at=2), pod=view)
+        assert (waiting.actions, waiting.wake_at) == ((), NOW + 5.0)
+
     def test_min_started_seconds(self) -> None:
         req = request(status=recreating(killed()), strategy=Strategy(min_started_seconds=10))
         view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
