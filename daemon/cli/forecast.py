@@ -25,6 +25,7 @@ from daemon.forecast.spec_store import SpecStore
 from daemon.kube.client import KubeClient
 from daemon.kube.config import find_access
 from daemon.kube.resources import NODES, PODS
+from daemon.kube.transport import CALLS
 from daemon.kubelet.version import OLDEST_MINOR, parse_minor
 from daemon.lib.errors import (
     ApiRefusedError,
@@ -43,8 +44,6 @@ EXIT_REBUILD = 3
 """At least one container would be rebuilt."""
 RUNTIME_SECONDS = 15.0
 """For how long a runtime that is down is waited for."""
-_AT_ONCE = 6
-"""Nodes that are asked at once: as many as the client has calls under way, since a call's time runs while it waits."""
 _YAML_WORDS = ("null", "bool", "int", "float")
 """What a word without quotes can be in kubectl's YAML, besides a string: `=`, `<<` and dates are strings there."""
 
@@ -272,7 +271,7 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
             metadata = mapping(pod.get("metadata"))
             name = (text(metadata.get("namespace")), text(metadata.get("name")))
             daemons[text(mapping(pod.get("spec")).get("nodeName"))] = name
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate = asyncio.Semaphore(CALLS)  # more would only wait for a call of the client's, whose time runs meanwhile
 
     async def ask(node: str) -> Report:
         running = config.from_version or versions[node]

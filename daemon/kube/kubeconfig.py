@@ -58,9 +58,8 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
         raise KubeconfigError(f"it cannot be used: {' '.join(str(error).split())}") from error
     finally:
         logging.getLogger().removeHandler(last)
-    authorization = (
-        getattr(loader, "token", None) or ""
-    ).strip()  # "Bearer ..." or "Basic ..."; files end in line ends
+    # "Bearer ..." or "Basic ..."; a token from a file may end in a line end
+    authorization = (getattr(loader, "token", None) or "").strip()
     if "exec" in _user(loader) and not authorization and not found.cert_file:
         raise CredentialsError(last.message or "its exec plugin gave no credentials")
     if not authorization.isprintable():

@@ -29,7 +29,7 @@ CallObserver = Callable[[str, str, int, float], None]
 DateObserver = Callable[[str, float, float], None]
 """Is told of each answer: its Date header, and between which two monotonic times it was given."""
 
-_CALLS = 6
+CALLS = 6
 """Calls under way at once, watches apart: a burst of writes waits rather than pay for one more TLS handshake each. It
 waits for as long as its call may take, at most."""
 _KEEP_ALIVE_SECONDS = 60.0
@@ -67,7 +67,7 @@ class Transport:
         self._on_call = on_call
         self._on_date = on_date
         self._session: aiohttp.ClientSession | None = None
-        self._calls = asyncio.Semaphore(_CALLS)
+        self._calls = asyncio.Semaphore(CALLS)
         self._served: dict[Resource, str] = {}
         """The version that was answered last, where that is not the usual one."""
 

@@ -16,7 +16,7 @@ from daemon.core.explain.request import DAEMONS
 from daemon.forecast.render import shape
 from daemon.forecast.report import ForecastInput, forecast
 from daemon.kube.client import KubeClient
-from daemon.kube.transport import _CALLS
+from daemon.kube.transport import CALLS
 from daemon.kubelet.hash.container_hash import container_hash
 
 Json = dict[str, Any]
@@ -155,8 +155,8 @@ async def test_a_question_is_asked_when_the_client_has_room_for_it(
             under_way.remove(name)
 
     monkeypatch.setattr(KubeClient, "through_pod", counted)
-    cluster.nodes = [f"m{number}" for number in range(3 * _CALLS)]
+    cluster.nodes = [f"m{number}" for number in range(3 * CALLS)]
     assert await asyncio.to_thread(run_forecast, cluster.config()) == EXIT_REBUILD
     capsys.readouterr()
     assert len(cluster.asked) == len(cluster.nodes)
-    assert 1 < most <= _CALLS  # one that waits for room would use up the time of its call
+    assert 1 < most <= CALLS  # one that waits for room would use up the time of its call

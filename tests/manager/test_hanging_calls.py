@@ -12,7 +12,7 @@ import pytest
 from daemon.core.api.types import ANNOTATION_UNREADY_ACQUIRED
 from daemon.kube.client import Deadlines
 from daemon.kube.leader import LeaderElection, LeaseTiming
-from daemon.kube.transport import _CALLS
+from daemon.kube.transport import CALLS
 from daemon.localnode.api.admission import AdmissionRequest
 from daemon.manager.daemon import _run
 from tests.support.lifecycle_cluster import LifecycleCluster, lifecycle_cluster
@@ -71,7 +71,7 @@ async def renewal(cluster: LifecycleCluster) -> None:
 
 
 async def test_a_leader_renews_its_lease_while_its_writes_hang(cluster: LifecycleCluster) -> None:
-    names = [f"web-{number}" for number in range(_CALLS)]
+    names = [f"web-{number}" for number in range(CALLS)]
     async with hanging_marks(cluster) as held:
         for name in names:
             await cluster.request(name, await cluster.pod(name), grace=3600)
