@@ -116,20 +116,22 @@ async def node_report(
     report = forecast((), from_version, to_version, node=node)
     found: list[Forecast] = []
     missing: list[ForecastInput] = []
-    count = 0
+    count = unreadable = 0
     async for pod in pods:  # judged at once: whole specs of a full node would be the largest thing in memory
         count += 1
-        joined = join.pod(pod)
-        found += forecast(_recall(joined, store), from_version, to_version).containers
+        joined = _recall(join.pod(pod), store)
+        unreadable += _unreadable(joined, store)
+        found += forecast(joined, from_version, to_version).containers
         if node:
             here = {each.name for each in joined}
             missing += (each for each in running_by_status(pod) if each.name not in here and each.id not in known)
     if missing:  # or started after the runtime was asked
         known = {container.id for container in await source.containers()}
-    rest = [*join.rest(), *(each for each in missing if each.id not in known)]
+    rest = _recall([*join.rest(), *(each for each in missing if each.id not in known)], store)
+    unreadable += _unreadable(rest, store)
     found += forecast(rest, from_version, to_version).containers
     notes = list(report.notes)
-    if unreadable := sum(store is not None and each.id in store and store.get(each.id) is None for each in found):
+    if unreadable:
         notes.append(f"{unreadable} of the specs that were kept cannot be read")
     if node and not count:
         notes.append(f"the API has no pod on a node of the name {node}: see --node-name")
@@ -146,6 +148,11 @@ def _recall(containers: list[ForecastInput], store: SpecStore | None) -> list[Fo
         return containers
     kept = ((each, store.get(each.id)) for each in containers)
     return [replace(each, started_with=stored.container) if stored else each for each, stored in kept]
+
+
+def _unreadable(recalled: list[ForecastInput], store: SpecStore | None) -> int:
+    """How many of these have a spec that was kept, and could not be read."""
+    return sum(store is not None and each.started_with is None and each.id in store for each in recalled)
 
 
 class NodeForecast:
