@@ -202,8 +202,11 @@ class Executor:
         works[key] = replace(works.get(key, NO_WORK), **changes)
         self._drop_unneeded(pod_key, key)
 
-    def _drop_unneeded(self, pod_key: str, key: Key) -> None:
-        """Forget the work on an instance, unless it goes on, its request is live or may come back, or a hook counts."""
+    def _drop_unneeded(self, pod_key: str, key: Key, *, completed: bool = False) -> None:
+        """Forget the work on an instance, unless it goes on, its request is live or may come back, or a hook counts.
+
+        `completed`: by this process, so it does not come back.
+        """
         works = self._works.get(pod_key, {})
         work, request = works.get(key, NO_WORK), self._cache.request(key[0])
         if work.under_way is not None or (request is not None and request.live):
@@ -216,7 +219,7 @@ class Executor:
         kept_until = 0.0
         if work.hook_until is not None and not stopped:
             kept_until = max(work.hook_until, (work.hook_began or 0.0) + LEFT_SECONDS)
-        if work.stop is not None and request is None:
+        if work.stop is not None and request is None and not completed:
             kept_until = max(kept_until, work.stop.ended + LEFT_SECONDS)
         if until := self._kept.pop(key, None):
             until.cancel()
@@ -412,6 +415,9 @@ class Executor:
         self._edges.recorder.written(request, said)
         _say_moves(request, written)
         self._cache.request_changed(written, own_pins=isinstance(action, PinContainers) and not ineffective)
+        if request.uid in self._ending and not ineffective:  # it may have left already, before this answer
+            for key in [key for key in self._works.get(request.pod_key, {}) if key[0] == request.uid]:
+                self._drop_unneeded(request.pod_key, key, completed=True)
 
     def _lacks(self, written: Request, wanted: Status) -> str:
         """What of a status the API server has not kept, "" for nothing that matters."""

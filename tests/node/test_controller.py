@@ -523,6 +523,18 @@ async def test_however_many_requests_end_a_hook_is_kept_by_one_timer() -> None:
         assert executor.works("default/web").keys() == executor._kept.keys() == set()
 
 
+async def test_nothing_is_kept_of_a_completed_request_that_leaves_before_its_last_write_is_answered() -> None:
+    async with MemoryNode() as node:
+        node.answer_seconds = 0.5
+        node.post(request())
+        await node.completed()
+        node.delete("r1")
+        assert node.controller.executor.works("default/web") != {}
+        await asyncio.sleep(1)
+        assert node.controller.executor._works == {}
+        assert node.controller.executor._kept == {}
+
+
 async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_requests_stop() -> None:
     async with MemoryNode(hook=HOOK) as node:
         node.stop_seconds = 3600.0
