@@ -1,10 +1,11 @@
 """How long the node daemon takes from a watch event's bytes to StopContainer on the wire, on a node with many pods.
 
 Run from the project's root: `python -m tests.bench.way_to_stop [--pods 110] [--kib 10]`. API server, kubelet and
-runtime are stand-ins in this process, which answer from prepared bytes over TLS and a unix socket; the daemon is crrd
-itself. So what is measured is the daemon, and one clock takes both times. Three ways: idle before (for so long that no
-connection is left but that of the requests' watch), busy (another request is served all the while), and all pods at
-once. Beside it, what it cannot go below: its two calls of the runtime alone, one after the other, by the same client.
+runtime are stand-ins, the runtime in a process of its own, which answer from prepared bytes over TLS and a unix socket;
+the daemon is crrd itself. So what is measured is the daemon, on the machine's one monotonic clock. Three ways: idle
+before (for so long that no connection is left but that of the requests' watch), busy (another request is served all the
+while), and all pods at once. Beside it, what it cannot go below: its two calls of the runtime alone, one after the
+other, by the same client.
 """
 
 import argparse
@@ -16,7 +17,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -221,16 +223,12 @@ class Api:
 
 
 class Runtime(ScriptedRuntime):
-    """A runtime whose containers are started again by a kubelet, which tells the API server."""
+    """A runtime whose containers are started again by a kubelet; what becomes of them is printed, a line each."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, pods: int) -> None:
         super().__init__(name="containerd", version="2.1.0")
-        self.api = api
-        self.stopped: dict[str, float] = {}
-        self.stuck: set[str] = set()
-        """Pods whose next instance never gets ready."""
-        for name in api.pods:
-            self.start(name, 0)
+        for number in range(pods):
+            self.start(f"web-{number}", 0)
 
     def start(self, pod_name: str, count: int) -> None:
         """One more instance."""
@@ -248,7 +246,7 @@ class Runtime(ScriptedRuntime):
     async def handle(self, method: str, request: Message, context: Context) -> Message | bytes:
         if method == "StopContainer":
             assert isinstance(request, api_pb2.StopContainerRequest)
-            self.stopped[request.container_id] = time.perf_counter()
+            print("stopped", request.container_id, time.perf_counter(), flush=True)
             asyncio.get_running_loop().call_later(KUBELET_SECONDS, self._again, request.container_id)
         return await super().handle(method, request, context)
 
@@ -258,12 +256,57 @@ class Runtime(ScriptedRuntime):
         self.start(pod_name, count)
         sandbox = api_pb2.PodSandboxStatus(metadata=api_pb2.PodSandboxMetadata(uid=f"uid-{pod_name}"))
         self.emit(api_pb2.ContainerEventResponse(pod_sandbox_status=sandbox))
+        print("started", pod_name, count, flush=True)
+
+
+async def serve_runtime(path: Path, pods: int) -> None:
+    """Be the runtime, until standard input ends."""
+    async with serving(Runtime(pods), path):
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+class Kubelet:
+    """Tells the API server what has become of the runtime's containers, and this bench when they were stopped."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.stopped: dict[str, float] = {}
+        self.stuck: set[str] = set()
+        """Pods whose next instance never gets ready."""
+
+    @asynccontextmanager
+    async def running(self, path: Path) -> AsyncIterator[str]:
+        """The runtime as a process of its own, as on a node: it does not wait while an API server answers."""
+        command = ("-m", __spec__.name, "--only-runtime", str(path), "--pods", str(len(self._api.pods)))
+        pipe = asyncio.subprocess.PIPE
+        runtime = await asyncio.create_subprocess_exec(sys.executable, *command, stdin=pipe, stdout=pipe)
+        assert runtime.stdin is not None
+        assert runtime.stdout is not None
+        await runtime.stdout.readline()
+        follow = asyncio.create_task(self._follow(runtime.stdout))
+        try:
+            yield f"unix://{path}"
+        finally:
+            runtime.stdin.close()
+            await runtime.wait()
+            await follow
+
+    async def _follow(self, lines: asyncio.StreamReader) -> None:
+        async for line in lines:
+            match line.decode().split():
+                case "stopped", container_id, at:
+                    self.stopped[container_id] = float(at)
+                case "started", pod_name, count:
+                    self._report(pod_name, int(count))
+
+    def _report(self, pod_name: str, count: int) -> None:
         status = {"name": "app", "containerID": f"containerd://{pod_name}-{count}", "restartCount": count}
         ready = pod_name not in self.stuck
-        self.api.change_pod(pod_name, {**status, "ready": ready, "state": {"running": {}}})
+        self._api.change_pod(pod_name, {**status, "ready": ready, "state": {"running": {}}})
 
 
-async def _once(api: Api, runtime: Runtime, number: int, names: list[str]) -> list[float]:
+async def _once(api: Api, kubelet: Kubelet, number: int, names: list[str]) -> list[float]:
     """Seconds from each request's event to its stop; returns when all requests have ended."""
     sent: dict[str, float] = {}
     waiting = set()
@@ -274,7 +317,7 @@ async def _once(api: Api, runtime: Runtime, number: int, names: list[str]) -> li
     while waiting & api.requests.keys():
         api.completed.clear()
         await api.completed.wait()
-    return [runtime.stopped[bare_id] - began for bare_id, began in sent.items()]
+    return [kubelet.stopped[bare_id] - began for bare_id, began in sent.items()]
 
 
 def _row(what: str, values: list[float]) -> None:
@@ -286,7 +329,7 @@ def _row(what: str, values: list[float]) -> None:
 async def run(args: argparse.Namespace) -> None:
     """Measure and print."""
     api = Api([pod(number, args.kib * 1024) for number in range(args.pods)])
-    runtime = Runtime(api)
+    kubelet = Kubelet(api)
     with tempfile.TemporaryDirectory(prefix="crrd-bench-") as folder:
         root = Path(folder)
         certificates = new_certificates()
@@ -303,12 +346,12 @@ async def run(args: argparse.Namespace) -> None:
         config = {"current-context": "bench", "contexts": [named], "clusters": [{"name": "bench", "cluster": cluster}]}
         config["users"] = [{"name": "bench", "user": {"token": "x"}}]
         (root / "kubeconfig").write_text(json.dumps(config), encoding="utf-8")
-        async with serving(runtime, root / "cri.sock") as endpoint:
-            alone = await _alone(runtime, endpoint, min(args.busy, args.pods - 1))
+        async with kubelet.running(root / "cri.sock") as endpoint:
+            alone = await _alone(kubelet, endpoint, min(args.busy, args.pods - 1))
             flags = ("--node-name", NODE, "--cri-endpoint", endpoint, "--log-level", "info")
             async with Daemon("node", root / "node.log", root / "kubeconfig", *flags) as daemon:
                 await api.watched.wait()
-                await _measure(api, runtime, daemon.pid, args)
+                await _measure(api, kubelet, daemon.pid, args)
                 _row("the two CRI calls alone", alone)
         server.close()
 
@@ -326,13 +369,13 @@ async def call_alone(endpoint: str, count: int) -> None:
     await client.close()
 
 
-async def _alone(runtime: Runtime, endpoint: str, count: int) -> list[float]:
+async def _alone(kubelet: Kubelet, endpoint: str, count: int) -> list[float]:
     """Seconds from the first of the two calls to the stop, made by a process of its own."""
     command = ("-m", __spec__.name, "--only-calls", endpoint, "--busy", str(count))
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     began = map(float, out.split())
-    return [runtime.stopped[f"web-{number}-0"] - at for number, at in enumerate(began, 1)]
+    return [kubelet.stopped[f"web-{number}-0"] - at for number, at in enumerate(began, 1)]
 
 
 async def _settled(api: Api) -> None:
@@ -343,7 +386,7 @@ async def _settled(api: Api) -> None:
         await asyncio.sleep(SETTLED_SECONDS)
 
 
-async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespace) -> None:
+async def _measure(api: Api, kubelet: Kubelet, pid: int, args: argparse.Namespace) -> None:
     names = list(api.pods)
     print(f"way to the stop: {args.pods} pods of {args.kib} KB on the node, from the watch event to StopContainer")
     await asyncio.sleep(SETTLED_SECONDS)
@@ -351,21 +394,21 @@ async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespac
     idle = []
     for number in range(args.singles):
         await asyncio.sleep(args.idle)
-        idle += await _once(api, runtime, number, [names[-1]])
+        idle += await _once(api, kubelet, number, [names[-1]])
     _row(f"idle for {args.idle:g} s before", idle)
-    runtime.stuck.add(names[0])
+    kubelet.stuck.add(names[0])
     stuck = api.post(0, names[0])
     await asyncio.sleep(2.0)
     before, cpu, busy = Counter(api.calls), cpu_seconds(pid), []
     for number in range(args.busy):
         await asyncio.sleep(0.1)
-        busy += await _once(api, runtime, 1000 + number, [names[1 + number % (len(names) - 1)]])
+        busy += await _once(api, kubelet, 1000 + number, [names[1 + number % (len(names) - 1)]])
     _row("busy", busy)
     used = (cpu_seconds(pid) - cpu) / args.busy * 1000
     calls = {what: round(count / args.busy, 2) for what, count in (api.calls - before).items()}
     print(f"  CPU of the daemon {used:.1f} ms a request; calls a request {calls}")
     before, cpu = Counter(api.calls), cpu_seconds(pid)
-    burst = await _once(api, runtime, 5000, names[1:])
+    burst = await _once(api, kubelet, 5000, names[1:])
     _row(f"{len(names) - 1} at once", burst)
     used = (cpu_seconds(pid) - cpu) / len(burst) * 1000
     calls = {what: round(count / len(burst), 2) for what, count in (api.calls - before).items()}
@@ -375,7 +418,7 @@ async def _measure(api: Api, runtime: Runtime, pid: int, args: argparse.Namespac
     sizes = {"fresh": fresh, "after these": memory(pid)}
     for begun in range(0, args.many, len(names) - 1):
         print(f"\r  {begun} of {args.many} requests more", end="", file=sys.stderr, flush=True)
-        await _once(api, runtime, 10_000 + begun, names[1:])
+        await _once(api, kubelet, 10_000 + begun, names[1:])
     print("\r", end="", file=sys.stderr, flush=True)
     await _settled(api)
     sizes[f"after {args.many} more"] = memory(pid)
@@ -393,8 +436,12 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=60, help="requests beside another one (default: %(default)s)")
     parser.add_argument("--many", type=int, default=10_000, help="requests before the last row (default: %(default)s)")
     parser.add_argument("--only-calls", metavar="ENDPOINT", help="make the two calls alone, and print when")
+    parser.add_argument("--only-runtime", metavar="SOCKET", type=Path, help="be the runtime")
     args = parser.parse_args()
-    asyncio.run(call_alone(args.only_calls, args.busy) if args.only_calls else run(args))
+    if args.only_calls:
+        asyncio.run(call_alone(args.only_calls, args.busy))
+    else:
+        asyncio.run(serve_runtime(args.only_runtime, args.pods) if args.only_runtime else run(args))
 
 
 if __name__ == "__main__":
