@@ -523,16 +523,30 @@ async def test_however_many_requests_end_a_hook_is_kept_by_one_timer() -> None:
         assert executor.works("default/web").keys() == executor._kept.keys() == set()
 
 
-async def test_nothing_is_kept_of_a_completed_request_that_leaves_before_its_last_write_is_answered() -> None:
+@pytest.mark.parametrize("taken", [True, False], ids=["as written", "in part"])
+async def test_of_a_completed_request_that_leaves_before_its_last_write_is_answered_nothing_is_kept(
+    *, taken: bool
+) -> None:
     async with MemoryNode() as node:
-        node.answer_seconds = 0.5
+        node.answer_seconds, node.lose_messages = 0.5, not taken
         node.post(request())
         await node.completed()
         node.delete("r1")
         assert node.controller.executor.works("default/web") != {}
         await asyncio.sleep(1)
-        assert node.controller.executor._works == {}
-        assert node.controller.executor._kept == {}
+        assert (node.controller.executor._works == {}) is taken
+        assert (node.controller.executor._kept == {}) is taken
+
+
+async def test_of_a_request_that_leaves_before_another_write_is_answered_the_stop_is_remembered() -> None:
+    async with MemoryNode() as node:
+        node.stop_seconds, node.kubelet_seconds, node.answer_seconds = 0.1, 3600.0, 1.0
+        node.post(request())
+        await node.until(lambda: node.known["old"].state is ContainerState.EXITED)
+        assert node.controller.executor.writes("r1")
+        node.delete("r1")
+        await asyncio.sleep(3)
+        assert node.controller.executor.works("default/web").keys() == {("r1", "old")}
 
 
 async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_requests_stop() -> None:
