@@ -2,10 +2,10 @@
 
 Run from the project's root: `python -m tests.bench.way_to_stop [--pods 110] [--kib 10]`. API server, kubelet and
 runtime are stand-ins, the runtime in a process of its own, which answer from prepared bytes over TLS and a unix socket;
-the daemon is crrd itself. So what is measured is the daemon, on the machine's one monotonic clock. Three ways: idle
-before (for so long that no connection is left but that of the requests' watch), busy (another request is served all the
-while), and all pods at once. Beside it, what it cannot go below: its two calls of the runtime alone, one after the
-other, by the same client.
+the daemon is crrd itself. So what is measured is the daemon, on the machine's one monotonic clock. Four ways: idle
+before; the same after the API server has closed all connections but that of the requests' watch, as it does after 90 s;
+busy (another request is served all the while); and all pods at once. Beside it, what it cannot go below: its two calls
+of the runtime alone, one after the other, by the same client.
 """
 
 import argparse
@@ -96,6 +96,7 @@ class Api:
         self.completed = asyncio.Event()
         self.watched = asyncio.Event()
         """The daemon watches requests."""
+        self._open: set[asyncio.StreamWriter] = set()
         self._watches: dict[asyncio.StreamWriter, tuple[str, str]] = {}
         self._prepared: dict[str, bytes] = {}
         self._encode()
@@ -123,6 +124,7 @@ class Api:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
         self.calls["connections"] += 1
+        self._open.add(writer)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 method, target, *_ = head.split(b" ", 2)
@@ -134,6 +136,12 @@ class Api:
         except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             self._watches.pop(writer, None)
         finally:
+            self._open.discard(writer)
+            writer.close()
+
+    def close_unused(self) -> None:
+        """Close all connections but those of watches."""
+        for writer in self._open - self._watches.keys():
             writer.close()
 
     async def _answer(self, method: str, target: str, body: bytes, writer: asyncio.StreamWriter) -> None:
@@ -396,6 +404,13 @@ async def _measure(api: Api, kubelet: Kubelet, pid: int, args: argparse.Namespac
         await asyncio.sleep(args.idle)
         idle += await _once(api, kubelet, number, [names[-1]])
     _row(f"idle for {args.idle:g} s before", idle)
+    cold = []
+    for number in range(args.singles):
+        await asyncio.sleep(SETTLED_SECONDS)  # the last event of the one before has been written
+        api.close_unused()
+        await asyncio.sleep(1.0)
+        cold += await _once(api, kubelet, 500 + number, [names[-1]])
+    _row("idle, without a connection", cold)
     kubelet.stuck.add(names[0])
     stuck = api.post(0, names[0])
     await asyncio.sleep(2.0)
