@@ -1,10 +1,11 @@
 """A run over a Deployment of 500 pods in a played cluster: `python -m tests.bench.rollout`.
 
 Measures a round of the planner, the memory of `crrd recreate`, and what it asks of the API server. Fails beyond 50 ms a
-round, 150 MiB, or one list and one watch of a kind.
+round, 150 MiB, or one list and one watch of a kind; each page of a list counts.
 """
 
 import asyncio
+import math
 import resource
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from daemon.core.rollout.plan import plan
 from daemon.core.rollout.run import Amount
 from daemon.core.rollout.state import World
+from daemon.kube.resources import PODS as POD_RESOURCE
 from daemon.localnode.api.admission import User
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import played
@@ -22,6 +24,8 @@ from tests.support.rollouts import NOW, budget, member, recreated, run, succeede
 
 PODS = 500
 MOST_MS, MOST_MIB = 50.0, 150.0
+PAGES = {("list", "pods"): math.ceil(PODS / POD_RESOURCE.page)}
+"""Of one list, where they are several."""
 
 
 def slowest_round() -> float:
@@ -68,9 +72,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         seconds, calls, code = asyncio.run(whole_run(Path(folder)))
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    asked = ", ".join(f"{count} {verb} of {resource_}" for (verb, resource_), count in sorted(calls.items()))
-    print(f"rollout: {PODS} pods recreated in {seconds:.0f} s, peak {peak:.0f} MiB; {asked}")
-    return int(milliseconds > MOST_MS or peak > MOST_MIB or code != 0 or any(count > 1 for count in calls.values()))
+    asked = ", ".join(f"{count} {verb} {resource_}" for (verb, resource_), count in sorted(calls.items()))
+    print(f"rollout: {PODS} pods recreated in {seconds:.0f} s, peak {peak:.0f} MiB; calls: {asked}")
+    asks_more = any(count > PAGES.get(what, 1) for what, count in calls.items())
+    return int(milliseconds > MOST_MS or peak > MOST_MIB or code != 0 or asks_more)
 
 
 if __name__ == "__main__":
