@@ -12,6 +12,7 @@ import json
 import ssl
 import uuid
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import aiohttp
@@ -28,6 +29,8 @@ VALIDATING = REGISTRATION + "validatingwebhookconfigurations"
 NAMESPACES = "/namespaces"
 """Keys of the store."""
 DEFAULT_SECONDS = 10
+_KEEP_ALIVE_SECONDS = 90.0
+"""For an unused connection, as kube-apiserver's client keeps it."""
 Json = Mapping[str, Any]
 
 
@@ -109,7 +112,7 @@ class Webhooks:
         url, bundle = (str(dig(webhook, "clientConfig", key) or "") for key in ("url", "caBundle"))
         tls = _tls(bundle)
         if self._session is None:
-            self._session = aiohttp.ClientSession()
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_SECONDS))
         async with self._session.post(
             url,
             params={"timeout": f"{seconds}s"},
@@ -168,8 +171,9 @@ def _selects(selector: Json | None, labels: Mapping[str, str]) -> bool:
     return True
 
 
+@lru_cache(maxsize=8)
 def _tls(bundle: str) -> ssl.SSLContext:
-    """A context that trusts the configuration's caBundle alone.
+    """A context that trusts the configuration's caBundle alone; connections are kept with it.
 
     Raises:
         ValueError: there is none, or it is no certificate.
