@@ -231,7 +231,7 @@ async def _api_calls(daemon: Daemon) -> Counter[str]:
 def _row(what: str, values: Sequence[float]) -> None:
     ordered = sorted(values)
     p99 = ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]
-    print(f"  {what:44} p50 {statistics.median(ordered):7.3f} s   p99 {p99:7.3f} s", flush=True)
+    print(f"  {what:44} p50 {statistics.median(ordered):8.4f} s   p99 {p99:8.4f} s", flush=True)
 
 
 async def run() -> None:
