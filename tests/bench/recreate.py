@@ -230,13 +230,14 @@ async def _api_calls(daemon: Daemon) -> Counter[str]:
     return calls
 
 
-def _p99(values: Sequence[float]) -> float:
+def p99(values: Sequence[float]) -> float:
+    """The value that one in a hundred exceeds."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]
 
 
 def _row(what: str, values: Sequence[float]) -> None:
-    print(f"  {what:44} p50 {statistics.median(values):8.4f} s   p99 {_p99(values):8.4f} s", flush=True)
+    print(f"  {what:44} p50 {statistics.median(values):8.4f} s   p99 {p99(values):8.4f} s", flush=True)
 
 
 async def run() -> None:
@@ -328,7 +329,7 @@ async def _measure_full(cluster: Cluster, daemon: NodeDaemon) -> None:
         sent = await send_requests(cluster, pods)
         cpu += cpu_seconds(daemon.pid) - before
         await remove_pods(cluster, pods)
-        rounds.append((_p99(sent.created_to_stopped) / _p99(by_hand[0]), by_hand, sent))
+        rounds.append((p99(sent.created_to_stopped) / p99(by_hand[0]), by_hand, sent))
     rounds.sort(key=lambda each: each[0])
     _rows_at_once(*rounds[ROUNDS // 2][1:])
     ratios = ", ".join(f"{ratio:.2f}" for ratio, *_ in rounds)

@@ -28,7 +28,7 @@ from cri_stubs import api_pb2
 from daemon.cri.client import CriClient
 from daemon.localnode.daemons import Daemon
 from daemon.manager.certificates.pki import CERTIFICATE, KEY, to_data
-from tests.bench.recreate import SETTLED_SECONDS, cpu_seconds, memory
+from tests.bench.recreate import SETTLED_SECONDS, cpu_seconds, memory, p99
 from tests.support.scripted_cri import Context, ScriptedRuntime, labels, serving
 from tests.support.webhook import new_certificates
 
@@ -262,8 +262,6 @@ class Runtime(ScriptedRuntime):
         pod_name, _, number = container_id.rpartition("-")
         count = int(number) + 1
         self.start(pod_name, count)
-        sandbox = api_pb2.PodSandboxStatus(metadata=api_pb2.PodSandboxMetadata(uid=f"uid-{pod_name}"))
-        self.emit(api_pb2.ContainerEventResponse(pod_sandbox_status=sandbox))
         print("started", pod_name, count, flush=True)
 
 
@@ -329,9 +327,7 @@ async def _once(api: Api, kubelet: Kubelet, number: int, names: list[str]) -> li
 
 
 def _row(what: str, values: list[float]) -> None:
-    ordered = sorted(values)
-    p99 = ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]
-    print(f"  {what:28} p50 {statistics.median(ordered) * 1000:7.2f} ms   p99 {p99 * 1000:7.2f} ms", flush=True)
+    print(f"  {what:28} p50 {statistics.median(values) * 1000:7.2f} ms   p99 {p99(values) * 1000:7.2f} ms", flush=True)
 
 
 async def run(args: argparse.Namespace) -> None:
