@@ -391,7 +391,7 @@ class Executor:
             self._write_later(action, error)
         else:
             if written.uid != request.uid:
-                self._write_later(action, CrrdError("the answer to the write is about something else"), "")
+                self._write_later(action, CrrdError("the answer to the write is about something else"))
             else:
                 self._written(action, written, ineffective)
         finally:
@@ -403,7 +403,7 @@ class Executor:
         """The API server took a write; what it kept of it is what counts."""
         request = action.request
         if ineffective:
-            self._write_later(action, CrrdError(f"the write had no effect: {ineffective}"), "")
+            self._write_later(action, CrrdError(f"the write had no effect: {ineffective}"))
         else:
             self._write_failures.pop(_write_of(action), None)
             self._write_after.pop(_write_of(action), None)
@@ -431,10 +431,10 @@ class Executor:
             return "the status is not what was written"
         return ""
 
-    def _write_later(self, action: WriteStatus | PinContainers, error: Exception, version: str | None = None) -> None:
+    def _write_later(self, action: WriteStatus | PinContainers, error: Exception) -> None:
         """Note when the next try may come. A conflict is quiet at first: the watch brings the newer version.
 
-        `version`: what has to wait for it: this version of the request, or with "" every one.
+        That one need not wait; after any other failure each version has to, whoever makes it.
         """
         request, write = action.request, _write_of(action)
         failures = self._write_failures[write] = self._write_failures.get(write, 0) + 1
@@ -445,8 +445,7 @@ class Executor:
         conflict = isinstance(error, ConflictError)
         if isinstance(action, PinContainers) and not conflict:
             self.pin_errors[request.uid] = str(error)
-            version = ""  # that it is told makes a newer one
-        self._write_after[write] = (until, request.resource_version if version is None else version)
+        self._write_after[write] = (until, request.resource_version if conflict else "")
         say = log.debug if conflict and failures < LASTING_CONFLICT else log.warning
         unforeseen = None if isinstance(error, CrrdError) else error
         say("request not written", **_whose(request), error=str(error), retry_in=round(delay, 1), exc_info=unforeseen)

@@ -1045,6 +1045,18 @@ async def test_the_time_that_an_api_server_asks_for_is_given_to_a_write() -> Non
         await node.completed()
 
 
+async def test_the_time_that_an_api_server_asks_for_is_given_whoever_touches_the_request() -> None:
+    async with MemoryNode() as node:
+        node.write_errors = [ApiUnavailableError("busy", retry_after=20.0)]
+        node.post(request())
+        for _ in range(19):
+            await asyncio.sleep(1)
+            now = node.requests["r1"]
+            node.post(replace(now, resource_version=str(int(now.resource_version) + 1)))
+        assert node.writes == 1
+        await node.completed()
+
+
 async def test_a_write_that_fails_once_is_soon_tried_again() -> None:
     async with MemoryNode() as node:
         node.write_errors = [ApiUnavailableError("away")]
