@@ -5,6 +5,7 @@ import datetime as dt
 import gzip
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -413,11 +414,33 @@ async def test_a_long_header_is_an_answer_too(serve: Serve) -> None:
     server = await serve()
 
     async def answer(_: web.Request) -> web.Response:
-        return web.Response(headers={"X-Long": "x" * 100_000})
+        return web.Response(headers={"X-Long": "x" * 70_000})
 
     server.answer = answer
 
     assert (await run(Hook(HookKind.HTTP_GET, port=server.port))).error == ""
+
+
+async def test_a_head_without_end_is_not_kept() -> None:
+    sent = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        with suppress(ConnectionError):
+            for number in range(120):
+                writer.write(b"X-%d: " % number + b"x" * 1_000_000 + b"\r\n")
+                await writer.drain()
+                sent += 1
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        result = await run(Hook(HookKind.HTTP_GET, port=port))
+
+    assert "had an answer that is no HTTP" in result.error
+    assert sent < 20  # millions of bytes; sockets keep a few
 
 
 async def test_an_answer_that_is_no_http_is_told_without_a_status_that_nobody_sent() -> None:
