@@ -195,15 +195,13 @@ async def test_a_thousand_bad_requests_do_no_harm(cluster: Cluster, node_daemon:
     before = await cluster.run_pod("web", [container("app")])
     for number in range(1000):
         body = crr_for(before, ["app"], name=f"bad-{number}")
-        match number % 4:
+        match number % 3:
             case 0:
                 body["spec"]["containers"][0]["name"] = f"nope-{number}"
             case 1:
                 body["spec"]["containers"][0]["statusContext"]["containerID"] = "docker://abc"
-            case 2:
-                body["metadata"]["labels"]["crr.apps.kruise.io/pod-uid"] = f"uid-{number}"
             case _:
-                body["metadata"]["annotations"] = {"crr.apps.kruise.io/pinned-containers": "["}
+                body["metadata"]["labels"]["crr.apps.kruise.io/pod-uid"] = f"uid-{number}"
         await cluster.create_request(body)
     async with asyncio.timeout(100):
         while True:

@@ -57,7 +57,7 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     )
     ttl = reader.integer(spec.get("ttlSecondsAfterFinished"), "spec.ttlSecondsAfterFinished", high=INT32_MAX)
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
-    pinned, begun = _pinned(reader, annotations.get(ANNOTATION_PINNED), {container.name for container in containers})
+    pinned, begun = _pinned(annotations.get(ANNOTATION_PINNED), {container.name for container in containers})
     raw_status = reader.mapping(whole.get("status"), "status")
     return Request(
         namespace=namespace,
@@ -74,7 +74,7 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         deleting=meta.get("deletionTimestamp") is not None,
         pinned=pinned,
         begun=begun,
-        unready_acquired=_unready_acquired(reader, annotations, raw_status, strategy),
+        unready_acquired=_unready_acquired(annotations, raw_status),
         deadline_seconds=deadline,
         ttl_seconds=ttl,
         finalizers=tuple(filter(None, map(text, items(meta.get("finalizers"))))),
@@ -157,23 +157,24 @@ def _strategy(reader: Reader, spec: Mapping[str, Any]) -> Strategy:
     )
 
 
-def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mapping[str, Pin], Mapping[str, Begun]]:
-    """What the annotation says of these containers; whoever else may write it, it is about no other."""
-    path = f"the annotation {ANNOTATION_PINNED}"
-    annotation = reader.text(raw, path)
-    if not annotation:
-        return NO_PINS, NOTHING_BEGUN
+def _pinned(raw: object, names: Collection[str]) -> tuple[Mapping[str, Pin], Mapping[str, Begun]]:
+    """What the annotation says of these containers; whoever else may write it, it is about no other.
+
+    What cannot be read is as if it were absent: the daemon that wrote it knows better, and writes it again.
+    """
     try:
-        shape = json.loads(annotation)
+        shape = mapping(json.loads(text(raw)))
     except (ValueError, RecursionError):
-        shape = None
-    if not isinstance(shape, dict):
-        reader.reject(path, "must be a JSON object of containers")
         return NO_PINS, NOTHING_BEGUN
-    entries = {name: entry for name, entry in shape.items() if name in names}
-    pins = ((name, _pin(reader, entry, f"{path}: {shown(name)}")) for name, entry in entries.items())
-    begun = ((name, _begun(mapping(entry))) for name, entry in entries.items())
-    return {name: pin for name, pin in pins if pin is not None}, {name: times for name, times in begun if times}
+    pins, begun = {}, {}
+    for name in filter(names.__contains__, shape):
+        reader, entry = Reader(), mapping(shape[name])
+        pin = _pin(reader, entry, name)
+        if pin is not None and not reader.error:
+            pins[name] = pin
+            if times := _begun(entry):
+                begun[name] = times
+    return pins, begun
 
 
 def _begun(entry: Mapping[str, Any]) -> Begun | None:
@@ -182,21 +183,12 @@ def _begun(entry: Mapping[str, Any]) -> Begun | None:
     return Begun(hook, stop) if hook or stop else None
 
 
-def _unready_acquired(
-    reader: Reader, annotations: Mapping[str, Any], status: Mapping[str, Any], strategy: Strategy
-) -> bool:
-    """Whether the manager has made the pod unready; without a grace period for that, nothing depends on the mark."""
+def _unready_acquired(annotations: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether the manager has made the pod unready. A mark that is no time is none: the manager sets it again."""
     for condition in map(mapping, items(status.get("conditions"))):
         if condition.get("type") in CONDITIONS_UNREADY and condition.get("status") == "True":
             return True
-    mark = annotations.get(ANNOTATION_UNREADY_ACQUIRED)
-    if mark is None or mark == "":
-        return False
-    if _is_rfc3339(mark):
-        return True
-    if strategy.unready_grace_seconds is not None:
-        reader.reject(f"the annotation {ANNOTATION_UNREADY_ACQUIRED}", f"must be an RFC 3339 time, not {shown(mark)}")
-    return False
+    return _is_rfc3339(annotations.get(ANNOTATION_UNREADY_ACQUIRED))
 
 
 def _is_rfc3339(value: object) -> bool:
