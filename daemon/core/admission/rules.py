@@ -9,7 +9,6 @@ All denials carry 422 (Invalid). A 404 or a 409 would be taken for the API serve
 being written: that its kind is not installed, that its name is taken.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,7 +38,6 @@ WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
 SET_BY_ADMISSION = ("statusContext", "preStop", "ports")
 """In an entry of spec.containers, what OpenKruise's admission sets included."""
 GRACE = "terminationGracePeriodSeconds"
-_POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LONGEST_LABEL = 63
 _DAY, _WEEK = 86_400, 7 * 86_400
 LONGEST_UNREADY = (_DAY, "a day")
@@ -98,10 +96,7 @@ def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
     if isinstance(spec.get("containers"), list | tuple):
         spec["containers"] = [_bare(entry) for entry in spec["containers"]]
     error = _spec_error(spec)
-    name = text(spec.get("podName"))
-    if not error and not _POD_NAME.fullmatch(name):
-        error = f"spec.podName must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown(name)}"
-    return Denied(error, DenialReason.INVALID_SPEC) if error else name
+    return Denied(error, DenialReason.INVALID_SPEC) if error else text(spec.get("podName"))
 
 
 def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:

@@ -35,6 +35,8 @@ from daemon.core.api.types import (
 from daemon.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text
 
 _IDENTITY = ("namespace", "name", "uid")
+_POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""No other name is a pod's (RFC 1123); a field selector would read some as more than a name."""
 _CONTAINER_ID = re.compile(r"[^\s:/]+://\S+")
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _MINIMUM_DEADLINE_SECONDS = 3
@@ -50,6 +52,8 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     labels = reader.mapping(meta.get("labels"), "metadata.labels")
     namespace, name, uid = (reader.text(meta.get(key), f"metadata.{key}", required=True) for key in _IDENTITY)
     pod_name = reader.text(spec.get("podName"), "spec.podName", required=True)
+    if pod_name and not _POD_NAME.fullmatch(pod_name):
+        reader.reject("spec.podName", f"must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown(pod_name)}")
     containers = _containers(reader, spec)
     strategy = _strategy(reader, spec)
     deadline = reader.integer(

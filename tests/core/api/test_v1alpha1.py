@@ -159,6 +159,10 @@ WRONG = [
     ("spec", 1, "spec must be an object"),
     ("spec/podName", None, "spec.podName must be a string that is not empty"),
     ("spec/podName", ["web-0"], "spec.podName must be a string"),
+    *(
+        ("spec/podName", name, f"spec.podName must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown}")
+        for name, shown in (("web,x", "'web,x'"), ("web=", "'web='"), ("Web", "'Web'"), ("web-0\n", "'web-0\\n'"))
+    ),
     ("spec/containers", None, "spec.containers must name at least one container"),
     ("spec/containers", {}, "spec.containers must be a list"),
     ("spec/containers/0", "app", "spec.containers[0] must be an object"),
