@@ -69,8 +69,12 @@ def running_containers(containers: Iterable[api_pb2.Container]) -> list[Forecast
 
 
 async def pods_of_node(client: KubeClient, node: str) -> AsyncIterator[Mapping[str, Any]]:
-    """The pods bound to a node, one by one. Raises as `KubeClient.list_pages` does."""
-    async for page in client.list_pages(PODS, field_selector=f"spec.nodeName={node}"):
+    """The pods bound to a node, one by one. Raises as `KubeClient.list_pages` does.
+
+    Of version 0, and as a whole: the API server's cache finds pods by node (see `daemon.node.watches`).
+    """
+    selector = f"spec.nodeName={node}"
+    async for page in client.list_pages(PODS, field_selector=selector, resource_version="0", limit=0):
         for pod in page.items:
             yield pod
 

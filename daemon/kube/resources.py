@@ -20,7 +20,10 @@ class Resource:
     others: tuple[str, ...] = ()
     """Versions with the same fields, which are asked for where the server does not serve that one."""
     page: int = field(default=250, compare=False)
-    """Objects in one page of a list: some 500 KB. A page is read in one go, and keeps the loop for 10 ms or so."""
+    """Objects in one page of a list: some 500 KB. A page is read in one go, and keeps the loop for 10 ms or so.
+
+    Of what any user may write as large as etcd takes it (1.5 MiB), a page has to fit the daemons' memory four times.
+    """
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The URL's path, quoted: of one object, or without a name of the whole list."""
@@ -34,7 +37,7 @@ class Resource:
         return path.replace(f"/{self.group}/{self.version}/", f"/{self.group}/{version}/", 1)
 
 
-REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION, model.VERSIONS[1:])
+REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION, model.VERSIONS[1:], page=25)
 PODS = Resource("pods", page=25)
 EVENTS = Resource("events")
 NODES = Resource("nodes")

@@ -10,7 +10,14 @@ import pytest
 
 from cri_stubs import api_pb2
 from daemon.cri.runtime import NodeRuntime
-from daemon.forecast.node import LEAST_SECONDS, LOOK_LIMIT_SECONDS, LOOK_SECONDS, NodeForecast, node_report
+from daemon.forecast.node import (
+    LEAST_SECONDS,
+    LOOK_LIMIT_SECONDS,
+    LOOK_SECONDS,
+    NodeForecast,
+    node_report,
+    pods_of_node,
+)
 from daemon.forecast.report import Report
 from daemon.forecast.spec_store import SpecStore, StoredSpec
 from daemon.kube.client import KubeClient
@@ -23,6 +30,7 @@ from daemon.kubelet.labels import (
     LABEL_POD_UID,
 )
 from daemon.lib.errors import RuntimeUnavailableError
+from tests.support.scripted_api import FixedAccess, listing, scripted_api
 
 pytestmark = pytest.mark.virtual_time
 
@@ -134,6 +142,15 @@ async def test_kept_specs_that_cannot_be_read_are_left_and_told(tmp_path: Path) 
     assert [each.changes for each in report.containers] == [(), None, None]
     assert report.notes == ("1 of the specs that were kept cannot be read",)
     assert (tmp_path / "c2.json").exists()
+
+
+async def test_the_nodes_pods_come_from_the_api_servers_cache() -> None:
+    """The newest ones, and pages, would make API servers before 1.34 read every pod of the cluster from etcd."""
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        api.then(listing("7", pod("c1"), pod("c2")))
+        assert [each async for each in pods_of_node(client, "node-a")] == [pod("c1"), pod("c2")]
+        (asked,) = api.seen
+        assert dict(asked.query) == {"fieldSelector": "spec.nodeName=node-a", "resourceVersion": "0"}
 
 
 class Looks(NodeForecast):

@@ -10,6 +10,7 @@ from daemon.cli.main import build_parser
 from daemon.cli.manager import manager_config
 from daemon.core.api import types as model
 from daemon.kube.leader import LEASE_NAME
+from daemon.kube.resources import PODS, REQUESTS
 from daemon.kubelet.quantity import parse as parse_quantity
 from tests.support import manifests
 from tests.support.manifests import needs_kubectl, rendered
@@ -169,6 +170,16 @@ def test_nothing_runs_with_more_than_it_needs() -> None:
     assert one("default", "Namespace", "crrd-system")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == (
         "restricted"
     )
+
+
+def test_a_page_of_the_largest_objects_fits_a_daemons_memory() -> None:
+    """As bytes, as text, decoded and parsed: without paging, one user's annotations could end a daemon at each start."""
+    fresh, largest = 48 * 2**20, 1536 * 2**10
+    for kind, name in (("DaemonSet", "crrd-node"), ("Deployment", "crrd-manager")):
+        (crrd,) = one("default", kind, name)["spec"]["template"]["spec"]["containers"]
+        limit = int(crrd["resources"]["limits"]["memory"].removesuffix("Mi")) * 2**20
+        for resource in (REQUESTS, PODS):
+            assert fresh + 4 * resource.page * largest <= limit
 
 
 def test_the_node_daemon_may_do_four_things() -> None:
