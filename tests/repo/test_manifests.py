@@ -173,7 +173,7 @@ def test_nothing_runs_with_more_than_it_needs() -> None:
 
 
 def test_a_page_of_the_largest_objects_fits_a_daemons_memory() -> None:
-    """As bytes, as text, decoded and parsed: without paging, one user's annotations could end a daemon at each start."""
+    """As bytes, as text, decoded and parsed: in larger pages one user's annotations could end every start."""
     fresh, largest = 48 * 2**20, 1536 * 2**10
     for kind, name in (("DaemonSet", "crrd-node"), ("Deployment", "crrd-manager")):
         (crrd,) = one("default", kind, name)["spec"]["template"]["spec"]["containers"]
