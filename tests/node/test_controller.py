@@ -1057,6 +1057,19 @@ async def test_the_time_that_an_api_server_asks_for_is_given_whoever_touches_the
         await node.completed()
 
 
+async def test_a_newer_version_need_not_wait_for_the_conflict_of_an_older_one() -> None:
+    async with MemoryNode() as node:
+        node.write_errors = [ConflictError("modified")] * 6
+        node.post(request())
+        await node.until(lambda: not node.write_errors)
+        tried = node.writes
+        await asyncio.sleep(1)
+        assert node.writes == tried, "the pause has grown"
+        node.post(replace(node.requests["r1"], resource_version="1000"))
+        await asyncio.sleep(0.1)
+        assert node.writes > tried
+
+
 async def test_a_write_that_fails_once_is_soon_tried_again() -> None:
     async with MemoryNode() as node:
         node.write_errors = [ApiUnavailableError("away")]
