@@ -1,17 +1,25 @@
 """`crrd manager`: flags and their configuration; the daemon itself is `daemon.manager.daemon`."""
 
 import argparse
+import ipaddress
 import os
+import re
 import socket
 from functools import partial
 from pathlib import Path
 
-from daemon.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, number
+from daemon.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, label, number, subdomain
 from daemon.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
 from daemon.lib.descriptors import raise_limit
 from daemon.lib.errors import ConfigurationError
 from daemon.lib.memory import tune_allocator
 from daemon.manager.daemon import ManagerConfig, run_manager
+
+_HOST = re.compile(
+    r"(?=.{1,253}\Z)(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)*(?![0-9]+\Z)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+    re.ASCII | re.IGNORECASE,
+)
+"""RFC 1123, in either case; `*.` is any one label (RFC 6125). What ends in a number is an address, if anything."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +35,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration that waiting does not heal"
     )
     name = partial(add_flag, parser, metavar="NAME")
-    name("--namespace", "where its Lease, Secret and Service are", env="POD_NAMESPACE", default="crrd-system")
+    name(
+        "--namespace",
+        "where its Lease, Secret and Service are",
+        env="POD_NAMESPACE",
+        default="crrd-system",
+        convert=label,
+    )
     name("--identity", "which candidate for leadership this is", env="POD_NAME", shown="made up")
     add_flag(
         parser,
@@ -53,18 +67,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
         convert=number(60, 7 * 86400),
         metavar="SECONDS",
     )
-    name("--service", "the Service in front of it, for the certificate", env="CRRD_SERVICE", default="crrd-manager")
+    name(
+        "--service",
+        "the Service in front of it, for the certificate",
+        env="CRRD_SERVICE",
+        default="crrd-manager",
+        convert=label,
+    )
     name(
         "--certificate-name",
         "a further DNS name or IP address for the certificate; may be repeated",
         action="append",
+        convert=_host,
     )
-    name("--secret", "the Secret that keeps CA and certificate", env="CRRD_SECRET", default="crrd-manager-tls")
+    name(
+        "--secret",
+        "the Secret that keeps CA and certificate",
+        env="CRRD_SECRET",
+        default="crrd-manager-tls",
+        convert=subdomain,
+    )
     name(
         "--webhook-configuration",
         "webhook configurations of this name get the caBundle; may be repeated",
         shown="crrd",
         action="append",
+        convert=subdomain,
     )
     file = partial(add_flag, parser, metavar="FILE")
     file("--tls-cert-file", "a mounted certificate instead of an own one", env="CRRD_TLS_CERT_FILE")
@@ -77,6 +105,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_kubeconfig_flag(parser)
     add_daemon_flags(parser)
+
+
+def _host(found: str) -> str:
+    """What a certificate can name."""
+    try:
+        known = "%" not in str(ipaddress.ip_address(found))  # a certificate has no room for a zone
+    except ValueError:
+        known = _HOST.fullmatch(found) is not None
+    if not known:
+        raise ValueError("an IP address, or a DNS name in ASCII like crrd.example or *.crrd.example")
+    return found
 
 
 def run(args: argparse.Namespace) -> int:

@@ -59,7 +59,7 @@ def add_flag(
     if more.get("action") is argparse.BooleanOptionalAction:
         parser.add_argument(name, default=_value(given or "false", switch), help=where, **more)
     elif "action" in more:
-        parser.add_argument(name, help=where, **more)
+        parser.add_argument(name, type=lambda found: _value(found, convert), help=where, **more)
     else:
         parser.add_argument(name, default=given, type=lambda found: _value(found, convert), help=where, **more)
 
@@ -89,6 +89,21 @@ def switch(found: str) -> bool:
     if found.lower() not in ("true", "false", "1", "0"):
         raise ValueError("true or false")
     return found.lower() in ("true", "1")
+
+
+def label(found: str) -> str:
+    """What a Namespace or a Service can be called: a label of RFC 1123."""
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", found):
+        raise ValueError("a name of at most 63 characters: a-z, 0-9 and - in between")
+    return found
+
+
+def subdomain(found: str) -> str:
+    """What other objects can be called: a subdomain of RFC 1123, as Kubernetes reads that (IsDNS1123Subdomain)."""
+    one = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    if len(found) > 253 or not re.fullmatch(rf"{one}(\.{one})*", found):
+        raise ValueError("a name of at most 253 characters: a-z, 0-9, and - and . in between")
+    return found
 
 
 def port(found: str) -> int:

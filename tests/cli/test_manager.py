@@ -1,0 +1,65 @@
+"""`crrd manager` as its user meets it: values that cannot work are told while flags are read."""
+
+import pytest
+
+from daemon.cli.main import build_parser
+from daemon.cli.manager import manager_config
+from daemon.lib.errors import ConfigurationError
+from tests.support.command import crrd
+
+LABEL, LONG = "a" * 63, ".".join(["a" * 63] * 3 + ["a" * 61])
+"""The longest label, and the longest name, of DNS."""
+NAMES = ["10.0.0.1", "fd00::1", "crrd", "crrd.example", "CRRD.Example", "xn--grn-hoa.example", "*.crrd.example", LONG]
+NO_NAMES = [
+    *("", " ", "a b", "10.0.0.0/8", "10.0.0.256", "10.0.0", "fe80::1%eth0", "[fd00::1]", "crrd.example:443"),
+    *("grün.example", "\u212arrd.example", "crrd_example", "crrd.example.", ".crrd", "crrd..example", "-crrd", "crrd-"),
+    *("*", "*.", "*crrd.example", "a.*.example", "*.10.0.0.1", LABEL + "a", LONG + "a", "crrd.example\n", "a\udcff"),
+]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    """The last line of the errors."""
+    with pytest.raises(SystemExit) as ended:
+        build_parser("manager").parse_args(["manager", *flags])
+    assert ended.value.code == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_names_for_the_certificate() -> None:
+    flags = [f"--certificate-name={name}" for name in NAMES]
+    assert manager_config(build_parser("manager").parse_args(["manager", *flags])).names == tuple(NAMES)
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_what_no_certificate_can_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "--certificate-name", "crrd.example", f"--certificate-name={name}")
+    assert f"argument --certificate-name: {name!r} has to be an IP address, or a DNS name in ASCII" in said
+
+
+@pytest.mark.parametrize("name", ["", "a b", "Foo/Bar", "grün", "..", "-a", "\udcff"])
+@pytest.mark.parametrize("flag", ["namespace", "service", "secret", "webhook-configuration"])
+def test_what_no_object_can_be_called(flag: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"argument --{flag}: {name!r} has to be a name of at most" in refused(capsys, f"--{flag}={name}")
+
+
+@pytest.mark.parametrize(
+    ("longest", "flags"), [(LABEL, ("namespace", "service")), (LONG, ("secret", "webhook-configuration"))]
+)
+def test_how_long_names_may_be(longest: str, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    build_parser("manager").parse_args(["manager", *(f"--{flag}={longest}" for flag in flags)])
+    for flag in flags:
+        assert f"--{flag}: '{longest}a' has to be" in refused(capsys, f"--{flag}={longest}a")
+    for flag in ("secret", "webhook-configuration"):
+        build_parser("manager").parse_args(["manager", f"--{flag}=crrd.example"])
+
+
+def test_a_name_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAMESPACE", "Foo/Bar")
+    with pytest.raises(ConfigurationError, match=r"^POD_NAMESPACE is 'Foo/Bar', but has to be a name of at most 63"):
+        build_parser("manager").parse_args(["manager"])
+
+
+async def test_a_bad_name_is_told_in_a_line() -> None:
+    ended = await crrd("manager", "--certificate-name", "grün.example")
+    assert ended.code == 2
+    assert ended.last_line.startswith("crrd manager: error: argument --certificate-name: 'grün.example' has to be")
