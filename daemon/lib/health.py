@@ -81,9 +81,14 @@ def split_address(address: str) -> tuple[str, int]:
         ConfigurationError: it is none of these.
     """
     host, separator, port = address.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
+    try:
+        host.encode("idna")  # as getaddrinfo does
+        number = int(port) if separator and port.isascii() and port.isdigit() else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 65535:
         raise ConfigurationError(f"bind address {address!r} is not host:port, for example 127.0.0.1:9420")
-    return host.strip("[]"), int(port)
+    return host.strip("[]"), number
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

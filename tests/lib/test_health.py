@@ -78,7 +78,22 @@ def test_a_port_that_is_taken_is_not_taken_again() -> None:
             bound_socket("", first.getsockname()[1])
 
 
-@pytest.mark.parametrize("address", ["", "9420", "host", "host:", "host:x", "host:70000", "[::1]"])
+NO_ADDRESSES = [
+    "",
+    "9420",
+    "host",
+    "host:",
+    "host:x",
+    "host:²",
+    "host:70000",
+    "[::1]",
+    "a..b:1",
+    "\udcff:1",
+    "a" * 64 + ":1",
+]
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
 def test_what_is_no_address_is_told(address: str) -> None:
     with pytest.raises(ConfigurationError, match=r"is not host:port"):
         split_address(address)
