@@ -50,7 +50,8 @@ class ClusterView:
         self._nodes = Known(_zone, tell)
         self._kind = aim.target.kind
         # The items of a list do not say of which kind they are.
-        self._workloads = Known(lambda obj: read_workload({**obj, "kind": self._kind}), tell)
+        named = {"apiVersion": aim.target.api_version, "kind": self._kind}
+        self._workloads = Known(lambda obj: read_workload({**obj, **named}), tell)
         self._zones = zones
         self._daemons: frozenset[str] | None = None
         self._aborted: set[str] = set()

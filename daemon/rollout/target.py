@@ -77,7 +77,7 @@ async def _workload(client: KubeClient, namespace: str, served: Served, name: st
         found = await client.get(served.resource, namespace, name)
     except GoneError as error:
         raise ConfigurationError(f"there is no {words} in namespace {namespace!r}") from error
-    workload = read_workload({**found, "kind": served.kind})
+    workload = read_workload({**found, "apiVersion": served.api_version, "kind": served.kind})
     if workload.selector is None:
         raise ConfigurationError(f"{words} has no spec.selector: name what its pods are owned by, or give -l SELECTOR")
     target = Target(words, served.api_version, served.kind, name, workload.uid)

@@ -26,6 +26,7 @@ from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 
 CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 pytestmark = pytest.mark.timeout(300)  # many processes, one after the other
+JOBS = Resource("jobs", "batch")
 CLONE_SETS = Resource("clonesets", "apps.kruise.io")
 
 
@@ -258,6 +259,31 @@ async def test_a_workload_that_is_being_rolled_out(cluster: PlayedCluster) -> No
     assert code == 3
     assert "waiting: deployment.apps/web is being rolled out: its controller has yet to see its last change" in out
     assert (await cluster.recreate("deployment/web", "-c", "app", "--force")).code == 0
+    unseen = {"status": {"observedGeneration": None}}
+    await cluster.client.merge_patch(deployments, NAMESPACE, "web", unseen, subresource="status")
+    _, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--dry-run")
+    assert out.startswith("then waits: deployment.apps/web is being rolled out: its controller has yet to see ")
+
+
+async def job(cluster: PlayedCluster, spec: dict[str, int], status: dict[str, int], *phases: str) -> None:
+    """The Job `work` with its pods `work-0` ..., as its controller keeps it: it has no observedGeneration."""
+    template = {"spec": {"restartPolicy": "OnFailure", "containers": [{"name": "app", "image": "i"}]}}
+    own = {**spec, "selector": {"matchLabels": {"app": "work"}}, "template": template}
+    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "work"}, "spec": own}
+    made = await cluster.client.create(JOBS, NAMESPACE, body)
+    assert made["metadata"]["generation"] == 1
+    await cluster.client.merge_patch(JOBS, NAMESPACE, "work", {"status": status}, subresource="status")
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "work", "uid": made["metadata"]["uid"]}
+    for number, phase in enumerate(phases):
+        name = f"work-{number}"
+        await cluster.pod(name, {"app": "work"}, ownerReferences=[{**owner, "controller": True}])
+        await cluster.client.merge_patch(PODS, NAMESPACE, name, {"status": {"phase": phase}}, subresource="status")
+
+
+async def test_a_job(cluster: PlayedCluster) -> None:
+    await job(cluster, {"parallelism": 2, "completions": 2}, {"active": 2, "ready": 2}, "Running", "Running")
+    assert (await cluster.recreate("job/work", "-c", "app", "--timeout", "30s")).code == 0
+    assert cluster.stops == [("work-0", "app"), ("work-1", "app")]
 
 
 async def test_whoever_is_unready_counts_and_zones_are_heeded(cluster: PlayedCluster) -> None:

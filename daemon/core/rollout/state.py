@@ -20,6 +20,13 @@ from daemon.lib.jsonfields import Reader, items, mapping, text
 
 ZONE = "topology.kubernetes.io/zone"
 _ORDINAL = re.compile(r"-(\d{1,9})$", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_OBSERVED = {
+    *(("apps/v1", kind) for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")),
+    ("v1", "ReplicationController"),
+}
+"""apiVersion and kind of workloads whose controllers write observedGeneration, always. A Job has none, and what others
+write is theirs to choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +134,7 @@ class Workload:
 
 
 def read_workload(obj: Mapping[str, Any]) -> Workload:
-    """A workload of any kind that has `spec.selector`."""
+    """A workload of any kind that has `spec.selector`; its apiVersion and kind have to be in it."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     kind = text(obj.get("kind"))
     counts = (spec.get("replicas"), status.get("desiredNumberScheduled"), spec.get("parallelism"))
@@ -147,7 +154,10 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
     """How far a roll-out is that goes on by itself: what kubectl's `rollout status` waits for, without readiness."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     number = Reader().integer
-    if (number(status.get("observedGeneration"), "") or 0) < (number(meta.get("generation"), "") or 0):
+    observed = _observed(status)
+    if observed is None and (obj.get("apiVersion"), obj.get("kind")) in _OBSERVED:
+        observed = 0
+    if observed is not None and observed < (number(meta.get("generation"), "") or 0):
         return "its controller has yet to see its last change"
     strategy = mapping(spec.get("updateStrategy"))
     if strategy.get("type") == "OnDelete":
@@ -162,6 +172,14 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
         return f"{updated} of {expected} pods are updated{', it is paused' if spec.get('paused') is True else ''}"
     old = (number(status.get("replicas"), "") or 0) - updated
     return f"{old} old pods have yet to go" if obj.get("kind") == "Deployment" and old > 0 else ""
+
+
+def _observed(status: Mapping[str, Any]) -> int | None:
+    """observedGeneration, a number or, as Argo's Rollouts have it, its digits; None where it is neither."""
+    found = status.get("observedGeneration")
+    if isinstance(found, str):
+        return int(found) if _NUMBER.fullmatch(found) else None
+    return Reader().integer(found, "")
 
 
 def _expected(strategy: Mapping[str, Any], status: Mapping[str, Any], desired: int) -> int:

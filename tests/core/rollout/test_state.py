@@ -57,12 +57,22 @@ def test_a_disruption_budget() -> None:
     assert (bare.allowed, bare.selector, bare.current) == (0, None, True)
 
 
+API_VERSIONS = {
+    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "apps/v1"),
+    "ReplicationController": "v1",
+    "Job": "batch/v1",
+}
+
+
 def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation: int = 1) -> dict[str, Any]:
+    """One as its controller keeps it: batch/v1 has no observedGeneration, and what a CRD has is its author's choice."""
+    observed = {} if kind not in API_VERSIONS or kind == "Job" else {"observedGeneration": 1}
     return {
+        "apiVersion": API_VERSIONS.get(kind, "example.com/v1"),
         "kind": kind,
         "metadata": {"generation": generation},
         "spec": spec,
-        "status": {"observedGeneration": 1, **status},
+        "status": {**observed, **status},
     }
 
 
@@ -112,7 +122,25 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
         (workload("DaemonSet", {}, {"desiredNumberScheduled": 4}), "0 of 4 pods are updated"),
         (workload("ReplicaSet", {"replicas": 3}, {"replicas": 3}), ""),
         (workload("Job", {"parallelism": 2}, {}), ""),
-        (workload("OfNoGeneration", {"replicas": 2}, {"observedGeneration": None}, generation=0), ""),
+        (workload("ReplicaSet", {"replicas": 3}, {}, generation=2), "its controller has yet to see its last change"),
+        (workload("ReplicationController", {"replicas": 3}, {"replicas": 3}), ""),
+        (
+            workload("ReplicationController", {"replicas": 3}, {"observedGeneration": None}),
+            "its controller has yet to see its last change",
+        ),
+        (workload("OfNoGeneration", {"replicas": 2}, {}, generation=0), ""),
+        (workload("RedisCluster", {"replicas": 2}, {"phase": "Running"}), ""),
+        (
+            workload("RedisCluster", {"replicas": 2}, {"observedGeneration": 1}, generation=2),
+            "its controller has yet to see its last change",
+        ),
+        (workload("Rollout", {"replicas": 2}, {"observedGeneration": "3", "updatedReplicas": 2}, generation=3), ""),
+        (
+            workload("Rollout", {"replicas": 2}, {"observedGeneration": "3", "updatedReplicas": 2}, generation=10),
+            "its controller has yet to see its last change",
+        ),
+        (workload("Rollout", {"replicas": 2}, {"observedGeneration": "6c7f9d5b8"}, generation=3), ""),
+        (workload("Rollout", {"replicas": 2}, {"observedGeneration": "1" * 5000}, generation=3), ""),
         (
             workload("CloneSet", {"replicas": 3}, {"updatedReplicas": 1, "expectedUpdatedReplicas": 2}),
             "1 of 2 pods are updated",
