@@ -154,8 +154,9 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
     """How far a roll-out is that goes on by itself: what kubectl's `rollout status` waits for, without readiness."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     number = Reader().integer
+    known = (text(obj.get("apiVersion")), text(obj.get("kind"))) in _OBSERVED
     observed = _observed(status)
-    if observed is None and (obj.get("apiVersion"), obj.get("kind")) in _OBSERVED:
+    if observed is None and known:
         observed = 0
     if observed is not None and observed < (number(meta.get("generation"), "") or 0):
         return "its controller has yet to see its last change"
@@ -165,8 +166,9 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
     expected = _expected(strategy, status, desired)
     updated = number(status.get("updatedReplicas", status.get("updatedNumberScheduled")), "")
     if updated is None:  # zeros are left out, and kinds that have no roll-outs have none
-        same = status.get("currentRevision") == status.get("updateRevision")
-        rolls = obj.get("kind") in ("Deployment", "DaemonSet") or not same
+        current, update = (text(status.get(key)) for key in ("currentRevision", "updateRevision"))
+        revised = bool(current and update) and current != update
+        rolls = revised or (known and obj.get("kind") in ("Deployment", "DaemonSet"))
         updated = 0 if rolls else expected
     if updated < expected:
         return f"{updated} of {expected} pods are updated{', it is paused' if spec.get('paused') is True else ''}"

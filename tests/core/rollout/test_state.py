@@ -141,6 +141,10 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
         ),
         (workload("Rollout", {"replicas": 2}, {"observedGeneration": "6c7f9d5b8"}, generation=3), ""),
         (workload("Rollout", {"replicas": 2}, {"observedGeneration": "1" * 5000}, generation=3), ""),
+        (workload("Deployment", {"replicas": 2}, {"currentRevision": "a"}), "0 of 2 pods are updated"),
+        ({**workload("Deployment", {"replicas": 2}, {}), "apiVersion": "example.com/v1"}, ""),
+        (workload("RedisCluster", {"replicas": 2}, {"currentRevision": "a"}), ""),
+        (workload("RedisCluster", {"replicas": 2}, {"updateRevision": "a"}), ""),
         (
             workload("CloneSet", {"replicas": 3}, {"updatedReplicas": 1, "expectedUpdatedReplicas": 2}),
             "1 of 2 pods are updated",
@@ -178,3 +182,9 @@ def test_how_many_pods_there_should_be(kind: str, spec: dict[str, Any], status: 
 )
 def test_which_workloads_count_their_pods(kind: str, spec: dict[str, Any], *, in_order: bool) -> None:
     assert read_workload(workload(kind, spec, {})).in_order is in_order
+
+
+@pytest.mark.parametrize("odd", [{}, {"apiVersion": [], "kind": {}}, {"metadata": 1, "spec": [], "status": "x"}])
+def test_an_odd_workload_is_as_if_all_were_absent(odd: dict[str, Any]) -> None:
+    found = read_workload(odd)
+    assert (found.kind, found.desired, found.rolling, found.selector) == ("", 0, "", None)
