@@ -286,6 +286,16 @@ async def test_a_job(cluster: PlayedCluster) -> None:
     assert cluster.stops == [("work-0", "app"), ("work-1", "app")]
 
 
+async def test_a_job_of_which_a_part_is_done(cluster: PlayedCluster) -> None:
+    done = ("Succeeded",) * 3
+    await job(cluster, {"parallelism": 5, "completions": 5}, {"active": 2, "succeeded": 3}, *done, "Running", "Running")
+    _, out, _ = await cluster.recreate("job/work", "-c", "app", "--dry-run")
+    assert out.splitlines()[:2] == ["batch 1: work-3 (node-a)", "batch 2: work-4 (node-a)"]
+    await cluster.client.merge_patch(JOBS, NAMESPACE, "work", {"status": {"succeeded": 2}}, subresource="status")
+    _, out, _ = await cluster.recreate("job/work", "-c", "app", "--dry-run")
+    assert out.splitlines()[0] == "then waits: 1 of at most 1 unready: 1 missing", "one is to come"
+
+
 async def test_whoever_is_unready_counts_and_zones_are_heeded(cluster: PlayedCluster) -> None:
     pods = await cluster.workload("Deployment", "web", 3, "app")
     await cluster.client.create(

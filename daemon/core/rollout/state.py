@@ -137,7 +137,7 @@ def read_workload(obj: Mapping[str, Any]) -> Workload:
     """A workload of any kind that has `spec.selector`; its apiVersion and kind have to be in it."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     kind = text(obj.get("kind"))
-    counts = (spec.get("replicas"), status.get("desiredNumberScheduled"), spec.get("parallelism"))
+    counts = (spec.get("replicas"), status.get("desiredNumberScheduled"), _wanted_by_job(spec, status))
     desired = next((count for each in counts if (count := Reader().integer(each, "")) is not None), 0)
     return Workload(
         kind,
@@ -148,6 +148,21 @@ def read_workload(obj: Mapping[str, Any]) -> Workload:
         read_selector(spec.get("selector")),
         in_order=kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel",
     )
+
+
+def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
+    """Pods that a Job would have now, by the count of its controller (`manageJob`): no more than have yet to complete.
+
+    0 where none follows on one that ends: it is suspended, or one has succeeded and it names no number of completions;
+    and where indexes of it have failed for good, which are not counted here.
+    """
+    number = Reader().integer
+    parallelism, completions = (number(spec.get(key), "") for key in ("parallelism", "completions"))
+    succeeded = number(status.get("succeeded"), "") or 0
+    if spec.get("suspend") is True or status.get("failedIndexes") or (completions is None and succeeded):
+        return 0
+    most = parallelism or 0
+    return most if completions is None else min(most, max(0, completions - succeeded))
 
 
 def _rolling(obj: Mapping[str, Any], desired: int) -> str:
