@@ -16,6 +16,7 @@ from daemon.cli import recreate
 from daemon.cli.recreate import VERBS
 from daemon.core.api.pod import parse_pod
 from daemon.core.rollout.run import LABEL_RUN
+from daemon.core.rollout.standing import recreatable
 from daemon.core.rollout.state import read_workload
 from daemon.kube.client import KubeClient
 from daemon.kube.config import find_access
@@ -137,7 +138,7 @@ async def _names(client: KubeClient, resource: Resource, namespace: str) -> list
 
 
 async def _containers(client: KubeClient, namespace: str, words: list[str]) -> list[str]:
-    """The containers of what is named already, of all pods of the namespace where nothing is."""
+    """The containers that can be recreated of what is named already, of all pods of the namespace where nothing is."""
     query, fields = "", ""
     if words:
         kind, _, name = words[0].partition("/")
@@ -149,7 +150,7 @@ async def _containers(client: KubeClient, namespace: str, words: list[str]) -> l
             query = selector.query if selector is not None else ""
 
     def containers(pod: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(parse_pod(pod).containers)
+        return tuple(recreatable(parse_pod(pod)))
 
     listing = await client.list_all(PODS, containers, namespace=namespace, label_selector=query, field_selector=fields)
     return [name for names in listing.items for name in names]

@@ -14,7 +14,7 @@ from daemon.core.api.types import RequestPhase
 from daemon.core.rollout.plan import End, Plan, plan, seen_by_others, unfinished
 from daemon.core.rollout.preview import Preview, preview
 from daemon.core.rollout.run import ANNOTATION_ABORTED, LABEL_RUN, Amount, Options, Run
-from daemon.core.rollout.standing import Stage, tally
+from daemon.core.rollout.standing import Stage, recreatable, tally
 from daemon.core.rollout.state import RunRequest, World, read_run_request
 from daemon.kube.client import KubeClient
 from daemon.kube.clock import ServerClock
@@ -113,15 +113,19 @@ def check(world: World, run: Run) -> None:
     """Refuse what cannot be meant.
 
     Raises:
-        ConfigurationError: no pod, or no such container.
+        ConfigurationError: no pod, or no such container that can be recreated.
     """
     if not world.members:
         owned = f"none is owned by {run.target.words}" if run.target.uid else f"there is no {run.target.words}"
         raise ConfigurationError(f"no pod matches in namespace {run.namespace!r}: {owned}")
-    there = sorted({name for member in world.members for name in member.pod.containers})
+    there = sorted({name for member in world.members for name in recreatable(member.pod)})
     if not run.options.containers:
         raise ConfigurationError(f"say which container: -c NAME; {run.target.words} has {', '.join(there)}")
+    kinds = {name: each.kind for member in world.members for name, each in member.pod.containers.items()}
     for name in run.options.containers:
+        if name not in there and name in kinds:
+            only = "only app containers and native sidecars (restartPolicy: Always) can be recreated"
+            raise ConfigurationError(f"{name} is an {kinds[name]}: {only}")
         if name not in there:
             raise ConfigurationError(f"{run.target.words} has no container {name!r}; it has {', '.join(there)}")
 

@@ -11,7 +11,8 @@ import pytest
 
 from daemon.cli.completion import complete
 from daemon.cli.main import main
-from tests.support.played_cluster import PlayedCluster, played
+from daemon.kube.resources import PODS
+from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -62,6 +63,10 @@ async def test_names_of_what_is_there(cluster: PlayedCluster, programs: Path) ->
     assert await offered(cluster, programs, "deployment/web", "-c", "app,") == ["app,side", ":4"]
     assert await offered(cluster, programs, "-c", "app", "pod/d") == ["pod/db-0", ":4"]
     assert await offered(cluster, programs, "pod/db-0", "--container", "") == ["app", ":4"]
+    inits = [{"name": "migrate", "image": "i"}, {"name": "proxy", "image": "i", "restartPolicy": "Always"}]
+    spec = {"initContainers": inits, "containers": [{"name": "app", "image": "i"}]}
+    await cluster.client.create(PODS, NAMESPACE, {"metadata": {"name": "one"}, "spec": spec})
+    assert await offered(cluster, programs, "pod/one", "-c", "") == ["app", "proxy", ":4"], "what can be recreated"
     assert "default" in await offered(cluster, programs, "-n", "")
     assert await offered(cluster, programs, "deployment/web", "another") == [":4"]
     assert (await cluster.recreate("deployment/web", "-c", "app", "--run", "one")).code == 0

@@ -593,6 +593,28 @@ async def test_bad_input_is_one_line(cluster: PlayedCluster) -> None:
         assert said in err
 
 
+async def test_only_what_can_be_recreated_is_offered(cluster: PlayedCluster) -> None:
+    sidecar = {"name": "proxy", "image": "i", "restartPolicy": "Always"}
+    inits = [{"name": "migrate", "image": "i"}, sidecar]
+    spec = {"nodeName": "node-a", "initContainers": inits, "containers": [{"name": "app", "image": "i"}]}
+    pod = {"metadata": {"name": "web-1", "labels": {"app": "web"}}, "spec": spec}
+    await cluster.run(dict(await cluster.client.create(PODS, NAMESPACE, pod)))
+    only = "only app containers and native sidecars (restartPolicy: Always) can be recreated"
+    for flags, said in (
+        ((), "say which container: -c NAME; pods app=web has app, proxy"),
+        (("-c", "ap"), "pods app=web has no container 'ap'; it has app, proxy"),
+        (("-c", "migrate"), f"migrate is an init container: {only}"),
+        (("-c", "migrate,app"), f"migrate is an init container: {only}"),
+    ):
+        code, out, err = await cluster.recreate("-l", "app=web", *flags)
+        assert (code, out, err) == (2, "", f"crrd recreate: {said}\n")
+    assert await cluster.requests() == []
+    await cluster.pod("web-2", {"app": "web"}, "migrate")
+    code, out, _ = await cluster.recreate("-l", "app=web", "-c", "migrate", "--dry-run")
+    said = "batch 1: web-2 (node-a)\nskipped, migrate: has no such container: web-1\n"
+    assert (code, out) == (0, said), "elsewhere it is an app container"
+
+
 @pytest.mark.parametrize(
     ("flag", "said"),
     [

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from daemon.core.api.pod import ContainerKind, PodContainer
+from daemon.core.api.pod import ContainerKind, Pod, PodContainer
 from daemon.core.api.reasons import Reason
 from daemon.core.api.time import parse_time
 from daemon.core.api.types import RequestPhase, StatePhase
@@ -122,11 +122,14 @@ def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]
 
 def _wanted(run: Run, member: Member) -> tuple[PodContainer, ...]:
     """The run's containers that the pod has, in the run's order."""
-    found = (member.pod.containers.get(name) for name in run.options.containers)
-    return tuple(each for each in found if each is not None and each.kind in _RECREATABLE)
+    there = recreatable(member.pod)
+    return tuple(there[name] for name in run.options.containers if name in there)
 
 
-_RECREATABLE = (ContainerKind.REGULAR, ContainerKind.SIDECAR)
+def recreatable(pod: Pod) -> Mapping[str, PodContainer]:
+    """The containers of a pod that can be recreated at all, by name: no ordinary init or ephemeral containers."""
+    kinds = (ContainerKind.REGULAR, ContainerKind.SIDECAR)
+    return {name: each for name, each in pod.containers.items() if each.kind in kinds}
 
 
 def _fit(run: Run, container: PodContainer) -> Skip | None:
