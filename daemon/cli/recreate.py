@@ -12,7 +12,7 @@ from typing import Any
 from daemon.cli.explain import explained, render
 from daemon.cli.options import add_flag, add_kubeconfig_flag, count, duration
 from daemon.core.admission.rules import LONGEST, LONGEST_UNREADY
-from daemon.core.api.time import parse_time, rfc3339
+from daemon.core.api.time import parse_time
 from daemon.core.rollout.plan import End, Plan
 from daemon.core.rollout.preview import Preview
 from daemon.core.rollout.run import RUN_NAME, Options, read_amount
@@ -181,19 +181,15 @@ def _check(args: argparse.Namespace, verb: str) -> None:
         raise ConfigurationError(f"--run {args.run!r} has to be made of a-z, 0-9 and '-', at most 40 characters")
 
 
-def _since(given: str, now: datetime) -> str:
-    """RFC 3339 of `--since`. Raises ConfigurationError."""
+def _since(given: str) -> datetime | timedelta | None:
+    """`--since` as it is given: what it comes to is counted by the API server's clock. Raises ConfigurationError."""
     if not given:
-        return ""
+        return None
     moment = parse_time(given)
-    if moment is None:
-        try:
-            moment = now - timedelta(seconds=duration(1)(given))
-        except (ValueError, OverflowError):
-            raise ConfigurationError(f"--since {given!r} has to be a time like 2h, or 2026-01-31T12:00:00Z") from None
-    if moment > now:
-        raise ConfigurationError(f"--since {given} lies in the future")
-    return rfc3339(moment)
+    try:
+        return timedelta(seconds=duration(1)(given)) if moment is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ConfigurationError(f"--since {given!r} has to be a time like 2h, or 2026-01-31T12:00:00Z") from None
 
 
 async def _with_client(args: argparse.Namespace, verb: str) -> int:
@@ -251,7 +247,7 @@ def _asker(view: View) -> Any:
 
 async def _drive(session: Session, args: argparse.Namespace, verb: str) -> int:
     """Start a run or go on with it, and say how it ended."""
-    wanted = _wanted(session, args, verb)
+    wanted = _wanted(args, verb)
     name = wanted.name
     known = bool(verb) or bool(name and any(run.name == name for run, _ in await verbs.runs(session)))
     outcome: Outcome | Preview | None
@@ -267,7 +263,7 @@ async def _drive(session: Session, args: argparse.Namespace, verb: str) -> int:
     return 0 if outcome is None else await _ended(session, args, outcome)
 
 
-def _wanted(session: Session, args: argparse.Namespace, verb: str) -> Wanted:
+def _wanted(args: argparse.Namespace, verb: str) -> Wanted:
     names = [name for given in args.container for name in given.split(",") if name]
     options = Options(
         containers=tuple(dict.fromkeys(names)),
@@ -280,7 +276,6 @@ def _wanted(session: Session, args: argparse.Namespace, verb: str) -> Wanted:
         pod_timeout=args.pod_timeout,
         max_failures=args.max_failures or 1,
         force=args.force,
-        since=_since(args.since, session.clock.now() if session.clock.known else datetime.now(UTC)),
         reason=args.reason,
     )
     return Wanted(
@@ -289,6 +284,7 @@ def _wanted(session: Session, args: argparse.Namespace, verb: str) -> Wanted:
         options=options,
         partition=args.partition,
         name=args.words[1] if verb else args.run,
+        since=_since(args.since),
         dry_run=args.dry_run,
         seconds=args.timeout,
         yes=args.yes,

@@ -7,6 +7,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from daemon.core.api.time import rfc3339
@@ -68,6 +69,8 @@ class Wanted:
     partition: Amount | None = None
     name: str = ""
     """"" to make one up, for a new one."""
+    since: datetime | timedelta | None = None
+    """What a new one is to have as Options.since, or how long before its start that is."""
     dry_run: bool = False
     seconds: int = 0
     """For the whole run; 0 for as long as it takes."""
@@ -85,8 +88,9 @@ async def start(session: Session, wanted: Wanted) -> Outcome | Preview | None:
     view = ClusterView(session.client, session.namespace, aim, zones=bool(wanted.options.max_per_zone))
     async with view:
         world, now = view.world(), session.clock.now()
+        options = replace(wanted.options, since=_since(wanted.since, now))
         made_up = f"{(aim.target.name or 'pods')[:30].rstrip('-.').replace('.', '-')}-{_random(5)}"
-        run = Run(session.namespace, wanted.name or made_up, aim.target, wanted.options, rfc3339(now))
+        run = Run(session.namespace, wanted.name or made_up, aim.target, options, rfc3339(now))
         check(world, run)
         if (first := unfinished(world, run, now)) is not None and not wanted.dry_run:
             raise ConfigurationError(
@@ -103,6 +107,16 @@ async def start(session: Session, wanted: Wanted) -> Outcome | Preview | None:
         if wanted.dry_run:
             return preview(world, run, now)
         return await _drive(session, view, run, wanted, _words(run, waiting))
+
+
+def _since(given: datetime | timedelta | None, now: datetime) -> str:
+    """RFC 3339, by the API server's clock. Raises ConfigurationError."""
+    if given is None:
+        return ""
+    moment = now - given if isinstance(given, timedelta) else given
+    if moment > now:
+        raise ConfigurationError(f"--since {rfc3339(moment)} lies in the future")
+    return rfc3339(moment)
 
 
 def _random(length: int) -> str:

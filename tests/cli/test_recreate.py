@@ -11,11 +11,13 @@ import struct
 import sys
 import termios
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from daemon.cli.main import main
+from daemon.core.api.time import rfc3339
 from daemon.core.api.types import API_VERSION, KIND
 from daemon.core.rollout.run import ANNOTATION_ABORTED, ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
 from daemon.kube.resources import EVENTS, PODS, REQUESTS, Resource
@@ -468,9 +470,33 @@ async def test_already_restarted(cluster: PlayedCluster) -> None:
     code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--since", "10m")
     assert (code, "nothing to do: 0 of 0 pods recreated, 2 skipped" in out) == (0, True)
     assert len(cluster.stops) == 2
-    for odd, said in (("2100-01-01T00:00:00Z", "lies in the future"), ("soon", "has to be a time like 2h")):
+    no_time = "has to be a time like 2h"
+    for odd, said in (
+        ("2100-01-01T00:00:00Z", "lies in the future"),
+        ("soon", no_time),
+        ("0001-01-01T00:00:00+23:00", no_time),
+        ("9999-12-31T23:59:59-23:00", no_time),
+    ):
         code, _, err = await cluster.recreate("deployment/web", "-c", "app", "--since", odd)
         assert (code, said in err) == (2, True)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_since_is_by_the_clock_of_the_api_server(tmp_path: Path, hours: int) -> None:
+    async with played(tmp_path, clock=lambda: datetime.now(UTC) + timedelta(hours=hours)) as cluster:
+        pods = await cluster.workload("Deployment", "web", 2, "app")
+        for pod, minutes in zip(await cluster.pods(), (45, 15), strict=True):
+            await cluster.run(pod, started=rfc3339(cluster.api.now() - timedelta(minutes=minutes)))
+        ago = rfc3339(cluster.api.now() - timedelta(minutes=30))
+        ahead = rfc3339(cluster.api.now() + timedelta(minutes=30))
+        for since in ("30m", ago):
+            code, out, err = await cluster.recreate("deployment/web", "-c", "app", "--since", since, "--dry-run")
+            said = f"batch 1: {pods[0]} (node-a)\nskipped, app was restarted already: {pods[1]}\n"
+            assert (code, out, err) == (0, said, "")
+        code, _, err = await cluster.recreate("deployment/web", "-c", "app", "--since", ahead, "--dry-run")
+        assert (code, err) == (2, f"crrd recreate: --since {ahead} lies in the future\n")
+        assert (await cluster.recreate("deployment/web", "-c", "app", "--since", "30m")).code == 0
+        assert cluster.stops == [(pods[0], "app")]
 
 
 async def test_admission_that_refuses_a_pod(cluster: PlayedCluster) -> None:
