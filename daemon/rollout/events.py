@@ -1,9 +1,10 @@
 """Events on the workload, so that `kubectl describe deployment` tells of a run. Who may not write them goes without."""
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
+from daemon.core.api.time import rfc3339
 from daemon.core.rollout.run import Run
 from daemon.kube.client import KubeClient
 from daemon.kube.resources import EVENTS
@@ -21,12 +22,15 @@ class WorkloadEvent(StrEnum):
     FAILED = "ContainersRecreateFailed"
 
 
-async def tell(client: KubeClient, run: Run, reason: WorkloadEvent, message: str) -> None:
-    """Write one event on the run's workload; none where the run is about pods themselves."""
+async def tell(client: KubeClient, now: datetime, run: Run, reason: WorkloadEvent, message: str) -> None:
+    """Write one event on the run's workload; none where the run is about pods themselves.
+
+    `now` is the API server's time: the clock of a laptop may be anything.
+    """
     target = run.target
     if not target.uid:
         return
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = rfc3339(now)
     body = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -42,8 +46,8 @@ async def tell(client: KubeClient, run: Run, reason: WorkloadEvent, message: str
         "reason": reason.value,
         "message": message[:_MESSAGE_CHARACTERS],
         "count": 1,
-        "firstTimestamp": now,
-        "lastTimestamp": now,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "reportingInstance": run.name,

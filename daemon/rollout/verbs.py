@@ -226,7 +226,7 @@ async def _drive(session: Session, view: ClusterView, run: Run, wanted: Wanted, 
     try:
         session.view.begin(run, begins)
         message = f"run {run.name}: {_words(run, len(view.world().members))}"
-        await tell(session.client, run, WorkloadEvent.RECREATING, message)
+        await tell(session.client, session.clock.now(), run, WorkloadEvent.RECREATING, message)
         outcome = await runner.run(run)
     except (asyncio.CancelledError, OutputError) as error:
         rows = plan(view.world(), run, session.clock.now()).rows
@@ -236,9 +236,10 @@ async def _drive(session: Session, view: ClusterView, run: Run, wanted: Wanted, 
         raise asyncio.CancelledError from error
     told = summary(outcome.plan.rows)
     if outcome.plan.end is End.DONE and not tally(outcome.plan.rows)[Stage.FAILED]:
-        await tell(session.client, run, WorkloadEvent.RECREATED, f"run {run.name}: {told}")
+        await tell(session.client, session.clock.now(), run, WorkloadEvent.RECREATED, f"run {run.name}: {told}")
     elif outcome.plan.end in (End.DONE, End.FAILED):
-        await tell(session.client, run, WorkloadEvent.FAILED, f"run {run.name}: {told}: {failures(outcome.plan)}")
+        message = f"run {run.name}: {told}: {failures(outcome.plan)}"
+        await tell(session.client, session.clock.now(), run, WorkloadEvent.FAILED, message)
     return outcome
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from daemon.cli.main import main
-from daemon.core.api.time import rfc3339
+from daemon.core.api.time import parse_time, rfc3339
 from daemon.core.api.types import API_VERSION, KIND
 from daemon.core.rollout.run import ANNOTATION_ABORTED, ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
 from daemon.kube.resources import EVENTS, PODS, REQUESTS, Resource
@@ -497,6 +497,10 @@ async def test_since_is_by_the_clock_of_the_api_server(tmp_path: Path, hours: in
         assert (code, err) == (2, f"crrd recreate: --since {ahead} lies in the future\n")
         assert (await cluster.recreate("deployment/web", "-c", "app", "--since", "30m")).code == 0
         assert cluster.stops == [(pods[0], "app")]
+        events = (await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
+        told = [parse_time(event["lastTimestamp"]) for event in events]
+        latest = max(moment for moment in told if moment is not None)
+        assert abs(latest - cluster.api.now()) < timedelta(minutes=5), "events are by it as well"
 
 
 async def test_admission_that_refuses_a_pod(cluster: PlayedCluster) -> None:
