@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -20,9 +21,10 @@ from daemon.core.rollout.standing import Stage, tally
 from daemon.kube.client import KubeClient
 from daemon.kube.clock import ServerClock
 from daemon.kube.config import find_access
+from daemon.kube.discovery import KNOWN
 from daemon.kube.errors import ResourceMissingError
 from daemon.kube.reflector import APPLY
-from daemon.kube.resources import REQUESTS
+from daemon.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource
 from daemon.lib.errors import (
     ApiRefusedError,
     ApiUnavailableError,
@@ -45,6 +47,14 @@ EXIT_BAD_INPUT = 2
 EXIT_TIMED_OUT = 3
 EXIT_INTERRUPTED = 130
 VERBS = ("status", "resume", "abort")
+_KRUISE = tuple(Resource(each, REQUESTS.group) for each in ("clonesets", "statefulsets", "daemonsets"))
+IN_ROLE = {
+    ".".join(filter(None, (each.plural, each.group)))
+    for each in (REQUESTS, PODS, BUDGETS, NODES, EVENTS, *(known.resource for known in KNOWN), *_KRUISE)
+}
+"""Resources that the ClusterRole crrd-recreate has rights on, as kubectl names them."""
+_CALL = re.compile(r"\w+ /api(?:s/(?P<group>[^/]+))?/[^/]+(?:/namespaces/[^/]+)?/(?P<plural>[^/:]+)")
+"""What an error of the API begins with: verb and path."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -160,8 +170,19 @@ def _told(error: BaseException | None) -> str:
         return f"this cluster has no ContainerRecreateRequests: install crrd, `{APPLY}`"
     status = error.status if isinstance(error, ApiRefusedError) else 0
     if status == 403:
-        return f"you may not do that: {said}; the ClusterRole crrd-recreate has what is needed"
+        return f"you may not do that: {said}{_right(said)}"
     return f"the API server does not accept your credentials: {said}" if status == 401 else said
+
+
+def _right(said: str) -> str:
+    """Where the right is to be had that a refused call takes; "" for what is no resource (discovery)."""
+    found = _CALL.match(said)
+    if found is None:
+        return ""
+    name = ".".join(filter(None, (found["plural"], found["group"])))
+    if name in IN_ROLE:
+        return "; the ClusterRole crrd-recreate has what is needed"
+    return f"; the ClusterRole crrd-recreate has no rights on {name}: it takes get, list and watch"
 
 
 def _check(args: argparse.Namespace, verb: str) -> None:

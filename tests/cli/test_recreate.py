@@ -29,7 +29,6 @@ from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 pytestmark = pytest.mark.timeout(300)  # many processes, one after the other
 JOBS = Resource("jobs", "batch")
-CLONE_SETS = Resource("clonesets", "apps.kruise.io")
 
 
 @pytest.fixture
@@ -129,21 +128,24 @@ async def test_a_statefulset_from_the_highest_ordinal(cluster: PlayedCluster) ->
     assert cluster.stops == [("db-2", "app"), ("db-1", "app"), ("db-0", "app")]
 
 
-async def test_a_kind_that_is_found_by_discovery(cluster: PlayedCluster) -> None:
+async def custom(cluster: PlayedCluster, group: str, kind: str, status: dict[str, object]) -> str:
+    """A kind that only this cluster has, and `c` of it; returns its UID."""
+    plural = f"{kind.lower()}s"
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-    names = {"kind": "CloneSet", "plural": "clonesets", "singular": "cloneset", "shortNames": ["clone"]}
-    spec = {"group": "apps.kruise.io", "names": names, "scope": "Namespaced", "versions": [version]}
-    await cluster.client.create(CRDS, "", {"metadata": {"name": "clonesets.apps.kruise.io"}, "spec": spec})
+    names = {"kind": kind, "plural": plural, "singular": kind.lower(), "shortNames": [kind[:5].lower()]}
+    spec = {"group": group, "names": names, "scope": "Namespaced", "versions": [version]}
+    await cluster.client.create(CRDS, "", {"metadata": {"name": f"{plural}.{group}"}, "spec": spec})
     selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["clone"]}]}
-    body = {
-        "metadata": {"name": "c"},
-        "spec": {"replicas": 1, "selector": selector},
-        "status": {"observedGeneration": 1},
-    }
-    body |= {"apiVersion": "apps.kruise.io/v1", "kind": "CloneSet"}
-    made = await cluster.client.create(CLONE_SETS, NAMESPACE, body)
-    owner = {"apiVersion": "apps.kruise.io/v1", "kind": "CloneSet", "name": "c", "uid": made["metadata"]["uid"]}
+    body = {"metadata": {"name": "c"}, "spec": {"replicas": 1, "selector": selector}, "status": status}
+    body |= {"apiVersion": f"{group}/v1", "kind": kind}
+    made = await cluster.client.create(Resource(plural, group), NAMESPACE, body)
+    return str(made["metadata"]["uid"])
+
+
+async def test_a_kind_that_is_found_by_discovery(cluster: PlayedCluster) -> None:
+    uid = await custom(cluster, "apps.kruise.io", "CloneSet", {"observedGeneration": 1})
+    owner = {"apiVersion": "apps.kruise.io/v1", "kind": "CloneSet", "name": "c", "uid": uid}
     await cluster.pod("c-1", {"app": "clone"}, ownerReferences=[{**owner, "controller": True}])
     await cluster.pod("c-2", {"app": "clone"}, ownerReferences=[{**owner, "uid": "another", "controller": True}])
     for word in ("clone/c", "clonesets.apps.kruise.io/c", "cloneset.v1.apps.kruise.io/c"):
@@ -681,6 +683,22 @@ async def test_what_may_not_be_done_is_said(cluster: PlayedCluster) -> None:
         assert err.startswith(f"crrd recreate: you may not do that: {verb} ")
         assert resource in err
         assert err.endswith("the ClusterRole crrd-recreate has what is needed\n")
+
+
+async def test_a_right_that_the_role_does_not_have(cluster: PlayedCluster) -> None:
+    uid = await custom(cluster, "argoproj.io", "Rollout", {"observedGeneration": "1"})
+    owner = {"apiVersion": "argoproj.io/v1", "kind": "Rollout", "name": "c", "uid": uid, "controller": True}
+    await cluster.pod("c-1", {"app": "clone"}, ownerReferences=[owner])
+    takes = "the ClusterRole crrd-recreate has no rights on rollouts.argoproj.io: it takes get, list and watch\n"
+    for verb in ("get", "list", "watch"):
+        cluster.api.fail_next(9, status=403, match=in_namespace(verb, "rollouts"))
+        code, _, err = await cluster.recreate("rollout/c", "-c", "app")
+        cluster.api.clear_faults()
+        assert (code, err.endswith(takes)) == (2, True), err
+        assert err.startswith(f"crrd recreate: you may not do that: {verb} ")
+    cluster.api.fail_next(9, status=403, match=lambda call: call.path == "/apis")
+    code, _, err = await cluster.recreate("rollout/c", "-c", "app")
+    assert (code, err.endswith(" (403)\n")) == (2, True), err
 
 
 def in_namespace(verb: str, resource: str) -> Match:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from daemon.cli.recreate import IN_ROLE
 from daemon.kube.resources import PODS, REQUESTS
 from daemon.localnode.api.admission import AdmissionRequest, User
 from daemon.localnode.api.errors import Cause, invalid
@@ -26,6 +27,12 @@ def test_all_workloads_have_the_same_rights() -> None:
     for kind in LIKE_DEPLOYMENTS | {"replicasets"}:
         verbs = {verb for verb, resource in granted() if resource == kind}
         assert verbs == {verb for verb, resource in granted() if resource == "deployments"}
+
+
+def test_what_is_said_of_the_role_is_what_it_has() -> None:
+    role = yaml.safe_load(ROLE.read_text(encoding="utf-8"))
+    resources = {(group, each) for rule in role["rules"] for group in rule["apiGroups"] for each in rule["resources"]}
+    assert {f"{each}.{group}".rstrip(".") for group, each in resources} == IN_ROLE
 
 
 @pytest.mark.timeout(300)
