@@ -32,11 +32,6 @@ class ServerClock:
         """Monotonic time since which no answer has agreed with the estimate; None where the last one did."""
         self._watchers: list[Callable[[], None]] = []
 
-    @property
-    def known(self) -> bool:
-        """Whether any answer has told the time."""
-        return self._offset is not None
-
     def observe(self, date: str, sent: float, received: float) -> None:
         """Take note of an answer that was given between two monotonic times; a missing or odd header is ignored."""
         try:

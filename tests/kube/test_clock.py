@@ -41,7 +41,6 @@ def test_one_server() -> None:
     servers = Servers()
     for _ in range(50):
         servers.answer()
-    assert servers.clock.known
     assert servers.error == pytest.approx(-0.1, abs=0.15), "right, and rather late than early"
     assert servers.steps == 0
 
@@ -92,5 +91,4 @@ def test_an_odd_header_says_nothing() -> None:
     clock = ServerClock()
     for header in ("", "soon", "Thu, 99 Jan 2026 00:00:00 GMT"):
         clock.observe(header, 1.0, 2.0)
-    assert not clock.known
     assert abs((clock.now() - datetime.now(UTC)).total_seconds()) < 60
