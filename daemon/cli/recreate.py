@@ -225,7 +225,7 @@ async def _with_client(args: argparse.Namespace, verb: str) -> int:
         view = _view(args, clock)
         asked = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and args.output == "text"
         confirm = _asker(view) if asked else None
-        session = Session(client, clock, namespace, view, args.called, confirm)
+        session = Session(client, clock, namespace, view, args.called, _access(args), confirm)
         match verb:
             case "status":
                 return await _status(session, args)
@@ -233,6 +233,13 @@ async def _with_client(args: argparse.Namespace, verb: str) -> int:
                 return await _abort(session, args)
             case _:
                 return await _drive(session, args, verb)
+
+
+def _access(args: argparse.Namespace) -> tuple[str, ...]:
+    """The flags that say which cluster, without a kubeconfig that is the environment's."""
+    kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
+    given = (("--context", args.context), ("--kubeconfig", kubeconfig))
+    return tuple(word for flag, value in given if value for word in (flag, value))
 
 
 def _view(args: argparse.Namespace, clock: ServerClock) -> View:

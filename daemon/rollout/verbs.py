@@ -5,6 +5,7 @@ Each verb begins from the requests in the API, whoever made them; what is shown 
 
 import asyncio
 import secrets
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -44,12 +45,14 @@ class Session:
     view: View
     command: str
     """As the user called it, for what is said to be typed next."""
+    access: tuple[str, ...]
+    """The flags that say which cluster, as they were given on the command line."""
     confirm: Callable[[str], Awaitable[bool]] | None = None
     """See Runner."""
 
-    def line(self, verb: str, run: str) -> str:
-        """A command for a run, as it is typed."""
-        return f"{self.command} {verb} {run} -n {self.namespace}"
+    def line(self, verb: str, *run: str) -> str:
+        """A command for a run, or for all, as it is typed: for the same namespace of the same cluster."""
+        return f"{self.command} {shlex.join([verb, *run, '-n', self.namespace, *self.access])}"
 
     def end(self, outcome: str, words: str) -> None:
         """See View; on stderr where stdout takes nothing more."""
@@ -257,7 +260,7 @@ async def find_run(session: Session, name: str) -> list[RunRequest]:
     found = await _requests(session, f"{LABEL_RUN}={name}")
     if not found:
         where = f"namespace {session.namespace!r}"
-        raise ConfigurationError(f"there is no run {name!r} in {where}; {session.command} status shows which there are")
+        raise ConfigurationError(f"there is no run {name!r} in {where}; {session.line('status')} shows which there are")
     return found
 
 

@@ -23,6 +23,7 @@ from daemon.core.rollout.run import ANNOTATION_ABORTED, ANNOTATION_TARGET, LABEL
 from daemon.kube.resources import EVENTS, PODS, REQUESTS, Resource
 from daemon.localnode.api.admission import AdmissionRequest
 from daemon.localnode.api.errors import Cause, invalid
+from tests.support.command import crrd
 from tests.support.faulty_api import Call, Match
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 
@@ -405,7 +406,8 @@ async def test_whose_reader_goes_is_interrupted(cluster: PlayedCluster, unbuffer
     cluster.goes_on.clear()
     code, err = await unread("Recreating")
     assert (code, len(err.splitlines()), err.startswith(said)) == (130, 1, True), err
-    assert err.endswith("; what has begun ends by itself; go on with: crrd recreate resume unread -n default\n")
+    again = f"crrd recreate resume unread -n default --kubeconfig {cluster.kubeconfig}"
+    assert err.endswith(f"; what has begun ends by itself; go on with: {again}\n")
     assert (await cluster.recreate(*words)).code == 0
     assert len(cluster.stops) == 3
 
@@ -417,10 +419,26 @@ async def test_the_first_part_then_somebody_is_asked(cluster: PlayedCluster) -> 
     assert (code, cluster.stops) == (0, [(pods[0], "app")])
     assert out.splitlines()[-1].startswith(
         "asks: 1 of 3 pods recreated; the first part (1) is done, 2 left; "
-        f"go on with: crrd recreate resume {name} -n default --yes"
+        f"go on with: crrd recreate resume {name} -n default --kubeconfig {cluster.kubeconfig} --yes"
     )
     assert (await cluster.recreate("resume", name, "--yes")).code == 0
     assert len(cluster.stops) == 3
+
+
+async def test_what_is_to_be_typed_next_names_the_same_cluster(cluster: PlayedCluster, tmp_path: Path) -> None:
+    """What was given on the command line: pasted without it, the line would go to whichever cluster is current."""
+    await cluster.workload("Deployment", "web", 3, "app")
+    odd = tmp_path / "my clusters"
+    odd.write_bytes(cluster.kubeconfig.read_bytes())
+    words = ("recreate", "deployment/web", "-c", "app", "--run", "mine", "--partition", "1")
+    _, out, _ = await crrd(*words, "--kubeconfig", str(odd), "--context", "local")
+    rest = f"go on with: crrd recreate resume mine -n default --context local --kubeconfig '{odd}' --yes"
+    assert rest in out.splitlines()[-1]
+    _, _, err = await crrd("recreate", "resume", "other", KUBECONFIG=str(odd))
+    shown = "crrd recreate status -n default shows which there are\n"  # the environment is still there
+    assert err == f"crrd recreate: there is no run 'other' in namespace 'default'; {shown}"
+    _, out, _ = await crrd("recreate", "resume", "mine", "-y", "-n", "default", KUBECONFIG=str(odd))
+    assert "done: 3 of 3 pods recreated" in out
 
 
 async def test_a_run_of_a_name_is_begun_once(cluster: PlayedCluster) -> None:
@@ -435,7 +453,8 @@ async def test_a_name_that_is_another_runs_is_refused(cluster: PlayedCluster) ->
     await cluster.workload("Deployment", "api", 2)
     await cluster.recreate("deploy/web", "-c", "app,side", "--run", "nightly", "--partition", "1")
     mine, rest = ("--run", "nightly", "--yes"), [(pods[0], "app"), (pods[0], "side")]
-    again = "give another --run NAME, or go on with it: crrd recreate resume nightly -n default"
+    line = f"crrd recreate resume nightly -n default --kubeconfig {cluster.kubeconfig}"
+    again = f"give another --run NAME, or go on with it: {line}"
     for words, differs in (
         (("deployment/api", "-c", "app,side", *mine), "is on deployment.apps/web, not on deployment.apps/api"),
         (("-l", "app=web", "-c", "app,side", *mine), "is on deployment.apps/web, not on pods app=web"),
