@@ -94,8 +94,9 @@ class Verdicts:
         pod = self._pod(known)
         for one in self._world.containers.history(pod.runtime_uid, name) if pod is not None else ():
             hooks = [act for act in self._hooks.get(one.id, ()) if known.uid in act.owners]
-            known_still = [act for act in hooks if act.life is life or self._could_tell(act, life, act.at)]
-            if one.state == "running" and known_still:
+            # who took the annotation away, took what an earlier life knew
+            told = (act for act in hooks if not known.unpinned and self._could_tell(act, life, act.at))
+            if one.state == "running" and (any(act.life is life for act in hooks) or any(told)):
                 self.broken(f"{known.name}/{name} is Failed after the hook of {one.id}, which was not stopped")
 
     def _pod(self, known: Known) -> "Pod | None":
