@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+_LISTED = {"clusters": "cluster", "contexts": "context", "users": "user"}
+"""What a kubeconfig lists, and the key of one."""
+_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+"""What is relative to the file that says it, besides a plugin's command (client-go's tools/clientcmd/loader.go)."""
+
 
 class KubeconfigError(Exception):
     """The kubeconfig cannot be used; waiting does not help."""
@@ -49,8 +54,7 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
     last = _LastError()
     logging.getLogger().addHandler(last)
     try:
-        merged = kube_config.KubeConfigMerger(path).config
-        loader = kube_config.KubeConfigLoader(merged, active_context=context, config_base_path=None)
+        loader = kube_config.KubeConfigLoader(_merged(path), active_context=context)
         found = client.Configuration()
         found.host = ""
         loader.load_and_set(found)
@@ -81,6 +85,49 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
         "expiry": expiry.timestamp() if expiry else 0.0,
         "namespace": _namespace(loader),
     }
+
+
+def _merged(paths: str) -> dict[str, Any]:
+    """Several files as one, as kubectl merges them: the first that gives a name, or a current context, counts.
+
+    Not by the package: it takes the last file's current context, and refuses a file that is empty.
+
+    Raises:
+        KubeconfigError: a file holds something else, or a name twice.
+    """
+    yaml: Any = importlib.import_module("yaml")  # slow, too
+    current = ""
+    found: dict[str, dict[str, Any]] = {listed: {} for listed in _LISTED}
+    for path in filter(None, paths.split(":")):
+        try:
+            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        if content is None:
+            continue
+        if not isinstance(content, dict):
+            raise KubeconfigError(f"{path} holds no kubeconfig")
+        current = current or content.get("current-context") or ""
+        for listed, field in _LISTED.items():
+            own: dict[str, Any] = {}
+            for entry in content.get(listed) or []:
+                name = entry.get("name") or ""
+                if name in own:
+                    raise KubeconfigError(f"{path} names {name} twice in its {listed}")
+                own[name] = {"name": name, field: _located(entry.get(field), Path(path).absolute().parent)}
+            found[listed] = own | found[listed]
+    return {"current-context": current or None, **{listed: [*named.values()] for listed, named in found.items()}}
+
+
+def _located(value: Any, folder: Path) -> Any:
+    """A cluster's or a user's section with paths of its own; a command without a slash is looked for in PATH."""
+    if not isinstance(value, dict):
+        return value
+    located: dict[str, Any] = {key: str(folder / value[key]) for key in _PATHS if value.get(key)}
+    run = value.get("exec")
+    if isinstance(run, dict) and "/" in str(run.get("command")):
+        located["exec"] = {**run, "command": str(folder / run["command"])}
+    return {**value, **located}
 
 
 def _check(field: str, url: str) -> None:

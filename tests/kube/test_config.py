@@ -444,6 +444,74 @@ def test_kubeconfigs_that_cannot_be_used(write: Write, content: Any, sentence: s
     assert "\n" not in str(caught.value)
 
 
+def named(name: str, token: str) -> dict[str, Any]:
+    """A kubeconfig with one context, and all in it of this name."""
+    return {
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "clusters": [{"name": name, "cluster": {"server": f"http://{token}.example"}}],
+        "users": [{"name": name, "user": {"token": token}}],
+    }
+
+
+NOTHING = {"current-context": "", "contexts": None, "clusters": None, "users": None}
+
+
+@pytest.mark.parametrize(
+    ("contents", "context", "token"),
+    [
+        ((named("a", "one"), named("b", "two")), None, "one"),
+        ((named("a", "one"), named("b", "two")), "b", "two"),
+        ((named("a", "one"), named("a", "two")), None, "one"),
+        ((named("a", "one"), NOTHING), None, "one"),
+        ((NOTHING, named("b", "two")), None, "two"),
+        (({"current-context": None}, named("b", "two"), named("c", "three")), None, "two"),
+        (({"current-context": "c"}, named("b", "two"), named("c", "three")), None, "three"),
+        (("", named("b", "two"), "# nothing"), None, "two"),
+        ((None, named("b", "two"), None), None, "two"),
+    ],
+)
+def test_of_several_files_the_first_that_says_it_counts(
+    tmp_path: Path, contents: tuple[Any, ...], context: str | None, token: str
+) -> None:
+    for index, content in enumerate(contents):
+        if content is not None:
+            (tmp_path / str(index)).write_text(content if isinstance(content, str) else json.dumps(content))
+    found = resolve(":".join(["", *(str(tmp_path / str(index)) for index in range(len(contents)))]), context)
+    assert (found["server"], found["authorization"]) == (f"http://{token}.example", f"Bearer {token}")
+
+
+def test_relative_paths_are_those_of_their_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("clusters", "users", "here"):
+        (tmp_path / folder).mkdir()
+    client = AUTHORITY.issue_cert(common_name="crrd")
+    (tmp_path / "clusters" / "ca.pem").write_text(CA)
+    (tmp_path / "users" / "crt").write_bytes(client.cert_chain_pems[0].bytes())
+    (tmp_path / "users" / "key").write_bytes(client.private_key_pem.bytes())
+    user = {"client-certificate": "crt", "client-key": "./key", **plugin(tmp_path / "users", {"token": "t"})}
+    user["exec"]["command"] = "./plugin"
+    cluster = {"server": "https://x", "certificate-authority": "ca.pem"}
+    context = {"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}
+    (tmp_path / "clusters" / "config").write_text(
+        json.dumps({**context, "clusters": [{"name": "c", "cluster": cluster}]})
+    )
+    (tmp_path / "users" / "config").write_text(json.dumps({"users": [{"name": "u", "user": user}]}))
+    monkeypatch.chdir(tmp_path / "here")
+    found = resolve("../clusters/config:../users/config", None)
+    assert found["ca"] == CA
+    assert found["certificate"] == client.cert_chain_pems[0].bytes().decode()
+    assert found["key"] == client.private_key_pem.bytes().decode()
+    assert found["authorization"] == "Bearer t"
+
+
+@pytest.mark.parametrize("listed", ["clusters", "contexts", "users"])
+def test_a_name_twice_in_one_file_is_refused(write: Write, listed: str) -> None:
+    content = kubeconfig("http://x", {})
+    content[listed].append(content[listed][0])
+    with pytest.raises(KubeconfigError, match=rf"it cannot be used: .*/kubeconfig names .* twice in its {listed}$"):
+        resolve(write(content), None)
+
+
 def test_contexts_that_are_not_there(write: Write) -> None:
     with pytest.raises(KubeconfigError, match="name nowhere"):
         resolve(write(kubeconfig("http://x", {})), "nowhere")
