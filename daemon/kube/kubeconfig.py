@@ -114,15 +114,19 @@ def _merged(paths: str) -> dict[str, Any]:
                 name = entry.get("name") or ""
                 if name in own:
                     raise KubeconfigError(f"{path} names {name} twice in its {listed}")
-                own[name] = {"name": name, field: _located(entry.get(field), Path(path).absolute().parent)}
+                own[name] = {"name": name, field: _located(_said(entry.get(field)), Path(path).absolute().parent)}
             found[listed] = own | found[listed]
     return {"current-context": current or None, **{listed: [*named.values()] for listed, named in found.items()}}
 
 
-def _located(value: Any, folder: Path) -> Any:
+def _said(value: Any) -> dict[str, Any]:
+    """A section without what is null or empty: for kubectl that is the same as not there, for the package it is not."""
+    kept = {key: given for key, given in (value or {}).items() if given not in (None, "")}
+    return {key: _said(given) if isinstance(given, dict) else given for key, given in kept.items()}
+
+
+def _located(value: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A cluster's or a user's section with paths of its own; a command without a slash is looked for in PATH."""
-    if not isinstance(value, dict):
-        return value
     located: dict[str, Any] = {key: str(folder / value[key]) for key in _PATHS if value.get(key)}
     run = value.get("exec")
     if isinstance(run, dict) and "/" in str(run.get("command")):

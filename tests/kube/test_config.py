@@ -481,6 +481,24 @@ def test_of_several_files_the_first_that_says_it_counts(
     assert (found["server"], found["authorization"]) == (f"http://{token}.example", f"Bearer {token}")
 
 
+@pytest.mark.parametrize(
+    "users",
+    [None, [], [{"name": "u"}], [{"name": "u", "user": None}], [{"name": "u", "user": {"token": None, "exec": None}}]],
+)
+def test_a_user_may_have_no_credentials(write: Write, users: Any) -> None:
+    assert resolve(write({**kubeconfig("http://x", {}), "users": users}), None)["authorization"] == ""
+
+
+def test_what_is_null_or_empty_is_not_there(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from a file")
+    (tmp_path / "ca.pem").write_text(CA)
+    cluster = {"certificate-authority": "ca.pem", "certificate-authority-data": "", "insecure-skip-tls-verify": None}
+    content = kubeconfig("https://x", {"token": "", "tokenFile": "token"}, **cluster, **{"proxy-url": ""})
+    content["users"].append({"user": {"token": "nobody's"}})
+    found = resolve(write(content), None)
+    assert (found["authorization"], found["ca"], found["insecure"]) == ("Bearer from a file", CA, False)
+
+
 def test_relative_paths_are_those_of_their_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("clusters", "users", "here"):
         (tmp_path / folder).mkdir()
