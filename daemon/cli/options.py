@@ -197,7 +197,7 @@ def add_kubeconfig_flag(parser: argparse.ArgumentParser) -> None:
         "--kubeconfig",
         "kubeconfig to reach the API server with",
         env="KUBECONFIG",
-        shown="the pod's service account, outside a cluster ~/.kube/config",
+        shown="~/.kube/config, where there is none the pod's service account",
         metavar="FILE",
     )
 

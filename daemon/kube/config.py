@@ -1,4 +1,4 @@
-"""Where the API server is and who we are: the pod's service account, or a kubeconfig.
+"""Where the API server is and who we are: a kubeconfig, or the pod's service account.
 
 Both give an `Access`, renewed when it grows old or is refused. A kubeconfig is read by the `kubernetes` package in a
 process of its own (see `kubeconfig`), because the package would stay resident on every node for a thing done once.
@@ -75,23 +75,23 @@ class AccessSource(Protocol):
 
 
 def find_access(kubeconfig: str, environ: Mapping[str, str], context: str = "") -> AccessSource:
-    """The kubeconfig that is named, else the pod's service account, else the user's own kubeconfig.
+    """The kubeconfig that is named, else the user's own, else the pod's service account: kubectl's order.
+
+    A context means a kubeconfig: with one the service account, another cluster's perhaps, is not taken.
 
     Raises:
         ConfigurationError: there is none of them.
     """
-    if kubeconfig:
-        return KubeconfigAccess(kubeconfig, context)
+    own = Path(environ.get("HOME", "/nonexistent")) / ".kube" / "config"
+    if kubeconfig or own.is_file():
+        return KubeconfigAccess(kubeconfig or str(own), context)
+    remedy = f"name the one to use with --kubeconfig, or put it at {own}"
+    if context:
+        raise ConfigurationError(f"--context {context} needs a kubeconfig: {remedy}")
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if host and port:
         return ServiceAccountAccess(f"https://{f'[{host}]' if ':' in host else host}:{port}", SERVICE_ACCOUNT)
-    own = Path(environ.get("HOME", "/nonexistent")) / ".kube" / "config"
-    if own.is_file():
-        return KubeconfigAccess(str(own), context)
-    raise ConfigurationError(
-        "not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig: "
-        f"name the one to use with --kubeconfig, or put it at {own}"
-    )
+    raise ConfigurationError(f"not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig: {remedy}")
 
 
 class ServiceAccountAccess:

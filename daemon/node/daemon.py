@@ -53,7 +53,7 @@ class NodeConfig:
 
     node_name: str
     kubeconfig: str
-    """Path; "" for in-cluster credentials, or ~/.kube/config outside a cluster."""
+    """Path; "" for ~/.kube/config, or in-cluster credentials where there is none."""
     cri_endpoints: tuple[str, ...]
     """Sockets as the user gave them; none for discovery."""
     bind_address: str

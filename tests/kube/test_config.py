@@ -573,8 +573,9 @@ async def test_a_proxy_is_gone_through(write: Write) -> None:
         assert proxy.seen[0].headers["Host"] == "api.invalid"
 
 
-def test_the_nearest_credentials_are_taken(tmp_path: Path) -> None:
-    inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "HOME": str(tmp_path)}
+def test_credentials_are_looked_for_in_the_order_of_kubectl(tmp_path: Path) -> None:
+    outside = {"HOME": str(tmp_path)}
+    inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", **outside}
     named = find_access("/some/file", inside)
     assert isinstance(named, KubeconfigAccess)
     assert named.description == "the kubeconfig /some/file"
@@ -586,8 +587,25 @@ def test_the_nearest_credentials_are_taken(tmp_path: Path) -> None:
     assert isinstance(six, ServiceAccountAccess)
     assert six._server == "https://[fd00::1]:443"
     with pytest.raises(ConfigurationError, match=r"not in a cluster .* and no --kubeconfig: name the one to use"):
-        find_access("", {"HOME": str(tmp_path)})
+        find_access("", outside)
     own = tmp_path / ".kube" / "config"
     own.parent.mkdir()
+    assert isinstance(find_access("", inside), ServiceAccountAccess)
     own.write_text("{}")
-    assert find_access("", {"HOME": str(tmp_path)}).description == f"the kubeconfig {own}"
+    for environ in (inside, outside):
+        assert find_access("", environ).description == f"the kubeconfig {own}"
+    assert find_access("/some/file", inside).description == "the kubeconfig /some/file"
+
+
+async def test_a_context_is_never_the_pods_own_cluster(tmp_path: Path) -> None:
+    inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "HOME": str(tmp_path)}
+    own = tmp_path / ".kube" / "config"
+    for environ in (inside, {"HOME": str(tmp_path)}):
+        with pytest.raises(ConfigurationError) as caught:
+            find_access("", environ, "elsewhere")
+        assert str(caught.value) == (
+            f"--context elsewhere needs a kubeconfig: name the one to use with --kubeconfig, or put it at {own}"
+        )
+    own.parent.mkdir()
+    own.write_text(json.dumps(kubeconfig("http://here.example", {})))
+    assert (await find_access("", inside, "elsewhere").current()).server == "http://elsewhere.example/prefix"
