@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from multidict import CIMultiDict
+
 from daemon.lib.errors import ApiUnavailableError, ConfigurationError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -45,11 +47,14 @@ class Access:
     proxy: str | None = None
     namespace: str = ""
     """The one that is meant where none is named: the kubeconfig's context's, or the pod's own; "" for neither."""
+    impersonation: tuple[tuple[str, str], ...] = ()
+    """Headers that say as whom we act, where that is somebody else; a name may come more than once."""
 
     @property
-    def headers(self) -> dict[str, str]:
+    def headers(self) -> CIMultiDict[str]:
         """The HTTP headers that say who we are."""
-        return {"Authorization": self.authorization} if self.authorization else {}
+        said = [("Authorization", self.authorization)] if self.authorization else []
+        return CIMultiDict([*said, *self.impersonation])
 
 
 class AccessSource(Protocol):
@@ -221,6 +226,7 @@ class KubeconfigAccess:
             shape["tls_server_name"] or None,
             shape["proxy"] or None,
             shape["namespace"],
+            tuple((name, value) for name, value in shape["impersonation"]),
         )
         return self._access
 

@@ -12,7 +12,7 @@ import logging
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 _LISTED = {"clusters": "cluster", "contexts": "context", "users": "user"}
 """What a kubeconfig lists, and the key of one."""
@@ -68,6 +68,7 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
         raise CredentialsError(last.message or "its exec plugin gave no credentials")
     if not authorization.isprintable():
         raise KubeconfigError("the user's token has a character that cannot be sent")
+    impersonation = _impersonation(_user(loader))
     proxy = getattr(loader, "proxy", None) or ""  # not the environment's, which the package mixes in
     _check("server", str(found.host))
     if proxy:
@@ -84,6 +85,7 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
         "proxy": proxy,
         "expiry": expiry.timestamp() if expiry else 0.0,
         "namespace": _namespace(loader),
+        "impersonation": impersonation,
     }
 
 
@@ -132,6 +134,49 @@ def _located(value: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(run, dict) and "/" in str(run.get("command")):
         located["exec"] = {**run, "command": str(folder / run["command"])}
     return {**value, **located}
+
+
+def _impersonation(user: dict[str, Any]) -> list[tuple[str, str]]:
+    """The headers that make us act as somebody else, one for each value, as client-go sends them.
+
+    (Its transport/round_trippers.go. API servers read an extra's key in lower case, so it may be sent so.)
+
+    Raises:
+        KubeconfigError: something is no text, or cannot be sent, or nobody is named.
+    """
+    given = {name: user[name] for name in ("as", "as-uid", "as-groups", "as-user-extra") if user.get(name)}
+    if given and "as" not in given:  # client-go's validateAuthInfo
+        raise KubeconfigError("the user has as-uid, as-groups or as-user-extra, but no as: nobody is impersonated")
+    extra = given.get("as-user-extra", {})
+    if not isinstance(extra, dict) or not all(isinstance(key, str) and _texts(extra[key]) for key in extra):
+        raise KubeconfigError("the user's as-user-extra must hold lists of texts")
+    if not _texts(given.get("as-groups", [])):
+        raise KubeconfigError("the user's as-groups must be a list of texts")
+    headers = []
+    for name, header in (("as", "Impersonate-User"), ("as-uid", "Impersonate-Uid")):
+        if name in given:
+            if not isinstance(given[name], str):
+                raise KubeconfigError(f"the user's {name} must be a text")
+            headers.append((name, header, given[name]))
+    headers += [("as-groups", "Impersonate-Group", group) for group in given.get("as-groups", [])]
+    for key, values in extra.items():
+        headers += [("as-user-extra", f"Impersonate-Extra-{_escaped(key)}", value) for value in values]
+    for name, _, value in headers:
+        if not value.isprintable():
+            raise KubeconfigError(f"the user's {name} has a character that cannot be sent")
+    return [(header, value) for _, header, value in headers]
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _escaped(key: str) -> str:
+    """An extra's key as a header's name can hold it: what may not be in one, and %, as client-go's headerKeyEscape."""
+    try:
+        return quote(key, safe="!#$&'*+^`|").lower()
+    except UnicodeEncodeError as error:
+        raise KubeconfigError("the user's as-user-extra has a character that cannot be sent") from error
 
 
 def _check(field: str, url: str) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import aiohttp
+from multidict import CIMultiDict
 from yarl import URL
 
 from daemon import __version__
@@ -155,7 +156,7 @@ class Transport:
                 URL(access.server + call.path, encoded=True),
                 params=call.params,
                 data=call.body,
-                headers={**call.headers, **access.headers},
+                headers=CIMultiDict([*call.headers.items(), *access.headers.items()]),
                 timeout=call.timeout,
                 allow_redirects=False,
                 ssl=access.tls or True,

@@ -378,6 +378,7 @@ def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: p
         "proxy": "",
         "expiry": 0.0,
         "namespace": "",
+        "impersonation": [],
     }
     elsewhere = resolve(write(kubeconfig("http://x", {"username": "u", "password": "p"})), "elsewhere")
     assert elsewhere["server"] == "http://elsewhere.example/prefix"
@@ -442,6 +443,70 @@ def test_kubeconfigs_that_cannot_be_used(write: Write, content: Any, sentence: s
         resolve(write(content), None)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+AS = {
+    "as": "ann",
+    "as-uid": "7",
+    "as-groups": ["viewers", "größe"],
+    "as-user-extra": {"example.org/Scopes%": ["a", ""], "ä_b": ["c"], "Ä_b": ["d"], "none": []},
+}
+
+
+async def test_impersonation_goes_with_every_call(write: Write) -> None:
+    async with scripted_api() as api:
+        api.then(reply({}), refuse(401), reply({}))
+        access = KubeconfigAccess(write(kubeconfig(api.url, {"token": "t", **AS})))
+        await get(access)
+        access._renewed = float("-inf")
+        write(kubeconfig(api.url, {"token": "u", **AS}))
+        await get(access)
+        for request in api.seen:
+            sent = [(key, value) for key, value in request.headers.items() if key.startswith("Impersonate-")]
+            assert sent == [
+                ("Impersonate-User", "ann"),
+                ("Impersonate-Uid", "7"),
+                ("Impersonate-Group", "viewers"),
+                ("Impersonate-Group", "größe"),
+                ("Impersonate-Extra-example.org%2fscopes%25", "a"),
+                ("Impersonate-Extra-example.org%2fscopes%25", ""),
+                ("Impersonate-Extra-%c3%a4_b", "c"),
+                ("Impersonate-Extra-%c3%84_b", "d"),
+            ]
+        assert tokens(api) == ["Bearer t", "Bearer t", "Bearer u"]
+        api.then(reply({}))
+        await get(KubeconfigAccess(write(kubeconfig(api.url, {"token": "t"}))))
+        assert not [key for key in api.seen[-1].headers if key.startswith("Impersonate-")]
+
+
+@pytest.mark.parametrize(
+    ("user", "sentence"),
+    [
+        *(
+            ({name: AS[name]}, "the user has as-uid, as-groups or as-user-extra, but no as: nobody is impersonated")
+            for name in ("as-uid", "as-groups", "as-user-extra")
+        ),
+        ({"as": "", "as-groups": ["g"]}, "the user has as-uid, as-groups or as-user-extra, but no as: "),
+        ({"as": 5}, "the user's as must be a text"),
+        ({"as": "a", "as-uid": 5}, "the user's as-uid must be a text"),
+        ({"as": "a", "as-groups": "g"}, "the user's as-groups must be a list of texts"),
+        ({"as": "a", "as-groups": [None]}, "the user's as-groups must be a list of texts"),
+        ({"as": "a", "as-user-extra": ["g"]}, "the user's as-user-extra must hold lists of texts"),
+        ({"as": "a", "as-user-extra": {"k": "v"}}, "the user's as-user-extra must hold lists of texts"),
+        ({"as": "a\nb"}, "the user's as has a character that cannot be sent"),
+        ({"as": "a", "as-uid": "\ud800"}, "the user's as-uid has a character that cannot be sent"),
+        ({"as": "a", "as-groups": ["a", "\x00"]}, "the user's as-groups has a character that cannot be sent"),
+        ({"as": "a", "as-user-extra": {"k": ["\r"]}}, "the user's as-user-extra has a character that cannot be sent"),
+        (
+            {"as": "a", "as-user-extra": {"\ud800": ["v"]}},
+            "the user's as-user-extra has a character that cannot be sent",
+        ),
+    ],
+)
+def test_impersonations_that_cannot_be_sent(write: Write, user: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(KubeconfigError) as caught:
+        resolve(write(kubeconfig("http://x", user)), None)
+    assert str(caught.value).startswith(sentence)
 
 
 def named(name: str, token: str) -> dict[str, Any]:
