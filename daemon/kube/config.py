@@ -14,9 +14,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from multidict import CIMultiDict
 
@@ -28,8 +29,8 @@ _EXPIRY_MARGIN_SECONDS = 60.0
 _RENEWAL_SECONDS = 10.0
 """A kubeconfig is not read again sooner than this after a renewal: a plugin that fails is not run for every call."""
 _KUBECONFIG_DEADLINE_SECONDS = 60.0
-_CANNOT_HEAL = 2
-"""Exit code of `kubeconfig` for what waiting does not heal."""
+_CANNOT_HEAL, _NOT_NOW = 2, 3
+"""Exit codes of `kubeconfig` for what waiting does not heal, and for what it may; with both it prints why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,23 +245,41 @@ async def _resolve(path: str, context: str) -> bytes:
         )
     except OSError as error:  # no file descriptor or no memory is left
         raise ApiUnavailableError(f"the kubeconfig {path} cannot be read now: {error}") from error
+    stdout, stderr = cast("asyncio.StreamReader", process.stdout), cast("asyncio.StreamReader", process.stderr)
+    said = bytearray()
     try:
         async with asyncio.timeout(_KUBECONFIG_DEADLINE_SECONDS):
-            out, err = await process.communicate()
+            out, _ = await asyncio.gather(stdout.read(), _follow(stderr, said))
+            await process.wait()
     except TimeoutError as error:
         message = f"the kubeconfig {path}: no credentials after {_KUBECONFIG_DEADLINE_SECONDS:.0f} s"
-        raise ApiUnavailableError(message) from error
+        raise ApiUnavailableError(": ".join(filter(None, (message, _last_line(said))))) from error
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)  # a plugin that it started too
             await process.wait()
     if process.returncode == 0:
         return out
-    lines = err.decode("utf-8", "replace").strip().splitlines()
-    message = f"the kubeconfig {path}: {lines[-1] if lines else 'it cannot be read'}"
+    why = _last_line(out) if process.returncode in (_CANNOT_HEAL, _NOT_NOW) else ""  # else it may be key material
+    message = f"the kubeconfig {path}: {why or _last_line(said) or 'it cannot be read'}"
     if process.returncode == _CANNOT_HEAL:
         raise ConfigurationError(message)
     raise ApiUnavailableError(message)
+
+
+async def _follow(stream: asyncio.StreamReader, said: bytearray) -> None:
+    """Keep what a plugin says; where somebody looks on, show it as it comes: it may be what to do to log in."""
+    terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
+    while chunk := await stream.read(65536):
+        said += chunk
+        if terminal is not None:
+            with suppress(OSError):  # the terminal is gone
+                terminal.write(chunk)
+                terminal.flush()
+
+
+def _last_line(said: bytes | bytearray) -> str:
+    return "".join(said.decode("utf-8", "replace").strip().splitlines()[-1:])
 
 
 def tls_context(ca: str, *, certificate: str = "", key: str = "", insecure: bool = False, where: str) -> ssl.SSLContext:

@@ -1,16 +1,21 @@
 """`python -m daemon.kube.kubeconfig PATH [--context NAME]`: prints what a kubeconfig comes to, as JSON.
 
 Runs as a process of its own for `config`, so that the `kubernetes` package, which knows every way to be logged in, is
-in nobody's memory afterwards. Exit codes: 2 for what cannot heal, 3 for credentials that could not be had now; the
-last line on stderr says why.
+in nobody's memory afterwards. Exit codes: 2 for what cannot heal, 3 for credentials that could not be had now; one line
+says why instead. On stderr is what an exec plugin says there, as it comes.
 """
 
 import argparse
 import importlib
+import io
 import json
 import logging
+import os
+import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -18,6 +23,7 @@ _LISTED = {"clusters": "cluster", "contexts": "context", "users": "user"}
 """What a kubeconfig lists, and the key of one."""
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 """What is relative to the file that says it, besides a plugin's command (client-go's tools/clientcmd/loader.go)."""
+_NO_INPUT = "its interactiveMode is Always, but crrd hands no input to plugins: log in before, say with kubectl"
 
 
 class KubeconfigError(Exception):
@@ -40,6 +46,29 @@ class _LastError(logging.Handler):
         self.message = " ".join(record.getMessage().split())
 
 
+class _Plugin(subprocess.Popen[str]):
+    """An exec plugin as the package runs it; what it says on stderr is said on ours at once: it may ask for a login."""
+
+    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:  # noqa: A002
+        """What it wrote on stdout and on stderr, once it has closed both."""
+        if self.stdout is None or self.stderr is None:
+            return super().communicate(input, timeout)
+        said: list[bytes] = []
+        with self.stdout, self.stderr:
+            listener = threading.Thread(target=_pass_on, args=(self.stderr.fileno(), said))
+            listener.start()
+            out = self.stdout.read()
+            listener.join()
+        return out, b"".join(said).decode("utf-8", "replace")
+
+
+def _pass_on(descriptor: int, said: list[bytes]) -> None:
+    while chunk := os.read(descriptor, 65536):
+        said.append(chunk)
+        sys.stderr.buffer.write(chunk)
+        sys.stderr.buffer.flush()
+
+
 def resolve(path: str, context: str | None) -> dict[str, Any]:
     """What the kubeconfig comes to.
 
@@ -51,6 +80,9 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
     # Here, so that a missing file need not wait for half a second of imports; the package is mostly untyped.
     client: Any = importlib.import_module("kubernetes.client")
     kube_config: Any = importlib.import_module("kubernetes.config.kube_config")
+    # The package would keep what a plugin says to itself until it ends.
+    provider: Any = importlib.import_module("kubernetes.config.exec_provider")
+    provider.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": _Plugin})
     last = _LastError()
     logging.getLogger().addHandler(last)
     try:
@@ -65,7 +97,10 @@ def resolve(path: str, context: str | None) -> dict[str, Any]:
     # "Bearer ..." or "Basic ..."; a token from a file may end in a line end
     authorization = (getattr(loader, "token", None) or "").strip()
     if "exec" in _user(loader) and not authorization and not found.cert_file:
-        raise CredentialsError(last.message or "its exec plugin gave no credentials")
+        why = last.message or "its exec plugin gave no credentials"
+        if _user(loader)["exec"].get("interactiveMode") == "Always":
+            why += f" ({_NO_INPUT})"
+        raise CredentialsError(why)
     if not authorization.isprintable():
         raise KubeconfigError("the user's token has a character that cannot be sent")
     impersonation = _impersonation(_user(loader))
@@ -221,18 +256,20 @@ def _read(path: str | None) -> str:
 
 
 def main() -> int:
-    """Print the JSON, or say on stderr why not."""
+    """Print the JSON, or why not."""
     parser = argparse.ArgumentParser(prog="python -m daemon.kube.kubeconfig", description=__doc__)
     parser.add_argument("path")
     parser.add_argument("--context")
     arguments = parser.parse_args()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr's are: a file's names may be any
     try:
         json.dump(resolve(arguments.path, arguments.context), sys.stdout)
     except KubeconfigError as error:
-        print(error, file=sys.stderr)
+        print(error)
         return 2
     except CredentialsError as error:
-        print(error, file=sys.stderr)
+        print(error)
         return 3
     return 0
 

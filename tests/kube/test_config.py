@@ -1,15 +1,17 @@
 """Where the API server is and who we are: service accounts, kubeconfigs, and what can be wrong with them."""
 
+import asyncio
 import base64
 import errno
 import json
 import os
+import pty
 import ssl
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -340,15 +342,89 @@ async def test_a_plugin_that_never_answers_is_ended(
     user = plugin(tmp_path)
     (tmp_path / "plugin").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
     monkeypatch.setattr("daemon.kube.config._KUBECONFIG_DEADLINE_SECONDS", 4.0)
-    with pytest.raises(ApiUnavailableError, match="no credentials after 4 s"):
+    with pytest.raises(ApiUnavailableError, match=r"no credentials after 4 s$"):
         await KubeconfigAccess(write(kubeconfig("http://x", user))).current()
     wait_until_dead((tmp_path / "pid").read_text().strip())
+
+
+@contextmanager
+def terminal() -> Iterator[int]:
+    """The other side of the terminal that stderr is meanwhile."""
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    with os.fdopen(theirs, "w", encoding="utf-8") as file, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "stderr", file)
+        yield ours
+    os.close(ours)
+
+
+PROMPT = "To sign in, open https://login.example and enter the code ABCD"
+
+
+def prompting(folder: Path, then: str) -> dict[str, Any]:
+    """A plugin that asks for something on stderr, without a line's end."""
+    user = plugin(folder, {"token": "t"})
+    (folder / "plugin").write_text(f"#!/bin/sh\necho first >&2; printf '{PROMPT}' >&2\n{then}\n")
+    return user
+
+
+async def test_what_a_plugin_says_is_shown_on_a_terminal_at_once(write: Write, tmp_path: Path) -> None:
+    until_read = f"until test -e {tmp_path}/read; do sleep 0.02; done; cat {tmp_path}/answer-1"
+    access = KubeconfigAccess(write(kubeconfig("http://x", prompting(tmp_path, until_read))))
+    shown = b""
+    with terminal() as screen:
+        async with asyncio.TaskGroup() as tasks, asyncio.timeout(30):
+            found = tasks.create_task(access.current())
+            while PROMPT.encode() not in shown:
+                with suppress(BlockingIOError):
+                    shown += os.read(screen, 1000)
+                await asyncio.sleep(0.02)
+            (tmp_path / "read").touch()
+    assert shown == f"first\r\n{PROMPT}".encode()
+    assert found.result().authorization == "Bearer t"
+
+
+async def test_a_plugins_failure_is_not_told_twice(write: Write, tmp_path: Path) -> None:
+    access = KubeconfigAccess(write(kubeconfig("http://x", prompting(tmp_path, "exit 3"))))
+    with terminal() as screen:
+        with pytest.raises(ApiUnavailableError, match=rf"exec: process returned 3. first {PROMPT}$"):
+            await access.current()
+        assert os.read(screen, 1000) == f"first\r\n{PROMPT}".encode()
+
+
+async def test_without_a_terminal_a_plugin_is_quoted_alone(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("daemon.kube.config._KUBECONFIG_DEADLINE_SECONDS", 4.0)
+    with pytest.raises(ApiUnavailableError, match=rf"no credentials after 4 s: {PROMPT}$"):
+        await KubeconfigAccess(write(kubeconfig("http://x", prompting(tmp_path, "exec sleep 600")))).current()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_plugin_that_has_to_ask_is_told(write: Write, tmp_path: Path) -> None:
+    user = plugin(tmp_path, {"token": "t"})
+    user["exec"]["interactiveMode"] = "Always"
+    path = write(kubeconfig("http://x", user))
+    assert resolve(path, None)["authorization"] == "Bearer t"  # it had no need to ask
+    with pytest.raises(CredentialsError) as caught:
+        resolve(path, None)
+    assert str(caught.value) == (
+        "exec: process returned 1. log in first (its interactiveMode is Always, but crrd hands no input to plugins: "
+        "log in before, say with kubectl)"
+    )
 
 
 async def test_a_missing_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         await KubeconfigAccess(str(tmp_path / "none"), "x").current()
     assert str(caught.value) == f"the kubeconfig {tmp_path}/none: there is no such file: check --kubeconfig"
+
+
+async def test_an_error_may_hold_what_cannot_be_written(write: Write) -> None:
+    content = kubeconfig("http://x", {})
+    content["users"] += [{"name": "\ud800"}] * 2
+    with pytest.raises(ConfigurationError, match=r"names \\ud800 twice in its users$"):
+        await KubeconfigAccess(write(content)).current()
 
 
 async def test_a_kubeconfig_with_broken_certificates(write: Write) -> None:
@@ -615,10 +691,10 @@ def test_the_command_prints_json_or_says_why_not(
     assert json.loads(capsys.readouterr().out)["authorization"] == "Bearer t"
     write(kubeconfig("http://x", plugin(tmp_path)))
     assert main() == 3
-    assert capsys.readouterr().err == "exec: process returned 1. log in first\n"
+    assert capsys.readouterr() == ("exec: process returned 1. log in first\n", "log in first\n")
     Path(path).unlink()
     assert main() == 2
-    assert capsys.readouterr().err == "there is no such file: check --kubeconfig\n"
+    assert capsys.readouterr() == ("there is no such file: check --kubeconfig\n", "")
 
 
 def test_without_verification_anything_is_trusted() -> None:
