@@ -182,13 +182,15 @@ class NodeCache(Cache[Pod]):
 
         `own_pins`: they are what this process has just written.
         """
+        known = self._requests.get(request.uid)
         if not request.active:
-            known = self._requests.get(request.uid)
             if known is None or not older(request.resource_version, known.resource_version):
                 self.request_deleted(request)
             return
+        if known is not None and not known.error and request.spoilt:
+            request = replace(request, error="", spoilt=False)
         said = request
-        if (known := self._requests.get(request.uid)) is not None and not own_pins:
+        if known is not None and not own_pins:
             # Nobody changes which instance is meant, or takes back what was begun: the annotation can be edited.
             pinned, begun = {**request.pinned, **known.pinned}, dict(known.begun)
             for name, times in request.begun.items():

@@ -195,17 +195,19 @@ async def test_a_thousand_bad_requests_do_no_harm(cluster: Cluster, node_daemon:
     before = await cluster.run_pod("web", [container("app")])
     for number in range(1000):
         body = crr_for(before, ["app"], name=f"bad-{number}")
-        match number % 3:
+        match number % 4:
             case 0:
                 body["spec"]["containers"][0]["name"] = f"nope-{number}"
             case 1:
                 body["spec"]["containers"][0]["statusContext"]["containerID"] = "docker://abc"
-            case _:
+            case 2:
                 body["metadata"]["labels"]["crr.apps.kruise.io/pod-uid"] = f"uid-{number}"
+            case _:
+                body["metadata"]["annotations"] = {"crr.apps.kruise.io/pinned-containers": "["}
         await cluster.create_request(body)
     async with asyncio.timeout(100):
         while True:
-            listing = await cluster.client.list_all(REQUESTS, dict, namespace=cluster.namespace)
+            listing = await cluster.client.list_all(REQUESTS, dict, namespace=cluster.namespace, resource_version="0")
             if all((each.get("status") or {}).get("phase") == "Completed" for each in listing.items):
                 break
             await asyncio.sleep(0.5)

@@ -228,6 +228,41 @@ async def test_a_pin_that_is_taken_is_no_trouble() -> None:
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == []
 
 
+@pytest.mark.parametrize("after", [4, 12], ids=["hook", "stop"])
+async def test_an_annotation_that_somebody_spoils_ends_nothing(after: int) -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.hook_seconds, node.stop_seconds = 10.0, 5.0
+        node.post(request())
+        await asyncio.sleep(after)
+        now = node.requests["r1"]
+        error = "the annotation crr.apps.kruise.io/pinned-containers must be a JSON object of containers"
+        node.post(replace(now, resource_version="1000", pinned={}, begun={}, error=error, spoilt=True))
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert (len(node.hooks_run), len(node.stops)) == (1, 1)
+
+
+async def test_a_spoilt_annotation_that_is_not_the_nodes_is_no_reason_to_write() -> None:
+    async with MemoryNode() as node:
+        node.stop_seconds = 20.0
+        node.post(request(strategy=Strategy(force=True)))
+        await asyncio.sleep(4)
+        before = node.writes
+        now = node.requests["r1"]
+        node.post(replace(now, resource_version="1000", error="the annotation unready-acquired is odd", spoilt=True))
+        await asyncio.sleep(10)
+        assert node.writes <= before + 1
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_an_annotation_that_was_never_readable_is_malformed() -> None:
+    async with MemoryNode() as node:
+        node.post(request(error="the annotation is odd", spoilt=True))
+        assert (await node.completed()).states[0].phase is StatePhase.FAILED
+        node.post(replace(node.requests["r1"], resource_version="1000"))
+        await asyncio.sleep(60)
+        assert node.stops == []
+
+
 async def test_pins_that_somebody_removes_are_remembered() -> None:
     async with MemoryNode("app", "side") as node:
         node.known["old-app"] = replace(node.known["old-app"], state=ContainerState.EXITED)

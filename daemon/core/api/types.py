@@ -194,6 +194,8 @@ class Request:
     status: Status = Status()
     error: str = ""
     """Why the object cannot be served at all: a sentence that names the field; "" for a sound one."""
+    spoilt: bool = False
+    """Whether that is because of nothing but an annotation of manager's or node's, which anybody may have edited."""
 
     @property
     def key(self) -> str:

@@ -61,8 +61,11 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     )
     ttl = reader.integer(spec.get("ttlSecondsAfterFinished"), "spec.ttlSecondsAfterFinished", high=INT32_MAX)
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
-    pinned, begun = _pinned(annotations.get(ANNOTATION_PINNED), {container.name for container in containers})
     raw_status = reader.mapping(whole.get("status"), "status")
+    status = _status(reader, raw_status)
+    notes = Reader()
+    pinned, begun = _pinned(notes, annotations.get(ANNOTATION_PINNED), {container.name for container in containers})
+    unready_acquired = _unready_acquired(notes, annotations, raw_status, strategy)
     return Request(
         namespace=namespace,
         name=name,
@@ -78,12 +81,13 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         deleting=meta.get("deletionTimestamp") is not None,
         pinned=pinned,
         begun=begun,
-        unready_acquired=_unready_acquired(annotations, raw_status),
+        unready_acquired=unready_acquired,
         deadline_seconds=deadline,
         ttl_seconds=ttl,
         finalizers=tuple(filter(None, map(text, items(meta.get("finalizers"))))),
-        status=_status(reader, raw_status),
-        error=reader.error,
+        status=status,
+        error=reader.error or notes.error,
+        spoilt=bool(notes.error and not reader.error),
     )
 
 
@@ -161,24 +165,23 @@ def _strategy(reader: Reader, spec: Mapping[str, Any]) -> Strategy:
     )
 
 
-def _pinned(raw: object, names: Collection[str]) -> tuple[Mapping[str, Pin], Mapping[str, Begun]]:
-    """What the annotation says of these containers; whoever else may write it, it is about no other.
-
-    What cannot be read is as if it were absent: the daemon that wrote it knows better, and writes it again.
-    """
-    try:
-        shape = mapping(json.loads(text(raw)))
-    except (ValueError, RecursionError):
+def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mapping[str, Pin], Mapping[str, Begun]]:
+    """What the annotation says of these containers; whoever else may write it, it is about no other."""
+    path = f"the annotation {ANNOTATION_PINNED}"
+    annotation = reader.text(raw, path)
+    if not annotation:
         return NO_PINS, NOTHING_BEGUN
-    pins, begun = {}, {}
-    for name in filter(names.__contains__, shape):
-        reader, entry = Reader(), mapping(shape[name])
-        pin = _pin(reader, entry, name)
-        if pin is not None and not reader.error:
-            pins[name] = pin
-            if times := _begun(entry):
-                begun[name] = times
-    return pins, begun
+    try:
+        shape = json.loads(annotation)
+    except (ValueError, RecursionError):
+        shape = None
+    if not isinstance(shape, dict):
+        reader.reject(path, "must be a JSON object of containers")
+        return NO_PINS, NOTHING_BEGUN
+    entries = {name: entry for name, entry in shape.items() if name in names}
+    pins = ((name, _pin(reader, entry, f"{path}: {shown(name)}")) for name, entry in entries.items())
+    begun = ((name, _begun(mapping(entry))) for name, entry in entries.items())
+    return {name: pin for name, pin in pins if pin is not None}, {name: times for name, times in begun if times}
 
 
 def _begun(entry: Mapping[str, Any]) -> Begun | None:
@@ -187,12 +190,21 @@ def _begun(entry: Mapping[str, Any]) -> Begun | None:
     return Begun(hook, stop) if hook or stop else None
 
 
-def _unready_acquired(annotations: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Whether the manager has made the pod unready. A mark that is no time is none: the manager sets it again."""
+def _unready_acquired(
+    reader: Reader, annotations: Mapping[str, Any], status: Mapping[str, Any], strategy: Strategy
+) -> bool:
+    """Whether the manager has made the pod unready; without a grace period for that, nothing depends on the mark."""
     for condition in map(mapping, items(status.get("conditions"))):
         if condition.get("type") in CONDITIONS_UNREADY and condition.get("status") == "True":
             return True
-    return _is_rfc3339(annotations.get(ANNOTATION_UNREADY_ACQUIRED))
+    mark = annotations.get(ANNOTATION_UNREADY_ACQUIRED)
+    if mark is None or mark == "":
+        return False
+    if _is_rfc3339(mark):
+        return True
+    if strategy.unready_grace_seconds is not None:
+        reader.reject(f"the annotation {ANNOTATION_UNREADY_ACQUIRED}", f"must be an RFC 3339 time, not {shown(mark)}")
+    return False
 
 
 def _is_rfc3339(value: object) -> bool:

@@ -285,25 +285,27 @@ def test_an_instance_without_a_count_was_never_restarted(count: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    "annotation",
+    ("annotation", "sentence"),
     [
-        *("{", "[" * 100_000, "1" * 5_000, "[]", 7, None, "\ud800", '{"app": 1}', '{"app": {}}'),
-        '{"app": {"containerID": "c1", "stopSentAt": "2026-01-02T03:04:05Z"}}',
-        '{"app": {"containerID": "containerd://c1", "restartCount": "3"}}',
+        ("{", f"the annotation {PINNED} must be a JSON object of containers"),
+        ("[" * 100_000, f"the annotation {PINNED} must be a JSON object of containers"),
+        ("1" * 5_000, f"the annotation {PINNED} must be a JSON object of containers"),
+        ("[]", f"the annotation {PINNED} must be a JSON object of containers"),
+        (7, f"the annotation {PINNED} must be a string"),
+        ('{"app": 1}', f"the annotation {PINNED}: 'app' must be an object"),
+        (
+            '{"app": {"containerID": "c1"}}',
+            f"the annotation {PINNED}: 'app'.containerID must look like containerd://ID, not 'c1'",
+        ),
     ],
 )
-def test_pins_that_cannot_be_read_are_as_if_absent(annotation: object) -> None:
+def test_pins_that_cannot_be_read(annotation: object, sentence: str) -> None:
     obj = sound()
     obj["metadata"]["annotations"][PINNED] = annotation
     request = parse_request(obj)
-    assert (request.error, request.pinned, request.begun) == ("", {}, {})
-
-
-def test_a_pin_that_cannot_be_read_is_no_reason_to_forget_the_others() -> None:
-    obj = sound()
-    obj["spec"]["containers"].append({"name": "side"})
-    obj["metadata"]["annotations"][PINNED] = json.dumps({"app": 7, "side": {"containerID": "containerd://c2"}})
-    assert parse_request(obj).pinned == {"side": Pin("containerd://c2", 0)}
+    assert (request.error, request.spoilt, request.pinned) == (sentence, True, {})
+    del obj["spec"]["podName"]
+    assert not parse_request(obj).spoilt
 
 
 @pytest.mark.parametrize("entry", [{"containerID": "containerd://c2", "stopSentAt": "2026-01-02T03:04:05Z"}, 7])
@@ -341,11 +343,16 @@ def test_mark_unready_acquired(mark: str) -> None:
 
 
 @pytest.mark.parametrize("mark", ["now", 5, "2026-13-02T03:04:06Z", "2026-01-02 03:04:06Z", "2026-01-02T03:04:06"])
-def test_a_mark_that_is_no_time_is_as_if_absent(mark: object) -> None:
+def test_malformed_mark_matters_only_with_a_grace_period(mark: object) -> None:
     obj = sound()
     obj["metadata"]["annotations"][UNREADY] = mark
     request = parse_request(obj)
-    assert (request.error, request.unready_acquired) == ("", False)
+    assert request.error.startswith(f"the annotation {UNREADY} must be an RFC 3339 time, not ")
+    assert (request.spoilt, request.unready_acquired) == (True, False)
+    del obj["spec"]["strategy"]["unreadyGracePeriodSeconds"]
+    request = parse_request(obj)
+    assert request.error == ""
+    assert not request.unready_acquired
 
 
 @pytest.mark.parametrize("name", ["PreRecreateGrace", "PodUnreadyAcquired"])
