@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from daemon.core.admission.patch import Operation, json_patch
-from daemon.core.api.pod import ContainerKind, Pod, PodContainer, has_gate, parse_pod
+from daemon.core.api.pod import Pod, PodContainer, has_gate, parse_pod
 from daemon.core.api.types import (
     ANNOTATION_PINNED,
     ANNOTATION_REQUESTED_BY,
@@ -245,7 +245,7 @@ def _unfit_container(name: str, known: PodContainer | None, pod: Pod) -> tuple[s
     """How the rest of the sentence goes, and the reason; None for a container that is fit."""
     if known is None:
         return f"of pod {shown(pod.name)}, which has none called {shown(name)}", DenialReason.CONTAINER_NOT_FOUND
-    if known.kind not in (ContainerKind.REGULAR, ContainerKind.SIDECAR):
+    if not known.kind.recreatable:
         return f"or a native sidecar, and {shown(name)} is an {known.kind}", DenialReason.CONTAINER_KIND
     if known.restart_policy is RestartPolicy.NEVER:
         rule = f"that kubelet starts again after a stop, and the restartPolicy of {shown(name)} is Never"

@@ -67,12 +67,17 @@ def entries(message: str) -> list[dict[str, Any]]:
 
 
 class ContainerKind(StrEnum):
-    """Where in the pod's spec a container stands; only the first two can be recreated."""
+    """Where in the pod's spec a container stands."""
 
     REGULAR = "container"
     SIDECAR = "sidecar"
     INIT = "init container"
     EPHEMERAL = "ephemeral container"
+
+    @property
+    def recreatable(self) -> bool:
+        """Whether kubelet would start such a container again while its pod runs."""
+        return self in (ContainerKind.REGULAR, ContainerKind.SIDECAR)
 
 
 @dataclass(frozen=True, slots=True)

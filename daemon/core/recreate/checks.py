@@ -6,7 +6,7 @@ Pure predicates over one request and one observation. No phase is moved here.
 from dataclasses import dataclass
 from zlib import crc32
 
-from daemon.core.api.pod import ContainerKind, Pod, PodContainer
+from daemon.core.api.pod import Pod, PodContainer
 from daemon.core.api.reasons import Reason, say
 from daemon.core.api.time import parse_time
 from daemon.core.api.types import (
@@ -87,7 +87,7 @@ def wrong_container(request: Request, container: RequestedContainer, pod: Pod) -
     known = pod.containers.get(container.name)
     if known is None:
         return told(Reason.CONTAINER_NOT_FOUND, key=request.pod_key, name=container.name)
-    if known.kind not in (ContainerKind.REGULAR, ContainerKind.SIDECAR):
+    if not known.kind.recreatable:
         return told(Reason.NOT_RECREATABLE, kind=known.kind)
     return NOTHING
 

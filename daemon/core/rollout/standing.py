@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from daemon.core.api.pod import ContainerKind, Pod, PodContainer
+from daemon.core.api.pod import Pod, PodContainer
 from daemon.core.api.reasons import Reason
 from daemon.core.api.time import parse_time
 from daemon.core.api.types import RequestPhase, StatePhase
@@ -128,8 +128,7 @@ def _wanted(run: Run, member: Member) -> tuple[PodContainer, ...]:
 
 def recreatable(pod: Pod) -> Mapping[str, PodContainer]:
     """The containers of a pod that can be recreated at all, by name: no ordinary init or ephemeral containers."""
-    kinds = (ContainerKind.REGULAR, ContainerKind.SIDECAR)
-    return {name: each for name, each in pod.containers.items() if each.kind in kinds}
+    return {name: each for name, each in pod.containers.items() if each.kind.recreatable}
 
 
 def _fit(run: Run, container: PodContainer) -> Skip | None:
