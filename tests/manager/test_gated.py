@@ -116,13 +116,18 @@ class TestElsewhere:
         await cluster.until("forgotten", lambda: manager.controller._cache.pod("default/web-0") is None)
 
 
+async def label_with_a_pod(cluster: LifecycleCluster) -> None:
+    """The namespace gets the label while a pod with the gate is there; returns when that has its condition."""
+    await cluster.pod("early")
+    await cluster.label_namespace("enabled")
+    await cluster.until("the pod that was there", lambda: cluster.condition("early") == READY)
+
+
 async def test_the_label_comes_and_goes(cluster: LifecycleCluster) -> None:
     await cluster.label_namespace(None)
     manager = cluster.manager()
     await settled(cluster, manager)
-    await cluster.pod("early")
-    await cluster.label_namespace("enabled")
-    await cluster.until("the pod that was there", lambda: cluster.condition("early") == READY)
+    await label_with_a_pod(cluster)
     await cluster.ready_pod("late")
     await cluster.label_namespace(None)
     await cluster.until("no watch of pods", lambda: cluster.server.open_watches == 2)
@@ -227,18 +232,14 @@ class TestMany:
         manager = cluster.manager()
         await cluster.until("a list fails", lambda: pod_lists(cluster))
         first = manager.controller._gated._pods[""]
-        await cluster.pod("early")
-        await cluster.label_namespace("enabled")
-        await cluster.until("the pod that was there", lambda: cluster.condition("early") == READY)
+        await label_with_a_pod(cluster)
         await settled(cluster, manager)
         assert manager.controller._gated._pods == {"": first}
 
     async def test_one_that_joins_is_listed_alone(self, cluster: LifecycleCluster) -> None:
         manager = cluster.manager()
         await settled(cluster, manager)
-        await cluster.pod("early")
-        await cluster.label_namespace("enabled")
-        await cluster.until("the pod that was there", lambda: cluster.condition("early") == READY)
+        await label_with_a_pod(cluster)
         await cluster.ready_pod("late")
         await settled(cluster, manager)
         assert manager.controller._gated.covers("default")
