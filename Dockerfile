@@ -3,7 +3,7 @@
 #   docker build -t crrd:0.1.0 .
 #   docker build --build-arg BASE_IMAGE=my-python:3.12 --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) -t crrd .
 # Nothing but the package index is reached, and nothing but what locks/ names by hash is taken from it (`make lock`
-# renews them). The local node of `crrd demo` stays outside, see .dockerignore.
+# renews them).
 ARG BASE_IMAGE=python:3.13-slim
 
 FROM ${BASE_IMAGE} AS build
@@ -26,7 +26,7 @@ RUN pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /wheels . \
 # Of Python's own modules the base has no .pyc either: compiled at each start, they would cost the daemon 2 to 4 MB for
 # good. Here those that the daemons use.
 RUN python -c "import sys; sys.path[:0] = sys.argv[2:]; import importlib.util, pathlib, py_compile, sysconfig; \
-    import daemon.cli.main, daemon.cli.node, daemon.cli.manager, daemon.node.daemon, daemon.manager.daemon; \
+    import crrd.cli.main, crrd.cli.node, crrd.cli.manager, crrd.node.daemon, crrd.manager.daemon; \
     lib = pathlib.Path(sysconfig.get_path('stdlib')); \
     found = {pathlib.Path(each.__file__) for each in sys.modules.values() if getattr(each, '__file__', None)}; \
     own = [file for file in found if file.suffix == '.py' and lib in file.parents and 'site-packages' not in file.parts]; \

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PURE := daemon/core/*,daemon/kubelet/*
+PURE := daemon/crrd/core/*,daemon/crrd/kubelet/*
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak lint format stubs bench mutants pictures lock install-manifests runtime clean
@@ -11,13 +11,22 @@ PURE := daemon/core/*,daemon/kubelet/*
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
-$(READY): pyproject.toml
-	@test -x $(BIN)/python || { echo "setting up: a virtual environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
+$(BIN)/python:
+	@echo "setting up: a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ./localnode
+$(READY): pyproject.toml localnode/pyproject.toml | $(BIN)/python
 	@echo "setting up: installing crrd and its tools into $(VENV) (a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.demo: pyproject.toml localnode/pyproject.toml | $(BIN)/python
+	@echo "setting up: installing crrd and its local node into $(VENV) (half a minute)"
+	@$(INSTALL) --editable .
 	@touch $@
 
-demo: $(READY) ## Show a container recreated on a local node (DEMO="--cri-endpoint ..." for more)
+demo: $(VENV)/.demo ## Show a container recreated on a local node (DEMO="--cri-endpoint ..." for more)
 	@$(BIN)/crrd demo $(DEMO)
 
 test: $(READY) runtime ## Run all tests, real containerd included where it can be had

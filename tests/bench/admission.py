@@ -18,13 +18,13 @@ from statistics import quantiles
 import aiohttp
 from aiohttp import web
 
-from daemon.core.admission.rules import Admitted, review_create
-from daemon.kube.client import KubeClient
-from daemon.lib.health import Health
-from daemon.lib.log import configure
-from daemon.manager.certificates.tls import ServingTls
-from daemon.manager.metrics import ManagerMetrics
-from daemon.manager.webhook.server import WebhookServer
+from crrd.core.admission.rules import Admitted, review_create
+from crrd.kube.client import KubeClient
+from crrd.lib.health import Health
+from crrd.lib.log import configure
+from crrd.manager.certificates.tls import ServingTls
+from crrd.manager.metrics import ManagerMetrics
+from crrd.manager.webhook.server import WebhookServer
 from tests.support.admission import USER, new_pod, new_request, new_review
 from tests.support.scripted_api import FixedAccess
 from tests.support.webhook import QUICK, load, new_certificates

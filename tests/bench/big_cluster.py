@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from daemon.core.api.types import (
+from crrd.core.api.types import (
     API_VERSION,
     GROUP,
     KIND,
@@ -23,8 +23,8 @@ from daemon.core.api.types import (
     LABEL_READINESS_GATE,
     PLURAL,
 )
-from daemon.localnode.api.store import Event
-from daemon.localnode.apiserver import ApiServer
+from crrd_localnode.api.store import Event
+from crrd_localnode.apiserver import ApiServer
 from tests.support.admission import new_pod
 
 Object = dict[str, Any]

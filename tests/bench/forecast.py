@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from daemon.forecast.render import summary
-from daemon.forecast.report import ForecastInput, forecast
-from daemon.kubelet.hash.container_hash import container_hash
+from crrd.forecast.render import summary
+from crrd.forecast.report import ForecastInput, forecast
+from crrd.kubelet.hash.container_hash import container_hash
 
 MOST_SECONDS = 5.0
 MOST_MIB = 150.0

@@ -15,7 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from daemon.kube.resources import REQUESTS
+from crrd.kube.resources import REQUESTS
 from tests.bench.recreate import (
     AT_ONCE,
     SETTLED_SECONDS,

@@ -24,9 +24,9 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from daemon.core.api.types import API_VERSION, KIND
-from daemon.kube.resources import PODS, REQUESTS
-from daemon.localnode.daemons import Daemon
+from crrd.core.api.types import API_VERSION, KIND
+from crrd.kube.resources import PODS, REQUESTS
+from crrd_localnode.daemons import Daemon
 from tests.support import programs
 from tests.support.cluster import (
     VARIABLES,

@@ -13,11 +13,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from daemon.core.rollout.plan import plan
-from daemon.core.rollout.run import Amount
-from daemon.core.rollout.state import World
-from daemon.kube.resources import PODS as POD_RESOURCE
-from daemon.localnode.api.admission import User
+from crrd.core.rollout.plan import plan
+from crrd.core.rollout.run import Amount
+from crrd.core.rollout.state import World
+from crrd.kube.resources import PODS as POD_RESOURCE
+from crrd_localnode.api.admission import User
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import played
 from tests.support.rollouts import NOW, budget, member, recreated, run, succeeded, workload
@@ -58,7 +58,7 @@ async def whole_run(folder: Path) -> tuple[float, Counter[tuple[str, str]], int]
         command = ("recreate", "deployment/web", "-c", "app", "--max-unavailable", "10%")
         began = time.monotonic()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "daemon", *command, "--kubeconfig", str(cluster.kubeconfig)),
+            *(sys.executable, "-m", "crrd", *command, "--kubeconfig", str(cluster.kubeconfig)),
             stdout=asyncio.subprocess.DEVNULL,
         )
         code = await process.wait()

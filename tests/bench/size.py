@@ -24,8 +24,8 @@ from typing import Any
 
 import aiohttp
 
-from daemon.localnode.daemons import Daemon
-from daemon.manager.certificates.pki import CERTIFICATE, KEY, Certificates, to_data
+from crrd.manager.certificates.pki import CERTIFICATE, KEY, Certificates, to_data
+from crrd_localnode.daemons import Daemon
 from tests.bench.admission import WARM_UP, calls, summary
 from tests.bench.watched_manager import OUTPUT
 from tests.support.webhook import new_certificates, trusting

@@ -63,13 +63,13 @@ def begin_anew(*_: object) -> None:
 
 def main() -> None:
     """Run crrd."""
-    from daemon.cli.main import main as cli  # noqa: PLC0415 - the command line imports what it needs, in its own way
-    from daemon.lib.memory import keep_imports_lean  # noqa: PLC0415
+    from crrd.cli.main import main as cli  # noqa: PLC0415 - the command line imports what it needs, in its own way
+    from crrd.lib.memory import keep_imports_lean  # noqa: PLC0415
 
     with keep_imports_lean():
         from prometheus_client import exposition  # noqa: PLC0415
 
-        from daemon.node.metrics import NodeMetrics  # noqa: PLC0415
+        from crrd.node.metrics import NodeMetrics  # noqa: PLC0415
 
     class Timed(NodeMetrics):
         def __init__(self, *args: Any) -> None:
@@ -80,7 +80,7 @@ def main() -> None:
     for name in TOLD:
         setattr(Timed, name, timed(name, getattr(NodeMetrics, name)))
     with keep_imports_lean():
-        from daemon.node import daemon as app  # noqa: PLC0415
+        from crrd.node import daemon as app  # noqa: PLC0415
     setattr(app, "NodeMetrics", Timed)  # noqa: B010 - replaced in the one place that makes them
     exposition.generate_latest = timed("page", exposition.generate_latest)
     signal.signal(signal.SIGUSR2, begin_anew)

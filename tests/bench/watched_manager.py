@@ -32,7 +32,7 @@ async def _watch() -> None:
 
 def main() -> None:
     """Run crrd."""
-    from daemon.cli.main import main as cli  # noqa: PLC0415 - after the names above, which it does not need
+    from crrd.cli.main import main as cli  # noqa: PLC0415 - after the names above, which it does not need
 
     real_run = asyncio.run
 

@@ -25,9 +25,9 @@ from typing import Any
 from google.protobuf.message import Message
 
 from cri_stubs import api_pb2
-from daemon.cri.client import CriClient
-from daemon.localnode.daemons import Daemon
-from daemon.manager.certificates.pki import CERTIFICATE, KEY, to_data
+from crrd.cri.client import CriClient
+from crrd.manager.certificates.pki import CERTIFICATE, KEY, to_data
+from crrd_localnode.daemons import Daemon
 from tests.bench.recreate import SETTLED_SECONDS, cpu_seconds, memory, p99
 from tests.support.scripted_cri import Context, ScriptedRuntime, labels, serving
 from tests.support.webhook import new_certificates

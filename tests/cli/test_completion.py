@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from daemon.cli.completion import complete
-from daemon.cli.main import main
-from daemon.kube.resources import PODS
+from crrd.cli.completion import complete
+from crrd.cli.main import main
+from crrd.kube.resources import PODS
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,7 +35,7 @@ def programs(tmp_path: Path) -> Path:
         ("kubectl_complete-recreate", "kubectl_complete_recreate"),
     ):
         script = folder / name
-        code = f"from daemon.cli.main import {function}; {function}()"
+        code = f"from crrd.cli.main import {function}; {function}()"
         script.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{code}' \"$@\"\n")
         script.chmod(0o755)
     return folder

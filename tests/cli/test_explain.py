@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from daemon.cli.explain import render, shape
-from daemon.core.api import types as model
-from daemon.core.api.time import rfc3339
-from daemon.core.explain.container import ContainerReport
-from daemon.core.explain.request import Cause, Explanation, Verdict
-from daemon.kube.clock import ServerClock
-from daemon.kube.resources import REQUESTS
+from crrd.cli.explain import render, shape
+from crrd.core.api import types as model
+from crrd.core.api.time import rfc3339
+from crrd.core.explain.container import ContainerReport
+from crrd.core.explain.request import Cause, Explanation, Verdict
+from crrd.kube.clock import ServerClock
+from crrd.kube.resources import REQUESTS
 from tests.support.cluster import (
     PATIENCE,
     Cluster,

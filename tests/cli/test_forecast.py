@@ -11,13 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from daemon.cli.forecast import read_pods, run
-from daemon.cli.main import build_parser
-from daemon.cri.runtime import connect
-from daemon.forecast.node import NodeForecast
-from daemon.forecast.spec_store import SpecStore
-from daemon.kube.resources import PODS
-from daemon.lib.errors import ConfigurationError
+from crrd.cli.forecast import read_pods, run
+from crrd.cli.main import build_parser
+from crrd.cri.runtime import connect
+from crrd.forecast.node import NodeForecast
+from crrd.forecast.spec_store import SpecStore
+from crrd.kube.resources import PODS
+from crrd.lib.errors import ConfigurationError
 from tests.support.cluster import Cluster, container, local_cluster
 from tests.support.command import crrd
 from tests.support.daemons import NodeDaemon

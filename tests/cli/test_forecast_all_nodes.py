@@ -11,13 +11,13 @@ import pytest
 import yaml
 from aiohttp import web
 
-from daemon.cli.forecast import EXIT_REBUILD, EXIT_UNKNOWN, ForecastConfig, run_forecast
-from daemon.core.explain.request import DAEMONS
-from daemon.forecast.render import shape
-from daemon.forecast.report import ForecastInput, forecast
-from daemon.kube.client import KubeClient
-from daemon.kube.transport import CALLS
-from daemon.kubelet.hash.container_hash import container_hash
+from crrd.cli.forecast import EXIT_REBUILD, EXIT_UNKNOWN, ForecastConfig, run_forecast
+from crrd.core.explain.request import DAEMONS
+from crrd.forecast.render import shape
+from crrd.forecast.report import ForecastInput, forecast
+from crrd.kube.client import KubeClient
+from crrd.kube.transport import CALLS
+from crrd.kubelet.hash.container_hash import container_hash
 
 Json = dict[str, Any]
 SPEC: Json = {"name": "app", "image": "i"}

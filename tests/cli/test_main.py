@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.lib.errors import OutputError
-from daemon.lib.output import Output
+from crrd.lib.errors import OutputError
+from crrd.lib.output import Output
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def stdout(kind: str) -> Iterator[int]:
 def test_output_that_cannot_be_written(
     words: tuple[str, ...], kind: str, code: int, said: str, unbuffered: str
 ) -> None:
-    command = [sys.executable, "-m", "daemon", *words]
+    command = [sys.executable, "-m", "crrd", *words]
     if kind == "closed":
         command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
     with stdout(kind) as fd:
@@ -52,7 +52,7 @@ def test_output_that_cannot_be_written(
 
 def test_errors_that_nobody_reads() -> None:
     with stdout("pipe") as fd:
-        command = [sys.executable, "-m", "daemon", "recreate", "-A"]
+        command = [sys.executable, "-m", "crrd", "recreate", "-A"]
         assert subprocess.run(command, stdout=fd, stderr=fd, check=False).returncode == 2
 
 

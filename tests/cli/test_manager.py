@@ -2,9 +2,9 @@
 
 import pytest
 
-from daemon.cli.main import build_parser
-from daemon.cli.manager import manager_config
-from daemon.lib.errors import ConfigurationError
+from crrd.cli.main import build_parser
+from crrd.cli.manager import manager_config
+from crrd.lib.errors import ConfigurationError
 from tests.support.command import crrd
 
 LABEL, LONG = "a" * 63, ".".join(["a" * 63] * 3 + ["a" * 61])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import aiohttp
 
-from daemon.kube.resources import REQUESTS
-from daemon.localnode.api.admission import User
+from crrd.kube.resources import REQUESTS
+from crrd_localnode.api.admission import User
 from tests.support.cluster import Cluster, container, container_status, crr_for, on_local_node, restart_count, states
 from tests.support.command import Ended, crrd
 from tests.support.daemons import NodeDaemon

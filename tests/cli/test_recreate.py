@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from daemon.cli.main import main
-from daemon.core.api.time import parse_time, rfc3339
-from daemon.core.api.types import API_VERSION, KIND
-from daemon.core.rollout.run import ANNOTATION_ABORTED, ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
-from daemon.kube.resources import EVENTS, PODS, REQUESTS, Resource
-from daemon.localnode.api.admission import AdmissionRequest
-from daemon.localnode.api.errors import Cause, invalid
+from crrd.cli.main import main
+from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.api.types import API_VERSION, KIND
+from crrd.core.rollout.run import ANNOTATION_ABORTED, ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
+from crrd.kube.resources import EVENTS, PODS, REQUESTS, Resource
+from crrd_localnode.api.admission import AdmissionRequest
+from crrd_localnode.api.errors import Cause, invalid
 from tests.support.command import crrd
 from tests.support.faulty_api import Call, Match
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -68,7 +68,7 @@ class Begun:
 
 
 async def begin(cluster: PlayedCluster, *words: str) -> Begun:
-    command = (sys.executable, "-u", "-m", "daemon", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig))
+    command = (sys.executable, "-u", "-m", "crrd", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig))
     return Begun(
         await asyncio.create_subprocess_exec(
             *command,
@@ -386,7 +386,7 @@ async def test_whose_reader_goes_is_interrupted(cluster: PlayedCluster, unbuffer
         """Exit code and stderr of a run whose reader goes as soon as that is in the requests."""
         reader, writer = os.pipe()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "daemon", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig)),
+            *(sys.executable, "-m", "crrd", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=writer,
             stderr=asyncio.subprocess.PIPE,
@@ -793,7 +793,7 @@ async def on_terminal(cluster: PlayedCluster, *words: str, answer: bytes) -> tup
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "daemon", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig)),
+        *(sys.executable, "-m", "crrd", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig)),
         stdin=its,
         stdout=its,
         stderr=its,

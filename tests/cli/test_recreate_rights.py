@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from daemon.cli.recreate import IN_ROLE
-from daemon.kube.resources import PODS, REQUESTS
-from daemon.localnode.api.admission import AdmissionRequest, User
-from daemon.localnode.api.errors import Cause, invalid
+from crrd.cli.recreate import IN_ROLE
+from crrd.kube.resources import PODS, REQUESTS
+from crrd_localnode.api.admission import AdmissionRequest, User
+from crrd_localnode.api.errors import Cause, invalid
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 

@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from cri_stubs import api_pb2
-from daemon.cri import client as client_module
-from daemon.cri.client import CALL_SECONDS, MAX_EXEC_BYTES, OUTPUT_BYTES, CriClient
-from daemon.lib.errors import ConfigurationError, RuntimeCallError, RuntimeUnavailableError
+from crrd.cri import client as client_module
+from crrd.cri.client import CALL_SECONDS, MAX_EXEC_BYTES, OUTPUT_BYTES, CriClient
+from crrd.lib.errors import ConfigurationError, RuntimeCallError, RuntimeUnavailableError
 from tests.support.scripted_cri import ScriptedRuntime, serving
 
 PATIENCE = 20.0
@@ -256,7 +256,7 @@ async def test_commands_that_take_long_keep_no_other_from_running(client: CriCli
     ("code", "details"),
     [
         (grpc.StatusCode.NOT_FOUND, "container a1: not found"),
-        (grpc.StatusCode.UNKNOWN, "Error response from daemon: No such container: a1"),
+        (grpc.StatusCode.UNKNOWN, "Error response from crrd: No such container: a1"),
     ],
 )
 async def test_an_unknown_container_is_told_apart(
@@ -537,7 +537,7 @@ async def test_a_cancelled_stream_is_cancelled_at_the_runtime_too(client: CriCli
 def test_the_edge_is_light() -> None:
     """Every node pays for what is imported here; the architecture bounds it (its section on memory)."""
     program = (
-        "import sys; import daemon.cri.runtime, daemon.node.hooks; "
+        "import sys; import crrd.cri.runtime, crrd.node.hooks; "
         "print([name for name in ('kubernetes', 'requests', 'oauthlib', 'pydantic') if name in sys.modules])"
     )
 

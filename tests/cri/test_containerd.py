@@ -9,12 +9,12 @@ import pytest
 
 from cri_stubs import api_pb2 as pb
 from cri_stubs.api_pb2_grpc import RuntimeServiceStub
-from daemon.core.api.types import Pin
-from daemon.core.recreate.observation import Hook, HookKind, Instance
-from daemon.cri.client import OUTPUT_BYTES, CriClient
-from daemon.cri.runtime import NodeRuntime, connect
-from daemon.kubelet.runtime_status import ContainerState
-from daemon.lib.errors import RuntimeCallError
+from crrd.core.api.types import Pin
+from crrd.core.recreate.observation import Hook, HookKind, Instance
+from crrd.cri.client import OUTPUT_BYTES, CriClient
+from crrd.cri.runtime import NodeRuntime, connect
+from crrd.kubelet.runtime_status import ContainerState
+from crrd.lib.errors import RuntimeCallError
 from tests.support.containerd import Containerd
 from tests.support.images import BUSYBOX_IMAGE
 from tests.support.scripted_cri import labels

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cri_stubs import api_pb2
-from daemon.core.recreate.observation import Hook, HookKind, Instance
-from daemon.cri import convert
-from daemon.kubelet.runtime_status import ContainerState
+from crrd.core.recreate.observation import Hook, HookKind, Instance
+from crrd.cri import convert
+from crrd.kubelet.runtime_status import ContainerState
 from tests.support.scripted_cri import labels
 
 HOOK = "io.kubernetes.container.preStopHandler"

@@ -19,10 +19,10 @@ from aiohttp import web
 from structlog.testing import LogCapture
 from structlog.typing import EventDict, WrappedLogger
 
-from daemon.cri import discovery as module
-from daemon.cri.discovery import KNOWN_SOCKETS, ProbeOutcome, candidates, discover, parse, probe
-from daemon.lib.backoff import Backoff
-from daemon.lib.errors import ConfigurationError
+from crrd.cri import discovery as module
+from crrd.cri.discovery import KNOWN_SOCKETS, ProbeOutcome, candidates, discover, parse, probe
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import ConfigurationError
 from tests.support.scripted_cri import ScriptedRuntime, serving
 
 PATIENCE = 20.0
@@ -172,7 +172,7 @@ def test_a_socket_that_is_not_ours_to_use(root: Path) -> None:
         (root / "s").chmod(0)
         program = (
             "import asyncio, os, sys\n"
-            "from daemon.cri.discovery import discover, probe\n"
+            "from crrd.cri.discovery import discover, probe\n"
             "os.geteuid() == 0 and os.setuid(65534)\n"
             "async def main():\n"
             "    print((await probe(sys.argv[1])).outcome.name)\n"

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from daemon.core.api.types import Request
-from daemon.core.recreate.actions import RunHook
-from daemon.core.recreate.observation import Hook, HookKind
-from daemon.cri.runtime import connect
-from daemon.kubelet.runtime_status import ContainerState
-from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
-from daemon.localnode.runtime import ProcessRuntime
-from daemon.node.hooks import HookRunner
+from crrd.core.api.types import Request
+from crrd.core.recreate.actions import RunHook
+from crrd.core.recreate.observation import Hook, HookKind
+from crrd.cri.runtime import connect
+from crrd.kubelet.runtime_status import ContainerState
+from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from crrd.node.hooks import HookRunner
+from crrd_localnode.runtime import ProcessRuntime
 from tests.support.faulty_node import RuntimeProcess
 from tests.support.local_runtime import PATIENCE, connected, content, eventually, gone, until
 from tests.support.scripted_cri import labels

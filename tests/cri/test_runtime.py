@@ -12,16 +12,16 @@ import grpc
 import pytest
 
 from cri_stubs import api_pb2
-from daemon.core.api.types import Pin
-from daemon.core.recreate.observation import Instance
-from daemon.cri import discovery
-from daemon.cri import runtime as module
-from daemon.cri.client import CriClient
-from daemon.cri.runtime import Connection, NodeRuntime, connect
-from daemon.kubelet.runtime_status import ContainerState
-from daemon.lib.backoff import Backoff
-from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
-from daemon.ports import Runtime
+from crrd.core.api.types import Pin
+from crrd.core.recreate.observation import Instance
+from crrd.cri import discovery
+from crrd.cri import runtime as module
+from crrd.cri.client import CriClient
+from crrd.cri.runtime import Connection, NodeRuntime, connect
+from crrd.kubelet.runtime_status import ContainerState
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from crrd.ports import Runtime
 from tests.support.scripted_cri import ScriptedRuntime, serving
 
 PATIENCE = 20.0

@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from daemon.localnode.daemons import running_manager
+from crrd_localnode.daemons import running_manager
 from tests.support import traffic
 from tests.support.cluster import Cluster
 from tests.support.daemons import NodeDaemon

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api.types import ANNOTATION_PINNED
-from daemon.kube.resources import EVENTS
+from crrd.core.api.types import ANNOTATION_PINNED
+from crrd.kube.resources import EVENTS
 from tests.support.cluster import (
     Cluster,
     Json,

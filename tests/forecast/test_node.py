@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from cri_stubs import api_pb2
-from daemon.cri.runtime import NodeRuntime
-from daemon.forecast.node import (
+from crrd.cri.runtime import NodeRuntime
+from crrd.forecast.node import (
     LEAST_SECONDS,
     LOOK_LIMIT_SECONDS,
     LOOK_SECONDS,
@@ -18,18 +18,18 @@ from daemon.forecast.node import (
     node_report,
     pods_of_node,
 )
-from daemon.forecast.report import Report
-from daemon.forecast.spec_store import SpecStore, StoredSpec
-from daemon.kube.client import KubeClient
-from daemon.kubelet.hash.container_hash import container_hash
-from daemon.kubelet.labels import (
+from crrd.forecast.report import Report
+from crrd.forecast.spec_store import SpecStore, StoredSpec
+from crrd.kube.client import KubeClient
+from crrd.kubelet.hash.container_hash import container_hash
+from crrd.kubelet.labels import (
     ANNOTATION_HASH,
     LABEL_CONTAINER_NAME,
     LABEL_POD_NAME,
     LABEL_POD_NAMESPACE,
     LABEL_POD_UID,
 )
-from daemon.lib.errors import RuntimeUnavailableError
+from crrd.lib.errors import RuntimeUnavailableError
 from tests.support.scripted_api import FixedAccess, listing, scripted_api
 
 pytestmark = pytest.mark.virtual_time

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from daemon.core.api.pod import ContainerKind
-from daemon.forecast.inputs import Join
-from daemon.forecast.render import draw, render, report_from, shape
-from daemon.forecast.report import Change, ForecastInput, Outcome, Report, forecast, parse_stored
-from daemon.kubelet.hash.container_hash import container_hash
-from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
+from crrd.core.api.pod import ContainerKind
+from crrd.forecast.inputs import Join
+from crrd.forecast.render import draw, render, report_from, shape
+from crrd.forecast.report import Change, ForecastInput, Outcome, Report, forecast, parse_stored
+from crrd.kubelet.hash.container_hash import container_hash
+from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 
 Json = dict[str, Any]
 SPEC: Json = {"name": "app", "image": "nginx:1.25", "resources": {}, "terminationMessagePath": "/dev/termination-log"}

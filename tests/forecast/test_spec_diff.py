@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.forecast.spec_diff import diff
+from crrd.forecast.spec_diff import diff
 
 Json = dict[str, Any]
 CONTAINERS: list[Json] = [

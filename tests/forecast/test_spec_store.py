@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.forecast.spec_store import SpecStore, StoredSpec
+from crrd.forecast.spec_store import SpecStore, StoredSpec
 
 
 def spec(container_id: str, size: int = 0) -> StoredSpec:

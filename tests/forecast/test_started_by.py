@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api.pod import ContainerKind
-from daemon.forecast.report import ForecastInput
-from daemon.forecast.started_by import HASHERS, Mark, differing, mark, running_minor
-from daemon.kubelet.hash.container_hash import container_hash
+from crrd.core.api.pod import ContainerKind
+from crrd.forecast.report import ForecastInput
+from crrd.forecast.started_by import HASHERS, Mark, differing, mark, running_minor
+from crrd.kubelet.hash.container_hash import container_hash
 
 SPEC: dict[str, Any] = {
     "name": "app",

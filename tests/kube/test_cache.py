@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from daemon.core.api.types import Begun, RequestPhase, Status
-from daemon.kube.cache import TOMBSTONES, NodeCache
+from crrd.core.api.types import Begun, RequestPhase, Status
+from crrd.kube.cache import TOMBSTONES, NodeCache
 from tests.support.worlds import pin, pod, recreating, request
 
 pytestmark = pytest.mark.virtual_time

@@ -11,15 +11,15 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from daemon import __version__
-from daemon.core.api.types import VERSIONS
-from daemon.kube.client import Deadlines, KubeClient
-from daemon.kube.config import Access
-from daemon.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError, decode, from_answer
-from daemon.kube.resources import EVENTS, PODS, REQUESTS, WatchEvent
-from daemon.kube.stream import LONGEST_LINE, lines, listed
-from daemon.kube.transport import Call, unavailable
-from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
+from crrd import __version__
+from crrd.core.api.types import VERSIONS
+from crrd.kube.client import Deadlines, KubeClient
+from crrd.kube.config import Access
+from crrd.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError, decode, from_answer
+from crrd.kube.resources import EVENTS, PODS, REQUESTS, WatchEvent
+from crrd.kube.stream import LONGEST_LINE, lines, listed
+from crrd.kube.transport import Call, unavailable
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
 from tests.support.scripted_api import (
     FixedAccess,
     Reply,

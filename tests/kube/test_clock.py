@@ -6,7 +6,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from daemon.kube.clock import PERSIST_SECONDS, ServerClock
+from crrd.kube.clock import PERSIST_SECONDS, ServerClock
 
 BEGAN = 1_000.0
 """Monotonic."""

@@ -19,8 +19,8 @@ import pytest
 import trustme
 from aiohttp import web
 
-from daemon.kube.client import KubeClient
-from daemon.kube.config import (
+from crrd.kube.client import KubeClient
+from crrd.kube.config import (
     SERVICE_ACCOUNT,
     Access,
     AccessSource,
@@ -29,9 +29,9 @@ from daemon.kube.config import (
     find_access,
     tls_context,
 )
-from daemon.kube.kubeconfig import CredentialsError, KubeconfigError, main, resolve
-from daemon.kube.resources import PODS
-from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
+from crrd.kube.kubeconfig import CredentialsError, KubeconfigError, main, resolve
+from crrd.kube.resources import PODS
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from tests.support.scripted_api import ScriptedApi, refuse, reply, scripted_api
 
 AUTHORITY = trustme.CA()
@@ -341,7 +341,7 @@ async def test_a_plugin_that_never_answers_is_ended(
 ) -> None:
     user = plugin(tmp_path)
     (tmp_path / "plugin").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
-    monkeypatch.setattr("daemon.kube.config._KUBECONFIG_DEADLINE_SECONDS", 4.0)
+    monkeypatch.setattr("crrd.kube.config._KUBECONFIG_DEADLINE_SECONDS", 4.0)
     with pytest.raises(ApiUnavailableError, match=r"no credentials after 4 s$"):
         await KubeconfigAccess(write(kubeconfig("http://x", user))).current()
     wait_until_dead((tmp_path / "pid").read_text().strip())
@@ -395,7 +395,7 @@ async def test_a_plugins_failure_is_not_told_twice(write: Write, tmp_path: Path)
 async def test_without_a_terminal_a_plugin_is_quoted_alone(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("daemon.kube.config._KUBECONFIG_DEADLINE_SECONDS", 4.0)
+    monkeypatch.setattr("crrd.kube.config._KUBECONFIG_DEADLINE_SECONDS", 4.0)
     with pytest.raises(ApiUnavailableError, match=rf"no credentials after 4 s: {PROMPT}$"):
         await KubeconfigAccess(write(kubeconfig("http://x", prompting(tmp_path, "exec sleep 600")))).current()
     assert capfd.readouterr().err == ""

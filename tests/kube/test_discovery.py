@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from daemon.kube.client import KubeClient
-from daemon.kube.discovery import find_kind, kind_of
-from daemon.kube.resources import PODS, Resource
-from daemon.lib.errors import ApiUnavailableError, ConfigurationError
-from daemon.localnode.node import LocalAccess
+from crrd.kube.client import KubeClient
+from crrd.kube.discovery import find_kind, kind_of
+from crrd.kube.resources import PODS, Resource
+from crrd.lib.errors import ApiUnavailableError, ConfigurationError
+from crrd_localnode.node import LocalAccess
 from tests.support.faulty_api import FaultyApiServer
 
 REQUESTS = Resource("containerrecreaterequests", "apps.kruise.io", "v1alpha1")

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.kube.client import KubeClient
-from daemon.kube.leader import LEASE_NAME, LEASES, LeaderElection, LeaseTiming
-from daemon.kube.resources import Resource, WatchEvent
-from daemon.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.kube.client import KubeClient
+from crrd.kube.leader import LEASE_NAME, LEASES, LeaderElection, LeaseTiming
+from crrd.kube.resources import Resource, WatchEvent
+from crrd.lib.errors import ApiRefusedError, ConfigurationError
 from tests.support.faulty_api import Call
 from tests.support.lifecycle_cluster import LifecycleCluster, Wire, lifecycle_cluster
 from tests.support.silent_api import SilentApi

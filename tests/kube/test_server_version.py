@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.kube.client import KubeClient
-from daemon.kube.server_version import LEAST, warn_of_old_server
-from daemon.localnode.api import discovery
-from daemon.localnode.daemons import running_manager
+from crrd.kube.client import KubeClient
+from crrd.kube.server_version import LEAST, warn_of_old_server
+from crrd_localnode.api import discovery
+from crrd_localnode.daemons import running_manager
 from tests.support.cluster import Cluster
 from tests.support.daemons import NodeDaemon
 from tests.support.scripted_api import FixedAccess, Reply, refuse, reply, scripted_api, vanish

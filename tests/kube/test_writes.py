@@ -10,19 +10,19 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.core.api.pod import ContainerKind, Pod, PodContainer
-from daemon.core.api.reasons import EventReason, Reason
-from daemon.core.api.types import Begun, Pin, RecreateState, Request, RequestPhase, StatePhase, Status
-from daemon.core.api.v1alpha1 import parse_request
-from daemon.core.lifecycle import steps as lc
-from daemon.core.recreate.actions import EmitEvent
-from daemon.kube import events as events_module
-from daemon.kube.client import KubeClient
-from daemon.kube.events import CAPACITY, KubeEventSink
-from daemon.kube.resources import EVENTS, PODS, REQUESTS
-from daemon.kube.writer import RequestWriter
-from daemon.lib.errors import ApiRefusedError, ConflictError, GoneError
-from daemon.node.watches import PodSource, RequestSource
+from crrd.core.api.pod import ContainerKind, Pod, PodContainer
+from crrd.core.api.reasons import EventReason, Reason
+from crrd.core.api.types import Begun, Pin, RecreateState, Request, RequestPhase, StatePhase, Status
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.lifecycle import steps as lc
+from crrd.core.recreate.actions import EmitEvent
+from crrd.kube import events as events_module
+from crrd.kube.client import KubeClient
+from crrd.kube.events import CAPACITY, KubeEventSink
+from crrd.kube.resources import EVENTS, PODS, REQUESTS
+from crrd.kube.writer import RequestWriter
+from crrd.lib.errors import ApiRefusedError, ConflictError, GoneError
+from crrd.node.watches import PodSource, RequestSource
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.observers import Notes
 from tests.support.scripted_api import FixedAccess, ScriptedApi, refuse, reply, scripted_api

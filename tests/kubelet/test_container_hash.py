@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.kubelet.hash import go_dump
-from daemon.kubelet.hash.container_hash import container_hash, era, hash_of
-from daemon.kubelet.hash.fnv import fnv32a, fnv32a_of_printed_bytes
-from daemon.kubelet.hash.go_json import Writer
-from daemon.kubelet.hash.texts import Texts
+from crrd.kubelet.hash import go_dump
+from crrd.kubelet.hash.container_hash import container_hash, era, hash_of
+from crrd.kubelet.hash.fnv import fnv32a, fnv32a_of_printed_bytes
+from crrd.kubelet.hash.go_json import Writer
+from crrd.kubelet.hash.texts import Texts
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "kubelet-container-hash.json").read_text())
 REPORTED: dict[str, Any] = {
@@ -268,13 +268,13 @@ def test_the_short_ways_to_the_hash(data: bytes) -> None:
 
 
 def test_the_hash_when_no_more_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daemon.kubelet.hash.fnv._MOST_KEPT", 0)
+    monkeypatch.setattr("crrd.kubelet.hash.fnv._MOST_KEPT", 0)
     data = b"never before seen: " * 3
     assert fnv32a(data) == plain(data)
 
 
 def test_texts_begin_anew_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daemon.kubelet.hash.texts._MOST_KEPT", 2)
+    monkeypatch.setattr("crrd.kubelet.hash.texts._MOST_KEPT", 2)
     texts, written = Texts(), []
 
     def text(port: int) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from daemon.kubelet.actions import Cause, PodActions
-from daemon.kubelet.hash.container_hash import container_hash
-from daemon.kubelet.pod_actions import end_pod, pod_actions
-from daemon.kubelet.runtime_status import ContainerState, ContainerStatus, NetworkMode, PodRuntimeStatus, SandboxStatus
+from crrd.kubelet.actions import Cause, PodActions
+from crrd.kubelet.hash.container_hash import container_hash
+from crrd.kubelet.pod_actions import end_pod, pod_actions
+from crrd.kubelet.runtime_status import ContainerState, ContainerStatus, NetworkMode, PodRuntimeStatus, SandboxStatus
 
 Json = dict[str, Any]
 

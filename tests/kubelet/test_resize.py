@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from daemon.kubelet.resize import resize_of
-from daemon.kubelet.runtime_status import ContainerState, ContainerStatus
+from crrd.kubelet.resize import resize_of
+from crrd.kubelet.runtime_status import ContainerState, ContainerStatus
 
 Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """How long to wait between tries."""
 
-from daemon.lib.backoff import Backoff
+from crrd.lib.backoff import Backoff
 
 
 def test_delays_grow_to_the_maximum() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.lib import health as lib_health
-from daemon.lib.health import Health, StatusServer, split_address
+from crrd.lib import health as lib_health
+from crrd.lib.health import Health, StatusServer, split_address
 
 MOST = 64
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from daemon.lib.descriptors import raise_limit, room_for_connections
+from crrd.lib.descriptors import raise_limit, room_for_connections
 
 START = """
 import resource, sys
-from daemon.cli.main import main
+from crrd.cli.main import main
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
 try:

@@ -6,10 +6,10 @@ import ssl
 import aiohttp
 import pytest
 
-from daemon.lib.errors import ConfigurationError
-from daemon.lib.health import Health, StatusServer, bound_socket, split_address
-from daemon.manager.certificates.tls import ServingTls
-from daemon.manager.webhook.server import WebhookServer
+from crrd.lib.errors import ConfigurationError
+from crrd.lib.health import Health, StatusServer, bound_socket, split_address
+from crrd.manager.certificates.tls import ServingTls
+from crrd.manager.webhook.server import WebhookServer
 from tests.support.webhook import QUICK, Pods, load, new_certificates
 
 HAS_IPV6 = socket.has_dualstack_ipv6()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-from daemon.lib.log import configure
+from crrd.lib.log import configure
 import structlog
 
 configure({log_format!r}, "info", node="worker-1")

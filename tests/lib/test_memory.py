@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = """
 import grpc.aio, ssl
-from daemon.lib.memory import drop_code
+from crrd.lib.memory import drop_code
 
 def resident():
     return int(open("/proc/self/status").read().split("RssFile:")[1].split()[0])

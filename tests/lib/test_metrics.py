@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric, parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from daemon import __version__
-from daemon.lib.health import StatusServer
-from daemon.lib.metrics import Capped, metrics_route, new_registry
-from daemon.node.metrics import NodeMetrics, NodeState, WatchState
+from crrd import __version__
+from crrd.lib.health import StatusServer
+from crrd.lib.metrics import Capped, metrics_route, new_registry
+from crrd.node.metrics import NodeMetrics, NodeState, WatchState
 from tests.support.worlds import request
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

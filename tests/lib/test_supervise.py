@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from daemon.lib.errors import ConfigurationError
-from daemon.lib.health import Health
-from daemon.lib.heartbeat import Heartbeat
-from daemon.lib.supervise import Loop, Supervised, configuration_errors_alone, supervise
+from crrd.lib.errors import ConfigurationError
+from crrd.lib.health import Health
+from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.supervise import Loop, Supervised, configuration_errors_alone, supervise
 
 
 class Worker:

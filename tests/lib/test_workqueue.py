@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from daemon.lib.errors import RuntimeUnavailableError
-from daemon.lib.workqueue import WorkQueue
+from crrd.lib.errors import RuntimeUnavailableError
+from crrd.lib.workqueue import WorkQueue
 
 pytestmark = pytest.mark.virtual_time
 

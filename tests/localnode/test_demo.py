@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from daemon.localnode import demo
-from daemon.localnode.containers.images import MISSING
-from daemon.localnode.runtime import ProcessRuntime
+from crrd_localnode import demo
+from crrd_localnode.containers.images import MISSING
+from crrd_localnode.runtime import ProcessRuntime
 from tests.support.command import crrd
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.localnode import leftovers
-from daemon.localnode.node import LocalNode
+from crrd_localnode import leftovers
+from crrd_localnode.node import LocalNode
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -49,7 +49,7 @@ def inside(folder: Path) -> set[Path]:
 async def demo(folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """`crrd demo --keep`, up to where it waits."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-u", "-m", "daemon", "demo", "--keep"),
+        *(sys.executable, "-u", "-m", "crrd", "demo", "--keep"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -37,7 +37,7 @@ def script(folder: Path) -> str:
 async def demo(folder: str, *flags: str) -> AsyncIterator[dict[str, str]]:
     """`crrd demo --keep`; gives the environment that it prints."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-u", "-m", "daemon", "demo", "--keep", *flags),
+        *(sys.executable, "-u", "-m", "crrd", "demo", "--keep", *flags),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "TMPDIR": folder},

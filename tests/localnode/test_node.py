@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from daemon.kube.client import KubeClient
-from daemon.kube.config import KubeconfigAccess
-from daemon.kube.resources import NODES
-from daemon.localnode.apiserver import ApiServer
-from daemon.localnode.node import LocalAccess, LocalNode
+from crrd.kube.client import KubeClient
+from crrd.kube.config import KubeconfigAccess
+from crrd.kube.resources import NODES
+from crrd_localnode.apiserver import ApiServer
+from crrd_localnode.node import LocalAccess, LocalNode
 from tests.support.faulty_node import RuntimeProcess
 
 

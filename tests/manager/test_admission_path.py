@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from daemon.core.api import types as model
-from daemon.kube.resources import PODS, REQUESTS, Resource
-from daemon.lib.errors import ApiRefusedError
-from daemon.localnode.daemons import Daemon, running_manager
+from crrd.core.api import types as model
+from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.lib.errors import ApiRefusedError
+from crrd_localnode.daemons import Daemon, running_manager
 from tests.support.cluster import CRDS, Cluster, Json, container, container_id, states
 from tests.support.daemons import NodeDaemon
 

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from daemon.core.api.types import LABEL_READINESS_GATE
-from daemon.kube.resources import NAMESPACES, PODS
-from daemon.manager import gated as gated_module
-from daemon.manager import lifecycle as controller_module
+from crrd.core.api.types import LABEL_READINESS_GATE
+from crrd.kube.resources import NAMESPACES, PODS
+from crrd.manager import gated as gated_module
+from crrd.manager import lifecycle as controller_module
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, entry, lifecycle_cluster
 
 READY = ("True", "")

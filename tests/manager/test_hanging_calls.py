@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from daemon.core.api.types import ANNOTATION_UNREADY_ACQUIRED
-from daemon.kube.client import Deadlines
-from daemon.kube.leader import LeaderElection, LeaseTiming
-from daemon.kube.transport import CALLS
-from daemon.localnode.api.admission import AdmissionRequest
-from daemon.manager.daemon import _run
+from crrd.core.api.types import ANNOTATION_UNREADY_ACQUIRED
+from crrd.kube.client import Deadlines
+from crrd.kube.leader import LeaderElection, LeaseTiming
+from crrd.kube.transport import CALLS
+from crrd.manager.daemon import _run
+from crrd_localnode.api.admission import AdmissionRequest
 from tests.support.lifecycle_cluster import LifecycleCluster, lifecycle_cluster
 from tests.support.manager import CONFIG
 
@@ -26,9 +26,9 @@ LASTING = LeaseTiming(duration=1000.0, renew_deadline=900.0, retry=0.05)
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LifecycleCluster]:
     """With a whole manager, whose calls are never given up."""
     stop = asyncio.Event()
-    monkeypatch.setattr("daemon.manager.daemon.stop_on_signals", lambda: stop)
-    monkeypatch.setattr("daemon.manager.daemon.LeaderElection", partial(LeaderElection, timing=LASTING))
-    monkeypatch.setattr("daemon.kube.client.Deadlines", partial(Deadlines, call=900.0))
+    monkeypatch.setattr("crrd.manager.daemon.stop_on_signals", lambda: stop)
+    monkeypatch.setattr("crrd.manager.daemon.LeaderElection", partial(LeaderElection, timing=LASTING))
+    monkeypatch.setattr("crrd.kube.client.Deadlines", partial(Deadlines, call=900.0))
     async with lifecycle_cluster() as made:
         kubeconfig = made.server.kubeconfig(tmp_path / "kubeconfig")
         managing = asyncio.create_task(_run(replace(CONFIG, kubeconfig=str(kubeconfig), namespace="default")))

@@ -12,18 +12,18 @@ from aiohttp import StreamReader
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.test_utils import make_mocked_request
 
-from daemon.core.api.types import API_VERSION, KIND
-from daemon.kube.client import KubeClient
-from daemon.kube.clock import ServerClock
-from daemon.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
-from daemon.lib.errors import ApiRefusedError, ApiUnavailableError
-from daemon.lib.health import Health
-from daemon.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
-from daemon.manager.certificates.tls import ServingTls
-from daemon.manager.daemon import Clients, _serve
-from daemon.manager.lifecycle import LOOK_SECONDS, REFUSED_SECONDS
-from daemon.manager.metrics import ManagerMetrics
-from daemon.manager.webhook.server import REQUEST_KINDS, WebhookServer
+from crrd.core.api.types import API_VERSION, KIND
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+from crrd.lib.health import Health
+from crrd.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
+from crrd.manager.certificates.tls import ServingTls
+from crrd.manager.daemon import Clients, _serve
+from crrd.manager.lifecycle import LOOK_SECONDS, REFUSED_SECONDS
+from crrd.manager.metrics import ManagerMetrics
+from crrd.manager.webhook.server import REQUEST_KINDS, WebhookServer
 from tests.support.admission import new_request, new_review
 from tests.support.health_pages import Watched, end, page
 from tests.support.manager import CONFIG
@@ -164,7 +164,7 @@ async def test_a_controller_that_does_not_work_where_the_manager_leads(monkeypat
     async def idle(_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("daemon.manager.daemon.LifecycleController.run", idle)
+    monkeypatch.setattr("crrd.manager.daemon.LifecycleController.run", idle)
     async with managing() as world:
         assert await world.red("controller", 30) == "this manager leads, but its controller does not work"
 

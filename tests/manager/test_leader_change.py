@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api import types as model
-from daemon.kube.resources import REQUESTS, Resource
-from daemon.localnode.daemons import Daemon, ask_manager, running_manager
+from crrd.core.api import types as model
+from crrd.kube.resources import REQUESTS, Resource
+from crrd_localnode.daemons import Daemon, ask_manager, running_manager
 from tests.support.cluster import Cluster, Json, condition, container, container_status, states
 from tests.support.daemons import NodeDaemon, second_manager
 

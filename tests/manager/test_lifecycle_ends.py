@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api.reasons import EventReason, Reason
-from daemon.core.api.time import rfc3339
-from daemon.core.lifecycle import steps as lc
-from daemon.kube.resources import PODS, REQUESTS
+from crrd.core.api.reasons import EventReason, Reason
+from crrd.core.api.time import rfc3339
+from crrd.core.lifecycle import steps as lc
+from crrd.kube.resources import PODS, REQUESTS
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, lifecycle_cluster
 
 UID_LABEL, NODE_LABEL = "crr.apps.kruise.io/pod-uid", "crr.apps.kruise.io/node-name"

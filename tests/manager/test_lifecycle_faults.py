@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api.types import FINALIZER
-from daemon.kube.client import Deadlines
-from daemon.kube.resources import PODS, REQUESTS
-from daemon.lib import workqueue as queue_module
-from daemon.lib.backoff import Backoff
-from daemon.lib.errors import GoneError
-from daemon.localnode.api.store import Event
-from daemon.manager import lifecycle as controller_module
+from crrd.core.api.types import FINALIZER
+from crrd.kube.client import Deadlines
+from crrd.kube.resources import PODS, REQUESTS
+from crrd.lib import workqueue as queue_module
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import GoneError
+from crrd.manager import lifecycle as controller_module
+from crrd_localnode.api.store import Event
 from tests.support.faulty_api import Call
 from tests.support.lifecycle_cluster import CRRS, LifecycleCluster, Replica, lifecycle_cluster
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from daemon.core.lifecycle import steps as lc
-from daemon.kube.resources import PODS
+from crrd.core.lifecycle import steps as lc
+from crrd.kube.resources import PODS
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, entry, lifecycle_cluster
 
 READY = ("True", "")

@@ -10,20 +10,20 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from daemon.core.admission.rules import Admitted, DenialReason, review_create
-from daemon.core.api.pod import PodMeta
-from daemon.core.api.reasons import EventReason, Reason
-from daemon.core.api.types import RequestPhase, Status
-from daemon.core.api.v1alpha1 import parse_request
-from daemon.core.lifecycle import steps as lc
-from daemon.core.recreate.actions import EmitEvent
-from daemon.kube.client import KubeClient
-from daemon.kube.resources import PODS
-from daemon.lib.connections import CROWDED, SILENT
-from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
-from daemon.lib.health import StatusServer
-from daemon.lib.metrics import metrics_route
-from daemon.manager.metrics import USERS, ManagerMetrics
+from crrd.core.admission.rules import Admitted, DenialReason, review_create
+from crrd.core.api.pod import PodMeta
+from crrd.core.api.reasons import EventReason, Reason
+from crrd.core.api.types import RequestPhase, Status
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.lifecycle import steps as lc
+from crrd.core.recreate.actions import EmitEvent
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS
+from crrd.lib.connections import CROWDED, SILENT
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
+from crrd.lib.health import StatusServer
+from crrd.lib.metrics import metrics_route
+from crrd.manager.metrics import USERS, ManagerMetrics
 from tests.support.admission import JsonObject, new_pod, new_request, new_review
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.scripted_api import FixedAccess

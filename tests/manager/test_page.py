@@ -6,9 +6,9 @@ from collections.abc import Callable
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from daemon.core.api import types as model
-from daemon.kube.resources import REQUESTS
-from daemon.localnode.daemons import Daemon, running_manager
+from crrd.core.api import types as model
+from crrd.kube.resources import REQUESTS
+from crrd_localnode.daemons import Daemon, running_manager
 from tests.support.cluster import PATIENCE, Cluster, container
 from tests.support.daemons import NodeDaemon, second_manager
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from daemon.core.api import types as model
-from daemon.kube.resources import REQUESTS, Resource
-from daemon.localnode.api.admission import User
-from daemon.localnode.daemons import running_manager
+from crrd.core.api import types as model
+from crrd.kube.resources import REQUESTS, Resource
+from crrd_localnode.api.admission import User
+from crrd_localnode.daemons import running_manager
 from tests.support.cluster import on_local_node
 from tests.support.daemons import NodeDaemon, second_manager
 from tests.support.faulty_api import Call, FaultyApiServer

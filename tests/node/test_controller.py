@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.core.api.pod import Pod, PodContainer
-from daemon.core.api.reasons import EventReason, Reason
-from daemon.core.api.types import Begun, Pin, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
-from daemon.core.recreate.actions import RunHook, StopContainer, WriteStatus
-from daemon.core.recreate.observation import Hook, HookKind, HookResult, Instance, WorkKind
-from daemon.kube.cache import NodeCache
-from daemon.kubelet.restart_rules import RestartPolicy
-from daemon.kubelet.runtime_status import ContainerState
-from daemon.lib.errors import (
+from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.reasons import EventReason, Reason
+from crrd.core.api.types import Begun, Pin, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
+from crrd.core.recreate.actions import RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance, WorkKind
+from crrd.kube.cache import NodeCache
+from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.runtime_status import ContainerState
+from crrd.lib.errors import (
     ApiRefusedError,
     ApiUnavailableError,
     ConflictError,
     RuntimeCallError,
     RuntimeUnavailableError,
 )
-from daemon.node.controller import FLUSH_SECONDS
-from daemon.node.execute import STOPS_AT_ONCE, Executor
+from crrd.node.controller import FLUSH_SECONDS
+from crrd.node.execute import STOPS_AT_ONCE, Executor
 from tests.support.silence import Silence
 from tests.support.standins import MemoryNode
 from tests.support.worlds import instance, killed, pin, pod, recreating, request

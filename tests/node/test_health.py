@@ -11,15 +11,15 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from daemon.core.api.types import API_VERSION, KIND
-from daemon.cri.runtime import NodeRuntime
-from daemon.kube.cache import NodeCache
-from daemon.kube.client import KubeClient
-from daemon.kube.resources import EVENTS, PODS, REQUESTS
-from daemon.lib.errors import RuntimeUnavailableError
-from daemon.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
-from daemon.node import daemon as node_daemon
-from daemon.node.daemon import CODE_TIMES, QUEUE_LIMIT, TIDY_SECONDS, NodeConfig, NodeDaemon
+from crrd.core.api.types import API_VERSION, KIND
+from crrd.cri.runtime import NodeRuntime
+from crrd.kube.cache import NodeCache
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import EVENTS, PODS, REQUESTS
+from crrd.lib.errors import RuntimeUnavailableError
+from crrd.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
+from crrd.node import daemon as node_daemon
+from crrd.node.daemon import CODE_TIMES, QUEUE_LIMIT, TIDY_SECONDS, NodeConfig, NodeDaemon
 from tests.support.health_pages import Watched, end, page
 from tests.support.silent_api import SilentApi
 from tests.support.standins import MemoryNode

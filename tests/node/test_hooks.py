@@ -12,15 +12,15 @@ import pytest
 import trustme
 from aiohttp import web
 
-from daemon import __version__
-from daemon.core.api.types import Pin, Request
-from daemon.core.recreate.actions import RunHook
-from daemon.core.recreate.observation import ExecResult, Hook, HookKind, HookResult, Instance
-from daemon.kubelet.runtime_status import ContainerState
-from daemon.lib.errors import RuntimeCallError, RuntimeUnavailableError
-from daemon.node import hooks
-from daemon.node.hooks import HookRunner
-from daemon.ports import Hooks
+from crrd import __version__
+from crrd.core.api.types import Pin, Request
+from crrd.core.recreate.actions import RunHook
+from crrd.core.recreate.observation import ExecResult, Hook, HookKind, HookResult, Instance
+from crrd.kubelet.runtime_status import ContainerState
+from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from crrd.node import hooks
+from crrd.node.hooks import HookRunner
+from crrd.ports import Hooks
 
 INSTANCE = Instance(
     id="a1",

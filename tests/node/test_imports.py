@@ -5,14 +5,14 @@ import pkgutil
 import subprocess
 import sys
 
-import daemon.kube
+import crrd.kube
 
 HEAVY = {"kubernetes", "requests", "yaml", "urllib3", "grpc", "google", "pydantic", "cryptography"}
 
 
 def test_kube_imports_no_heavy_package() -> None:
-    names = [module.name for module in pkgutil.iter_modules(daemon.kube.__path__, "daemon.kube.")]
-    assert "daemon.kube.kubeconfig" in names
+    names = [module.name for module in pkgutil.iter_modules(crrd.kube.__path__, "crrd.kube.")]
+    assert "crrd.kube.kubeconfig" in names
     code = (
         "import importlib, json, sys\n"
         f"for name in {names!r}: importlib.import_module(name)\n"
@@ -33,15 +33,15 @@ FOR_OTHER_SERVERS = {"twisted", "django", "bridge", "multiprocess"}
 def test_the_whole_daemon_imports_no_more_than_it_needs() -> None:
     code = (
         "import json, sys\n"
-        "from daemon.lib.memory import keep_imports_lean\n"
+        "from crrd.lib.memory import keep_imports_lean\n"
         "with keep_imports_lean():\n"
-        "    from daemon.node.daemon import run_node\n"
+        "    from crrd.node.daemon import run_node\n"
         "print(json.dumps([name for name, module in sys.modules.items() if module is not None]))"
     )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60).stdout
     names = set(json.loads(out))
-    assert {"daemon.node.metrics", "prometheus_client.exposition", "grpc.aio"} <= names
+    assert {"crrd.node.metrics", "prometheus_client.exposition", "grpc.aio"} <= names
     heavy = (HEAVY - {"grpc", "google"}) | {"rich", "oauthlib", "twisted", "django"}
     assert {name.partition(".")[0] for name in names} & heavy == set()
-    assert {name for name in names if name.startswith("daemon.") and name.split(".")[1] in FOREIGN_TO_NODES} == set()
+    assert {name for name in names if name.startswith("crrd.") and name.split(".")[1] in FOREIGN_TO_NODES} == set()
     assert names & {f"prometheus_client.{name}" for name in FOR_OTHER_SERVERS} == set()

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
-from daemon.node import kubelet_health
-from daemon.node.kubelet_health import KubeletProbe
+from crrd.node import kubelet_health
+from crrd.node.kubelet_health import KubeletProbe
 
 
 class Kubelet:

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from daemon.core.api.reasons import Reason
-from daemon.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
-from daemon.core.recreate.observation import Hook, HookKind, HookResult
-from daemon.kubelet.restart_rules import RestartPolicy
-from daemon.lib.errors import RuntimeCallError
-from daemon.lib.metrics import new_registry
-from daemon.node.metrics import ELSEWHERE, NAMESPACES, NodeMetrics, NodeState, WatchState
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
+from crrd.core.recreate.observation import Hook, HookKind, HookResult
+from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.lib.errors import RuntimeCallError
+from crrd.lib.metrics import new_registry
+from crrd.node.metrics import ELSEWHERE, NAMESPACES, NodeMetrics, NodeState, WatchState
 from tests.support.standins import MemoryNode
 from tests.support.worlds import killed, recreating, request
 

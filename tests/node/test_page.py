@@ -7,7 +7,7 @@ import aiohttp
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from daemon.core.api import types as model
+from crrd.core.api import types as model
 from tests.support.cluster import PATIENCE, Cluster, Json, container, crr_for, states
 from tests.support.daemons import NodeDaemon
 

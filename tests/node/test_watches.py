@@ -9,15 +9,15 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.core.api.types import Request
-from daemon.core.api.v1alpha1 import parse_request
-from daemon.kube.cache import NodeCache
-from daemon.kube.client import Deadlines, KubeClient
-from daemon.kube.resources import PODS, REQUESTS
-from daemon.lib.errors import ApiUnavailableError, ConfigurationError
-from daemon.node import watches
-from daemon.node.metrics import WATCH_REASONS
-from daemon.node.watches import PodSource, PodWatches, RequestSource
+from crrd.core.api.types import Request
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.kube.cache import NodeCache
+from crrd.kube.client import Deadlines, KubeClient
+from crrd.kube.resources import PODS, REQUESTS
+from crrd.lib.errors import ApiUnavailableError, ConfigurationError
+from crrd.node import watches
+from crrd.node.metrics import WATCH_REASONS
+from crrd.node.watches import PodSource, PodWatches, RequestSource
 from tests.support.observers import Notes
 from tests.support.scripted_api import (
     FixedAccess,
@@ -378,11 +378,11 @@ async def test_a_connection_that_lived_long_is_followed_up_at_once(monkeypatch: 
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
         source = RequestSource(client, "node-1", Notes())
         api.then(refuse(500), refuse(500), listing("5"), stream(bookmark("6")))
-        monkeypatch.setattr("daemon.kube.reflector._STEADY_SECONDS", 3600.0)
+        monkeypatch.setattr("crrd.kube.reflector._STEADY_SECONDS", 3600.0)
         await source._connect_once()
         await source._connect_once()
         assert await source._connect_once() > 0  # it ended well, but soon: not a loop without pause
-        monkeypatch.setattr("daemon.kube.reflector._STEADY_SECONDS", 0.0)
+        monkeypatch.setattr("crrd.kube.reflector._STEADY_SECONDS", 0.0)
         api.then(stream(bookmark("7")), stream(bookmark("8"), end="breaks"))
         assert await source._connect_once() == 0
         assert 0.25 <= await source._connect_once() < 0.5  # the first failure in a row, whatever was before

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.core.api.reasons import Reason
-from daemon.core.api.time import rfc3339
-from daemon.core.api.types import RequestPhase
-from daemon.core.rollout.plan import End, Plan, plan
-from daemon.core.rollout.run import Amount, Options, Run, Target
-from daemon.core.rollout.standing import Stage
-from daemon.core.rollout.state import Budget, Member, RunRequest, World
+from crrd.core.api.reasons import Reason
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import RequestPhase
+from crrd.core.rollout.plan import End, Plan, plan
+from crrd.core.rollout.run import Amount, Options, Run, Target
+from crrd.core.rollout.standing import Stage
+from crrd.core.rollout.state import Budget, Member, RunRequest, World
 from tests.support.rollouts import (
     START,
     WEB,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from daemon.core.api.reasons import Reason
-from daemon.core.api.types import FailurePolicy, RequestPhase, StatePhase, Strategy
-from daemon.kubelet.restart_rules import RestartPolicy
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import FailurePolicy, RequestPhase, StatePhase, Strategy
+from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.simulation import NAMES, World
 
 STRATEGIES = [

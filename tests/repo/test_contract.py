@@ -8,7 +8,7 @@ from tests.support.markdown import anchor, anchors
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "docs" / "contract.md"
-SEARCHED = ("daemon", "tests", "docs", "manifests")
+SEARCHED = ("daemon", "localnode", "tests", "docs", "manifests")
 TEXTS = {".py", ".md", ".yaml"}
 STEP = re.compile(
     r"""\bsteps?\s+(?P<first>\d+)                            # one, as in a sentence or a docstring
@@ -76,7 +76,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_references_are_found_where_the_rules_are_kept() -> None:
-    named = set(named_steps((ROOT / "daemon" / "core" / "recreate" / "decide.py").read_text(encoding="utf-8")))
+    named = set(named_steps((ROOT / "daemon" / "crrd" / "core" / "recreate" / "decide.py").read_text(encoding="utf-8")))
     assert {2, 4, 5, 6, 7, 8, 9, 10, 11} <= named
 
 

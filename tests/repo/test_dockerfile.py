@@ -16,7 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from daemon import __version__
+from crrd import __version__
 from tests.support.manifests import needs_kubectl, rendered
 
 ROOT = Path(__file__).parents[2]
@@ -108,8 +108,8 @@ def test_the_daemons_are_copied_and_the_local_node_is_not() -> None:
     assert {
         "pyproject.toml",
         "locks/image.txt",
-        "daemon/node/daemon.py",
-        "daemon/cli/demo.py",
+        "daemon/crrd/node/daemon.py",
+        "daemon/crrd/cli/main.py",
         "cri_stubs/api_pb2.py",
     } <= files
     assert not [file for file in files if "localnode" in file or "crd.yaml" in file or "__pycache__" in file]
@@ -122,17 +122,33 @@ def built(source: Path, target: Path) -> Path:
     """The wheel of a tree."""
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*build, "--wheel-dir", str(target), str(source)], check=True, env=CLEAN, timeout=200)
-    (wheel,) = target.glob("crrd-*.whl")
+    (wheel,) = target.glob("crrd*.whl")
     return wheel
 
 
 @pytest.mark.timeout(300)
-def test_the_wheel_for_users_has_the_local_node_and_its_definition(tmp_path: Path) -> None:
-    with ZipFile(built(ROOT, tmp_path)) as wheel:
-        assert wheel.read("daemon/localnode/crd.yaml") == (ROOT / "manifests" / "base" / "crd.yaml").read_bytes()
+def test_the_wheels_of_product_and_local_node(tmp_path: Path) -> None:
+    with ZipFile(built(ROOT / "localnode", tmp_path / "localnode")) as wheel:
+        assert wheel.read("crrd_localnode/crd.yaml") == (ROOT / "manifests" / "base" / "crd.yaml").read_bytes()
+        assert "crrd_localnode/apiserver.py" in wheel.namelist()
+    with ZipFile(built(ROOT, tmp_path / "product")) as wheel:
         names = wheel.namelist()
-    assert {"daemon/localnode/apiserver.py", "daemon/node/daemon.py", "cri_stubs/api_pb2.py"} <= set(names)
-    assert not [name for name in names if name.startswith(("manifests", "tests"))]
+    assert {"crrd/node/daemon.py", "cri_stubs/api_pb2.py"} <= set(names)
+    assert {name.partition("/")[0] for name in names} == {"crrd", "cri_stubs", f"crrd-{__version__}.dist-info"}
+
+
+@pytest.mark.timeout(300)
+def test_the_product_and_python_daemon_can_be_installed_together(tmp_path: Path) -> None:
+    """python-daemon's package is called `daemon`, as ours once was."""
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    for what in (str(built(ROOT, tmp_path)), "python-daemon"):
+        subprocess.run([*install, "--target", str(tmp_path / "both"), what], check=True, env=CLEAN, timeout=200)
+    code = "import daemon, crrd.cli.main; print(daemon.DaemonContext.__name__, daemon.__file__, crrd.__file__)"
+    environment = CLEAN | {"PYTHONPATH": str(tmp_path / "both")}
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    name, *files = run.stdout.split()
+    assert name == "DaemonContext"
+    assert all(file.startswith(str(tmp_path / "both")) for file in files)
 
 
 @pytest.mark.timeout(500)
@@ -162,7 +178,7 @@ def test_what_the_image_gets_is_small_and_runs(tmp_path: Path) -> None:
     (variables,) = [rest for name, rest in stage(last=True) if name == "ENV"]
     as_in_image = CLEAN | dict(each.split("=") for each in variables.split())
     assert crrd("--version").stdout.strip() == f"crrd {__version__}"
-    modules = "daemon.node.daemon, daemon.manager.daemon, kubernetes.client, kubernetes.config.kube_config"
+    modules = "crrd.node.daemon, crrd.manager.daemon, kubernetes.client, kubernetes.config.kube_config"
     subprocess.run([python, "-c", f"import {modules}"], check=True, env=as_in_image, cwd=tmp_path)
     compiled = {file.name.partition(".")[0] for file in (tmp_path / "install").rglob("asyncio/**/*.opt-2.pyc")}
     assert {"base_events", "sslproto"} <= compiled
@@ -172,8 +188,7 @@ def test_what_the_image_gets_is_small_and_runs(tmp_path: Path) -> None:
     assert demo.returncode == 2
     assert demo.stdout == ""
     (line,) = demo.stderr.splitlines()
-    assert line.startswith("crrd demo: the local node is not here (No module named 'daemon.localnode')")
-    assert line.endswith("pip install 'crrd[demo]'")
+    assert line == "crrd demo: crrd-localnode is not installed; to install it: pip install crrd-localnode"
 
 
 @needs_kubectl

@@ -9,7 +9,7 @@ from tests.support.markdown import anchors
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-ROOMS = ("daemon", "tests", "manifests", "docs", "proto")
+ROOMS = ("daemon", "localnode", "tests", "manifests", "docs", "proto")
 
 
 def text_of(page: Path) -> str:
@@ -29,12 +29,12 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 
 def test_the_map_names_files() -> None:
     named = named_files(ROOT / "docs" / "architecture.md")
-    assert {"daemon/core/recreate/decide.py", "manifests/base/crd.yaml", "tests/node/test_hooks.py"} <= named
+    assert {"daemon/crrd/core/recreate/decide.py", "manifests/base/crd.yaml", "tests/node/test_hooks.py"} <= named
 
 
 def test_the_map_has_every_room() -> None:
     text = text_of(ROOT / "docs" / "architecture.md")
-    rooms = {f"{each.name}/" for each in (ROOT / "daemon").iterdir() if (each / "__init__.py").is_file()}
+    rooms = {f"{each.name}/" for each in (ROOT / "daemon" / "crrd").iterdir() if (each / "__init__.py").is_file()}
     named = {room.split("/")[0] + "/" for room in re.findall(r"^\| `([a-z/]+/)` \|", text, re.MULTILINE)}
     assert named == rooms
 

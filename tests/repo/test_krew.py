@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from daemon import __version__
+from crrd import __version__
 
 ROOT = Path(__file__).parents[2]
 KREW = ROOT / "manifests" / "krew"
@@ -29,7 +29,7 @@ def test_the_program_runs_out_of_its_folder(tmp_path: Path) -> None:
     program = tmp_path / "kubectl-recreate"
     program.write_bytes((KREW / "kubectl-recreate").read_bytes())
     program.chmod(0o755)
-    (tmp_path / "lib").symlink_to(ROOT)
+    (tmp_path / "lib").symlink_to(ROOT / "daemon")
     link = tmp_path / "bin"
     link.mkdir()
     (link / "kubectl-recreate").symlink_to(program)  # as krew links what it installs

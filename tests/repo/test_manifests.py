@@ -6,12 +6,12 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from daemon.cli.main import build_parser
-from daemon.cli.manager import manager_config
-from daemon.core.api import types as model
-from daemon.kube.leader import LEASE_NAME
-from daemon.kube.resources import PODS, REQUESTS
-from daemon.kubelet.quantity import parse as parse_quantity
+from crrd.cli.main import build_parser
+from crrd.cli.manager import manager_config
+from crrd.core.api import types as model
+from crrd.kube.leader import LEASE_NAME
+from crrd.kube.resources import PODS, REQUESTS
+from crrd.kubelet.quantity import parse as parse_quantity
 from tests.support import manifests
 from tests.support.manifests import needs_kubectl, rendered
 

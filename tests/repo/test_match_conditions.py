@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from daemon.core.admission.rules import Denied
-from daemon.core.admission.update import put_back, review_update
-from daemon.core.api import types as model
+from crrd.core.admission.rules import Denied
+from crrd.core.admission.update import put_back, review_update
+from crrd.core.api import types as model
 from tests.support.manifests import needs_kubectl, one, rendered
 from tests.support.policies import Change, annotated, evaluate, no_finalizer, without
 

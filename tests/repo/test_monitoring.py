@@ -15,9 +15,9 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from daemon.lib.metrics import new_registry
-from daemon.manager.metrics import ManagerMetrics
-from daemon.node.metrics import NodeMetrics, NodeState, WatchState
+from crrd.lib.metrics import new_registry
+from crrd.manager.metrics import ManagerMetrics
+from crrd.node.metrics import NodeMetrics, NodeState, WatchState
 from tests.support.manifests import needs_kubectl, one, rendered
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api import types as model
+from crrd.core.api import types as model
 from tests.support.manifests import needs_kubectl, one, rendered
 from tests.support.policies import (
     Change,

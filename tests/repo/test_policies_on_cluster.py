@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from daemon.core.api import types as model
+from crrd.core.api import types as model
 from tests.repo.test_policies import MOVES, POD_STATUS, WORLDS, WRITES, everybody, manager, objects_of, pod, those
 from tests.repo.test_policies import request as one
 from tests.support.manifests import needs_kubectl, rendered

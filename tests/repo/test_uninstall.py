@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api import types as model
+from crrd.core.api import types as model
 from tests.support.local_api import CRRS, PODS, Api, crr, pod, running
 from tests.support.manifests import MANIFESTS, needs_kubectl
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from daemon.core.api import types as model
+from crrd.core.api import types as model
 from tests.support.manifests import MANIFESTS, needs_kubectl
 
 KUBECONFIG = os.environ.get("CRRD_TEST_KUBECONFIG", "")

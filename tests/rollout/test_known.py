@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from daemon.kube.resources import REQUESTS
-from daemon.rollout.known import Known, Seen
+from crrd.kube.resources import REQUESTS
+from crrd.rollout.known import Known, Seen
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ async def test_killed_while_each_pod_is_recreated_and_resumed(cluster: Cluster) 
     async with recorded(cluster, "db") as record:
         for number in range(3):
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "daemon", "recreate", *words),
+                *(sys.executable, "-m", "crrd", "recreate", *words),
                 *("-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig)),
                 stdout=asyncio.subprocess.DEVNULL,
             )

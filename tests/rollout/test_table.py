@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from daemon.core.api.types import RecreateState, RequestPhase, StatePhase
-from daemon.core.rollout.run import Amount
-from daemon.core.rollout.state import World
-from daemon.rollout.table import Terminal
+from crrd.core.api.types import RecreateState, RequestPhase, StatePhase
+from crrd.core.rollout.run import Amount
+from crrd.core.rollout.state import World
+from crrd.rollout.table import Terminal
 from tests.support.rollouts import asked, container, member, planned, recreated, run, succeeded
 
 STATES = (RecreateState("app", StatePhase.RECREATING, "CrashLoopBackOff"),)

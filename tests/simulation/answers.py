@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from daemon.core.api.types import VERSION
+from crrd.core.api.types import VERSION
 from tests.simulation.network import Response
 from tests.simulation.store import Object
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from daemon.core.api.types import GROUP, PLURAL, VERSION
+from crrd.core.api.types import GROUP, PLURAL, VERSION
 from tests.simulation.answers import (
     FOREIGN,
     OLD_STATE_FIELDS,

@@ -135,7 +135,7 @@ def virtual_time() -> Iterator[SimulatedLoop]:
     modules = [
         module
         for name, module in sys.modules.items()
-        if name.startswith("daemon.") and getattr(module, "datetime", None) is datetime
+        if name.startswith("crrd.") and getattr(module, "datetime", None) is datetime
     ]
     _loop = loop
     time.monotonic = loop.time

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cri_stubs import api_pb2
-from daemon.kubelet import labels as on_cri
+from crrd.kubelet import labels as on_cri
 from tests.simulation.schedule import ContainerShape
 
 if TYPE_CHECKING:

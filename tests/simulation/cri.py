@@ -8,7 +8,7 @@ import grpc
 from grpc.aio import AioRpcError
 
 from cri_stubs import api_pb2
-from daemon.kubelet.labels import LABEL_POD_UID
+from crrd.kubelet.labels import LABEL_POD_UID
 from tests.simulation.containers import KILLED
 
 if TYPE_CHECKING:

@@ -15,19 +15,19 @@ from unittest.mock import patch
 import aiohttp
 import structlog
 
-import daemon.cri.client
-import daemon.lib.memory
-import daemon.node.execute
-import daemon.node.kubelet_health
-import daemon.node.watches
-from daemon.core.api.types import LABEL_ACTIVE, PLURAL
-from daemon.cri.client import CriClient
-from daemon.cri.runtime import Connection, NodeRuntime
-from daemon.kube.client import KubeClient
-from daemon.kube.config import Access
-from daemon.lib.errors import ConfigurationError
-from daemon.lib.health import Check
-from daemon.node.daemon import NodeConfig, NodeDaemon
+import crrd.cri.client
+import crrd.lib.memory
+import crrd.node.execute
+import crrd.node.kubelet_health
+import crrd.node.watches
+from crrd.core.api.types import LABEL_ACTIVE, PLURAL
+from crrd.cri.client import CriClient
+from crrd.cri.runtime import Connection, NodeRuntime
+from crrd.kube.client import KubeClient
+from crrd.kube.config import Access
+from crrd.lib.errors import ConfigurationError
+from crrd.lib.health import Check
+from crrd.node.daemon import NodeConfig, NodeDaemon
 from tests.simulation.channel import LIFE, Channel
 from tests.simulation.network import NETWORK, Reply, Sent, Session, open_connection
 from tests.simulation.schedule import NODE, RUNTIME
@@ -47,8 +47,8 @@ def product(life: "Life") -> Coroutine[Any, Any, None]:
     runtime = NodeRuntime([Connection(CriClient("unix:///run/sim.sock"), RUNTIME)])
     client = KubeClient(_Credentials(life.world))
     life.live, life.ready = node._health.live, node._health.ready
-    daemon.node.watches.SINGLE_WATCHES = life.world.setup.single_watches
-    daemon.node.execute.STOPS_AT_ONCE = life.world.setup.stops_at_once
+    crrd.node.watches.SINGLE_WATCHES = life.world.setup.single_watches
+    crrd.node.execute.STOPS_AT_ONCE = life.world.setup.stops_at_once
     return node.serve(runtime, client, life.stop)
 
 
@@ -196,11 +196,11 @@ def outside() -> Iterator[None]:
         for target, name, value in (
             (aiohttp, "ClientSession", Session),
             (aiohttp, "TCPConnector", lambda **_: None),
-            (daemon.cri.client, "insecure_channel", Channel),
-            (daemon.lib.memory, "ctypes", libc),
-            (daemon.node.kubelet_health, "open_connection", open_connection),
-            (daemon.node.execute, "STOPS_AT_ONCE", 0),
-            (daemon.node.watches, "SINGLE_WATCHES", 0),
+            (crrd.cri.client, "insecure_channel", Channel),
+            (crrd.lib.memory, "ctypes", libc),
+            (crrd.node.kubelet_health, "open_connection", open_connection),
+            (crrd.node.execute, "STOPS_AT_ONCE", 0),
+            (crrd.node.watches, "SINGLE_WATCHES", 0),
             (gc, "collect", lambda *_: 0),
             (gc, "freeze", lambda: None),
         ):

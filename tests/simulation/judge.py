@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from daemon.core.api.types import ANNOTATION_PINNED, LABEL_ACTIVE, LABEL_POD_UID, PLURAL
+from crrd.core.api.types import ANNOTATION_PINNED, LABEL_ACTIVE, LABEL_POD_UID, PLURAL
 from tests.simulation.containers import Container
 from tests.simulation.network import Sent
 from tests.simulation.schedule import NAMESPACE

@@ -7,8 +7,8 @@ deleted is stopped with its grace period and then removed.
 
 from typing import TYPE_CHECKING, Any
 
-from daemon.core.api.types import READINESS_GATE
-from daemon.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
+from crrd.core.api.types import READINESS_GATE
+from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from tests.simulation.containers import Container
 from tests.simulation.pod import Pod, phase_of
 from tests.simulation.schedule import NAMESPACE, NODE, RUNTIME, ContainerShape, PodShape

@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Any
 
-from daemon.core.api.types import (
+from crrd.core.api.types import (
     ANNOTATION_PINNED,
     ANNOTATION_UNREADY_ACQUIRED,
     API_VERSION,

@@ -40,7 +40,7 @@ def _ours(found: Any) -> bool:
     ):
         return True
     kind = type(found)
-    return kind.__module__.startswith("daemon.") and kind.__name__ not in ("Ledger", "CallMetrics", "NodeMetrics")
+    return kind.__module__.startswith("crrd.") and kind.__name__ not in ("Ledger", "CallMetrics", "NodeMetrics")
 
 
 def _parts(found: Any) -> Iterable[tuple[str, Any]]:

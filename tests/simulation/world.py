@@ -12,8 +12,8 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from daemon.core.api.types import PLURAL
-from daemon.lib.errors import ConfigurationError
+from crrd.core.api.types import PLURAL
+from crrd.lib.errors import ConfigurationError
 from tests.simulation.apiserver import ApiServer
 from tests.simulation.clock import START, NothingLeftError, NoTimePassesError, SimulatedLoop, virtual_time
 from tests.simulation.containers import KILLED, Containers

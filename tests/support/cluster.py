@@ -21,12 +21,12 @@ import yaml
 
 from cri_stubs import api_pb2 as pb
 from cri_stubs.api_pb2_grpc import RuntimeServiceStub
-from daemon.core.api import types as model
-from daemon.core.recreate.observation import ExecResult
-from daemon.kube.client import KubeClient
-from daemon.kube.config import KubeconfigAccess
-from daemon.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
-from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
+from crrd.core.api import types as model
+from crrd.core.recreate.observation import ExecResult
+from crrd.kube.client import KubeClient
+from crrd.kube.config import KubeconfigAccess
+from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
 from tests.support.containerd import Containerd
 from tests.support.faulty_node import FaultyNode
 

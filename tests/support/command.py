@@ -27,7 +27,7 @@ async def crrd(*arguments: str, stdin: str = "", **environment: str) -> Ended:
     """Run `crrd` with nothing of this process' environment that it could find a cluster by."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "daemon", *arguments),
+        *(sys.executable, "-m", "crrd", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

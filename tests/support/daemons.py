@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from daemon.localnode.daemons import Daemon, manager_daemon
-from daemon.localnode.node import LocalNode
+from crrd_localnode.daemons import Daemon, manager_daemon
+from crrd_localnode.node import LocalNode
 from tests.support.cluster import Cluster
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from aiohttp import web
 
-from daemon.localnode.api.admission import AdmissionRequest, User
-from daemon.localnode.api.errors import ApiError, Cause, invalid
-from daemon.localnode.api.front import Front
-from daemon.localnode.api.listing import parse_revision
-from daemon.localnode.api.objects import Object
-from daemon.localnode.api.routing import Route
-from daemon.localnode.api.store import Event, Name, Store, Stored, Subscriber
-from daemon.localnode.api.watching import Watch
-from daemon.localnode.apiserver import ApiServer
+from crrd_localnode.api.admission import AdmissionRequest, User
+from crrd_localnode.api.errors import ApiError, Cause, invalid
+from crrd_localnode.api.front import Front
+from crrd_localnode.api.listing import parse_revision
+from crrd_localnode.api.objects import Object
+from crrd_localnode.api.routing import Route
+from crrd_localnode.api.store import Event, Name, Store, Stored, Subscriber
+from crrd_localnode.api.watching import Watch
+from crrd_localnode.apiserver import ApiServer
 from tests.support.policies import transition_refused
 
 _AUTHENTICATED = "system:authenticated"

@@ -6,8 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from daemon.localnode.kubelet import Timing
-from daemon.localnode.node import LocalNode
+from crrd_localnode.kubelet import Timing
+from crrd_localnode.node import LocalNode
 from tests.support import programs
 from tests.support.faulty_api import FaultyApiServer
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from daemon.lib.health import Health
+from crrd.lib.health import Health
 
 Page = tuple[int, dict[str, str]]
 """The HTTP status, and what is wrong by the name of each check that fails."""

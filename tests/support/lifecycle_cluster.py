@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from daemon.core.api.time import rfc3339
-from daemon.core.api.types import FINALIZER, LABEL_READINESS_GATE
-from daemon.core.lifecycle import steps as lc
-from daemon.core.recreate.actions import EmitEvent
-from daemon.kube.client import Deadlines, KubeClient
-from daemon.kube.clock import ServerClock
-from daemon.kube.config import Access
-from daemon.kube.leader import LeaderElection, LeaseTiming
-from daemon.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
-from daemon.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
-from daemon.manager.lifecycle import LifecycleController
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import FINALIZER, LABEL_READINESS_GATE
+from crrd.core.lifecycle import steps as lc
+from crrd.core.recreate.actions import EmitEvent
+from crrd.kube.client import Deadlines, KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.config import Access
+from crrd.kube.leader import LeaderElection, LeaseTiming
+from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
+from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
+from crrd.manager.lifecycle import LifecycleController
 from tests.support.faulty_api import Call, FaultyApiServer
 
 CRRS = "apps.kruise.io/containerrecreaterequests"

@@ -12,7 +12,7 @@ import pytest
 
 from cri_stubs import api_pb2 as pb
 from cri_stubs.api_pb2_grpc import ImageServiceStub, RuntimeServiceStub
-from daemon.localnode.runtime import ProcessRuntime
+from crrd_localnode.runtime import ProcessRuntime
 
 if TYPE_CHECKING:
     from cri_stubs.api_pb2_grpc import ImageServiceAsyncStub, RuntimeServiceAsyncStub

@@ -1,6 +1,6 @@
 """What a manager runs with in tests."""
 
-from daemon.manager.daemon import ManagerConfig
+from crrd.manager.daemon import ManagerConfig
 
 CONFIG = ManagerConfig(
     kubeconfig="",

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Iterable
 
-from daemon.core.api.pod import Pod
-from daemon.core.api.types import Request
+from crrd.core.api.pod import Pod
+from crrd.core.api.types import Request
 
 
 class Notes:

@@ -10,17 +10,17 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from daemon.core.admission.rules import Denied, review_create
-from daemon.core.api.time import rfc3339
-from daemon.core.api.types import LABEL_ACTIVE, PLURAL, StatePhase
-from daemon.kube.client import KubeClient
-from daemon.kube.resources import PODS, REQUESTS, Resource
-from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
-from daemon.localnode.api.admission import AdmissionRequest, Operation
-from daemon.localnode.api.errors import Cause, invalid
-from daemon.localnode.api.objects import Object
-from daemon.localnode.node import LocalAccess
-from daemon.localnode.workload import Maker
+from crrd.core.admission.rules import Denied, review_create
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import LABEL_ACTIVE, PLURAL, StatePhase
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
+from crrd_localnode.api.admission import AdmissionRequest, Operation
+from crrd_localnode.api.errors import Cause, invalid
+from crrd_localnode.api.objects import Object
+from crrd_localnode.node import LocalAccess
+from crrd_localnode.workload import Maker
 from tests.support.command import Ended, crrd
 from tests.support.faulty_api import FaultyApiServer
 

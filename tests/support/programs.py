@@ -8,12 +8,12 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from daemon.kube.client import KubeClient
-from daemon.kube.config import KubeconfigAccess
-from daemon.lib.signals import stop_on_signals
-from daemon.localnode.apiserver import ApiServer
-from daemon.localnode.kubelet import Kubelet, Timing
-from daemon.localnode.runtime import ProcessRuntime
+from crrd.kube.client import KubeClient
+from crrd.kube.config import KubeconfigAccess
+from crrd.lib.signals import stop_on_signals
+from crrd_localnode.apiserver import ApiServer
+from crrd_localnode.kubelet import Kubelet, Timing
+from crrd_localnode.runtime import ProcessRuntime
 
 MODULE = "tests.support.programs"
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from daemon.core.rollout.run import LABEL_RUN
-from daemon.kube.resources import PODS, REQUESTS, Resource
-from daemon.lib.errors import GoneError
-from daemon.localnode.daemons import running_manager
-from daemon.localnode.node import LocalNode
-from daemon.localnode.workload import RESOURCES, Maker
+from crrd.core.rollout.run import LABEL_RUN
+from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.lib.errors import GoneError
+from crrd_localnode.daemons import running_manager
+from crrd_localnode.node import LocalNode
+from crrd_localnode.workload import RESOURCES, Maker
 from tests.support.cluster import (
     PATIENCE,
     WAITING_SCRIPT,

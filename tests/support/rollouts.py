@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from daemon.core.api.pod import Pod, PodContainer
-from daemon.core.api.reasons import Reason
-from daemon.core.api.types import (
+from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import (
     Pin,
     RecreateState,
     Request,
@@ -16,10 +16,10 @@ from daemon.core.api.types import (
     StatePhase,
     Status,
 )
-from daemon.core.rollout.labels import read_selector
-from daemon.core.rollout.plan import Plan, plan
-from daemon.core.rollout.run import Options, Run, RunMark, Target
-from daemon.core.rollout.state import Budget, Member, RunRequest, Workload, World
+from crrd.core.rollout.labels import read_selector
+from crrd.core.rollout.plan import Plan, plan
+from crrd.core.rollout.run import Options, Run, RunMark, Target
+from crrd.core.rollout.state import Budget, Member, RunRequest, Workload, World
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW = START + timedelta(seconds=60)

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from daemon.kube.config import Access
+from crrd.kube.config import Access
 
 Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

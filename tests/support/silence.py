@@ -1,7 +1,7 @@
 """A Recorder for which nobody listens."""
 
-from daemon.core.api.types import Request
-from daemon.core.recreate.observation import Hook, HookResult
+from crrd.core.api.types import Request
+from crrd.core.recreate.observation import Hook, HookResult
 
 
 class Silence:

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from daemon.kube.resources import Listing, Resource, WatchEvent
-from daemon.lib.errors import GoneError
+from crrd.kube.resources import Listing, Resource, WatchEvent
+from crrd.lib.errors import GoneError
 
 
 class SilentApi:

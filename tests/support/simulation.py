@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from daemon.core.api.pod import Pod, PodContainer
-from daemon.core.api.types import Pin, Request, RequestedContainer, StatePhase, Strategy
-from daemon.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
-from daemon.core.recreate.checks import target_of
-from daemon.core.recreate.decide import check_move, decide
-from daemon.core.recreate.observation import (
+from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.types import Pin, Request, RequestedContainer, StatePhase, Strategy
+from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.checks import target_of
+from crrd.core.recreate.decide import check_move, decide
+from crrd.core.recreate.observation import (
     Hook,
     HookKind,
     HookResult,
@@ -23,8 +23,8 @@ from daemon.core.recreate.observation import (
     Work,
     WorkKind,
 )
-from daemon.kubelet.restart_rules import RestartPolicy
-from daemon.kubelet.runtime_status import ContainerState
+from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import NODE, POD_UID, RUNTIME, instance, pin
 
 NAMES = ("a", "b", "c")

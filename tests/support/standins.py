@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from daemon.core.api.pod import Pod, PodContainer
-from daemon.core.api.types import Begun, Pin, Request, Status
-from daemon.core.recreate.actions import EmitEvent, RunHook
-from daemon.core.recreate.observation import ExecResult, Hook, HookResult, Instance
-from daemon.kubelet.restart_rules import RestartPolicy
-from daemon.kubelet.runtime_status import ContainerState
-from daemon.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeUnavailableError
-from daemon.node.controller import NodeController
-from daemon.node.edges import Edges
-from daemon.ports import Recorder
+from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.types import Begun, Pin, Request, Status
+from crrd.core.recreate.actions import EmitEvent, RunHook
+from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance
+from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.runtime_status import ContainerState
+from crrd.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeUnavailableError
+from crrd.node.controller import NodeController
+from crrd.node.edges import Edges
+from crrd.ports import Recorder
 from tests.support.silence import Silence
 from tests.support.worlds import NODE, RUNTIME, instance
 

@@ -2,9 +2,9 @@
 
 from contextlib import suppress
 
-from daemon.core.api import types as model
-from daemon.kube.resources import REQUESTS
-from daemon.lib.errors import ApiRefusedError
+from crrd.core.api import types as model
+from crrd.kube.resources import REQUESTS
+from crrd.lib.errors import ApiRefusedError
 from tests.support.cluster import Cluster, Json, condition, container, container_status, states
 
 STUCK = "stuck"

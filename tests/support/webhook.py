@@ -11,15 +11,15 @@ from typing import Any
 
 import aiohttp
 
-from daemon.kube.resources import Resource
-from daemon.lib.connections import CloseObserver
-from daemon.lib.errors import GoneError
-from daemon.lib.health import Health
-from daemon.manager.certificates.pki import CERTIFICATE, KEY, Certificates, renew, to_data
-from daemon.manager.certificates.rotation import Lifetimes, Plan
-from daemon.manager.certificates.tls import ServingTls
-from daemon.manager.webhook.handler import PodReader
-from daemon.manager.webhook.server import AdmissionObserver, Limits, ReviewObserver, WebhookServer
+from crrd.kube.resources import Resource
+from crrd.lib.connections import CloseObserver
+from crrd.lib.errors import GoneError
+from crrd.lib.health import Health
+from crrd.manager.certificates.pki import CERTIFICATE, KEY, Certificates, renew, to_data
+from crrd.manager.certificates.rotation import Lifetimes, Plan
+from crrd.manager.certificates.tls import ServingTls
+from crrd.manager.webhook.handler import PodReader
+from crrd.manager.webhook.server import AdmissionObserver, Limits, ReviewObserver, WebhookServer
 from tests.support.admission import JsonObject
 
 NAMES = ("127.0.0.1", "localhost")

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from daemon.core.api.pod import Pod, PodContainer
-from daemon.core.api.types import (
+from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.types import (
     Pin,
     RecreateState,
     Request,
@@ -14,8 +14,8 @@ from daemon.core.api.types import (
     Status,
     Strategy,
 )
-from daemon.core.recreate.observation import HookResult, Instance, Observation, StopAttempt, Work, WorkKind
-from daemon.kubelet.runtime_status import ContainerState
+from crrd.core.recreate.observation import HookResult, Instance, Observation, StopAttempt, Work, WorkKind
+from crrd.kubelet.runtime_status import ContainerState
 
 RUNTIME = "containerd"
 NODE = "node-a"

@@ -30,15 +30,15 @@ FOREIGN = ("aiohttp.web", "grpc.aio", "hypothesis.strategies", "prometheus_clien
 """What the tests need and is not ours, imported once for all of them."""
 SCHEDULES = tuple(f"tests/simulation/test_simulation.py::test_schedules[{first}]" for first in range(0, 200, 50))
 TESTS = {
-    "daemon/core/api": ("tests/core/api", "tests/core", "tests/properties", *SCHEDULES),
-    "daemon/core/recreate": ("tests/core/recreate", "tests/properties", "tests/core/explain",
+    "daemon/crrd/core/api": ("tests/core/api", "tests/core", "tests/properties", *SCHEDULES),
+    "daemon/crrd/core/recreate": ("tests/core/recreate", "tests/properties", "tests/core/explain",
                              "tests/node/test_controller.py", *SCHEDULES),
-    "daemon/core/lifecycle": ("tests/core/lifecycle", "tests/manager/test_lifecycle_ends.py",
+    "daemon/crrd/core/lifecycle": ("tests/core/lifecycle", "tests/manager/test_lifecycle_ends.py",
                               "tests/manager/test_lifecycle_readiness.py", "tests/core/explain"),
-    "daemon/core/admission": ("tests/core/admission", "tests/manager/webhook"),
-    "daemon/core/rollout": ("tests/core/rollout", "tests/properties/test_rollouts.py", "tests/rollout"),
-    "daemon/core/explain": ("tests/core/explain", "tests/cli/test_explain.py"),
-    "daemon/node": ("tests/node/test_controller.py", "tests/node/test_hooks.py", *SCHEDULES, "tests/node",
+    "daemon/crrd/core/admission": ("tests/core/admission", "tests/manager/webhook"),
+    "daemon/crrd/core/rollout": ("tests/core/rollout", "tests/properties/test_rollouts.py", "tests/rollout"),
+    "daemon/crrd/core/explain": ("tests/core/explain", "tests/cli/test_explain.py"),
+    "daemon/crrd/node": ("tests/node/test_controller.py", "tests/node/test_hooks.py", *SCHEDULES, "tests/node",
                     "tests/lib/test_metrics.py", "tests/cli/test_node.py", "tests/cli/test_forecast_all_nodes.py",
                     "tests/cli/test_forecast.py"),
 }  # fmt: skip
@@ -170,7 +170,7 @@ class Mutant:
     @property
     def key(self) -> str:
         """What it is called in EQUIVALENT: it stays when lines above it come and go."""
-        return f"{self.path.removeprefix('daemon/')}: {self.what}: {self.code}"
+        return f"{self.path.removeprefix('daemon/crrd/')}: {self.what}: {self.code}"
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.what}: {self.code}"
@@ -316,9 +316,14 @@ class Worker:
 def _run(folder: Path, tests: tuple[str, ...]) -> int:
     """Run tests of a copy, in this process. Returns pytest's exit code."""
     os.chdir(folder)
-    os.environ["PYTHONPATH"] = str(folder)
-    sys.path[:] = [str(folder), *(entry for entry in sys.path if entry not in ("", str(ROOT)))]
-    for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "daemon", "cri_stubs")]:
+    own = ("daemon", "localnode", "")
+    sys.path[:] = [str(folder / each) for each in own] + [
+        entry for entry in sys.path if entry not in ("", *(str(ROOT / each) for each in own))
+    ]
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[: len(own)])
+    for name in [
+        name for name in sys.modules if name.split(".")[0] in ("tests", "crrd", "crrd_localnode", "cri_stubs")
+    ]:
         del sys.modules[name]
     with (folder / "said.txt").open("w", encoding="utf-8") as said:
         os.dup2(said.fileno(), 1)

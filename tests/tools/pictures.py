@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from daemon.localnode.daemons import running_manager
+from crrd_localnode.daemons import running_manager
 from tests.support import containerd as real
 from tests.support import prometheus as prom
 from tests.support import traffic

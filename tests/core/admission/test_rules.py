@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.core.admission.patch import json_patch
-from daemon.core.admission.rules import (
+from crrd.core.admission.patch import json_patch
+from crrd.core.admission.rules import (
     Admitted,
     DenialReason,
     Denied,
@@ -18,8 +18,8 @@ from daemon.core.admission.rules import (
     review_created,
     wanted_pod,
 )
-from daemon.core.admission.update import put_back, review_update
-from daemon.core.api.v1alpha1 import parse_request
+from crrd.core.admission.update import put_back, review_update
+from crrd.core.api.v1alpha1 import parse_request
 from tests.support.admission import (
     ACTIVE,
     CREATE_REFUSALS,

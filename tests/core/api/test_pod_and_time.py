@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.core.api.pod import NO_CONDITION, PodMeta, Readiness, parse_meta
-from daemon.core.api.time import after, parse_time, rfc3339
-from daemon.core.api.types import FINALIZER, RequestPhase, Status
-from daemon.core.api.v1alpha1 import parse_request
-from daemon.core.lifecycle.steps import next_steps
+from crrd.core.api.pod import NO_CONDITION, PodMeta, Readiness, parse_meta
+from crrd.core.api.time import after, parse_time, rfc3339
+from crrd.core.api.types import FINALIZER, RequestPhase, Status
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.lifecycle.steps import next_steps
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -7,8 +7,8 @@ from string import Formatter
 
 import pytest
 
-from daemon.core.api.reasons import CAUSES, Reason, reason_of, remedy, say
-from daemon.core.lifecycle import steps as lc
+from crrd.core.api.reasons import CAUSES, Reason, reason_of, remedy, say
+from crrd.core.lifecycle import steps as lc
 
 DAEMON = Path(__file__).parents[3] / "daemon"
 REASONS = [reason for reason in Reason if reason is not Reason.NONE]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.core.api.pod import ContainerKind, Pod, PodContainer, parse_pod
-from daemon.core.api.reasons import Reason
-from daemon.core.api.types import (
+from crrd.core.api.pod import ContainerKind, Pod, PodContainer, parse_pod
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import (
     Begun,
     FailurePolicy,
     Pin,
@@ -22,8 +22,8 @@ from daemon.core.api.types import (
     Status,
     Strategy,
 )
-from daemon.core.api.v1alpha1 import parse_request, pins_to_json, status_to_json
-from daemon.kubelet.restart_rules import RestartPolicy
+from crrd.core.api.v1alpha1 import parse_request, pins_to_json, status_to_json
+from crrd.kubelet.restart_rules import RestartPolicy
 
 PINNED = "crr.apps.kruise.io/pinned-containers"
 UNREADY = "crr.apps.kruise.io/unready-acquired"
@@ -523,7 +523,7 @@ BEGUN = st.builds(Begun, TIMES, TIMES)
 @given(st.dictionaries(NAMES, st.tuples(PINS, BEGUN), max_size=3))
 def test_pins_come_back_as_they_went(entries: dict[str, tuple[Pin, Begun]]) -> None:
     obj = sound()
-    obj["spec"]["containers"] = [{"name": name} for name in ("app", *entries)]
+    obj["spec"]["containers"] = [{"name": name} for name in dict.fromkeys(("app", *entries))]
     pins = {name: pin for name, (pin, _) in entries.items()}
     begun = {name: times for name, (_, times) in entries.items()}
     obj["metadata"]["annotations"][PINNED] = pins_to_json(pins, begun)

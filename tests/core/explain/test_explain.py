@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api.pod import parse_pod
-from daemon.core.api.time import rfc3339
-from daemon.core.api.types import FINALIZER
-from daemon.core.api.v1alpha1 import parse_request
-from daemon.core.explain.container import format_duration
-from daemon.core.explain.facts import (
+from crrd.core.api.pod import parse_pod
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import FINALIZER
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.explain.container import format_duration
+from crrd.core.explain.facts import (
     DaemonFacts,
     Facts,
     NodeFacts,
@@ -24,7 +24,7 @@ from daemon.core.explain.facts import (
     read_ready_since,
     read_times,
 )
-from daemon.core.explain.request import Explanation, Verdict, explain
+from crrd.core.explain.request import Explanation, Verdict, explain
 
 Json = dict[str, Any]
 

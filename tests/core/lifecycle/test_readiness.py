@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.core.api.pod import NO_CONDITION, Readiness, entries, has_gate, readiness_of
-from daemon.core.lifecycle.readiness import acquired, released
+from crrd.core.api.pod import NO_CONDITION, Readiness, entries, has_gate, readiness_of
+from crrd.core.lifecycle.readiness import acquired, released
 
 OTHER = {"userAgent": "PodUpdater", "key": "x"}
 

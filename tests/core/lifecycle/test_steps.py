@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from daemon.core.api.pod import NO_CONDITION, PodMeta, Readiness
-from daemon.core.api.reasons import EventReason, Reason
-from daemon.core.api.time import rfc3339
-from daemon.core.api.types import (
+from crrd.core.api.pod import NO_CONDITION, PodMeta, Readiness
+from crrd.core.api.reasons import EventReason, Reason
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import (
     FINALIZER,
     RecreateState,
     Request,
@@ -22,10 +22,10 @@ from daemon.core.api.types import (
     Status,
     Strategy,
 )
-from daemon.core.lifecycle import steps as lc
-from daemon.core.lifecycle.readiness import acquired, released
-from daemon.core.lifecycle.steps import Steps, next_steps, pod_steps
-from daemon.core.recreate.actions import EmitEvent
+from crrd.core.lifecycle import steps as lc
+from crrd.core.lifecycle.readiness import acquired, released
+from crrd.core.lifecycle.steps import Steps, next_steps, pod_steps
+from crrd.core.recreate.actions import EmitEvent
 
 CREATED = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 READY = Readiness("True")

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from daemon.core.api.pod import ContainerKind, PodContainer
-from daemon.core.api.reasons import EventReason, Reason
-from daemon.core.api.types import (
+from crrd.core.api.pod import ContainerKind, PodContainer
+from crrd.core.api.reasons import EventReason, Reason
+from crrd.core.api.types import (
     Begun,
     FailurePolicy,
     RecreateState,
@@ -18,7 +18,7 @@ from daemon.core.api.types import (
     Status,
     Strategy,
 )
-from daemon.core.recreate.actions import (
+from crrd.core.recreate.actions import (
     Action,
     Decision,
     EmitEvent,
@@ -27,9 +27,9 @@ from daemon.core.recreate.actions import (
     StopContainer,
     WriteStatus,
 )
-from daemon.core.recreate.checks import hook_end_untold, retry_delay, told, told_seconds
-from daemon.core.recreate.decide import IllegalMoveError, check_move, decide, in_turn
-from daemon.core.recreate.observation import (
+from crrd.core.recreate.checks import hook_end_untold, retry_delay, told, told_seconds
+from crrd.core.recreate.decide import IllegalMoveError, check_move, decide, in_turn
+from crrd.core.recreate.observation import (
     Ending,
     Hook,
     HookKind,
@@ -40,8 +40,8 @@ from daemon.core.recreate.observation import (
     Work,
     WorkKind,
 )
-from daemon.kubelet.restart_rules import RestartPolicy
-from daemon.kubelet.runtime_status import ContainerState
+from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import (
     NODE,
     exited,

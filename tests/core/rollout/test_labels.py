@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from daemon.core.rollout.labels import read_selector
+from crrd.core.rollout.labels import read_selector
 
 EXPRESSION = {"key": "tier", "operator": "In", "values": ["web", "api"]}
 

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from daemon.core.api.reasons import Reason
-from daemon.core.api.types import RecreateState, RequestedContainer, RequestPhase, StatePhase
-from daemon.core.rollout.plan import End, first_rival, plan, seen_by_others, unfinished
-from daemon.core.rollout.run import Amount, Target
-from daemon.core.rollout.standing import timed_out
-from daemon.core.rollout.state import Member, World
-from daemon.kubelet.restart_rules import RestartPolicy
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase, StatePhase
+from crrd.core.rollout.plan import End, first_rival, plan, seen_by_others, unfinished
+from crrd.core.rollout.run import Amount, Target
+from crrd.core.rollout.standing import timed_out
+from crrd.core.rollout.state import Member, World
+from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.rollouts import (
     AFTER,
     NOW,

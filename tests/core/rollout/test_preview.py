@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from daemon.core.rollout.preview import preview
-from daemon.core.rollout.run import Amount, Target
-from daemon.core.rollout.state import World
+from crrd.core.rollout.preview import preview
+from crrd.core.rollout.run import Amount, Target
+from crrd.core.rollout.state import World
 from tests.support.rollouts import (
     AFTER,
     NOW,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api.v1alpha1 import parse_request
-from daemon.core.rollout.run import (
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.rollout.run import (
     ANNOTATION_ABORTED,
     ANNOTATION_REASON,
     ANNOTATION_RUN,
@@ -17,7 +17,7 @@ from daemon.core.rollout.run import (
     read_amount,
     read_run,
 )
-from daemon.core.rollout.state import read_run_request
+from crrd.core.rollout.state import read_run_request
 from tests.support.rollouts import run
 
 FULL = run(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api.time import parse_time
-from daemon.core.rollout.state import Owner, read_budget, read_member, read_owner, read_workload
+from crrd.core.api.time import parse_time
+from crrd.core.rollout.state import Owner, read_budget, read_member, read_owner, read_workload
 
 
 def test_a_pod() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from daemon.localnode.api.admission import User
+from crrd_localnode.api.admission import User
 from tests.support.faulty_api import Call
 from tests.support.local_api import ALL_CRRS, CRRS, PODS, Api, crr, pod, running, until
 

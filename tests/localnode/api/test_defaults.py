@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from daemon.core.api.time import parse_time, rfc3339
-from daemon.localnode.api.defaults import complete_pod, complete_secret, pod_rules, qos_class
-from daemon.localnode.api.objects import dig
-from daemon.localnode.api.printers import age_since, human_duration
-from daemon.localnode.api.resources import BUILTIN
+from crrd.core.api.time import parse_time, rfc3339
+from crrd_localnode.api.defaults import complete_pod, complete_secret, pod_rules, qos_class
+from crrd_localnode.api.objects import dig
+from crrd_localnode.api.printers import age_since, human_duration
+from crrd_localnode.api.resources import BUILTIN
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 KINDS = {kind.kind: kind for kind in BUILTIN}

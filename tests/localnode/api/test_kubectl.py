@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.localnode.api.crds import crd_path
+from crrd_localnode.api.crds import crd_path
 from tests.support.local_api import CRRS, PODS, Api, pod, running
 
 KUBECTL = shutil.which("kubectl")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.localnode.api.errors import ApiError
-from daemon.localnode.api.handlers import patch_maker
-from daemon.localnode.api.merge_patch import merge_patch
-from daemon.localnode.api.resources import POD as POD_KIND
-from daemon.localnode.api.strategic_patch import strategic_merge_patch
+from crrd_localnode.api.errors import ApiError
+from crrd_localnode.api.handlers import patch_maker
+from crrd_localnode.api.merge_patch import merge_patch
+from crrd_localnode.api.resources import POD as POD_KIND
+from crrd_localnode.api.strategic_patch import strategic_merge_patch
 
 scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2)
 values = st.recursive(

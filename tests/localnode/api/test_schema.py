@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from daemon.localnode.api.crds import field_path, kinds_of, load_crd
-from daemon.localnode.api.schema import Schema
+from crrd_localnode.api.crds import field_path, kinds_of, load_crd
+from crrd_localnode.api.schema import Schema
 
 CRD = load_crd()
 ROOT: dict[str, Any] = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.localnode.api.errors import ApiError
-from daemon.localnode.api.selectors import both, field_selector, label_error, label_selector
+from crrd_localnode.api.errors import ApiError
+from crrd_localnode.api.selectors import both, field_selector, label_error, label_selector
 
 LABELS = {"app": "web", "tier": "", "n": "5", "example.com/a": "b"}
 OBJ = {

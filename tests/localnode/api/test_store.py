@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from daemon.localnode.api.errors import ApiError
-from daemon.localnode.api.store import ADDED, DELETED, MODIFIED, Changed, Event, Store, Stored
+from crrd_localnode.api.errors import ApiError
+from crrd_localnode.api.store import ADDED, DELETED, MODIFIED, Changed, Event, Store, Stored
 from tests.support.faulty_api import FaultyStore
 
 KEY = "/things"

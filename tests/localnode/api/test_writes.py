@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from daemon.localnode.api.admission import AdmissionRequest, Operation
-from daemon.localnode.api.errors import ApiError
+from crrd_localnode.api.admission import AdmissionRequest, Operation
+from crrd_localnode.api.errors import ApiError
 from tests.support.local_api import CRRS, JSON_PATCH, MERGE, PODS, STRATEGIC, Api, crr, pod, running
 
 

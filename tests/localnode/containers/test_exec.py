@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from daemon.localnode.containers import cri_log
+from crrd_localnode.containers import cri_log
 from tests.support import programs
 from tests.support.local_runtime import NOBODY, Client, connected, content, gone, refused, serving, until
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from daemon.localnode.containers.shim_process import python_command, python_environment
-from daemon.localnode.runtime import ProcessRuntime
+from crrd_localnode.containers.shim_process import python_command, python_environment
+from crrd_localnode.runtime import ProcessRuntime
 from tests.support import programs
 from tests.support.local_runtime import PATIENCE, Client, alive, connected, content, eventually, gone
 
@@ -173,7 +173,7 @@ async def test_a_process_with_the_number_of_an_old_shim_is_left_alone(program: P
 
 async def test_two_processes_may_write_the_same_file(tmp_path: Path) -> None:
     program = (
-        "import sys; from daemon.localnode.containers.shim import write_json\n"
+        "import sys; from crrd_localnode.containers.shim import write_json\n"
         "for number in range(2000): write_json(sys.argv[1], number)"
     )
     path = tmp_path / "exit.json"
@@ -221,7 +221,7 @@ async def test_a_shim_whose_runtime_died_before_it_could_note_it_runs_nothing(tm
     (tmp_path / "spec.json").write_text(json.dumps({**spec, "namespaced": False, "stop_signal": signal.SIGTERM}))
     for word, runs in ((b"", False), (b"!", True)):
         shim = await asyncio.create_subprocess_exec(
-            *python_command("daemon.localnode.containers.shim", str(tmp_path)),
+            *python_command("crrd_localnode.containers.shim", str(tmp_path)),
             env=python_environment(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,

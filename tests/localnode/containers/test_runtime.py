@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from daemon.localnode.containers.rpc import snake_case
+from crrd_localnode.containers.rpc import snake_case
 from tests.support.local_runtime import NOBODY, PATIENCE, Client, alive, content, eventually, gone, refused, serving
 
 NOT_FOUND = grpc.StatusCode.NOT_FOUND

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from daemon.localnode.containers.container import Container
+from crrd_localnode.containers.container import Container
 from tests.support.local_runtime import NOBODY, Client, alive, content, serving, until
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from daemon.kube.resources import NODES, PODS
-from daemon.lib.errors import GoneError
+from crrd.kube.resources import NODES, PODS
+from crrd.lib.errors import GoneError
 from tests.support import programs
 from tests.support.cluster import (
     WAITING_SCRIPT,

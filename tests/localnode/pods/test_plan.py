@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from daemon.kubelet.actions import Cause
-from daemon.localnode.pods import plan
-from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
+from crrd.kubelet.actions import Cause
+from crrd_localnode.pods import plan
+from crrd_localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
 
 Json = dict[str, Any]
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from daemon.localnode.pods import spec as podspec
-from daemon.localnode.pods.backoff import BackOff, go_duration
-from daemon.localnode.pods.configs import container_config, sandbox_config
-from daemon.localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
-from daemon.localnode.pods.status import Waiting, pod_status, termination_message
-from daemon.localnode.pods.volumes import PodFolders, VolumeError
+from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.backoff import BackOff, go_duration
+from crrd_localnode.pods.configs import container_config, sandbox_config
+from crrd_localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
+from crrd_localnode.pods.status import Waiting, pod_status, termination_message
+from crrd_localnode.pods.volumes import PodFolders, VolumeError
 
 Json = dict[str, Any]
 SECOND = 1_000_000_000

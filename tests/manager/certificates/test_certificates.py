@@ -15,12 +15,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from daemon.kube.client import KubeClient
-from daemon.kube.clock import ServerClock
-from daemon.kube.resources import Resource
-from daemon.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError
-from daemon.manager.certificates import keeper as certs
-from daemon.manager.certificates.keeper import (
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.resources import Resource
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError
+from crrd.manager.certificates import keeper as certs
+from crrd.manager.certificates.keeper import (
     MUTATING,
     SECRETS,
     VALIDATING,
@@ -28,7 +28,7 @@ from daemon.manager.certificates.keeper import (
     MountedCertificates,
     SecretCertificates,
 )
-from daemon.manager.certificates.pki import (
+from crrd.manager.certificates.pki import (
     CA_CERTIFICATES,
     CA_KEY,
     CERTIFICATE,
@@ -40,8 +40,8 @@ from daemon.manager.certificates.pki import (
     service_names,
     to_data,
 )
-from daemon.manager.certificates.rotation import Inventory, Lifetimes, Plan, Validity, plan
-from daemon.manager.certificates.tls import ServingTls
+from crrd.manager.certificates.rotation import Inventory, Lifetimes, Plan, Validity, plan
+from crrd.manager.certificates.tls import ServingTls
 from tests.support.faulty_api import Call, FaultyApiServer
 from tests.support.scripted_api import FixedAccess
 

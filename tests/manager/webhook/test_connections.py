@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from daemon.lib.connections import CROWDED, SILENT
-from daemon.lib.memory import small_tls_buffers
-from daemon.manager.webhook import server
+from crrd.lib.connections import CROWDED, SILENT
+from crrd.lib.memory import small_tls_buffers
+from crrd.manager.webhook import server
 from tests.support.admission import new_pod, new_request, new_review
 from tests.support.webhook import QUICK, Pods, Served, trusting, webhook
 

@@ -13,12 +13,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from structlog.testing import capture_logs
 
-from daemon.lib.errors import ConfigurationError
-from daemon.lib.health import Health
-from daemon.manager.certificates.pki import CERTIFICATE, KEY, renew, to_data
-from daemon.manager.certificates.rotation import Lifetimes, Plan
-from daemon.manager.certificates.tls import ServingTls
-from daemon.manager.webhook.server import WebhookServer
+from crrd.lib.errors import ConfigurationError
+from crrd.lib.health import Health
+from crrd.manager.certificates.pki import CERTIFICATE, KEY, renew, to_data
+from crrd.manager.certificates.rotation import Lifetimes, Plan
+from crrd.manager.certificates.tls import ServingTls
+from crrd.manager.webhook.server import WebhookServer
 from tests.support.admission import JsonObject, new_pod, new_request, new_review
 from tests.support.webhook import NAMES, QUICK, Pods, Served, load, new_certificates, trusting, webhook
 

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from daemon.lib.errors import ConfigurationError
-from daemon.manager.certificates.callers import CallerAuthorities
-from daemon.manager.certificates.pki import Pair, key_pem
-from daemon.manager.certificates.tls import ServingTls
+from crrd.lib.errors import ConfigurationError
+from crrd.manager.certificates.callers import CallerAuthorities
+from crrd.manager.certificates.pki import Pair, key_pem
+from crrd.manager.certificates.tls import ServingTls
 from tests.support.admission import USER, JsonObject, new_pod, new_request, new_review
 from tests.support.webhook import Pods, Served, new_certificates, webhook
 

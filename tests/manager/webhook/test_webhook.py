@@ -8,11 +8,11 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from daemon.core.admission.rules import Admitted, review_create
-from daemon.kube.client import KubeClient
-from daemon.kube.resources import PODS
-from daemon.lib.errors import ApiRefusedError, ApiUnavailableError
-from daemon.manager.webhook import handler
+from crrd.core.admission.rules import Admitted, review_create
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+from crrd.manager.webhook import handler
 from tests.support.admission import (
     CREATE_REFUSALS,
     NODE_NAME,

@@ -1,0 +1,169 @@
+"""`crrd completion`, and what shells and kubectl ask while somebody types `kubectl recreate`.
+
+`complete` gets the words so far, the last one unfinished, and prints what it could be, one a line, then `:4`: kubectl's
+plugins answer in that way (cobra's ShellCompDirectiveNoFileComp). Where the API server is asked, it gets a few
+seconds; whatever goes wrong, nothing is offered.
+"""
+
+import argparse
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from crrd.cli import recreate
+from crrd.cli.recreate import VERBS
+from crrd.core.api.pod import parse_pod
+from crrd.core.rollout.run import LABEL_RUN
+from crrd.core.rollout.standing import recreatable
+from crrd.core.rollout.state import read_workload
+from crrd.kube.client import KubeClient
+from crrd.kube.config import find_access
+from crrd.kube.discovery import KNOWN, find_kind
+from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.lib.errors import CrrdError
+from crrd.lib.jsonfields import mapping, text
+from crrd.lib.log import configure as configure_log
+
+_SECONDS = 10.0
+_NAMESPACES = Resource("namespaces")
+_VALUES = {"-o": ("text", "json"), "--output": ("text", "json")}
+
+_BASH = """\
+_crrd_recreate() {
+    local words=("${COMP_WORDS[@]:1:COMP_CWORD}")
+    [ "${COMP_WORDS[0]##*/}" = crrd ] && { [ "${words[0]}" = recreate ] || return; words=("${words[@]:1}"); }
+    local IFS=$'\\n'
+    COMPREPLY=($(kubectl_complete-recreate "${words[@]}" 2>/dev/null | grep -v '^:'))
+    case "${COMPREPLY[0]}" in */) compopt -o nospace ;; esac
+}
+complete -F _crrd_recreate kubectl-recreate crrd
+"""
+_ZSH = """\
+_crrd_recreate() {
+    local -a given found
+    given=("${(@)words[2,$CURRENT]}")
+    if [[ ${words[1]:t} == crrd ]]; then
+        [[ $given[1] == recreate ]] || return
+        given=("${(@)given[2,-1]}")
+    fi
+    found=("${(@f)$(kubectl_complete-recreate "${(@)given}" 2>/dev/null | grep -v '^:')}")
+    compadd -Q -- ${(@)found:#*/}
+    compadd -Q -S '' -- ${(M)found:#*/}
+}
+compdef _crrd_recreate kubectl-recreate crrd
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's words."""
+    parser.description = (
+        "Prints a script that makes the shell complete `crrd recreate` and `kubectl-recreate`. kubectl's own\n"
+        "completion needs none: it finds the program kubectl_complete-recreate by itself."
+    )
+    parser.epilog = "examples:\n  source <(crrd completion bash)\n  source <(crrd completion zsh)"
+    parser.add_argument("shell", choices=("bash", "zsh"))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script."""
+    print(_BASH if args.shell == "bash" else _ZSH, end="")
+    return 0
+
+
+def complete(words: Sequence[str]) -> int:
+    """Print what the last word could be."""
+    *before, unfinished = words or [""]
+    configure_log("console", "error")
+    found: list[str] = []
+    with suppress(CrrdError, TimeoutError, OSError, argparse.ArgumentError, SystemExit):
+        found = asyncio.run(asyncio.wait_for(_offers(before, unfinished), _SECONDS))
+    for each in sorted(set(found)):
+        if each.startswith(unfinished):
+            print(each)
+    # Bits of ShellCompDirective: no file names; and no space after what goes on with a name.
+    print(":6" if any(each.endswith("/") for each in found) else ":4")
+    return 0
+
+
+async def _offers(before: list[str], unfinished: str) -> list[str]:
+    """All that the unfinished word could be, and more: what does not begin with it is dropped by the caller."""
+    last = before[-1] if before else ""
+    if last in _VALUES:
+        return list(_VALUES[last])
+    parser = _parser()
+    flags = _flags(parser)
+    if unfinished.startswith("-"):
+        return list(flags)
+    given, _ = parser.parse_known_args(before[:-1] if flags.get(last) else before)
+    access = find_access(given.kubeconfig, os.environ, given.context)
+    async with KubeClient(access) as client:
+        namespace = given.namespace or (await access.current()).namespace or "default"
+        return await _asked(client, namespace, given.words, last if flags.get(last) else "", unfinished)
+
+
+async def _asked(client: KubeClient, namespace: str, words: list[str], last: str, unfinished: str) -> list[str]:
+    """What the API server has to be asked for."""
+    if last in ("-n", "--namespace"):
+        return await _names(client, _NAMESPACES, "")
+    if last in ("-c", "--container"):
+        *some, _ = unfinished.split(",")
+        there = await _containers(client, namespace, words)
+        return [",".join([*some, name]) for name in there if name not in some]
+    if last:
+        return []
+    if words and words[0] in VERBS:
+        listing = await client.list_all(
+            REQUESTS,
+            lambda obj: text(mapping(mapping(obj.get("metadata")).get("labels")).get(LABEL_RUN)),
+            namespace=namespace,
+            label_selector=LABEL_RUN,
+        )
+        return list(listing.items) if len(words) == 1 else []
+    if words:
+        return []
+    kind, slash, _ = unfinished.partition("/")
+    if slash:
+        served = await find_kind(client, kind)
+        return [f"{kind}/{name}" for name in await _names(client, served.resource, namespace)]
+    return [*VERBS, *(f"{served.kind.lower()}/" for served in KNOWN)]
+
+
+async def _names(client: KubeClient, resource: Resource, namespace: str) -> list[str]:
+    listing = await client.list_all(
+        resource, lambda obj: text(mapping(obj.get("metadata")).get("name")), namespace=namespace
+    )
+    return list(listing.items)
+
+
+async def _containers(client: KubeClient, namespace: str, words: list[str]) -> list[str]:
+    """The containers that can be recreated of what is named already, of all pods of the namespace where nothing is."""
+    query, fields = "", ""
+    if words:
+        kind, _, name = words[0].partition("/")
+        served = await find_kind(client, kind)
+        if served.resource == PODS:
+            fields = f"metadata.name={name}"
+        else:
+            selector = read_workload(await client.get(served.resource, namespace, name)).selector
+            query = selector.query if selector is not None else ""
+
+    def containers(pod: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(recreatable(parse_pod(pod)))
+
+    listing = await client.list_all(PODS, containers, namespace=namespace, label_selector=query, field_selector=fields)
+    return [name for names in listing.items for name in names]
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The parser of `recreate`, which says what is a flag and what its value."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    recreate.configure(parser)
+    return parser
+
+
+def _flags(parser: argparse.ArgumentParser) -> dict[str, bool]:
+    """Every flag, and whether a value follows it."""
+    actions = parser._actions  # noqa: SLF001 - argparse has no other way to ask
+    return {flag: action.nargs != 0 for action in actions for flag in action.option_strings}

@@ -1,0 +1,282 @@
+"""`crrd explain`: where a request stands. Asks the API server and prints; the words are `crrd.core.explain`'s.
+
+Only the request itself has to be readable. Whatever else may not be read is left out, and the answer says so.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from crrd.cli.options import add_kubeconfig_flag
+from crrd.core.api.pod import parse_pod
+from crrd.core.api.types import KIND, LABEL_ACTIVE, RequestPhase
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.explain.container import NOT_ITS_TURN, format_duration
+from crrd.core.explain.facts import (
+    Facts,
+    is_admitted,
+    read_daemon,
+    read_event,
+    read_node,
+    read_others,
+    read_ready_since,
+    read_times,
+)
+from crrd.core.explain.request import DAEMONS, Explanation, Verdict, explain
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.config import find_access
+from crrd.kube.errors import ResourceMissingError
+from crrd.kube.reflector import APPLY
+from crrd.kube.resources import EVENTS, NODES, PODS, REQUESTS, Resource
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
+from crrd.lib.log import configure as configure_log
+from crrd.lib.plain import plain
+
+T = TypeVar("T")
+Json = Mapping[str, Any]
+
+EXIT_NOT_EXPLAINED = 1
+"""There is no such request, or the API server does not say."""
+_COLORS = {Verdict.SUCCEEDED: "32", Verdict.FAILED: "31", Verdict.MOVING: "36", Verdict.STUCK: "33"}
+
+
+class NotExplainedError(CrrdError):
+    """The request cannot be had: one line that says why and what to do."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags and words."""
+    parser.description = (
+        "Says in plain words where a ContainerRecreateRequest stands: what it waits for and since when,\n"
+        "what became of its containers, and what to do. Reads the API server alone; changes nothing."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  crrd explain shop/restart-app\n"
+        "  crrd explain restart-app -n shop -o json\n\n"
+        "exit codes: 0 explained, 1 no such request or no answer from the API server, 2 bad input"
+    )
+    parser.add_argument("request", metavar="NAMESPACE/NAME", help="the request; with -n its name alone")
+    parser.add_argument("-n", "--namespace", metavar="NAME", default="", help="the request's namespace")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    add_kubeconfig_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print where the request stands; returns the exit code.
+
+    Raises:
+        ConfigurationError: the request is not named, or named twice, or there is no way to the API server.
+    """
+    namespace, slash, name = args.request.rpartition("/")
+    if slash and args.namespace not in ("", namespace):
+        raise ConfigurationError(f"{args.request} and --namespace {args.namespace} name two namespaces: give one")
+    namespace = namespace or args.namespace
+    if not namespace or not name or "/" in namespace:
+        raise ConfigurationError(
+            f"{args.request!r} does not name a request: give NAMESPACE/NAME, or NAME -n NAMESPACE (kubectl get crr -A)"
+        )
+    configure_log("console", "error")
+    try:
+        explanation = asyncio.run(_explain(args.kubeconfig, namespace, name))
+    except NotExplainedError as error:
+        print(f"crrd explain: {plain(str(error))}", file=sys.stderr)
+        return EXIT_NOT_EXPLAINED
+    print(json.dumps(shape(explanation), indent=2) if args.output == "json" else render(explanation))
+    return 0
+
+
+def shape(found: Explanation) -> dict[str, Any]:
+    """An explanation as JSON; times are seconds, null where nobody can tell."""
+    return {
+        "request": found.request,
+        "phase": found.phase,
+        "ageSeconds": round(found.age, 1),
+        "pod": found.pod,
+        "node": found.node,
+        "verdict": found.cause.verdict.value,
+        "what": found.cause.what,
+        "sinceSeconds": _rounded(found.cause.since),
+        "advice": list(found.cause.advice),
+        "containers": [
+            {
+                "name": each.name,
+                "phase": each.phase,
+                "what": each.what,
+                "sinceSeconds": _rounded(each.since),
+                "advice": list(each.advice),
+                "stuck": each.stuck,
+            }
+            for each in found.containers
+        ],
+        "notes": list(found.notes),
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def render(found: Explanation) -> str:
+    """An explanation for people: what it waits for first, what to do, then the rest."""
+    cause = found.cause
+    node = f" on node {found.node}" if found.node else ""
+    created = f"created {format_duration(found.age)} ago"
+    lines = [plain(f"{found.request}: {found.phase or 'no phase yet'}, {created}, pod {found.pod}{node}")]
+    since = ""
+    if cause.since is not None and format_duration(cause.since) not in cause.what:
+        since = f" ({format_duration(cause.since)} {'ago' if found.phase == RequestPhase.COMPLETED else 'so far'})"
+    lines += ["", *_wrapped(cause.what + since, color=_COLORS[cause.verdict])]
+    for advice in cause.advice:
+        lines += _wrapped(advice, first="  > ", others="    ")
+    if any(each.what not in (NOT_ITS_TURN, *cause.what.split(": ", 1)) for each in found.containers):
+        widths = [max(len(plain(getattr(each, part))) for each in found.containers) for part in ("name", "phase")]
+        lines.append("")
+        for each in found.containers:
+            head = f"  {plain(each.name):{widths[0]}}  {each.phase:{widths[1]}}  "
+            lines += _wrapped(each.what, first=head, others=" " * len(head))
+    if found.notes:
+        lines.append("")
+        for note in found.notes:
+            lines += _wrapped(note, first="  - ", others="    ")
+    return "\n".join(lines)
+
+
+def _wrapped(words: str, *, first: str = "", others: str = "", color: str = "") -> list[str]:
+    """A paragraph: wrapped and coloured on a terminal, one line elsewhere."""
+    words = plain(words)
+    if not sys.stdout.isatty():
+        return [first + words]
+    width = max(60, shutil.get_terminal_size().columns)
+    lines = textwrap.wrap(
+        words, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
+    )
+    if not color or os.environ.get("NO_COLOR"):
+        return lines
+    return [f"\033[1;{color}m{line}\033[0m" for line in lines]
+
+
+async def _explain(kubeconfig: str, namespace: str, name: str) -> Explanation:
+    clock = ServerClock()
+    async with KubeClient(find_access(kubeconfig, os.environ), on_date=clock.observe) as client:
+        return await explained(client, clock, await _request(client, namespace, name))
+
+
+async def explained(client: KubeClient, clock: ServerClock, obj: Json) -> Explanation:
+    """Where a request stands, by what else there is to be read."""
+    return explain(await _Reader(client).facts(obj, clock))
+
+
+async def _request(client: KubeClient, namespace: str, name: str) -> Json:
+    """The request. Raises NotExplainedError, and ConfigurationError for what is wrong with the way to the server."""
+    where = f"namespace {namespace!r}"
+    try:
+        obj = await client.get(REQUESTS, namespace, name)
+    except ResourceMissingError as error:
+        raise NotExplainedError(f"this cluster has no ContainerRecreateRequests: install crrd, `{APPLY}`") from error
+    except GoneError as error:
+        raise NotExplainedError(
+            f"there is no request {name!r} in {where}; see which there are: kubectl get crr -A"
+        ) from error
+    except ApiRefusedError as error:
+        who = client.description
+        if error.status == 403:
+            raise NotExplainedError(f"{who} may not read requests in {where}: {error}") from error
+        if error.status == 401:
+            raise NotExplainedError(f"the API server does not accept {who}: {error}") from error
+        raise NotExplainedError(str(error)) from error
+    except ApiUnavailableError as error:
+        raise NotExplainedError(f"the API server does not answer: {error}") from error
+    request = parse_request(obj)
+    if obj.get("kind") != KIND or not request.uid or (request.namespace, request.name) != (namespace, name):
+        raise NotExplainedError(f"what answers is no API server, or a broken one: this is no {KIND} {name!r}")
+    return obj
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads all that a request hangs on, as far as it may be read."""
+
+    client: KubeClient
+    unread: list[str] = field(default_factory=list)
+
+    async def facts(self, obj: Json, clock: ServerClock) -> Facts:
+        """All of it."""
+        request = parse_request(obj)
+        pod_read, pod = await self._try("the pod", lambda: self._get(PODS, request.namespace, request.pod_name))
+        pod_facts = None if pod is None else parse_pod(pod)
+        node_name = request.node_name or (pod_facts.node_name if pod_facts else "")
+        (_, others), (node_read, node), (_, daemons), (_, events) = await asyncio.gather(
+            self._try("other requests", lambda: self._others(request.namespace)),
+            self._try("the node", lambda: self._get(NODES, "", node_name)),
+            self._try("the node daemon's pod", lambda: self._daemons(node_name)),
+            self._try("events", lambda: self._events(request.namespace, request.uid)),
+        )
+        return Facts(
+            request=request,
+            now=clock.now(),
+            pod=pod_facts,
+            pod_read=pod_read,
+            ready_since=read_ready_since(pod or {}),
+            others=read_others(others or (), request),
+            node=read_node(node_name, node) if node_read and node_name else None,
+            daemons=None if daemons is None else tuple(map(read_daemon, daemons)),
+            events=tuple(map(read_event, events or ())),
+            times=read_times(obj),
+            admitted=is_admitted(obj),
+            unread=tuple(self.unread),
+        )
+
+    async def _try(self, what: str, read: Callable[[], Awaitable[T]]) -> tuple[bool, T | None]:
+        """Whether it could be read, and what it is."""
+        try:
+            return True, await read()
+        except ApiRefusedError as error:
+            reason = "not allowed" if error.status == 403 else str(error)
+        except ApiUnavailableError as error:
+            reason = str(error)
+        self.unread.append(f"{what} could not be read: {reason}")
+        return False, None
+
+    async def _get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """One object, None where there is none."""
+        if not name:
+            return None
+        try:
+            return await self.client.get(resource, namespace, name)
+        except GoneError:
+            return None
+
+    async def _others(self, namespace: str) -> tuple[Json, ...]:
+        selector = f"{LABEL_ACTIVE}=true"
+        listing = await self.client.list_all(REQUESTS, _same, namespace=namespace, label_selector=selector)
+        return listing.items
+
+    async def _daemons(self, node: str) -> tuple[Json, ...] | None:
+        """The daemon's pods on a node; None where there is none on any: it runs by hand, or with other labels."""
+        if not node:
+            return None
+        selector = f"spec.nodeName={node}"
+        there = (await self.client.list_all(PODS, _same, label_selector=DAEMONS, field_selector=selector)).items
+        if there:
+            return there
+        async for page in self.client.list_pages(PODS, label_selector=DAEMONS, limit=1):
+            if any(True for _ in page.items):
+                return ()
+        return None
+
+    async def _events(self, namespace: str, uid: str) -> tuple[Json, ...]:
+        selector = f"involvedObject.uid={uid}"
+        return (await self.client.list_all(EVENTS, _same, namespace=namespace, field_selector=selector)).items
+
+
+def _same(obj: Json) -> Json:
+    return obj

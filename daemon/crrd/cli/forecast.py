@@ -1,0 +1,350 @@
+"""`crrd forecast`: what an upgrade of kubelet will do to the containers of this node, or of all nodes.
+
+Reads, and changes nothing. The arithmetic is `crrd.forecast.report`'s, asking the node `crrd.forecast.node`'s; here
+are the flags, where pods come from, and what is printed.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crrd.cli.options import add_cri_flag, add_flag, add_kubeconfig_flag, cri_endpoints
+from crrd.core.explain.request import DAEMONS
+from crrd.cri.runtime import NodeRuntime, connect
+from crrd.forecast.node import kubelet_version, node_report, pods_of_node
+from crrd.forecast.render import FORMATS, draw, render, report_from
+from crrd.forecast.report import Outcome, Report
+from crrd.forecast.spec_store import SpecStore
+from crrd.kube.client import KubeClient
+from crrd.kube.config import find_access
+from crrd.kube.resources import NODES, PODS
+from crrd.kube.transport import CALLS
+from crrd.kubelet.version import OLDEST_MINOR, parse_minor
+from crrd.lib.errors import (
+    ApiRefusedError,
+    ApiUnavailableError,
+    ConfigurationError,
+    GoneError,
+    RuntimeCallError,
+    RuntimeUnavailableError,
+)
+from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.log import configure as configure_log
+
+EXIT_UNKNOWN = 4
+"""Nothing is known to be rebuilt, but not every container could be judged."""
+EXIT_REBUILD = 3
+"""At least one container would be rebuilt."""
+RUNTIME_SECONDS = 15.0
+"""For how long a runtime that is down is waited for."""
+_YAML_WORDS = ("null", "bool", "int", "float")
+"""What a word without quotes can be in kubectl's YAML, besides a string: `=`, `<<` and dates are strings there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastConfig:
+    """What `crrd forecast` runs with."""
+
+    to_version: str
+    from_version: str
+    """"" for the running kubelet's, as the Node tells it."""
+    output: str
+    cri_endpoints: tuple[str, ...]
+    kubeconfig: str
+    node_name: str
+    pods_file: str
+    """kubectl's output; "" to ask the API server, "-" for standard input."""
+    all_nodes: bool
+    daemon_port: int
+    plot_file: str
+    spec_dir: str
+    """Where a node daemon keeps specs; "" for none."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags and words."""
+    parser.description = (
+        "Compares the hash that kubelet left on each running container with the one that another version\n"
+        "of kubelet computes from the pod's spec. Reads the container runtime and the API server; changes nothing."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  crrd forecast --to 1.31 --node-name worker-1\n"
+        "  crrd forecast --to 1.31 --from v1.30.2 --pods pods.json     (kubectl get pods -A -o json > pods.json)\n"
+        "  crrd forecast --to 1.31 --all-nodes --plot upgrade.png\n\n"
+        "exit codes: 0 everything is kept, 2 bad input, 3 something will be rebuilt, 4 nothing that is known will be,\n"
+        "but not everything could be judged"
+    )
+    add = parser.add_argument
+    add("--to", dest="to_version", metavar="VERSION", required=True, help="the version to upgrade to, e.g. 1.31")
+    add(
+        "--from",
+        dest="from_version",
+        metavar="VERSION",
+        default="auto",
+        help="the running kubelet's version, for the reasons (default: %(default)s, as its Node says)",
+    )
+    add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
+    add_flag(
+        parser,
+        "--node-name",
+        "this node's name in the cluster",
+        env="NODE_NAME",
+        shown="the host's name",
+        metavar="NAME",
+    )
+    add(
+        "--pods",
+        metavar="FILE",
+        default="",
+        help="read the pods from a file (kubectl get pods -A -o json or yaml; - for standard input), not from the API",
+    )
+    add("--all-nodes", action="store_true", help="ask the node daemon of every node, through the API server")
+    add(
+        "--daemon-port",
+        metavar="PORT",
+        type=int,
+        default=9420,
+        help="where node daemons serve their pages, for --all-nodes (default: %(default)s)",
+    )
+    add_flag(
+        parser,
+        "--spec-dir",
+        "where the node daemon keeps specs: also tell what changed since each container's start",
+        env="CRRD_SPEC_DIR",
+        metavar="DIR",
+    )
+    add("--plot", metavar="FILE", default="", help="also draw a bar per node into a .png, .svg or .pdf file")
+    add_kubeconfig_flag(parser)
+    add_cri_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the forecast; returns the exit code. Raises ConfigurationError."""
+    return run_forecast(forecast_config(args))
+
+
+def forecast_config(args: argparse.Namespace) -> ForecastConfig:
+    """The configuration of `crrd forecast`.
+
+    Raises:
+        ConfigurationError: a value is missing or impossible.
+    """
+    # as `kubelet --version` prints it, too
+    to_version, from_version = (
+        each.strip().removeprefix("Kubernetes ") for each in (args.to_version, args.from_version)
+    )
+    from_version = "" if from_version == "auto" else from_version
+    for flag, version in (("--to", to_version), ("--from", from_version)):
+        try:
+            minor = parse_minor(version) if version or flag == "--to" else OLDEST_MINOR
+        except ValueError as error:
+            raise ConfigurationError(f"{flag}: {error}") from error
+        if minor < OLDEST_MINOR:
+            raise ConfigurationError(f"{flag}: {version} is too old: forecasts begin with 1.{OLDEST_MINOR}")
+    if args.pods and args.all_nodes:
+        raise ConfigurationError("--pods and --all-nodes do not go together: the daemons ask the API server")
+    if args.spec_dir and args.all_nodes:
+        raise ConfigurationError("--spec-dir and --all-nodes do not go together: specs stay on their nodes")
+    if args.pods and not from_version:
+        raise ConfigurationError("--pods leaves the API server alone, so it needs --from: see kubelet --version")
+    if args.plot and not args.plot.lower().endswith((".png", ".svg", ".pdf")):
+        raise ConfigurationError(f"--plot {args.plot}: the file's name has to end with .png, .svg or .pdf")
+    try:
+        if args.spec_dir:
+            list(Path(args.spec_dir).iterdir())
+    except OSError as error:
+        raise ConfigurationError(f"--spec-dir {args.spec_dir}: {error.strerror or error}") from error
+    return ForecastConfig(
+        to_version=to_version,
+        from_version=from_version,
+        output=args.output,
+        cri_endpoints=cri_endpoints(args.cri_endpoint),
+        kubeconfig=args.kubeconfig,
+        node_name=args.node_name or socket.gethostname().lower(),
+        pods_file=args.pods,
+        all_nodes=args.all_nodes,
+        daemon_port=args.daemon_port,
+        plot_file=args.plot,
+        spec_dir=args.spec_dir,
+    )
+
+
+def run_forecast(config: ForecastConfig) -> int:
+    """Print the forecast; returns the exit code.
+
+    Raises:
+        ConfigurationError: it cannot be made, with the reason in one line.
+    """
+    configure_log("console", "error")
+    # before there is a loop, which would keep Ctrl-C to itself until all of standard input is read
+    pods = read_pods(config.pods_file) if config.pods_file else None
+    try:
+        reports = asyncio.run(_reports(config, pods))
+    except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
+        raise ConfigurationError(str(error)) from error
+    print(render(reports, config.output, several=config.all_nodes))
+    if config.plot_file:
+        _plot(reports, config.plot_file)
+    return exit_code(reports)
+
+
+def exit_code(reports: Sequence[Report]) -> int:
+    """0 where everything is kept, EXIT_REBUILD where anything is rebuilt, EXIT_UNKNOWN where something is not known."""
+    if any(report.totals[Outcome.REBUILD] for report in reports):
+        return EXIT_REBUILD
+    known = all(not report.totals[Outcome.UNKNOWN] and not report.failed for report in reports)
+    return 0 if reports and known else EXIT_UNKNOWN
+
+
+def _plot(reports: Sequence[Report], path: str) -> None:
+    try:
+        draw(reports, path)
+    except ImportError as error:
+        raise ConfigurationError("--plot needs matplotlib: pip install 'crrd[plot]'") from error
+    except OSError as error:
+        raise ConfigurationError(f"--plot {path}: {error.strerror or error}") from error
+    print(f"drew {path}", file=sys.stderr)
+
+
+async def _reports(config: ForecastConfig, pods: Sequence[Mapping[str, Any]] | None) -> list[Report]:
+    if pods is not None:
+        return [await _of_this_node(config, _each(pods), config.from_version, node="")]
+    async with KubeClient(find_access(config.kubeconfig, os.environ)) as client:
+        if config.all_nodes:
+            return await _of_all_nodes(config, client)
+        try:
+            running = config.from_version or await kubelet_version(client, config.node_name)
+        except GoneError as error:
+            raise ConfigurationError(f"there is no node {config.node_name!r}: give --node-name") from error
+        pods_here = pods_of_node(client, config.node_name)
+        return [await _of_this_node(config, pods_here, running, node=config.node_name)]
+
+
+async def _each(pods: Sequence[Mapping[str, Any]]) -> AsyncIterator[Mapping[str, Any]]:
+    for pod in pods:
+        yield pod
+
+
+async def _of_this_node(
+    config: ForecastConfig, pods: AsyncIterator[Mapping[str, Any]], running: str, *, node: str
+) -> Report:
+    try:
+        parse_minor(running)
+    except ValueError as error:
+        raise ConfigurationError(f"the node's own version: {error}; or give --from") from error
+    runtime = await _runtime(config.cri_endpoints)
+    try:
+        store = SpecStore(Path(config.spec_dir)) if config.spec_dir else None
+        versions = {"from_version": running, "to_version": config.to_version}
+        return await node_report(runtime, pods, **versions, node=node, store=store)
+    finally:
+        await runtime.close()
+
+
+async def _runtime(endpoints: Sequence[str]) -> NodeRuntime:
+    try:
+        async with asyncio.timeout(RUNTIME_SECONDS):
+            return await connect(endpoints)
+    except TimeoutError as error:
+        where = ", ".join(endpoints) or "the well-known sockets"
+        raise ConfigurationError(f"the container runtime ({where}) does not answer; see --cri-endpoint") from error
+
+
+async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Report]:
+    """Every Node's report, as the daemon there gives it; a Report that says why for each that gives none."""
+    versions = {}
+    listing = await client.list_all(NODES, lambda node: node)
+    for node in listing.items:
+        info = mapping(mapping(node.get("status")).get("nodeInfo"))
+        versions[text(mapping(node.get("metadata")).get("name"))] = text(info.get("kubeletVersion"))
+    daemons = {}
+    for pod in (await client.list_all(PODS, lambda pod: pod, label_selector=DAEMONS)).items:
+        if mapping(pod.get("status")).get("phase") == "Running":
+            metadata = mapping(pod.get("metadata"))
+            name = (text(metadata.get("namespace")), text(metadata.get("name")))
+            daemons[text(mapping(pod.get("spec")).get("nodeName"))] = name
+    gate = asyncio.Semaphore(CALLS)  # more would only wait for a call of the client's, whose time runs meanwhile
+
+    async def ask(node: str) -> Report:
+        running = config.from_version or versions[node]
+        failed = Report(running, config.to_version, (), node)
+        if node not in daemons:
+            return failed.failing("no node daemon of crrd runs there")
+        params = {"to": config.to_version, "from": running}
+        try:
+            async with gate:
+                answer = await client.through_pod(*daemons[node], config.daemon_port, "forecast", params)
+        except (ApiUnavailableError, ApiRefusedError) as error:
+            if isinstance(error, ApiRefusedError) and error.status == 404:
+                return failed.failing("its daemon serves no forecast: start it with --serve-forecast")
+            return failed.failing(f"its daemon gave no answer: {error}")
+        report = report_from(answer)
+        said = report.notes[-1] if report.notes else "its daemon could make none, and does not say why"
+        return failed.failing(said) if report.failed else report
+
+    return list(await asyncio.gather(*map(ask, sorted(versions))))
+
+
+def read_pods(path: str) -> list[Mapping[str, Any]]:
+    """The pods in a file with what `kubectl get pods -o json` or `-o yaml` prints; "-" is standard input.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds no pods.
+    """
+    name = "standard input" if path == "-" else path
+    if path == "-" and sys.stdin is None:
+        raise ConfigurationError(f"--pods {name}: there is none")
+    try:
+        content = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode()
+    except OSError as error:
+        raise ConfigurationError(f"--pods {name}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"--pods {name}: this is no text") from error
+    try:
+        shape = _parse(content)
+    except (ValueError, RecursionError) as error:
+        line = str(error).splitlines()[0] if str(error) else "nested too deeply"
+        raise ConfigurationError(f"--pods {name}: neither JSON nor YAML: {line}") from error
+    kind = mapping(shape).get("kind")
+    if kind == "Pod":
+        return [mapping(shape)]
+    found = [mapping(each) for each in items(mapping(shape).get("items")) if mapping(each).get("kind", "Pod") == "Pod"]
+    if kind not in ("List", "PodList") or not found:
+        raise ConfigurationError(f"--pods {name}: no pods in it: give the output of kubectl get pods -A -o json")
+    return found
+
+
+def _parse(content: str) -> Any:
+    if content.lstrip().startswith("{"):
+        return json.loads(content)
+    import yaml  # noqa: PLC0415 - JSON is the rule
+
+    # the C one, where it is there, is ten times as fast
+    safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    resolvers = {
+        letter: [(tag, pattern) for tag, pattern in each if tag.rpartition(":")[2] in _YAML_WORDS]
+        for letter, each in safe.yaml_implicit_resolvers.items()
+    }
+    loader: Any = type("Loader", (safe,), {"yaml_implicit_resolvers": resolvers})
+    loader.add_constructor("tag:yaml.org,2002:int", _yaml_integer)
+    try:
+        return yaml.load(content, Loader=loader)  # noqa: S506 - a safe loader
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def _yaml_integer(loader: Any, node: Any) -> int | str:
+    """As kubectl means it: what does not fit into 64 bits it writes, and reads, as a string."""
+    try:
+        value: int = loader.construct_yaml_int(node)
+    except ValueError:
+        return str(node.value)
+    return value if -(2**63) <= value < 2**64 else str(node.value)

@@ -1,0 +1,126 @@
+"""The command line: reads flags, starts one command, turns errors into one line and an exit code.
+
+One module a command: `configure` gives its parser flags, `run` runs it and returns the exit code. Only the module of
+the command that is asked for is imported: `crrd node` must not carry what only `crrd explain` needs. `crrd demo` is in
+a distribution of its own, crrd-localnode, and is found by its entry point.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import NoReturn, TextIO, cast
+
+from crrd import __version__
+from crrd.lib.errors import ConfigurationError, OutputError
+from crrd.lib.output import Output, complain
+
+EXIT_CONFIGURATION = 2
+"""Exit code for what waiting does not heal: argparse's own, too."""
+EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141
+"""Nobody reads stdout any more: as a shell tells the end by SIGPIPE (128 and the signal's number)."""
+
+COMMANDS = {
+    "node": "the daemon of one node: recreates the containers that requests name",
+    "manager": "admission and lifecycle of requests, for the whole cluster",
+    "explain": "tells where a request stands, what it waits for, and what to do about it",
+    "recreate": "restarts a container of a whole workload, a few pods at a time",
+    "forecast": "tells which containers an upgrade of kubelet will rebuild, and why",
+    "demo": "shows a container recreated, on a local node of its own",
+    "completion": "prints what makes a shell complete `crrd recreate`",
+}
+"""Each is a module beside this one, but for those of another distribution."""
+ELSEWHERE = {"demo": "crrd-localnode"}
+"""Commands of other distributions, which name their module by an entry point in the group `crrd.commands`."""
+DESCRIPTION = """\
+crrd restarts single containers of running Kubernetes pods in place: the pod, its IP and its volumes stay.
+Ask for it with a ContainerRecreateRequest (kubectl get crr)."""
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the examples as they are written, and gives the flags some room."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
+    """The parser of `crrd`, with the flags of the wanted commands; `prog` is what it is called.
+
+    Raises:
+        ConfigurationError: an environment variable has a value that it cannot have.
+    """
+    parser = argparse.ArgumentParser(prog=prog, description=DESCRIPTION, formatter_class=_Formatter)
+    parser.add_argument("--version", action="version", version=f"crrd {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, formatter_class=_Formatter)
+        if name in wanted:
+            module_of(name).configure(command)
+    return parser
+
+
+def module_of(command: str) -> ModuleType:
+    """The module of a command.
+
+    Raises:
+        ConfigurationError: the distribution that has it is not installed.
+    """
+    if command not in ELSEWHERE:
+        return importlib.import_module(f"crrd.cli.{command}")
+    for entry in entry_points(group="crrd.commands", name=command):
+        module: ModuleType = entry.load()
+        return module
+    package = ELSEWHERE[command]
+    raise ConfigurationError(f"{package} is not installed; to install it: pip install {package}")
+
+
+def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
+    """Run `crrd` and leave the process with its exit code."""
+    # gRPC's C core would write lines of its own format beside the log; its errors reach us as exceptions.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    words = sys.argv[1:] if argv is None else list(argv)
+    command = words[0] if words else ""
+
+    def work() -> int:
+        args = build_parser(command, prog=prog).parse_args(words)
+        code: int = module_of(args.command).run(args)
+        return code
+
+    _carry_out(f"{prog} {command}", work)
+
+
+def _carry_out(name: str, work: Callable[[], int]) -> NoReturn:
+    """Leave the process with the exit code of `work`, or with that of an error, which is told in one line."""
+    out = Output(sys.stdout)
+    try:
+        with redirect_stdout(cast("TextIO", out)):
+            try:
+                code = work()
+            finally:
+                out.flush()
+    except OutputError as error:
+        code = EXIT_NO_READER if error.reader_gone else EXIT_CONFIGURATION
+        if not error.reader_gone:
+            complain(f"{name}: {error}")
+    except ConfigurationError as error:
+        complain(f"{name}: {error}")
+        code = EXIT_CONFIGURATION
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    sys.exit(code)
+
+
+def kubectl_recreate() -> None:
+    """`kubectl recreate`: kubectl runs the program `kubectl-recreate` with what follows."""
+    main(["recreate", *sys.argv[1:]], prog="kubectl")
+
+
+def kubectl_complete_recreate() -> None:
+    """What kubectl's own completion asks: the program `kubectl_complete-recreate`, with the words so far."""
+    _carry_out("kubectl recreate", lambda: importlib.import_module("crrd.cli.completion").complete(sys.argv[1:]))

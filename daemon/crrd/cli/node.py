@@ -1,0 +1,94 @@
+"""`crrd node`: flags and their configuration; the daemon itself is `crrd.node.daemon`."""
+
+import argparse
+import re
+
+from crrd.cli.options import add_cri_flag, add_daemon_flags, add_flag, add_kubeconfig_flag, cri_endpoints, port
+from crrd.lib.descriptors import raise_limit
+from crrd.lib.errors import ConfigurationError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags and words."""
+    parser.description = (
+        "Watches the ContainerRecreateRequests of one node, runs preStop hooks, stops containers through the CRI\n"
+        "socket, and reports. Runs as a DaemonSet; runs as well on a node by hand."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  crrd node --node-name worker-1 --kubeconfig ~/.kube/config\n"
+        "  crrd node --node-name worker-1 --cri-endpoint unix:///run/crio/crio.sock --log-format json\n\n"
+        "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration that waiting does not heal"
+    )
+    add_flag(parser, "--node-name", "this node's name in the cluster", env="NODE_NAME", metavar="NAME")
+    add_flag(
+        parser,
+        "--spec-dir",
+        "keep the specs that containers were started with in this folder, for `crrd forecast`, and count those whose "
+        "hash their kubelet would not compute: looks at start, after busy times, and every six hours",
+        env="CRRD_SPEC_DIR",
+        shown="keep none",
+        metavar="DIR",
+    )
+    add_flag(
+        parser,
+        "--serve-forecast",
+        "serve /forecast, for `crrd forecast --all-nodes`: whoever reaches the bind address can read which pods the "
+        "node has",
+        env="CRRD_SERVE_FORECAST",
+        shown="off",
+        action=argparse.BooleanOptionalAction,
+    )
+    add_flag(
+        parser,
+        "--kubelet-healthz-port",
+        "where kubelet serves /healthz on 127.0.0.1: one that hangs, or refuses after it had answered, holds stops "
+        "back; 0 for never asking",
+        env="CRRD_KUBELET_HEALTHZ_PORT",
+        default="10248",
+        convert=port,
+        metavar="PORT",
+    )
+    add_flag(
+        parser,
+        "--pod-uid",
+        "UID of the pod that it runs in: a stop of its own container is not waited for when it is told to end",
+        env="POD_UID",
+        shown="in no pod",
+        metavar="UID",
+    )
+    add_kubeconfig_flag(parser)
+    add_cri_flag(parser)
+    add_daemon_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the daemon until it is told to end.
+
+    Raises:
+        ConfigurationError: a value is missing or impossible.
+    """
+    from crrd.lib.memory import keep_imports_lean, tune_allocator  # noqa: PLC0415 - before anything large
+
+    tune_allocator()
+    raise_limit()
+    with keep_imports_lean():
+        from crrd.node.daemon import NodeConfig, run_node  # noqa: PLC0415
+    if not args.node_name:
+        raise ConfigurationError("no node name: give --node-name, or NODE_NAME (in a DaemonSet from spec.nodeName)")
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", args.node_name):
+        raise ConfigurationError(f"{args.node_name!r} is no node name: give the one that kubectl get nodes shows")
+    return run_node(
+        NodeConfig(
+            node_name=args.node_name,
+            kubeconfig=args.kubeconfig,
+            cri_endpoints=cri_endpoints(args.cri_endpoint),
+            bind_address=args.bind_address,
+            log_format=args.log_format,
+            log_level=args.log_level,
+            spec_dir=args.spec_dir,
+            serve_forecast=args.serve_forecast,
+            kubelet_healthz_port=args.kubelet_healthz_port,
+            pod_uid=args.pod_uid,
+        )
+    )

@@ -1,0 +1,219 @@
+"""Flags: one helper makes a flag, its environment twin and what --help says of both. Imports next to nothing.
+
+A flag wins over its environment variable, an environment variable over the default. What either holds is converted and
+checked once, while the command line is read.
+"""
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from crrd.lib.errors import ConfigurationError
+
+Convert = Callable[[str], Any]
+"""Makes a value of a text; ValueError with what the text has to be, for a sentence that ends with it."""
+
+
+class _FromEnvironment(str):
+    """A default that came from a variable: what is wrong with it is the variable's fault, not a flag's."""
+
+    __slots__ = ("variable",)
+    variable: str
+
+
+def add_flag(
+    parser: argparse.ArgumentParser,
+    name: str,
+    text: str,
+    *,
+    env: str = "",
+    default: str = "",
+    shown: str = "",
+    convert: Convert = str,
+    **more: Any,
+) -> None:
+    """Add one flag.
+
+    Args:
+        parser: the command's.
+        name: with its dashes.
+        text: what it is for; the variable and the default are added to it.
+        env: the variable that stands in for the flag.
+        default: in place of both, as text.
+        shown: what --help says of the default; "" for the default itself, where there is one.
+        convert: makes the value.
+        more: as `ArgumentParser.add_argument` takes it.
+
+    Raises:
+        ConfigurationError: a switch's variable is neither on nor off. (Other variables are read with the flags.)
+    """
+    told = [f"environment: {env}"] if env else []
+    if shown or default:
+        told.append(f"default: {shown or default.replace('%', '%%')}")
+    where = f"{text} ({'; '.join(told)})" if told else text
+    given = _FromEnvironment(os.environ.get(env) or default) if env else default
+    if isinstance(given, _FromEnvironment):
+        given.variable = env
+    if more.get("action") is argparse.BooleanOptionalAction:
+        parser.add_argument(name, default=_value(given or "false", switch), help=where, **more)
+    elif "action" in more:
+        parser.add_argument(name, type=lambda found: _value(found, convert), help=where, **more)
+    else:
+        parser.add_argument(name, default=given, type=lambda found: _value(found, convert), help=where, **more)
+
+
+def _value(found: str, convert: Convert) -> Any:
+    try:
+        return convert(found)
+    except ValueError as error:
+        if isinstance(found, _FromEnvironment):
+            raise ConfigurationError(f"{found.variable} is {str(found)!r}, but has to be {error}") from error
+        raise argparse.ArgumentTypeError(f"{found!r} has to be {error}") from error
+
+
+def one_of(*choices: str) -> Convert:
+    """One of these words."""
+
+    def convert(found: str) -> str:
+        if found not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return found
+
+    return convert
+
+
+def switch(found: str) -> bool:
+    """On or off."""
+    if found.lower() not in ("true", "false", "1", "0"):
+        raise ValueError("true or false")
+    return found.lower() in ("true", "1")
+
+
+def label(found: str) -> str:
+    """What a Namespace or a Service can be called: a label of RFC 1123."""
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", found):
+        raise ValueError("a name of at most 63 characters: a-z, 0-9 and - in between")
+    return found
+
+
+def subdomain(found: str) -> str:
+    """What other objects can be called: a subdomain of RFC 1123, as Kubernetes reads that (IsDNS1123Subdomain)."""
+    one = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    if len(found) > 253 or not re.fullmatch(rf"{one}(\.{one})*", found):
+        raise ValueError("a name of at most 253 characters: a-z, 0-9, and - and . in between")
+    return found
+
+
+def port(found: str) -> int:
+    """A port's number, 0 for none."""
+    if not (found.isascii() and found.isdigit() and int(found) < 2**16):
+        raise ValueError("a number from 0 to 65535")
+    return int(found)
+
+
+def number(low: float, high: float) -> Convert:
+    """A number of these bounds."""
+
+    def convert(found: str) -> float:
+        try:
+            value = float(found)
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            raise ValueError(f"a number from {low:g} to {high:g}")
+        return value
+
+    return convert
+
+
+_DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s?)?", re.ASCII)
+
+
+def duration(low: int = 0, most: tuple[int, str] | None = None) -> Convert:
+    """Whole seconds, as kubectl takes a time: 30s, 5m, 1h30m, or a number of seconds; at least `low`.
+
+    `most` is the most that it may be, in seconds and in words; None for no bound.
+    """
+    bounds = f"at least {low}s" if most is None else f"from {low}s to {most[1]}"
+
+    def convert(found: str) -> int:
+        parts = _DURATION.fullmatch(found) if found else None
+        hours, minutes, seconds = (int(part or 0) for part in parts.groups()) if parts else (0, 0, 0)
+        total = hours * 3600 + minutes * 60 + seconds
+        if parts is None or total < low or (most is not None and total > most[0]):
+            raise ValueError(f"a time like 30s, 5m or 1h30m, {bounds}")
+        return total
+
+    return convert
+
+
+def count(low: int) -> Convert:
+    """A whole number from `low` on."""
+
+    def convert(found: str) -> int:
+        if not (found.isascii() and found.isdigit() and int(found) >= low):
+            raise ValueError(f"a whole number from {low}")
+        return int(found)
+
+    return convert
+
+
+def add_daemon_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that every daemon has."""
+    add_flag(
+        parser,
+        "--bind-address",
+        "where /metrics, /healthz and /readyz are served; port 0 picks a free one",
+        env="CRRD_BIND_ADDRESS",
+        default="127.0.0.1:9420",
+        metavar="HOST:PORT",
+    )
+    add_flag(
+        parser,
+        "--log-format",
+        "console for people, json for machines",
+        env="CRRD_LOG_FORMAT",
+        default="console",
+        convert=one_of("console", "json"),
+        metavar="{console,json}",
+    )
+    add_flag(
+        parser,
+        "--log-level",
+        "least severe level that is logged; SIGUSR1 switches debug on and off",
+        env="CRRD_LOG_LEVEL",
+        default="info",
+        convert=one_of("debug", "info", "warning", "error"),
+        metavar="{debug,info,warning,error}",
+    )
+
+
+def add_kubeconfig_flag(parser: argparse.ArgumentParser) -> None:
+    """The flag of every command that speaks to the API server."""
+    add_flag(
+        parser,
+        "--kubeconfig",
+        "kubeconfig to reach the API server with",
+        env="KUBECONFIG",
+        shown="~/.kube/config, where there is none the pod's service account",
+        metavar="FILE",
+    )
+
+
+def add_cri_flag(parser: argparse.ArgumentParser) -> None:
+    """The flag of every command that speaks to the container runtime; read it with `cri_endpoints`."""
+    parser.add_argument(
+        "--cri-endpoint",
+        metavar="SOCKET",
+        action="append",
+        help="CRI socket of the container runtime, e.g. unix:///run/containerd/containerd.sock; may be repeated "
+        "(environment: CRRD_CRI_ENDPOINTS, separated by commas; default: the well-known sockets are looked for)",
+    )
+
+
+def cri_endpoints(given: list[str] | None) -> tuple[str, ...]:
+    """The sockets from the flag, else from the environment."""
+    listed = os.environ.get("CRRD_CRI_ENDPOINTS", "").split(",")
+    return tuple(given or [part.strip() for part in listed if part.strip()])

@@ -1,0 +1,317 @@
+"""What a ContainerRecreateRequest has to be like to be let in, and what admission fills in; pods' readiness gates.
+
+The mutating webhook asks `review_create`, the validating one `review_created`, which holds the finished object against
+the same rules, so that nothing that ran in between can slip something in; changes are `update`'s concern. Pure: the pod
+is given, None where there is none. Nothing here raises for what somebody else wrote. Fetching the pod, AdmissionReviews
+and TLS are `manager.webhook`'s work.
+
+All denials carry 422 (Invalid). A 404 or a 409 would be taken for the API server's own word on the request that is
+being written: that its kind is not installed, that its name is taken.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from crrd.core.admission.patch import Operation, json_patch
+from crrd.core.api.pod import Pod, PodContainer, has_gate, parse_pod
+from crrd.core.api.types import (
+    ANNOTATION_PINNED,
+    ANNOTATION_REQUESTED_BY,
+    ANNOTATION_UNREADY_ACQUIRED,
+    LABEL_ACTIVE,
+    LABEL_NODE_NAME,
+    LABEL_POD_UID,
+    READINESS_GATE,
+    FailurePolicy,
+)
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.kubelet.labels import ANNOTATION_MIRROR
+from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text
+
+NAMING_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME)
+"""The labels that say which pod a request is for, and which node's daemon serves it."""
+WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
+"""What manager and node write on a request; on a new one it can only be left over from the one it was copied from."""
+SET_BY_ADMISSION = ("statusContext", "preStop", "ports")
+"""In an entry of spec.containers, what OpenKruise's admission sets included."""
+GRACE = "terminationGracePeriodSeconds"
+_LONGEST_LABEL = 63
+_DAY, _WEEK = 86_400, 7 * 86_400
+LONGEST_UNREADY = (_DAY, "a day")
+LONGEST = (_WEEK, "7 days")
+_DURATIONS: Mapping[tuple[str, ...], tuple[int, str]] = {
+    ("strategy", "unreadyGracePeriodSeconds"): LONGEST_UNREADY,
+    ("strategy", GRACE): LONGEST,
+    ("strategy", "minStartedSeconds"): LONGEST,
+    ("activeDeadlineSeconds",): LONGEST,
+    ("ttlSecondsAfterFinished",): LONGEST,
+}
+"""What a new request may ask for at most. Those who serve it take more, from requests that no admission saw."""
+
+
+class DenialReason(StrEnum):
+    """Why a write is not let in, in one word: what denials are counted by."""
+
+    INVALID_SPEC = "invalid_spec"
+    SET_BY_ADMISSION = "set_by_admission"
+    """The user gave what admission sets."""
+    POD_NOT_FOUND = "pod_not_found"
+    POD_NOT_ACTIVE = "pod_not_active"
+    POD_NOT_SCHEDULED = "pod_not_scheduled"
+    NODE_NAME_TOO_LONG = "node_name_too_long"
+    CONTAINER_NOT_FOUND = "container_not_found"
+    CONTAINER_KIND = "container_kind"
+    """An ordinary init container, or an ephemeral one."""
+    CONTAINER_NEVER_RESTARTED = "container_never_restarted"
+    CONTAINER_NOT_STARTED = "container_not_started"
+    NOT_AS_SET = "not_as_set"
+    """The finished object is not what admission made of it."""
+    IMMUTABLE = "immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The object may be written, as it is here."""
+
+    obj: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The object may not be written."""
+
+    message: str
+    """One sentence that names the field and what would be right."""
+    reason: DenialReason
+    code: int = 422
+    """The HTTP status that the user gets."""
+
+
+def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
+    """The name of the pod that the request is about, which is needed to judge it; Denied where it is wrong anyhow."""
+    spec = dict(mapping(mapping(obj).get("spec")))
+    if isinstance(spec.get("containers"), list | tuple):
+        spec["containers"] = [_bare(entry) for entry in spec["containers"]]
+    error = _spec_error(spec)
+    return Denied(error, DenialReason.INVALID_SPEC) if error else text(spec.get("podName"))
+
+
+def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:
+    """Check and complete what a user wants to create.
+
+    Labels and annotations that are admission's to set are set whatever the user gave; what only manager and node
+    write is taken away. Fields of the spec that are admission's to set are refused.
+
+    Args:
+        obj: the request as the user wrote it.
+        pod: the pod that `wanted_pod` named, from the request's namespace.
+        user: name of the user who asks.
+    """
+    if denied := _unfit(obj, pod):
+        return denied
+    for index, entry in _containers(obj):
+        for key in SET_BY_ADMISSION:
+            if entry.get(key) is not None:
+                sentence = f"spec.containers[{index}].{key} must be left out: admission takes it from the pod"
+                return Denied(sentence, DenialReason.SET_BY_ADMISSION)
+    completed = _completed(obj, mapping(pod), user)
+    error = _spec_error(mapping(completed["spec"]))
+    return Denied(error, DenialReason.INVALID_SPEC) if error else Admitted(completed)
+
+
+def review_created(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:
+    """Check a new request as it would be stored: sound, and with what `review_create` filled in.
+
+    The pod may have moved on since: a statusContext of an earlier instance is let in, it makes the node stop nothing.
+    """
+    if denied := _unfit(obj, pod):
+        return denied
+    completed = _completed(obj, mapping(pod), user)
+    for field, key in (
+        *(("labels", key) for key in (*NAMING_LABELS, LABEL_ACTIVE)),
+        ("annotations", ANNOTATION_REQUESTED_BY),
+    ):
+        given, wanted = of_meta(obj, field).get(key), completed["metadata"][field][key]
+        if given != wanted:
+            sentence = f"metadata.{field}[{key}] must be {shown(wanted)}, as admission sets it, not {shown(given)}"
+            return Denied(sentence, DenialReason.NOT_AS_SET)
+    for key in WHILE_SERVED:
+        if of_meta(obj, "annotations").get(key) is not None:
+            sentence = f"metadata.annotations[{key}] must be left out of a new request"
+            return Denied(sentence, DenialReason.SET_BY_ADMISSION)
+    if error := _spec_error(mapping(obj.get("spec"))):
+        return Denied(error, DenialReason.INVALID_SPEC)
+    wrong = next(_wrong_contexts(obj, mapping(completed["spec"])), "")
+    return Denied(wrong, DenialReason.NOT_AS_SET) if wrong else Admitted(obj)
+
+
+def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
+    """The patch that gives a new pod the readiness gate KruisePodReady; empty where it has it or cannot use it.
+
+    A pod whose shape is wrong is left to the API server's own checks.
+    """
+    spec, gates = mapping(pod).get("spec"), mapping(mapping(pod).get("spec")).get("readinessGates")
+    mirror = ANNOTATION_MIRROR in mapping(mapping(mapping(pod).get("metadata")).get("annotations"))
+    if mirror or not isinstance(spec, Mapping) or not isinstance(gates, list | tuple | None):
+        return []
+    if has_gate(pod):
+        return []
+    gate = {"conditionType": READINESS_GATE}
+    return json_patch(spec, {**spec, "readinessGates": [*items(gates), gate]}, "/spec")
+
+
+def of_meta(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """The labels or annotations of an object."""
+    return mapping(mapping(mapping(obj).get("metadata")).get(field))
+
+
+def _spec_error(spec: Mapping[str, Any]) -> str:
+    """What is wrong with a spec by itself: the same rules by which the node reads it."""
+    identity = {"namespace": "any", "name": "any", "uid": "any"}
+    return parse_request({"metadata": identity, "spec": spec}).error
+
+
+def _bare(entry: object) -> object:
+    """An entry of spec.containers without what admission sets."""
+    if not isinstance(entry, Mapping):
+        return entry
+    return {key: value for key, value in entry.items() if key not in SET_BY_ADMISSION}
+
+
+def _containers(obj: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    return list(enumerate(map(mapping, items(mapping(obj.get("spec")).get("containers")))))
+
+
+def _unfit(obj: Mapping[str, Any], pod: Mapping[str, Any] | None) -> Denied | None:
+    """Why the pod, as it is, does not allow the request; the request by itself is judged first."""
+    name = wanted_pod(obj)
+    if isinstance(name, Denied):
+        return name
+    return (
+        _unfit_pod(name, pod)
+        or _too_long(mapping(obj.get("spec")), mapping(pod))
+        or next(_unfit_containers(obj, parse_pod(mapping(pod))), None)
+    )
+
+
+def _too_long(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
+    """A duration beyond reason; the pod's own grace period, which admission fills in, may be what it is."""
+    for path, (longest, words) in _DURATIONS.items():
+        asked: object = spec
+        for key in path:
+            asked = mapping(asked).get(key)
+        seconds = Reader().integer(asked, "") or 0
+        own = path[-1] == GRACE and seconds == _grace_of(pod)
+        if seconds > longest and not own:
+            sentence = f"spec.{'.'.join(path)} must be at most {longest} ({words}), not {seconds}"
+            return Denied(sentence, DenialReason.INVALID_SPEC)
+    return None
+
+
+def _grace_of(pod: Mapping[str, Any]) -> int | None:
+    return Reader().integer(mapping(pod.get("spec")).get(GRACE), "")
+
+
+def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
+    if pod is None:
+        sentence = f"spec.podName must name a pod in the request's namespace, and there is no pod {shown(name)} in it"
+        return Denied(sentence, DenialReason.POD_NOT_FOUND)
+    view = parse_pod(pod)
+    if view.ended or view.deleting:
+        why = "is being deleted" if view.deleting else f"has ended (phase {view.phase})"
+        return Denied(f"spec.podName must name an active pod, and pod {shown(name)} {why}", DenialReason.POD_NOT_ACTIVE)
+    node = _node_name(pod)
+    if not node:
+        sentence = f"spec.podName must name a pod that is on a node, and pod {shown(name)} has not been scheduled yet"
+        return Denied(sentence, DenialReason.POD_NOT_SCHEDULED)
+    if len(node) > _LONGEST_LABEL:
+        rule = "spec.podName must name a pod on a node whose name fits a label (63 characters)"
+        return Denied(f"{rule}, not on {shown(node)}", DenialReason.NODE_NAME_TOO_LONG)
+    return None
+
+
+def _unfit_containers(obj: Mapping[str, Any], pod: Pod) -> Iterator[Denied]:
+    for index, entry in _containers(obj):
+        name = text(entry.get("name"))
+        if found := _unfit_container(name, pod.containers.get(name), pod):
+            rule, reason = found
+            yield Denied(f"spec.containers[{index}].name must name a container {rule}", reason)
+
+
+def _unfit_container(name: str, known: PodContainer | None, pod: Pod) -> tuple[str, DenialReason] | None:
+    """How the rest of the sentence goes, and the reason; None for a container that is fit."""
+    if known is None:
+        return f"of pod {shown(pod.name)}, which has none called {shown(name)}", DenialReason.CONTAINER_NOT_FOUND
+    if not known.kind.recreatable:
+        return f"or a native sidecar, and {shown(name)} is an {known.kind}", DenialReason.CONTAINER_KIND
+    if known.restart_policy is RestartPolicy.NEVER:
+        rule = f"that kubelet starts again after a stop, and the restartPolicy of {shown(name)} is Never"
+        return rule, DenialReason.CONTAINER_NEVER_RESTARTED
+    if not known.container_id:
+        rule = f"that has been started, and {shown(name)} has no container ID yet"
+        return rule, DenialReason.CONTAINER_NOT_STARTED
+    return None
+
+
+def _node_name(pod: Mapping[str, Any]) -> str:
+    return text(mapping(pod.get("spec")).get("nodeName"))
+
+
+def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dict[str, Any]:
+    """The request with all that admission sets, whatever stood there before."""
+    meta, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
+    labels = {
+        LABEL_POD_UID: text(mapping(pod.get("metadata")).get("uid")),
+        LABEL_NODE_NAME: _node_name(pod),
+        LABEL_ACTIVE: "true",
+    }
+    annotations = {key: value for key, value in mapping(meta.get("annotations")).items() if key not in WHILE_SERVED}
+    strategy = dict(mapping(spec.get("strategy")))
+    strategy["failurePolicy"] = strategy.get("failurePolicy") or FailurePolicy.FAIL.value
+    grace = _grace_of(pod)
+    if strategy.get(GRACE) is None and grace is not None:
+        strategy[GRACE] = grace
+    containers = [
+        {**mapping(_bare(entry)), "statusContext": _status_context(text(entry.get("name")), pod)}
+        for _, entry in _containers(obj)
+    ]
+    return {
+        **obj,
+        "metadata": {
+            **meta,
+            "labels": {**mapping(meta.get("labels")), **labels},
+            "annotations": {**annotations, ANNOTATION_REQUESTED_BY: user},
+        },
+        "spec": {**spec, "strategy": strategy, "containers": containers},
+    }
+
+
+def _status_context(name: str, pod: Mapping[str, Any]) -> dict[str, Any]:
+    """The container's instance as the pod's status has it now.
+
+    Nothing else of the container goes into the request, its preStop hook least of all: hook, ports and environment
+    may hold secrets, an answer goes to whoever asked, and the node takes them from what kubelet recorded anyway.
+    """
+    status = mapping(pod.get("status"))
+    entries = [*items(status.get("containerStatuses")), *items(status.get("initContainerStatuses"))]
+    current = next((entry for entry in map(mapping, entries) if entry.get("name") == name), {})
+    return {
+        "containerID": text(current.get("containerID")),
+        "restartCount": Reader().integer(current.get("restartCount"), "", high=INT32_MAX) or 0,
+    }
+
+
+def _wrong_contexts(obj: Mapping[str, Any], completed: Mapping[str, Any]) -> Iterator[str]:
+    """What differs from what admission set. Hook and ports, which OpenKruise's own admission writes, are not used."""
+    for (index, given), wanted in zip(_containers(obj), completed["containers"], strict=True):
+        path = f"spec.containers[{index}].statusContext"
+        context, current = mapping(given.get("statusContext")), wanted["statusContext"]
+        count = Reader().integer(context.get("restartCount"), "") or 0
+        same_or_newer = count >= current["restartCount"]
+        if not context:
+            yield f"{path} must be set, as admission does"
+        elif same_or_newer and (context["containerID"], count) != (current["containerID"], current["restartCount"]):
+            yield f"{path} must be that of the container's current instance, as admission sets it"

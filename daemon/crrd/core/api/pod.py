@@ -1,0 +1,252 @@
+"""A pod as the API has it: the few fields that crrd needs, read by one reader.
+
+Nothing here raises for what somebody else wrote: what cannot be read is as if it were absent.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from crrd.core.api.types import READINESS_GATE
+from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
+from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.lib.jsonfields import INT32_MIN, Reader, items, mapping, text
+
+USER_AGENT = "ContainerRecreateRequest"
+"""`userAgent` of the entries that are made for requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """The condition KruisePodReady as it stands on a pod."""
+
+    status: str = ""
+    """True, False or Unknown; "" where the pod has no such condition."""
+    message: str = ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys (`namespace/name`) of the requests that keep the pod unready."""
+        return tuple(entry["key"] for entry in entries(self.message) if entry["userAgent"] == USER_AGENT)
+
+    def acquired_by(self, key: str) -> bool:
+        """Whether the pod is unready, and this request is among the reasons."""
+        return self.status == "False" and key in self.keys
+
+
+NO_CONDITION = Readiness()
+
+
+def readiness_of(pod: Mapping[str, Any]) -> Readiness:
+    """The condition of a pod in its Kubernetes shape."""
+    for condition in map(mapping, items(mapping(pod.get("status")).get("conditions"))):
+        if condition.get("type") == READINESS_GATE:
+            return Readiness(text(condition.get("status")), text(condition.get("message")))
+    return NO_CONDITION
+
+
+def has_gate(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod in its Kubernetes shape carries the readiness gate."""
+    gates = items(mapping(pod.get("spec")).get("readinessGates"))
+    return any(mapping(gate).get("conditionType") == READINESS_GATE for gate in gates)
+
+
+def entries(message: str) -> list[dict[str, Any]]:
+    """The entries in a condition's message; what is no entry is left out, for nobody could ever take it back."""
+    try:
+        shape = json.loads(message or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return [
+        entry
+        for entry in items(shape)
+        if isinstance(entry, dict) and isinstance(entry.get("userAgent"), str) and isinstance(entry.get("key"), str)
+    ]
+
+
+class ContainerKind(StrEnum):
+    """Where in the pod's spec a container stands."""
+
+    REGULAR = "container"
+    SIDECAR = "sidecar"
+    INIT = "init container"
+    EPHEMERAL = "ephemeral container"
+
+    @property
+    def recreatable(self) -> bool:
+        """Whether kubelet would start such a container again while its pod runs."""
+        return self in (ContainerKind.REGULAR, ContainerKind.SIDECAR)
+
+
+@dataclass(frozen=True, slots=True)
+class PodContainer:
+    """One container of the pod's spec, and its status in the API. Times are RFC 3339, kubelet's clock, "" for none."""
+
+    name: str
+    kind: ContainerKind = ContainerKind.REGULAR
+    restart_policy: RestartPolicy = RestartPolicy.ALWAYS
+    """The effective one: the container's own where it has one, else the pod's."""
+    restart_rules: tuple[Mapping[str, Any], ...] = ()
+    """restartPolicyRules, as in the pod's JSON."""
+    container_id: str = ""
+    running: bool = False
+    terminated: bool = False
+    """Whether kubelet shows that instance as ended, and has not begun another start."""
+    ready: bool = False
+    started: bool = False
+    waiting_reason: str = ""
+    waiting_message: str = ""
+    restart_count: int = 0
+    started_at: str = ""
+    """Of the instance that runs."""
+    finished_at: str = ""
+    """Of the last instance that has ended."""
+    exit_code: int | None = None
+    """Of that instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodMeta:
+    """A pod without its containers: all that the manager keeps of it."""
+
+    namespace: str
+    name: str
+    uid: str
+    deleting: bool = False
+    phase: str = "Running"
+    readiness_gate: bool = False
+    """Whether the pod carries the readiness gate KruisePodReady."""
+    readiness: Readiness = NO_CONDITION
+    """NO_CONDITION without the gate, too."""
+    grace_ends: str = ""
+    """deletionTimestamp of a pod that is being deleted: the end of its grace period, RFC 3339, API server's clock."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name` of the pod."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pod has run to its end: kubelet starts nothing in it any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod(PodMeta):
+    """A pod with its containers, for who acts on them."""
+
+    containers: Mapping[str, PodContainer] = field(default_factory=dict)
+    node_name: str = ""
+    """"" for one that is not scheduled."""
+    pod_ip: str = ""
+    grace_seconds: int | None = None
+    """terminationGracePeriodSeconds."""
+    static_uid: str = ""
+    """UID of a static pod on its node: the API has a mirror of it, which has a UID of its own."""
+
+    @property
+    def runtime_uid(self) -> str:
+        """The UID by which the runtime knows the pod: kubelet's label `io.kubernetes.pod.uid`."""
+        return self.static_uid or self.uid
+
+
+def parse_meta(obj: Mapping[str, Any]) -> PodMeta:
+    """Read a pod; what cannot be read is as if it were absent."""
+    return PodMeta(**_meta_fields(mapping(obj)))
+
+
+def parse_pod(obj: Mapping[str, Any]) -> Pod:
+    """Read a pod with its containers; what cannot be read is as if it were absent."""
+    pod = mapping(obj)
+    meta, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
+    statuses: dict[str, Mapping[str, Any]] = {}
+    for key in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
+        for entry in map(mapping, items(status.get(key))):
+            statuses.setdefault(text(entry.get("name")), entry)
+    containers: dict[str, PodContainer] = {}
+    for name, entry, kind, restart_policy in _pod_containers(spec):
+        shown = _pod_container(name, kind, restart_policy, statuses.get(name, {}))
+        rules = tuple(map(mapping, items(entry.get("restartPolicyRules"))))
+        containers.setdefault(name, replace(shown, restart_rules=rules) if rules else shown)
+    annotations = mapping(meta.get("annotations"))
+    return Pod(
+        **_meta_fields(pod),
+        containers=containers,
+        node_name=text(spec.get("nodeName")),
+        pod_ip=text(status.get("podIP")),
+        grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
+        static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
+    )
+
+
+def _meta_fields(pod: Mapping[str, Any]) -> dict[str, Any]:
+    meta = mapping(pod.get("metadata"))
+    gate = has_gate(pod)
+    return {
+        "namespace": text(meta.get("namespace")),
+        "name": text(meta.get("name")),
+        "uid": text(meta.get("uid")),
+        "deleting": meta.get("deletionTimestamp") is not None,
+        "phase": text(mapping(pod.get("status")).get("phase")) or "Pending",
+        "readiness_gate": gate,
+        "readiness": readiness_of(pod) if gate else NO_CONDITION,
+        "grace_ends": text(meta.get("deletionTimestamp")),
+    }
+
+
+def _pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], ContainerKind, RestartPolicy]]:
+    """Name, entry in the spec, kind and effective restartPolicy of each container.
+
+    Kubelet restarts a sidecar (an init container with restartPolicy Always) whatever the pod says, and an ephemeral
+    container never. A regular container's own restartPolicy goes before the pod's; its restartPolicyRules look at
+    exit codes, which nobody knows before the stop, so they promise nothing here.
+    """
+    of_pod = _restart_policy(spec.get("restartPolicy"), RestartPolicy.ALWAYS)
+    lists = (
+        ("containers", ContainerKind.REGULAR),
+        ("initContainers", ContainerKind.INIT),
+        ("ephemeralContainers", ContainerKind.EPHEMERAL),
+    )
+    for key, kind in lists:
+        for entry in map(mapping, items(spec.get(key))):
+            name = text(entry.get("name"))
+            own = entry.get("restartPolicy")
+            if not name:
+                continue
+            if kind is ContainerKind.INIT and own == RestartPolicy.ALWAYS:
+                yield name, entry, ContainerKind.SIDECAR, RestartPolicy.ALWAYS
+            elif kind is ContainerKind.EPHEMERAL:
+                yield name, entry, kind, RestartPolicy.NEVER
+            else:
+                yield name, entry, kind, _restart_policy(own, of_pod)
+
+
+def _restart_policy(value: object, default: RestartPolicy) -> RestartPolicy:
+    return Reader().choice(value, "restartPolicy", default)
+
+
+def _pod_container(
+    name: str, kind: ContainerKind, restart_policy: RestartPolicy, status: Mapping[str, Any]
+) -> PodContainer:
+    state, last = mapping(status.get("state")), mapping(status.get("lastState"))
+    waiting, running = mapping(state.get("waiting")), mapping(state.get("running"))
+    ended = mapping(state.get("terminated")) or mapping(last.get("terminated"))
+    return PodContainer(
+        name=name,
+        kind=kind,
+        restart_policy=restart_policy,
+        container_id=text(status.get("containerID")),
+        running=state.get("running") is not None,
+        terminated=state.get("terminated") is not None,
+        ready=status.get("ready") is True,
+        started=status.get("started") is True,
+        waiting_reason=text(waiting.get("reason")),
+        waiting_message=text(waiting.get("message")),
+        restart_count=Reader().integer(status.get("restartCount"), "") or 0,
+        started_at=text(running.get("startedAt")),
+        finished_at=text(ended.get("finishedAt")),
+        exit_code=Reader().integer(ended.get("exitCode"), "", low=INT32_MIN),
+    )

@@ -1,0 +1,230 @@
+"""The values of requests and their status that the rest of crrd talks about. Pods are in `pod`, beside this.
+
+Everything here is immutable and knows nothing of JSON, protobuf or time zones. Reading and writing the Kubernetes
+shape of a request is `v1alpha1`'s work, deciding what to do with it `decide`'s.
+
+Times are seconds of the node's monotonic clock unless a name says otherwise; `created` of a request stays the
+RFC 3339 string of the API server, which sorts as time does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from crrd.core.api.reasons import Reason
+
+GROUP = "apps.kruise.io"
+VERSION = "v1alpha1"
+VERSIONS = (VERSION, "v1beta1")
+"""Versions of the API that are read, the first wherever there is a choice. The fields of them all are the same."""
+KIND = "ContainerRecreateRequest"
+PLURAL = "containerrecreaterequests"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+LABEL_POD_UID = "crr.apps.kruise.io/pod-uid"
+LABEL_NODE_NAME = "crr.apps.kruise.io/node-name"
+LABEL_ACTIVE = "crr.apps.kruise.io/active"
+LABEL_READINESS_GATE = "crr.apps.kruise.io/readiness-gate"
+"""On a namespace, with the value `enabled`: its new pods get the readiness gate."""
+ANNOTATION_UNREADY_ACQUIRED = "crr.apps.kruise.io/unready-acquired"
+ANNOTATION_PINNED = "crr.apps.kruise.io/pinned-containers"
+ANNOTATION_REQUESTED_BY = "crr.apps.kruise.io/requested-by"
+"""Name of the user who created the request, as the API server authenticated it."""
+FINALIZER = "crr.apps.kruise.io/unready-acquired"
+"""Guards the release of the pod's readiness: while it is there, the request is not gone."""
+CONDITIONS_UNREADY = ("PodUnreadyAcquired", "PreRecreateGrace")
+"""The condition by which OpenKruise's managers for v1beta1 say what the annotation unready-acquired says: its names."""
+READINESS_GATE = "KruisePodReady"
+
+DEFAULT_GRACE_SECONDS = 30
+"""Kubernetes' default of a pod's terminationGracePeriodSeconds."""
+MINIMUM_GRACE_SECONDS = 2
+"""Kubelet's minimumGracePeriodInSeconds: the least that a container gets after its preStop hook."""
+
+
+class RequestPhase(StrEnum):
+    """`status.phase` of a request; EMPTY is a request that nobody has answered yet."""
+
+    EMPTY = ""
+    PENDING = "Pending"
+    RECREATING = "Recreating"
+    COMPLETED = "Completed"
+
+
+class StatePhase(StrEnum):
+    """`phase` of one container in `status.containerRecreateStates`."""
+
+    PENDING = "Pending"
+    RECREATING = "Recreating"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more happens to the container for this request."""
+        return self in (StatePhase.SUCCEEDED, StatePhase.FAILED)
+
+
+class FailurePolicy(StrEnum):
+    """What a failed container means for the rest of its request."""
+
+    FAIL = "Fail"
+    IGNORE = "Ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One container instance by name of its runtime, ID and restart count (a statusContext)."""
+
+    container_id: str
+    """With the runtime's name in front, as in the API: `containerd://<id>`."""
+    restart_count: int = 0
+
+    @property
+    def runtime(self) -> str:
+        """The runtime's name, "" where the ID has none."""
+        runtime, separator, _ = self.container_id.partition("://")
+        return runtime if separator else ""
+
+    @property
+    def bare_id(self) -> str:
+        """The ID as the runtime itself knows it."""
+        return self.container_id.partition("://")[2] or self.container_id
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What was begun with a pinned instance, as RFC 3339 of the node's wall clock; "" for what was not."""
+
+    hook: str = ""
+    stop: str = ""
+
+    def after(self, earlier: "Begun") -> "Begun":
+        """The same, where this was known already: what has begun once does not begin later."""
+        return Begun(earlier.hook or self.hook, earlier.stop or self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedContainer:
+    """One entry of `spec.containers`."""
+
+    name: str
+    context: Pin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """`spec.strategy`, defaults filled in; seconds are whole."""
+
+    failure_policy: FailurePolicy = FailurePolicy.FAIL
+    ordered: bool = False
+    force: bool = False
+    grace_seconds: int | None = None
+    unready_grace_seconds: int | None = None
+    min_started_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecreateState:
+    """One entry of `status.containerRecreateStates`."""
+
+    name: str
+    phase: StatePhase = StatePhase.PENDING
+    message: str = ""
+    is_killed: bool = False
+    """Whether this request's stop of it has been sent to the runtime."""
+    reason: Reason = field(default=Reason.NONE, compare=False)
+    """Says what `message` says, for programs; a change of it alone is not worth a write."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been done to the container; CRDs may prune `isKilled`."""
+        return self.is_killed or self.phase is StatePhase.RECREATING
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`status` of a request."""
+
+    phase: RequestPhase = RequestPhase.EMPTY
+    states: tuple[RecreateState, ...] = ()
+    message: str = ""
+    completion_time: str = ""
+    """RFC 3339; "" while the request is not completed."""
+    reason: Reason = field(default=Reason.NONE, compare=False)
+    """As that of a state."""
+
+    def state(self, name: str) -> RecreateState:
+        """The state of one container, a fresh Pending one where none was written yet."""
+        return next((state for state in self.states if state.name == name), RecreateState(name))
+
+
+NO_PINS: Mapping[str, Pin] = MappingProxyType({})
+NOTHING_BEGUN: Mapping[str, Begun] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One ContainerRecreateRequest, as far as crrd needs it."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    created: str
+    """creationTimestamp, RFC 3339 in UTC: sorts as it is."""
+    pod_name: str
+    pod_uid: str
+    """From the label; "" where no admission webhook set it."""
+    node_name: str
+    containers: tuple[RequestedContainer, ...]
+    strategy: Strategy = Strategy()
+    active: bool = True
+    deleting: bool = False
+    pinned: Mapping[str, Pin] = field(default_factory=lambda: NO_PINS)
+    begun: Mapping[str, Begun] = field(default_factory=lambda: NOTHING_BEGUN)
+    """What was begun with the instances in `pinned`, for a daemon that starts anew."""
+    unready_acquired: bool = False
+    deadline_seconds: int | None = None
+    """activeDeadlineSeconds."""
+    ttl_seconds: int | None = None
+    """ttlSecondsAfterFinished."""
+    finalizers: tuple[str, ...] = ()
+    status: Status = Status()
+    error: str = ""
+    """Why the object cannot be served at all: a sentence that names the field; "" for a sound one."""
+    spoilt: bool = False
+    """Whether that is because of nothing but an annotation of manager's or node's, which anybody may have edited."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name` of the request."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def pod_key(self) -> str:
+        """`namespace/name` of the pod: requests with the same key are served one after the other."""
+        return f"{self.namespace}/{self.pod_name}"
+
+    @property
+    def completed(self) -> bool:
+        """Whether the request has ended; nothing changes it any more."""
+        return self.status.phase is RequestPhase.COMPLETED or bool(self.status.completion_time)
+
+    @property
+    def live(self) -> bool:
+        """Whether the node may still act on the request."""
+        return self.active and not self.deleting and not self.completed
+
+    @property
+    def has_finalizer(self) -> bool:
+        """Whether ours is there: only then the pod may have been made unready for the request."""
+        return FINALIZER in self.finalizers
+
+    def slimmed(self) -> "Request":
+        """A completed request without what no later decision reads: a cluster can keep very many of them."""
+        if not self.completed:
+            return self
+        status = replace(self.status, states=(), message="")
+        return replace(self, containers=(), pinned=NO_PINS, begun=NOTHING_BEGUN, error="", status=status)

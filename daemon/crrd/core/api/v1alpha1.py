@@ -1,0 +1,250 @@
+"""The Kubernetes shape of requests: JSON in, the core's values out, and a request's status back.
+
+Nothing here raises for what somebody else wrote. A request with anything wrong in it becomes a `Request` with
+`error` set, its containers' names still filled in so that each of them can be reported as Failed. What follows from
+that is `decide`'s work.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from crrd.core.api.reasons import Reason
+from crrd.core.api.time import parse_time
+from crrd.core.api.types import (
+    ANNOTATION_PINNED,
+    ANNOTATION_UNREADY_ACQUIRED,
+    CONDITIONS_UNREADY,
+    LABEL_ACTIVE,
+    LABEL_NODE_NAME,
+    LABEL_POD_UID,
+    NO_PINS,
+    NOTHING_BEGUN,
+    Begun,
+    FailurePolicy,
+    Pin,
+    RecreateState,
+    Request,
+    RequestedContainer,
+    RequestPhase,
+    StatePhase,
+    Status,
+    Strategy,
+)
+from crrd.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text
+
+_IDENTITY = ("namespace", "name", "uid")
+_POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""No other name is a pod's (RFC 1123); a field selector would read some as more than a name."""
+_CONTAINER_ID = re.compile(r"[^\s:/]+://\S+")
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_MINIMUM_DEADLINE_SECONDS = 3
+_REASONS = frozenset(Reason)
+
+
+def parse_request(obj: Mapping[str, Any]) -> Request:
+    """Read one ContainerRecreateRequest; whatever is wrong in it stands in `error`, never in an exception."""
+    reader = Reader()
+    whole = reader.mapping(obj, "the object")
+    meta = reader.mapping(whole.get("metadata"), "metadata")
+    spec = reader.mapping(whole.get("spec"), "spec")
+    labels = reader.mapping(meta.get("labels"), "metadata.labels")
+    namespace, name, uid = (reader.text(meta.get(key), f"metadata.{key}", required=True) for key in _IDENTITY)
+    pod_name = reader.text(spec.get("podName"), "spec.podName", required=True)
+    if pod_name and not _POD_NAME.fullmatch(pod_name):
+        reader.reject("spec.podName", f"must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown(pod_name)}")
+    containers = _containers(reader, spec)
+    strategy = _strategy(reader, spec)
+    deadline = reader.integer(
+        spec.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds", low=_MINIMUM_DEADLINE_SECONDS
+    )
+    ttl = reader.integer(spec.get("ttlSecondsAfterFinished"), "spec.ttlSecondsAfterFinished", high=INT32_MAX)
+    annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
+    raw_status = reader.mapping(whole.get("status"), "status")
+    status = _status(reader, raw_status)
+    notes = Reader()
+    pinned, begun = _pinned(notes, annotations.get(ANNOTATION_PINNED), {container.name for container in containers})
+    unready_acquired = _unready_acquired(notes, annotations, raw_status, strategy)
+    return Request(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        resource_version=reader.text(meta.get("resourceVersion"), "metadata.resourceVersion"),
+        created=reader.text(meta.get("creationTimestamp"), "metadata.creationTimestamp"),
+        pod_name=pod_name,
+        pod_uid=_label(reader, labels, LABEL_POD_UID),
+        node_name=_label(reader, labels, LABEL_NODE_NAME),
+        containers=containers,
+        strategy=strategy,
+        active=_label(reader, labels, LABEL_ACTIVE) == "true",
+        deleting=meta.get("deletionTimestamp") is not None,
+        pinned=pinned,
+        begun=begun,
+        unready_acquired=unready_acquired,
+        deadline_seconds=deadline,
+        ttl_seconds=ttl,
+        finalizers=tuple(filter(None, map(text, items(meta.get("finalizers"))))),
+        status=status,
+        error=reader.error or notes.error,
+        spoilt=bool(notes.error and not reader.error),
+    )
+
+
+def status_to_json(status: Status) -> dict[str, Any]:
+    """`status` as the CRD has it; what is empty or false is left out."""
+    shape: dict[str, Any] = {
+        "phase": status.phase.value,
+        "containerRecreateStates": [_state_to_json(state) for state in status.states],
+    }
+    if status.message:
+        shape["message"] = status.message
+    if status.reason:
+        shape["reason"] = status.reason.value
+    if status.completion_time:
+        shape["completionTime"] = status.completion_time
+    return shape
+
+
+def pins_to_json(pins: Mapping[str, Pin], begun: Mapping[str, Begun] = NOTHING_BEGUN) -> str:
+    """The text of the annotation pinned-containers; the same pins always give the same text."""
+    shape: dict[str, dict[str, Any]] = {}
+    for name, pin in pins.items():
+        shape[name] = {"containerID": pin.container_id, "restartCount": pin.restart_count}
+        times = begun.get(name, Begun())
+        shape[name] |= {key: at for key, at in (("hookStartedAt", times.hook), ("stopSentAt", times.stop)) if at}
+    return json.dumps(shape, sort_keys=True, separators=(",", ":"))
+
+
+def _label(reader: Reader, labels: Mapping[str, Any], key: str) -> str:
+    return reader.text(labels.get(key), f"the label {key}")
+
+
+def _containers(reader: Reader, spec: Mapping[str, Any]) -> tuple[RequestedContainer, ...]:
+    found: dict[str, RequestedContainer] = {}
+    entries = reader.items(spec.get("containers"), "spec.containers")
+    if not entries:
+        reader.reject("spec.containers", "must name at least one container")
+    for index, raw in enumerate(entries):
+        path = f"spec.containers[{index}]"
+        entry = reader.mapping(raw, path)
+        name = reader.text(entry.get("name"), f"{path}.name", required=True)
+        context = entry.get("statusContext")
+        pin = None if context is None else _pin(reader, context, f"{path}.statusContext")
+        if name in found:
+            reader.reject(f"{path}.name", f"must not repeat {shown(name)}, which the list has already")
+        elif name:
+            found[name] = RequestedContainer(name, pin)
+    return tuple(found.values())
+
+
+def _pin(reader: Reader, raw: object, path: str) -> Pin | None:
+    entry = reader.mapping(raw, path)
+    count = reader.integer(entry.get("restartCount"), f"{path}.restartCount", high=INT32_MAX)
+    container_id = entry.get("containerID")
+    if isinstance(container_id, str) and _CONTAINER_ID.fullmatch(container_id):
+        return Pin(container_id, count or 0)
+    reader.reject(f"{path}.containerID", f"must look like containerd://ID, not {shown(container_id)}")
+    return None
+
+
+def _strategy(reader: Reader, spec: Mapping[str, Any]) -> Strategy:
+    path = "spec.strategy"
+    raw = reader.mapping(spec.get("strategy"), path)
+
+    def seconds(key: str, **limits: int) -> int | None:
+        return reader.integer(raw.get(key), f"{path}.{key}", **limits)
+
+    return Strategy(
+        failure_policy=reader.choice(raw.get("failurePolicy"), f"{path}.failurePolicy", FailurePolicy.FAIL),
+        ordered=reader.flag(raw.get("orderedRecreate"), f"{path}.orderedRecreate"),
+        force=reader.flag(raw.get("forceRecreate"), f"{path}.forceRecreate"),
+        grace_seconds=seconds("terminationGracePeriodSeconds"),
+        unready_grace_seconds=seconds("unreadyGracePeriodSeconds"),
+        min_started_seconds=seconds("minStartedSeconds", high=INT32_MAX) or 0,
+    )
+
+
+def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mapping[str, Pin], Mapping[str, Begun]]:
+    """What the annotation says of these containers; whoever else may write it, it is about no other."""
+    path = f"the annotation {ANNOTATION_PINNED}"
+    annotation = reader.text(raw, path)
+    if not annotation:
+        return NO_PINS, NOTHING_BEGUN
+    try:
+        shape = json.loads(annotation)
+    except (ValueError, RecursionError):
+        shape = None
+    if not isinstance(shape, dict):
+        reader.reject(path, "must be a JSON object of containers")
+        return NO_PINS, NOTHING_BEGUN
+    entries = {name: entry for name, entry in shape.items() if name in names}
+    pins = ((name, _pin(reader, entry, f"{path}: {shown(name)}")) for name, entry in entries.items())
+    begun = ((name, _begun(mapping(entry))) for name, entry in entries.items())
+    return {name: pin for name, pin in pins if pin is not None}, {name: times for name, times in begun if times}
+
+
+def _begun(entry: Mapping[str, Any]) -> Begun | None:
+    """Times that cannot be read are as if they were absent: they only ever shorten a grace period."""
+    hook, stop = (text(at) if _is_rfc3339(at) else "" for at in (entry.get("hookStartedAt"), entry.get("stopSentAt")))
+    return Begun(hook, stop) if hook or stop else None
+
+
+def _unready_acquired(
+    reader: Reader, annotations: Mapping[str, Any], status: Mapping[str, Any], strategy: Strategy
+) -> bool:
+    """Whether the manager has made the pod unready; without a grace period for that, nothing depends on the mark."""
+    for condition in map(mapping, items(status.get("conditions"))):
+        if condition.get("type") in CONDITIONS_UNREADY and condition.get("status") == "True":
+            return True
+    mark = annotations.get(ANNOTATION_UNREADY_ACQUIRED)
+    if mark is None or mark == "":
+        return False
+    if _is_rfc3339(mark):
+        return True
+    if strategy.unready_grace_seconds is not None:
+        reader.reject(f"the annotation {ANNOTATION_UNREADY_ACQUIRED}", f"must be an RFC 3339 time, not {shown(mark)}")
+    return False
+
+
+def _is_rfc3339(value: object) -> bool:
+    return isinstance(value, str) and _RFC3339.fullmatch(value) is not None and parse_time(value) is not None
+
+
+def _status(reader: Reader, raw: Mapping[str, Any]) -> Status:
+    states = []
+    for index, entry in enumerate(reader.items(raw.get("containerRecreateStates"), "status.containerRecreateStates")):
+        path = f"status.containerRecreateStates[{index}]"
+        raw_state = reader.mapping(entry, path)
+        states.append(
+            RecreateState(
+                name=reader.text(raw_state.get("name"), f"{path}.name", required=True),
+                phase=reader.choice(raw_state.get("phase"), f"{path}.phase", StatePhase.PENDING),
+                message=reader.text(raw_state.get("message"), f"{path}.message"),
+                is_killed=reader.flag(raw_state.get("isKilled"), f"{path}.isKilled"),
+                reason=_reason(raw_state.get("reason")),
+            )
+        )
+    return Status(
+        phase=reader.choice(raw.get("phase"), "status.phase", RequestPhase.EMPTY),
+        states=tuple(states),
+        message=reader.text(raw.get("message"), "status.message"),
+        completion_time=reader.text(raw.get("completionTime"), "status.completionTime"),
+        reason=_reason(raw.get("reason")),
+    )
+
+
+def _reason(value: object) -> Reason:
+    """A reason of ours; another program's, or a later version's, says nothing here."""
+    return Reason(value) if isinstance(value, str) and value in _REASONS else Reason.NONE
+
+
+def _state_to_json(state: RecreateState) -> dict[str, Any]:
+    shape: dict[str, Any] = {"name": state.name, "phase": state.phase.value}
+    if state.message:
+        shape["message"] = state.message
+    if state.is_killed:
+        shape["isKilled"] = True
+    if state.reason:
+        shape["reason"] = state.reason.value
+    return shape

@@ -1,0 +1,176 @@
+"""What the API says about one request and all that it hangs on, as `crrd explain` needs it: JSON in, values out.
+
+Nothing here raises for what somebody else wrote. What follows from the facts is `explain`'s concern, asking the API
+server for them `cli.explain`'s.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from crrd.core.api.pod import Pod
+from crrd.core.api.time import parse_time
+from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, CONDITIONS_UNREADY, Request
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.lib.jsonfields import items, mapping, text
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """The request's node."""
+
+    name: str
+    exists: bool = True
+    ready: bool = True
+    since: datetime | None = None
+    """Since when it is ready, or not."""
+    why: str = ""
+    """What kubelet there says of why it is not ready; "" where it is not kubelet who says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonFacts:
+    """A pod of the node daemon on the request's node."""
+
+    key: str
+    """`namespace/name`."""
+    phase: str
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EventFacts:
+    """An event about the request."""
+
+    reason: str
+    message: str
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When things happened to the request, by the API server's clock; None where nobody said."""
+
+    acquired: datetime | None = None
+    """The manager made the pod unready for it."""
+    deleted: datetime | None = None
+    """Somebody asked for its deletion."""
+    written: datetime | None = None
+    """Its status was last written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All of it, at one moment. None stands for what could not be read; `unread` says why."""
+
+    request: Request
+    now: datetime
+    """The API server's time."""
+    pod: Pod | None = None
+    pod_read: bool = True
+    """Whether `pod` None means that there is no such pod."""
+    ready_since: datetime | None = None
+    """Since when all of the pod's containers are ready; None where they are not."""
+    others: tuple[Request, ...] = ()
+    """Other requests for the same pod, on its node."""
+    node: NodeFacts | None = None
+    daemons: tuple[DaemonFacts, ...] | None = None
+    events: tuple[EventFacts, ...] = ()
+    times: Times = Times()
+    admitted: bool = True
+    """Whether crrd's manager admitted the request; else another one, as OpenKruise's, may be the one that runs."""
+    unread: tuple[str, ...] = ()
+
+    @property
+    def own_pod(self) -> Pod | None:
+        """The pod, unless it is another one of the same name."""
+        pod = self.pod
+        return pod if pod is not None and self.request.pod_uid in ("", pod.uid) else None
+
+    def seconds_since(self, moment: datetime | None) -> float | None:
+        """How long ago that was; 0 for what a clock that is ahead wrote, None where nobody said when."""
+        return None if moment is None else max(0.0, (self.now - moment).total_seconds())
+
+    @property
+    def no_daemon(self) -> bool:
+        """Whether it is for certain that no daemon's pod is ready on the node."""
+        return self.daemons is not None and not any(daemon.ready for daemon in self.daemons)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the request was created."""
+        return self.seconds_since(parse_time(self.request.created)) or 0.0
+
+    def last_event(self, reason: str, about: str = "") -> datetime | None:
+        """When the newest event of this reason was written whose message has that word in it."""
+        times = [
+            event.at
+            for event in self.events
+            if event.reason == reason and event.at is not None and (not about or about in event.message.split())
+        ]
+        return max(times, default=None)
+
+
+def read_times(obj: Mapping[str, Any]) -> Times:
+    """When things happened to a request."""
+    meta = mapping(obj.get("metadata"))
+    acquired = parse_time(text(mapping(meta.get("annotations")).get(ANNOTATION_UNREADY_ACQUIRED)))
+    for condition in map(mapping, items(mapping(obj.get("status")).get("conditions"))):
+        if condition.get("type") in CONDITIONS_UNREADY and condition.get("status") == "True":
+            acquired = acquired or parse_time(text(condition.get("lastTransitionTime")))
+    fields = [mapping(entry) for entry in items(meta.get("managedFields"))]
+    writes = [parse_time(text(entry.get("time"))) for entry in fields if entry.get("subresource") == "status"]
+    return Times(
+        acquired=acquired,
+        deleted=parse_time(text(meta.get("deletionTimestamp"))),
+        written=max((write for write in writes if write is not None), default=None),
+    )
+
+
+def is_admitted(obj: Mapping[str, Any]) -> bool:
+    """Whether crrd's manager admitted a request: nobody else says who created it."""
+    return ANNOTATION_REQUESTED_BY in mapping(mapping(obj.get("metadata")).get("annotations"))
+
+
+def read_others(requests: Iterable[Mapping[str, Any]], request: Request) -> tuple[Request, ...]:
+    """Those of the requests that the same daemon serves for a pod of this name, without the one itself."""
+    where = (request.pod_key, request.node_name)
+    parsed = map(parse_request, requests)
+    return tuple(other for other in parsed if (other.pod_key, other.node_name) == where and other.uid != request.uid)
+
+
+def read_node(name: str, obj: Mapping[str, Any] | None) -> NodeFacts:
+    """A node by its condition Ready; None is one that is not there."""
+    if obj is None:
+        return NodeFacts(name, exists=False, ready=False)
+    ready = _condition(obj, "Ready")
+    status, since = ready.get("status"), parse_time(text(ready.get("lastTransitionTime")))
+    said = ": ".join(filter(None, (text(ready.get("reason")), text(ready.get("message"))))) or "kubelet says so"
+    return NodeFacts(name, ready=status == "True", since=since, why=said if status == "False" else "")
+
+
+def read_ready_since(pod: Mapping[str, Any]) -> datetime | None:
+    """Since when all containers of a pod are ready, None where they are not."""
+    ready = _condition(pod, "ContainersReady")
+    return parse_time(text(ready.get("lastTransitionTime"))) if ready.get("status") == "True" else None
+
+
+def read_daemon(obj: Mapping[str, Any]) -> DaemonFacts:
+    """A pod of the node daemon."""
+    meta, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
+    key = f"{text(meta.get('namespace'))}/{text(meta.get('name'))}"
+    ready = _condition(obj, "Ready").get("status") == "True"
+    return DaemonFacts(key, text(status.get("phase")) or "Pending", ready)
+
+
+def read_event(obj: Mapping[str, Any]) -> EventFacts:
+    """An event; its time is the API server's, from when it was written."""
+    at = parse_time(text(mapping(obj.get("metadata")).get("creationTimestamp")))
+    return EventFacts(text(obj.get("reason")), text(obj.get("message")), at)
+
+
+def _condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """An object's condition of that type; an empty one where there is none."""
+    conditions = map(mapping, items(mapping(obj.get("status")).get("conditions")))
+    return next((each for each in conditions if each.get("type") == kind), {})

@@ -1,0 +1,86 @@
+"""What can be done about a pod's requests: the values that `decide` returns and the executor carries out.
+
+An action names the request (and the version of it) that wants it, so that the executor never has to decide anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from crrd.core.api.pod import Pod
+from crrd.core.api.reasons import EventReason
+from crrd.core.api.types import NOTHING_BEGUN, Begun, Pin, Request, Status
+from crrd.core.recreate.observation import Hook, Instance
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Write the whole status of a request, if it is still the version that was decided on."""
+
+    request: Request
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class PinContainers:
+    """Persist which instances the request is about, and what was begun with them."""
+
+    request: Request
+    pins: Mapping[str, Pin]
+    begun: Mapping[str, Begun] = field(default_factory=lambda: NOTHING_BEGUN)
+
+
+@dataclass(frozen=True, slots=True)
+class RunHook:
+    """Run a preStop hook inside or against one running instance.
+
+    `seconds` is the longest that it may take: what the grace period still holds.
+    """
+
+    request: Request
+    instance: Instance
+    hook: Hook
+    seconds: float
+    spent_before: float
+    """Seconds of the grace period that an earlier life of the daemon has used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopContainer:
+    """CRI StopContainer of one instance: TERM, then KILL after `seconds`."""
+
+    request: Request
+    instance: Instance
+    seconds: float
+    spent_before: float
+    """See RunHook."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmitEvent:
+    """A Kubernetes event on the request and on its pod."""
+
+    request: Request
+    reason: EventReason
+    message: str
+    container: str = ""
+    warning: bool = False
+    pod: Pod | None = None
+    """The request's pod, where it is known."""
+
+
+Action = WriteStatus | PinContainers | RunHook | StopContainer | EmitEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and when to look again if nothing happens before (monotonic seconds, None for never)."""
+
+    actions: tuple[Action, ...] = ()
+    wake_at: float | None = None
+    watch_runtime: bool = False
+    """Whether a change in the runtime is awaited: without its events the pod's containers have to be polled."""
+    waits_for_slot: bool = False
+    """Whether a stop is wanted, and has to wait until one may be sent (`Observation.may_stop`)."""
+    ask_api: bool = False
+    """Whether a final verdict hangs on whether the pod is there: the API server has to be asked itself
+    (`Observation.live`), and all of this decided anew."""

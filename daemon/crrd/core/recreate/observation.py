@@ -1,0 +1,224 @@
+"""What was observed of one pod: its containers in the runtime, the pod in the API, this process' own work on them.
+
+None of these sources is read at the same instant as the others, so each carries the monotonic time at which it was
+true, and `decide` reasons with "older than". What this process did belongs to an intent, one request and one container
+instance, and is forgotten with the request.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from crrd.core.api.pod import Pod
+from crrd.core.api.types import Pin
+from crrd.kubelet.runtime_status import ContainerState, newest
+
+
+class HookKind(StrEnum):
+    """What a preStop handler does."""
+
+    EXEC = "exec"
+    HTTP_GET = "httpGet"
+    SLEEP = "sleep"
+    TCP_SOCKET = "tcpSocket"
+    """The API server refuses it as preStop, and kubelet has no such handler."""
+    INVALID = "invalid"
+    """What kubelet wrote on the container cannot be read; `error` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A preStop handler as kubelet wrote it on the container."""
+
+    kind: HookKind
+    command: tuple[str, ...] = ()
+    seconds: float = 0.0
+    host: str = ""
+    """httpGet: "" means the pod's IP."""
+    port: int | str = 0
+    """httpGet: a number, or the name of one of the container's ports."""
+    path: str = "/"
+    scheme: str = "http"
+    headers: tuple[tuple[str, str], ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One container instance as the runtime knows it; identity comes from kubelet's labels on it."""
+
+    id: str
+    """Bare, without the runtime's name."""
+    runtime: str
+    """The runtime's name, as in front of container IDs in the API."""
+    name: str
+    pod_namespace: str
+    pod_name: str
+    pod_uid: str
+    state: ContainerState
+    created_at: int
+    """Nanoseconds since the epoch, the runtime's own clock."""
+    restart_count: int = 0
+    grace_seconds: int | None = None
+    """The pod's terminationGracePeriodSeconds as kubelet wrote it on the container."""
+    hook: Hook | None = None
+    ports: tuple[tuple[str, int], ...] = ()
+    """Named ports of the container: (name, number)."""
+
+    @property
+    def pin(self) -> Pin:
+        """The instance as a statusContext names it."""
+        return Pin(f"{self.runtime}://{self.id}", self.restart_count)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """What a command in a container did; output is cut to what the runtime's client keeps."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HookResult:
+    """How a preStop hook ended."""
+
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAttempt:
+    """The last attempt to stop an instance that has returned."""
+
+    count: int
+    """How many attempts were made so far."""
+    ended: float
+    """Monotonic time at which it returned."""
+    error: str = ""
+    """"" when the runtime reported success."""
+
+
+NO_PIN = Pin("")
+
+
+class WorkKind(StrEnum):
+    """What is done to an instance."""
+
+    HOOK = "preStop hook"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What this process has done for one request to one container instance; times are monotonic."""
+
+    name: str = ""
+    """The container's."""
+    pin: Pin = NO_PIN
+    under_way: WorkKind | None = None
+    until: float | None = None
+    """When what is under way has to have had its effect; None until it is sent."""
+    hook_began: float | None = None
+    hook_until: float | None = None
+    """When the grace period in which the hook began is over."""
+    hook: HookResult | None = None
+    stop_sent: float | None = None
+    """When a stop was sent for the first time."""
+    spent_before: float = 0.0
+    """Seconds of the grace period that were used up before."""
+    stop: StopAttempt | None = None
+
+
+NO_WORK = Work()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """When an instance was first seen to run no more (or a container to have none)."""
+
+    at: float
+    """Monotonic."""
+    wall: float
+    """Seconds since the epoch, the node's clock."""
+    instance: str = ""
+    """Bare ID of the instance that ended, "" where there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The API server's own answer for the pod's name, asked past every cache."""
+
+    pod: Pod | None
+    asked_at: float
+    """Monotonic time; it says nothing of the pod of a request that came later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All that is known of one pod; what `decide` decides on."""
+
+    node_name: str
+    runtime_names: frozenset[str]
+    """Names of the runtimes that were asked, e.g. {"containerd"}."""
+    runtime_error: str = ""
+    """Why the runtime could not be asked; then nothing is known of instances."""
+    instances: tuple[Instance, ...] = ()
+    """Every instance of the pod's containers, exited ones too."""
+    listed_at: float = 0.0
+    """Monotonic time at which they were asked for: they are no older than that."""
+    foreign: Mapping[str, Instance | None] = field(default_factory=dict)
+    """Container IDs named by a request that are not the pod's: what the runtime says of each, None for
+    one that it does not know. An ID that is not in here was not looked up."""
+    pod: Pod | None = None
+    pod_at: float = 0.0
+    """Monotonic time at which this version of the pod came."""
+    pod_gone: bool = False
+    """The pod was seen on this node, and the watch says that it is there no more: a reason to ask, never a verdict."""
+    live: Live | None = None
+    """Asked for when `decide` wants to know before a final verdict."""
+    works: Mapping[tuple[str, str], Work] = field(default_factory=dict)
+    """(request UID, bare container ID) -> this process' work."""
+    running_since: Mapping[str, float] = field(default_factory=dict)
+    """Bare container ID -> monotonic time at which this process first saw it running."""
+    endings: Mapping[str, Ending] = field(default_factory=dict)
+    """Container name -> since when it has no running instance."""
+    first_seen: Mapping[str, float] = field(default_factory=dict)
+    """Request UID -> monotonic time at which this process first saw it."""
+    unready_seen: Mapping[str, float] = field(default_factory=dict)
+    """Request UID -> monotonic time at which this process first saw the mark unready-acquired."""
+    utc: str = ""
+    """The node's wall clock, RFC 3339 in UTC."""
+    wall: float = 0.0
+    """The same in seconds since the epoch."""
+    known_since: float | None = None
+    """Monotonic time since which it is known whether the node has the pod; None while it is not."""
+    kubelet_silent_since: float | None = None
+    """Monotonic time since which kubelet on this node does not answer, None while it does or where nobody can tell."""
+    unpinned: frozenset[str] = frozenset()
+    """UIDs of requests whose annotation lacks pins that were read or written before."""
+    prunes_is_killed: bool = False
+    """Whether the cluster's CRD drops the field isKilled: then the annotation has to say it."""
+    pin_errors: Mapping[str, str] = field(default_factory=dict)
+    """Request UID -> why its pins could not be written the last time."""
+    may_stop: bool = True
+    """Whether a stop of this pod may be sent now: so many at once are sent on a node, and no more."""
+    draining: bool = False
+    """The daemon is going down: no new hooks, no new stops."""
+
+    def newest(self, name: str) -> Instance | None:
+        """The current instance of a container."""
+        return newest(self.instances, name)
+
+    def instance(self, bare_id: str) -> Instance | None:
+        """The pod's instance with this ID."""
+        return next((instance for instance in self.instances if instance.id == bare_id), None)
+
+    def work(self, uid: str, bare_id: str) -> Work:
+        """This process' work on an instance for a request."""
+        return self.works.get((uid, bare_id), NO_WORK)
+
+    def others(self, uid: str, bare_id: str) -> tuple[Work, ...]:
+        """The same for every other request: all of them have ended or gone."""
+        return tuple(work for (owner, known), work in self.works.items() if known == bare_id and owner != uid)

@@ -1,0 +1,306 @@
+"""What a run does next: which pods get their request now, or why nothing more may begin, or how it has ended.
+
+`plan` takes what is known and the time, and keeps no state: after a crash at any moment the same objects give the rest
+of the run. Carrying it out is `crrd.rollout`'s.
+
+The invariant, checked by the property tests at every step: no pod gets two requests of one run, and as far as the run
+goes, no more pods are unready than its budgets allow.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from crrd.core.api.time import after
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Row, Stage, standings, tally, timed_out
+from crrd.core.rollout.state import Budget, Member, RunRequest, World
+
+_NAMED = 3
+"""Pods that a sentence names; the others are counted."""
+
+
+class End(StrEnum):
+    """How a run ends, or stops for somebody to look at it."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """As many pods have failed as may."""
+    ASK = "asks"
+    """The first part is done; the rest begins when somebody says so."""
+    RIVAL = "rival"
+    """Another run on the same target was first."""
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, and how things stand."""
+
+    rows: tuple[Row, ...]
+    create: tuple[Row, ...] = ()
+    """Pods that get their request now."""
+    waiting: str = ""
+    """Why nothing goes on; "" while a pod is under way, or none waits. Each row says it for its own."""
+    end: End | None = None
+    told: str = ""
+    """What there is to say of the end."""
+    wake_at: datetime | None = None
+    """When time alone changes something."""
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it failed because a pod took longer than it may."""
+        failed = [row for row in self.rows if row.stage is Stage.FAILED]
+        return bool(failed) and all(row.request is not None and timed_out(row.request) for row in failed)
+
+
+def plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:
+    """Decide.
+
+    Args:
+        world: what is known; requests that were created have to be in it.
+        run: the run.
+        now: the API server's time, aware of its zone.
+        confirmed: somebody has said that the rest may follow the first part.
+    """
+    rows = standings(world, run, now)
+    wake = min((row.settled_at for row in rows if row.settled_at is not None), default=None)
+    end, told = _end(world, run, rows)
+    if end is not None:
+        return Plan(rows, end=end, told=told)
+    waiting = _held(world, run)
+    if waiting:
+        return Plan(_explained(rows, {}, waiting), waiting=waiting, wake_at=wake)
+    round_ = _Round(world, run, rows)
+    create, why = round_.choose(_left_of_first(run, rows, confirmed=confirmed))
+    if _asks(run, rows, confirmed=confirmed):
+        left = tally(rows)[Stage.WAITING]
+        return Plan(rows, end=End.ASK, told=f"the first part ({run.options.first}) is done, {left} left")
+    idle = not create and not any(row.stage.under_way for row in rows)
+    first = next(iter(why.values()), "") if idle else ""
+    return Plan(_explained(rows, why, ""), tuple(create), first, wake_at=wake)
+
+
+def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
+    """`plan`, without whoever carries the run out, who waits until every pod is ready: done once no more is to begin.
+
+    Nobody else can tell whether a pod has yet to be ready or was, and is not any more. Only for as long as pods have to
+    be ready, from their requests' completion on (the node's clock), the run is taken to go on.
+    """
+    found = plan(world, run, now)
+    if found.end is not None or any(_goes_on(row, run, now) for row in found.rows):
+        return found
+    rows = tuple(replace(row, stage=Stage.DONE) if row.stage is Stage.SETTLING else row for row in found.rows)
+    return Plan(rows, end=End.DONE)
+
+
+def _goes_on(row: Row, run: Run, now: datetime) -> bool:
+    if row.stage is Stage.SETTLING and row.request is not None:
+        until = after(row.request.request.status.completion_time, run.options.min_ready)
+        return until is not None and now < until
+    return row.stage is Stage.WAITING or row.stage.under_way
+
+
+def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str]:
+    counts = tally(rows)
+    if run.name in world.aborted:
+        return End.ABORTED, "somebody has aborted it"
+    rival = first_rival(world, run)
+    if rival is not None:
+        return End.RIVAL, f"run {rival.name} on {rival.target.words} was first"
+    if counts[Stage.FAILED] >= run.options.max_failures:
+        return End.FAILED, f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} were not begun"
+    if any(row.stage is Stage.WAITING or row.stage.under_way for row in rows):
+        return None, ""
+    return End.DONE, ""
+
+
+def _held(world: World, run: Run) -> str:
+    """Why nothing at all may begin."""
+    if world.workload is None or not world.workload.rolling or run.options.force:
+        return ""
+    return f"{run.target.words} is being rolled out: {world.workload.rolling}"
+
+
+def first_rival(world: World, run: Run) -> Run | None:
+    """A run on the same target, or on a pod of it, that began before this one and has something under way."""
+    first = min(_at_work(world, run), key=_age, default=None)
+    return first if first is not None and _age(first) < _age(run) else None
+
+
+def unfinished(world: World, run: Run, now: datetime) -> Run | None:
+    """Another run on the same target that has something left to do, under way or not: a new one has to wait for it."""
+    if others := _at_work(world, run):
+        return min(others, key=_age)
+    for other in {each.mark.run.name: each.mark.run for each in world.requests}.values():
+        same = other.name != run.name and other.target.words == run.target.words
+        if same and seen_by_others(replace(world, refused={}), other, now).end in (None, End.ASK):
+            return other
+    return None
+
+
+def _at_work(world: World, run: Run) -> list[Run]:
+    """Other runs with a request under way for the same target, or for a pod of it."""
+    pods = {member.pod.uid for member in world.members}
+    return [
+        each.mark.run
+        for each in world.requests
+        if each.mark.run.name != run.name
+        and not each.request.completed
+        and (each.mark.run.target.words == run.target.words or each.request.pod_uid in pods)
+    ]
+
+
+def _age(run: Run) -> tuple[str, str]:
+    """What runs are ordered by: the oldest first."""
+    return run.started, run.name
+
+
+def _started(rows: tuple[Row, ...]) -> int:
+    """How many pods have had their turn."""
+    return sum(1 for row in rows if row.stage not in (Stage.WAITING, Stage.SKIPPED))
+
+
+def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int | None:
+    """How many more pods the first part takes; None where there is no such part, or it is over."""
+    first, started = run.options.first, _started(rows)
+    return None if confirmed or not first or started > first else first - started
+
+
+def _asks(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> bool:
+    return _left_of_first(run, rows, confirmed=confirmed) == 0 and not any(row.stage.under_way for row in rows)
+
+
+def _explained(rows: tuple[Row, ...], why: dict[str, str], others: str) -> tuple[Row, ...]:
+    return tuple(replace(row, why=why.get(row.uid, others)) if row.stage is Stage.WAITING else row for row in rows)
+
+
+class _Round:
+    """One choice of pods, under all budgets at once."""
+
+    def __init__(self, world: World, run: Run, rows: tuple[Row, ...]) -> None:
+        self._world, self._run = world, run
+        self._rows = rows
+        self._busy = {row.uid for row in rows if row.stage.under_way}
+        self._busy |= {each.request.pod_uid for each in world.requests if not each.request.completed}
+        counting = [member for member in world.members if member.counts]
+        self._down = {each.pod.uid: each for each in counting if not each.ready or each.pod.uid in self._busy}
+        desired = world.workload.desired if world.workload is not None else 0
+        self._missing = max(0, desired - len(counting))
+        self._limit = run.options.max_unavailable.of(max(desired, len(counting)))
+        own = [row.member for row in rows if row.stage.under_way and row.member is not None]
+        self._under_way: list[Member] = own
+        members = {member.pod.uid: member for member in world.members}
+        at_work = [members[uid] for uid in self._busy if uid in members]
+        elsewhere = [each for each in world.requests if _elsewhere(each, members)]
+        self._others = {budget.uid: self._spending(budget, elsewhere) for budget in world.budgets}
+        self._left = {
+            budget.uid: budget.allowed
+            - sum(1 for member in at_work if _selects(budget, member.labels))
+            - len({each.request.pod_uid or each.request.name for each in self._others[budget.uid]})
+            for budget in world.budgets
+        }
+
+    def choose(self, most: int | None) -> tuple[list[Row], dict[str, str]]:
+        """The pods that begin now, at most so many, and why each other waits."""
+        chosen: list[Row] = []
+        why: dict[str, str] = {}
+        in_order = self._world.workload is not None and self._world.workload.in_order
+        blocked = ""
+        for row, member in self._candidates(in_order=in_order):
+            said = blocked or (self._over_first() if most is not None and len(chosen) >= most else "")
+            said = said or next(self._reasons(member), "")
+            if said:
+                why[row.uid] = said
+                blocked = blocked or (f"after {row.pod}: {said}" if in_order else "")
+            else:
+                chosen.append(row)
+                self._take(member)
+        return chosen, why
+
+    def _over_first(self) -> str:
+        return f"not one of the first {self._run.options.first}"
+
+    def _candidates(self, *, in_order: bool) -> list[tuple[Row, Member]]:
+        """Pods whose turn can come: by ordinal where the workload counts, else those first that are unready anyway."""
+
+        def place(pair: tuple[Row, Member]) -> tuple[int, str]:
+            row, member = pair
+            return -member.ordinal if in_order else int(row.uid not in self._down), row.pod
+
+        waiting = [(row, row.member) for row in self._rows if row.stage is Stage.WAITING and row.member is not None]
+        return sorted(waiting, key=place)
+
+    def _reasons(self, member: Member) -> Iterator[str]:
+        """Why a pod may not begin now. One that is unready already costs nobody anything but its place in the run."""
+        uid, options = member.pod.uid, self._run.options
+        if uid in self._busy:
+            yield "another request is at work on it"
+        costs = uid not in self._down
+        down = len(self._down) + self._missing if costs else len(self._under_way)
+        if down >= self._limit:
+            yield self._too_many(down, costs=costs)
+        for budget in self._world.budgets if costs else ():
+            if not _selects(budget, member.labels):
+                continue
+            if not budget.current:
+                yield f"PodDisruptionBudget {budget.name} has a status that is out of date"
+            elif self._left[budget.uid] < 1:
+                yield f"PodDisruptionBudget {budget.name} allows no more disruptions{self._beside(budget)}"
+        node, zones = member.pod.node_name, self._world.zones
+        yield from self._places(options.max_per_node, "node", node, lambda other: other.pod.node_name == node, costs)
+        zone = zones.get(node, "")
+        if zone:
+            yield from self._places(
+                options.max_per_zone, "zone", zone, lambda other: zones.get(other.pod.node_name) == zone, costs
+            )
+
+    def _spending(self, budget: Budget, elsewhere: Iterable[RunRequest]) -> list[RunRequest]:
+        """Requests for pods of other targets that spend a budget; a pod whose labels are not known may be of any."""
+        known = self._world.labels
+        return [
+            each
+            for each in elsewhere
+            if each.request.pod_uid not in known or _selects(budget, known[each.request.pod_uid])
+        ]
+
+    def _beside(self, budget: Budget) -> str:
+        """Who else may have spent a disruption budget."""
+        others = self._others[budget.uid]
+        if not others or budget.allowed < 1:
+            return ""
+        first = min(others, key=lambda each: each.request.name)
+        return f" beside run {first.mark.run.name}, which is at work on pod {first.request.pod_name}"
+
+    def _places(self, most: int, what: str, name: str, there: Callable[[Member], bool], costs: bool) -> Iterator[str]:
+        pods = self._down.values() if costs else self._under_way
+        if most and sum(1 for other in pods if there(other)) >= most:
+            yield f"at most {most} at once on {what} {name}"
+
+    def _too_many(self, down: int, *, costs: bool) -> str:
+        if not costs:
+            return f"{down} of at most {self._limit} under way"
+        names = sorted(member.pod.name for member in self._down.values())
+        more = len(names) - _NAMED
+        named = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        missing = f"{self._missing} missing" if self._missing else ""
+        return f"{down} of at most {self._limit} unready: {', '.join(filter(None, (named, missing)))}"
+
+    def _take(self, member: Member) -> None:
+        """Count a pod that begins now."""
+        for budget in self._world.budgets:
+            if _selects(budget, member.labels) and member.pod.uid not in self._down:
+                self._left[budget.uid] -= 1
+        self._down[member.pod.uid] = member
+        self._under_way.append(member)
+
+
+def _elsewhere(found: RunRequest, members: Mapping[str, Member]) -> bool:
+    """Whether a request, of any run, is under way for a pod that is not the target's."""
+    return not found.request.completed and found.request.pod_uid not in members
+
+
+def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
+    return budget.selector is not None and budget.selector.matches(labels)

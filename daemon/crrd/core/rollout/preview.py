@@ -1,0 +1,70 @@
+"""What a run would do if all went well, batch by batch: `plan` asked again and again, with each batch taken as done."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
+from crrd.core.rollout.plan import End, Plan, plan
+from crrd.core.rollout.run import Run, RunMark
+from crrd.core.rollout.standing import Row
+from crrd.core.rollout.state import RunRequest, World
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The batches, and how it goes on after them."""
+
+    batches: tuple[tuple[Row, ...], ...]
+    first: Plan
+    """Of the world as it is."""
+    stopped: str = ""
+    """Why not all pods are in a batch; "" where they are."""
+    asks_after: int = 0
+    """After so many batches somebody would be asked; 0 for never."""
+
+
+def preview(world: World, run: Run, now: datetime) -> Preview:
+    """The batches of a run that has not begun, or of the rest of one that has; what is under way ends before it."""
+    run = replace(run, options=replace(run.options, min_ready=0))  # what counts is the order
+    first = plan(world, run, now)
+    current, confirmed, asks_after = first, False, 0
+    batches: list[tuple[Row, ...]] = []
+    world = replace(world, refused={})
+    while True:
+        under_way = tuple(row for row in current.rows if row.stage.under_way)
+        if current.end is End.ASK:
+            confirmed, asks_after = True, len(batches)
+        elif current.end is None and (current.create or under_way):
+            batches += [current.create] if current.create else []
+            world = _done(world, run, (*current.create, *under_way))
+        else:
+            break
+        current = plan(world, run, now, confirmed=confirmed)
+    stopped = current.waiting if current.end is None else current.told
+    return Preview(tuple(batches), first, stopped, asks_after)
+
+
+def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
+    """The world once these pods are recreated and ready again."""
+    uids = {row.uid for row in batch}
+    members = tuple(replace(each, ready=True) if each.pod.uid in uids else each for each in world.members)
+    done = {run.request_name(row.uid): row for row in batch}
+    others = (each for each in world.requests if each.request.name not in done)
+    requests = tuple(RunRequest(_request(run, row), RunMark(run, aborted=False)) for row in done.values())
+    return replace(world, members=members, requests=(*others, *requests))
+
+
+def _request(run: Run, row: Row) -> Request:
+    states = tuple(RecreateState(name, StatePhase.SUCCEEDED) for name in row.containers)
+    return Request(
+        namespace=run.namespace,
+        name=run.request_name(row.uid),
+        uid=row.uid,
+        resource_version="",
+        created=run.started,
+        pod_name=row.pod,
+        pod_uid=row.uid,
+        node_name=row.node,
+        containers=tuple(RequestedContainer(name) for name in row.containers),
+        status=Status(RequestPhase.COMPLETED, states),
+    )

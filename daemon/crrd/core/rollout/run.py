@@ -1,0 +1,184 @@
+"""A run: what it recreates and how.
+
+It is kept nowhere but on the requests that it has made, so that any process on any machine can go on with it.
+Each request's name follows from the run's name and the pod's UID: whoever creates it a second time is told that it
+exists. Nothing here raises for what somebody else wrote.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from crrd.core.api.time import parse_time
+from crrd.core.api.types import API_VERSION, KIND
+from crrd.lib.jsonfields import items, mapping, text
+
+LABEL_RUN = "crr.apps.kruise.io/run"
+ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
+ANNOTATION_REASON = "crr.apps.kruise.io/run-reason"
+ANNOTATION_RUN = "crr.apps.kruise.io/run-options"
+"""The whole run, as JSON."""
+ANNOTATION_ABORTED = "crr.apps.kruise.io/run-aborted"
+"""On any request of a run (RFC 3339): nothing more is begun for it."""
+KEPT_SECONDS = 86_400
+"""TTL of a run's requests: for `status`, and for whoever resumes it the next morning. A pod whose request is gone is
+still known as done, by when its containers were started."""
+RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+"""A label's value that leaves room in an object's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number of pods, or a share of them in per cent."""
+
+    number: int
+    percent: bool = False
+
+    def of(self, total: int) -> int:
+        """The number of pods, rounded down, at least one: with none, nothing would ever be done."""
+        return max(1, self.number * total // 100 if self.percent else self.number)
+
+    def __str__(self) -> str:
+        return f"{self.number}%" if self.percent else str(self.number)
+
+
+def read_amount(given: str) -> Amount:
+    """An amount as people write it: `2` or `20%`.
+
+    Raises:
+        ValueError: what it has to be.
+    """
+    digits = given.removesuffix("%")
+    if not (digits.isascii() and digits.isdigit()) or int(digits) < 1 or (given.endswith("%") and int(digits) > 100):
+        raise ValueError("a number from 1, or a share from 1% to 100%")
+    return Amount(int(digits), given.endswith("%"))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The pods that a run is about: those that a workload owns, one pod, or those that a label selector selects."""
+
+    words: str
+    """As messages name it: `deployment.apps/web`, `pod/web-1`, `pods app=web`. The same for the same target."""
+    api_version: str = ""
+    """With `kind`, `name` and `uid` a workload's, "" for pods themselves."""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    selector: str = ""
+    """A query for the pods; "" where the workload has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a run goes on; seconds are whole."""
+
+    containers: tuple[str, ...]
+    max_unavailable: Amount = Amount(1)
+    max_per_node: int = 0
+    """0 for no limit; the same for the next one."""
+    max_per_zone: int = 0
+    min_ready: int = 0
+    """For how long a pod has to be ready to count as back."""
+    first: int = 0
+    """After so many pods somebody is asked whether to go on; 0 for never."""
+    ordered: bool = False
+    unready_grace: int | None = None
+    pod_timeout: int = 600
+    max_failures: int = 1
+    """With so many failed pods nothing more is begun."""
+    force: bool = False
+    """Go on while the workload is being rolled out."""
+    since: str = ""
+    """RFC 3339: containers started after that are left alone; "" for the run's start."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run."""
+
+    namespace: str
+    name: str
+    target: Target
+    options: Options
+    started: str
+    """RFC 3339, the API server's clock."""
+
+    def request_name(self, pod_uid: str) -> str:
+        """The name of this run's request for a pod."""
+        return f"{self.name}-{hashlib.sha256(pod_uid.encode()).hexdigest()[:10]}"
+
+    def request(self, pod_name: str, pod_uid: str, containers: tuple[str, ...]) -> dict[str, Any]:
+        """The request for a pod, in its Kubernetes shape; the rest is admission's to fill in."""
+        options = self.options
+        strategy: dict[str, Any] = {"failurePolicy": "Fail", "orderedRecreate": options.ordered}
+        if options.unready_grace is not None:
+            strategy["unreadyGracePeriodSeconds"] = options.unready_grace
+        annotations = {ANNOTATION_TARGET: self.target.words, ANNOTATION_RUN: self.to_json()}
+        if options.reason:
+            annotations[ANNOTATION_REASON] = options.reason
+        return {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": self.request_name(pod_uid),
+                "namespace": self.namespace,
+                "labels": {LABEL_RUN: self.name},
+                "annotations": annotations,
+            },
+            "spec": {
+                "podName": pod_name,
+                "containers": [{"name": name} for name in containers],
+                "strategy": strategy,
+                "activeDeadlineSeconds": options.pod_timeout,
+                "ttlSecondsAfterFinished": KEPT_SECONDS,
+            },
+        }
+
+    def to_json(self) -> str:
+        """The text of the annotation; the same run always gives the same text."""
+        options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
+        shape = {"started": self.started, "target": asdict(self.target), "options": options}
+        return json.dumps(shape, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunMark:
+    """What a request says of the run that has made it."""
+
+    run: Run
+    aborted: bool
+    """Whether somebody has."""
+
+
+def read_run(obj: Mapping[str, Any]) -> RunMark | None:
+    """The run that a request belongs to; None where it belongs to none, or does not say it readably."""
+    meta = mapping(obj.get("metadata"))
+    annotations = mapping(meta.get("annotations"))
+    name = text(mapping(meta.get("labels")).get(LABEL_RUN))
+    try:
+        shape = mapping(json.loads(text(annotations.get(ANNOTATION_RUN))))
+        started, raw = text(shape.get("started")), dict(mapping(shape.get("options")))
+        raw["containers"] = tuple(map(text, items(raw.get("containers"))))
+        raw["max_unavailable"] = read_amount(text(raw.get("max_unavailable")))
+        target, options = Target(**mapping(shape.get("target"))), Options(**raw)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    sound = _fits(target, Target("")) and _fits(options, Options(())) and parse_time(started) is not None
+    if not sound or not options.containers or not RUN_NAME.fullmatch(name):
+        return None
+    return RunMark(Run(text(meta.get("namespace")), name, target, options, started), ANNOTATION_ABORTED in annotations)
+
+
+def _fits(found: Target | Options, plain: Target | Options) -> bool:
+    """Whether each field has the type that a plain value of the same class has."""
+    for name in plain.__slots__:
+        value, like = getattr(found, name), getattr(plain, name)
+        allowed = (int, type(None)) if like is None else type(like)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and not isinstance(like, bool)):
+            return False
+    return True

@@ -1,0 +1,229 @@
+"""Where each pod of a run stands, and what is to be recreated of it; whether more may begin is `plan`'s concern."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.reasons import Reason
+from crrd.core.api.time import parse_time
+from crrd.core.api.types import RequestPhase, StatePhase
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.state import Member, RunRequest, World
+from crrd.kubelet.restart_rules import RestartPolicy
+
+_GONE = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING)
+"""Ends of a request that are no failure: pods come and go."""
+
+
+class Stage(StrEnum):
+    """Where a pod stands in a run, in the order of time; the last four are ends."""
+
+    WAITING = "waiting"
+    """Its turn has not come."""
+    ASKED = "asked"
+    """Its request is there, and nothing was done for it yet."""
+    RECREATING = "recreating"
+    SETTLING = "settling"
+    """Recreated, and not ready for long enough."""
+    DONE = "done"
+    SKIPPED = "skipped"
+    GONE = "gone"
+    """The pod went before it was done."""
+    FAILED = "failed"
+
+    @property
+    def under_way(self) -> bool:
+        """Whether this run has something to do with it now."""
+        return self in (Stage.ASKED, Stage.RECREATING, Stage.SETTLING)
+
+
+class Skip(StrEnum):
+    """Why a pod is left out."""
+
+    DELETING = "is being deleted"
+    ENDED = "has ended"
+    NEW = "was created after the run began"
+    NO_CONTAINER = "has no such container"
+    NEVER = "kubelet would not start it again (restartPolicy Never)"
+    NOT_RUNNING = "is not running"
+    RECENT = "was restarted already"
+    NO_DAEMON = "its node has no node daemon"
+
+    @property
+    def normal(self) -> bool:
+        """Whether it is nothing that somebody would have to see to."""
+        return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One pod of a run."""
+
+    pod: str
+    """Its name."""
+    uid: str
+    stage: Stage
+    why: str = ""
+    """What is waited for, why it was left out, or why it failed."""
+    node: str = ""
+    member: Member | None = None
+    """None for one that is no more."""
+    request: RunRequest | None = None
+    containers: tuple[str, ...] = ()
+    """What is recreated."""
+    skip: Skip | None = None
+    settled_at: datetime | None = None
+    """SETTLING: when it counts as back if nothing happens, None where something has to."""
+
+
+def standings(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
+    """Every pod that the run is about, those that have gone included."""
+    own = {each.request.name: each for each in world.requests if each.mark.run.name == run.name}
+    rows = []
+    for member in world.members:
+        found = own.pop(run.request_name(member.pod.uid), None)
+        rows.append(_candidate(world, run, member) if found is None else _asked(run, member, found, now))
+    return (*rows, *(_absent(each) for each in own.values()))
+
+
+def _candidate(world: World, run: Run, member: Member) -> Row:
+    pod = member.pod
+    if pod.uid in world.refused:
+        return Row(pod.name, pod.uid, Stage.FAILED, world.refused[pod.uid], pod.node_name, member)
+    skip, detail = next(_skips(world, run, member), (None, ""))
+    if skip is not None:
+        why = f"{detail} {skip}".strip()
+        return Row(pod.name, pod.uid, Stage.SKIPPED, why, pod.node_name, member, skip=skip)
+    names = tuple(each.name for each in _wanted(run, member) if _fit(run, each) is None)
+    return Row(pod.name, pod.uid, Stage.WAITING, "", pod.node_name, member, containers=names)
+
+
+def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]:
+    """Reasons to leave a pod out, the first one is told."""
+    pod = member.pod
+    if pod.deleting:
+        yield Skip.DELETING, ""
+    if pod.ended:
+        yield Skip.ENDED, ""
+    created, started = parse_time(member.created), parse_time(run.started)
+    if created is not None and started is not None and created > started:
+        yield Skip.NEW, ""
+    wanted = _wanted(run, member)
+    if not wanted:
+        yield Skip.NO_CONTAINER, ", ".join(run.options.containers) + ":"
+    unfit = [(skip, each.name) for each in wanted if (skip := _fit(run, each)) is not None]
+    if len(unfit) == len(wanted):
+        yield from unfit
+    if world.daemons is not None and pod.node_name not in world.daemons:
+        yield Skip.NO_DAEMON, ""
+
+
+def _wanted(run: Run, member: Member) -> tuple[PodContainer, ...]:
+    """The run's containers that the pod has, in the run's order."""
+    there = recreatable(member.pod)
+    return tuple(there[name] for name in run.options.containers if name in there)
+
+
+def recreatable(pod: Pod) -> Mapping[str, PodContainer]:
+    """The containers of a pod that can be recreated at all, by name: no ordinary init or ephemeral containers."""
+    return {name: each for name, each in pod.containers.items() if each.kind.recreatable}
+
+
+def _fit(run: Run, container: PodContainer) -> Skip | None:
+    """Why a container is left alone; None where it is to be recreated."""
+    if container.restart_policy is RestartPolicy.NEVER:
+        return Skip.NEVER
+    if not container.running or not container.container_id:
+        return Skip.NOT_RUNNING
+    started, since = parse_time(container.started_at), parse_time(run.options.since or run.started)
+    return Skip.RECENT if started is not None and since is not None and started > since else None
+
+
+def _asked(run: Run, member: Member, found: RunRequest, now: datetime) -> Row:
+    """A pod that has its request."""
+    request, pod = found.request, member.pod
+    names = tuple(each.name for each in request.containers)
+    row = Row(pod.name, pod.uid, Stage.ASKED, "", pod.node_name, member, found, names)
+    if found.succeeded:
+        settled, why = _settled(run, member, found, now)
+        if settled is not None and settled <= now:
+            return _become(row, Stage.DONE)
+        return _become(row, Stage.SETTLING, why, settled)
+    if request.completed:
+        if member.pod.deleting or _reasons(found) & {*_GONE}:
+            return _become(row, Stage.GONE, "the pod went")
+        return _become(row, Stage.FAILED, failure(found))
+    begun = request.status.phase is RequestPhase.RECREATING
+    return _become(row, Stage.RECREATING if begun else Stage.ASKED, waits_for(found))
+
+
+def _become(row: Row, stage: Stage, why: str = "", settled_at: datetime | None = None) -> Row:
+    return Row(row.pod, row.uid, stage, why, row.node, row.member, row.request, row.containers, settled_at=settled_at)
+
+
+def _absent(found: RunRequest) -> Row:
+    """The request of a pod that is no more."""
+    request = found.request
+    names = tuple(each.name for each in request.containers)
+    stage = Stage.DONE if found.succeeded else Stage.GONE
+    return Row(request.pod_name, request.pod_uid, stage, "the pod went", request.node_name, None, found, names)
+
+
+def _settled(run: Run, member: Member, found: RunRequest, now: datetime) -> tuple[datetime | None, str]:
+    """From when on a recreated pod counts as back, as far as that is known; else what it waits for.
+
+    As a Deployment's controller does for `minReadySeconds`, kubelet's times are held against the API server's; without
+    a time to wait for, none is looked at.
+    """
+    contexts = {each.name: each.context for each in found.request.containers}
+    since = [member.ready_since]
+    for name, context in contexts.items():
+        container = member.pod.containers.get(name)
+        if container is None:
+            continue
+        if context is not None and context.container_id == container.container_id:
+            return None, "the pod's new status has yet to come"
+        since.append(parse_time(container.started_at))
+    if not member.ready:
+        return None, "the pod is not ready"
+    if not run.options.min_ready:
+        return now, ""
+    known = [moment for moment in since if moment is not None]
+    if not known:
+        return None, "the pod does not say since when it is ready"
+    return max(known) + timedelta(seconds=run.options.min_ready), f"has to be ready for {run.options.min_ready} s"
+
+
+def _reasons(found: RunRequest) -> set[Reason]:
+    status = found.request.status
+    return {status.reason, *(each.reason for each in status.states)}
+
+
+def failure(found: RunRequest) -> str:
+    """Why a request failed, in its own words."""
+    status = found.request.status
+    failed = [each for each in status.states if each.phase is StatePhase.FAILED]
+    told = next((each for each in failed if each.reason is not Reason.EARLIER_FAILURE), None)
+    return f"{told.name}: {told.message}" if told is not None else status.message or "nobody said why"
+
+
+def timed_out(found: RunRequest) -> bool:
+    """Whether a failed request ran into its deadline."""
+    return Reason.DEADLINE in _reasons(found)
+
+
+def waits_for(found: RunRequest) -> str:
+    """What a request that is under way says that it waits for."""
+    states = found.request.status.states
+    said = [each.message for each in states if not each.phase.final and each.message]
+    return next(iter(said), found.request.status.message)
+
+
+def tally(rows: tuple[Row, ...]) -> Mapping[Stage, int]:
+    """How many pods there are of each stage."""
+    counts = dict.fromkeys(Stage, 0)
+    for row in rows:
+        counts[row.stage] += 1
+    return counts

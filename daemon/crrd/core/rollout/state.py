@@ -1,0 +1,251 @@
+"""What a run looks at: pods, their workload, disruption budgets and the requests of runs, as values read from JSON.
+
+Nothing here raises for what somebody else wrote. What follows from it is `plan`'s concern, getting hold of it
+`crrd.rollout`'s.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from crrd.core.api.pod import Pod, parse_pod
+from crrd.core.api.time import parse_time
+from crrd.core.api.types import Request
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.rollout.labels import LabelSelector, read_selector
+from crrd.core.rollout.run import RunMark, read_run
+from crrd.lib.jsonfields import Reader, items, mapping, text
+
+ZONE = "topology.kubernetes.io/zone"
+_ORDINAL = re.compile(r"-(\d{1,9})$", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_OBSERVED = {
+    *(("apps/v1", kind) for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")),
+    ("v1", "ReplicationController"),
+}
+"""apiVersion and kind of workloads whose controllers write observedGeneration, always. A Job has none, and what others
+write is theirs to choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod, with what a run needs to know besides."""
+
+    pod: Pod
+    created: str = ""
+    """creationTimestamp, RFC 3339, the API server's clock."""
+    ready: bool = False
+    """Its condition Ready."""
+    ready_since: datetime | None = None
+    """Since when that is as it is, kubelet's clock."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    owner: "Owner | None" = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is one of those that the workload lives of."""
+        return not self.pod.deleting and not self.pod.ended
+
+    @property
+    def ordinal(self) -> int:
+        """The number at the end of its name, which StatefulSets count by; -1 for none."""
+        found = _ORDINAL.search(self.pod.name)
+        return int(found[1]) if found else -1
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The controller of an object, by its owner references."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+def read_owner(obj: Mapping[str, Any]) -> Owner | None:
+    """The controller of an object; None where it has none."""
+    for entry in map(mapping, items(mapping(obj.get("metadata")).get("ownerReferences"))):
+        if entry.get("controller") is True:
+            return Owner(*(text(entry.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+    return None
+
+
+def read_member(obj: Mapping[str, Any]) -> Member:
+    """A pod."""
+    meta = mapping(obj.get("metadata"))
+    conditions = map(mapping, items(mapping(obj.get("status")).get("conditions")))
+    ready: Mapping[str, Any] = next((each for each in conditions if each.get("type") == "Ready"), {})
+    return Member(
+        pod=parse_pod(obj),
+        created=text(meta.get("creationTimestamp")),
+        ready=ready.get("status") == "True",
+        ready_since=parse_time(text(ready.get("lastTransitionTime"))),
+        labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
+        owner=read_owner(obj),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A PodDisruptionBudget."""
+
+    name: str
+    uid: str
+    selector: LabelSelector | None
+    allowed: int
+    """disruptionsAllowed."""
+    current: bool = True
+    """Whether its status is about its spec as it is now."""
+
+
+def read_budget(obj: Mapping[str, Any]) -> Budget:
+    """A PodDisruptionBudget."""
+    meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
+    number = Reader().integer
+    observed, generation = (
+        number(each, "") or 0 for each in (status.get("observedGeneration"), meta.get("generation"))
+    )
+    return Budget(
+        text(meta.get("name")),
+        text(meta.get("uid")),
+        read_selector(spec.get("selector")),
+        number(status.get("disruptionsAllowed"), "") or 0,
+        observed >= generation,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What owns the pods, as far as a run goes by it."""
+
+    kind: str
+    name: str
+    uid: str
+    desired: int = 0
+    """Pods that there should be; 0 where it does not say."""
+    rolling: str = ""
+    """In words, how far it is being rolled out; "" where it is not."""
+    selector: LabelSelector | None = None
+    in_order: bool = False
+    """Its pods go by their ordinals, the highest first, as a StatefulSet updates them."""
+
+
+def read_workload(obj: Mapping[str, Any]) -> Workload:
+    """A workload of any kind that has `spec.selector`; its apiVersion and kind have to be in it."""
+    meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
+    kind = text(obj.get("kind"))
+    counts = (spec.get("replicas"), status.get("desiredNumberScheduled"), _wanted_by_job(spec, status))
+    desired = next((count for each in counts if (count := Reader().integer(each, "")) is not None), 0)
+    return Workload(
+        kind,
+        text(meta.get("name")),
+        text(meta.get("uid")),
+        desired,
+        _rolling(obj, desired),
+        read_selector(spec.get("selector")),
+        in_order=kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel",
+    )
+
+
+def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
+    """Pods that a Job would have now, by the count of its controller (`manageJob`): no more than have yet to complete.
+
+    0 where none follows on one that ends: it is suspended, or one has succeeded and it names no number of completions;
+    and where indexes of it have failed for good, which are not counted here.
+    """
+    number = Reader().integer
+    parallelism, completions = (number(spec.get(key), "") for key in ("parallelism", "completions"))
+    succeeded = number(status.get("succeeded"), "") or 0
+    if spec.get("suspend") is True or status.get("failedIndexes") or (completions is None and succeeded):
+        return 0
+    most = parallelism or 0
+    return most if completions is None else min(most, max(0, completions - succeeded))
+
+
+def _rolling(obj: Mapping[str, Any], desired: int) -> str:
+    """How far a roll-out is that goes on by itself: what kubectl's `rollout status` waits for, without readiness."""
+    meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
+    number = Reader().integer
+    known = (text(obj.get("apiVersion")), text(obj.get("kind"))) in _OBSERVED
+    observed = _observed(status)
+    if observed is None and known:
+        observed = 0
+    if observed is not None and observed < (number(meta.get("generation"), "") or 0):
+        return "its controller has yet to see its last change"
+    strategy = mapping(spec.get("updateStrategy"))
+    if strategy.get("type") == "OnDelete":
+        return ""  # nobody but the user goes on with it
+    expected = _expected(strategy, status, desired)
+    updated = number(status.get("updatedReplicas", status.get("updatedNumberScheduled")), "")
+    if updated is None:  # zeros are left out, and kinds that have no roll-outs have none
+        current, update = (text(status.get(key)) for key in ("currentRevision", "updateRevision"))
+        revised = bool(current and update) and current != update
+        rolls = revised or (known and obj.get("kind") in ("Deployment", "DaemonSet"))
+        updated = 0 if rolls else expected
+    if updated < expected:
+        return f"{updated} of {expected} pods are updated{', it is paused' if spec.get('paused') is True else ''}"
+    old = (number(status.get("replicas"), "") or 0) - updated
+    return f"{old} old pods have yet to go" if obj.get("kind") == "Deployment" and old > 0 else ""
+
+
+def _observed(status: Mapping[str, Any]) -> int | None:
+    """observedGeneration, a number or, as Argo's Rollouts have it, its digits; None where it is neither."""
+    found = status.get("observedGeneration")
+    if isinstance(found, str):
+        return int(found) if _NUMBER.fullmatch(found) else None
+    return Reader().integer(found, "")
+
+
+def _expected(strategy: Mapping[str, Any], status: Mapping[str, Any], desired: int) -> int:
+    """How many pods are to be updated: those of a partition are left as they are."""
+    number = Reader().integer
+    told = number(status.get("expectedUpdatedReplicas"), "")
+    if told is not None:
+        return told  # OpenKruise's workloads
+    rolling = mapping(strategy.get("rollingUpdate"))
+    return max(0, desired - (number(rolling.get("partition", strategy.get("partition")), "") or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A request that a run has made."""
+
+    request: Request
+    mark: RunMark
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every container was recreated."""
+        states = self.request.status.states
+        return self.request.completed and bool(states) and all(each.phase == "Succeeded" for each in states)
+
+
+def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
+    """A request of a run; None for one that is of no run, or does not say so in a way that can be read."""
+    mark = read_run(obj)
+    return None if mark is None else RunRequest(parse_request(obj), mark)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All that a plan rests on, at one moment."""
+
+    members: tuple[Member, ...]
+    """The target's pods."""
+    requests: tuple[RunRequest, ...] = ()
+    """Those of all runs of the namespace."""
+    workload: Workload | None = None
+    budgets: tuple[Budget, ...] = ()
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """By node."""
+    daemons: frozenset[str] | None = None
+    """Nodes with a node daemon; None where nobody can tell."""
+    aborted: frozenset[str] = frozenset()
+    """Names of runs that somebody has aborted."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Pods (UID) for which the API server would not have this run's request, and what it said."""
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of pods that have a request of another run and are not the target's, by UID, as far as they are known."""

@@ -1,0 +1,258 @@
+"""Where the node's container runtimes listen, and what answers there.
+
+Each candidate is asked until it is clear which of five things it is: a CRI v1 runtime, missing, forbidden, down (which
+heals, so it is waited for), or something that never will be a CRI runtime. What the calls of a daily life look like
+is `client`'s matter.
+"""
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import structlog
+
+from crrd.cri.client import CriClient
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import ConfigurationError, RuntimeCallError, RuntimeUnavailableError
+from crrd.lib.plain import one_line
+
+KNOWN_SOCKETS = (
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/run/cri-dockerd.sock",
+    "/run/k3s/containerd/containerd.sock",  # k3s and rke2
+    "/run/k0s/containerd.sock",
+    "/var/snap/microk8s/common/run/containerd.sock",
+    "/run/dockershim.sock",  # old Bottlerocket: its containerd under another name
+)
+"""Where the runtimes of the common distributions put their sockets."""
+
+PROBE_SECONDS = 3.0
+"""The longest that one candidate may take to say what it is; a busy one is asked again."""
+BACKOFF = Backoff(initial=0.5, factor=2.0, maximum=15.0, jitter=0.2)
+"""Between two looks for a runtime that is down."""
+
+PATH_BYTES = 107
+"""Of a unix socket's address on Linux (sun_path, unix(7), less the closing zero)."""
+
+_FRAME_HEADER = 9
+_SETTINGS = 4
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
+"""How an HTTP/2 client opens: the preface and an empty SETTINGS frame (RFC 9113, 3.4); a server answers with its own
+SETTINGS frame first."""
+
+log = structlog.get_logger()
+
+
+class ProbeOutcome(StrEnum):
+    """What is at a candidate's path."""
+
+    OK = "a CRI v1 runtime"
+    MISSING = "missing"
+    PERMISSION = "no permission"
+    DOWN = "nobody answers"
+    """Heals: the socket is there and the runtime is not, or not yet."""
+    NOT_CRI = "not a CRI v1 runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What was found out about one endpoint."""
+
+    endpoint: str
+    outcome: ProbeOutcome
+    reason: str = ""
+    runtime: str = ""
+    """OK: the runtime's name, as in front of container IDs."""
+    version: str = ""
+
+
+def parse(value: str) -> str:
+    """The endpoint `unix:///path` for what a user wrote.
+
+    Raises:
+        ConfigurationError: not an absolute path of a unix socket.
+    """
+    text = value.strip()
+    scheme, separator, rest = text.partition("://")
+    path = rest if separator and scheme == "unix" else text.removeprefix("unix:")
+    if separator and scheme != "unix":
+        raise ConfigurationError(
+            f"CRI endpoint {value!r}: only unix sockets are supported, since CRI has no authentication; "
+            "give unix:///path/of/the/socket"
+        )
+    if not path.startswith("/") or "\0" in path:
+        raise ConfigurationError(f"CRI endpoint {value!r}: give an absolute path, as in unix:///path/of/the/socket")
+    return f"unix://{path}"
+
+
+def candidates(root: Path = Path("/")) -> tuple[str, ...]:
+    """The known sockets below `root`, the place where the node's own file system is mounted, as endpoints."""
+    return tuple(f"unix://{root / known.lstrip('/')}" for known in KNOWN_SOCKETS)
+
+
+async def probe(endpoint: str) -> Probe:
+    """Find out what is at an endpoint, within PROBE_SECONDS; never raises for what it finds."""
+    path = endpoint.removeprefix("unix://")
+    try:
+        if fault := _unfit(path):
+            return Probe(endpoint, ProbeOutcome.NOT_CRI, fault)
+        async with asyncio.timeout(PROBE_SECONDS):
+            if fault := await _greet(path):
+                return Probe(endpoint, ProbeOutcome.NOT_CRI, fault)
+            return await _ask(endpoint)
+    except (FileNotFoundError, NotADirectoryError):
+        return Probe(endpoint, ProbeOutcome.MISSING, "there is no such socket")
+    except PermissionError:
+        return Probe(endpoint, ProbeOutcome.PERMISSION, f"not allowed to connect as user {os.geteuid()}")
+    except TimeoutError:
+        return Probe(
+            endpoint, ProbeOutcome.DOWN, f"it accepts connections, but did not answer within {PROBE_SECONDS:g} s"
+        )
+    except OSError as error:
+        return Probe(endpoint, ProbeOutcome.DOWN, one_line(error.strerror or str(error)))
+
+
+async def discover(
+    values: Sequence[str] = (), root: Path = Path("/"), on_down: Callable[[str], None] | None = None
+) -> tuple[Probe, ...]:
+    """The node's CRI v1 runtimes, at least one; waits for one that is down, saying so in the log.
+
+    Args:
+        values: Endpoints as the user gave them: each has to be a runtime. Without any, the known sockets are looked
+            at, and those that are runtimes are taken.
+        root: Where the node's file system is mounted, for the known sockets.
+        on_down: Told why there is none yet, in one line.
+
+    Raises:
+        ConfigurationError: there is none, and waiting would not change that.
+    """
+    explicit = bool(values)
+    endpoints = tuple(dict.fromkeys(parse(value) for value in values)) or candidates(root)
+    delays = BACKOFF.delays()
+    while True:
+        probes = await asyncio.gather(*(probe(endpoint) for endpoint in _distinct(endpoints)))
+        found = tuple(each for each in probes if each.outcome is ProbeOutcome.OK)
+        down = [each for each in probes if each.outcome is ProbeOutcome.DOWN]
+        broken = [each for each in probes if each.outcome in (ProbeOutcome.PERMISSION, ProbeOutcome.NOT_CRI)]
+        missing = [each for each in probes if each.outcome is ProbeOutcome.MISSING]
+        if explicit and (broken or missing):
+            raise _explain([*broken, *missing])
+        if found and not (explicit and down):
+            for each in (*down, *broken):
+                log.info("cri endpoint ignored", endpoint=each.endpoint, outcome=each.outcome, reason=each.reason)
+            return found
+        if not down:
+            raise _explain(broken) if broken else _nothing(endpoints, root)
+        delay = next(delays)
+        if on_down is not None:
+            on_down("; ".join(f"the container runtime at {each.endpoint} is down: {each.reason}" for each in down))
+        for each in down:
+            log.warning(
+                "container runtime down", endpoint=each.endpoint, reason=each.reason, retry_seconds=round(delay, 1)
+            )
+        await asyncio.sleep(delay)
+
+
+def _distinct(endpoints: Sequence[str]) -> list[str]:
+    """Without those that are another one's socket under a second name (/var/run is /run)."""
+    seen: set[tuple[str, int, int]] = set()
+    distinct = []
+    for endpoint in endpoints:
+        path = endpoint.removeprefix("unix://")
+        try:
+            found = Path(path).stat()
+        except OSError:
+            distinct.append(endpoint)
+            continue
+        key = (os.path.realpath(path), found.st_dev, found.st_ino)
+        if key not in seen:
+            seen.add(key)
+            distinct.append(endpoint)
+    return distinct
+
+
+def _unfit(path: str) -> str:
+    """Why nobody can ever be reached at this path, "" where somebody might be.
+
+    Raises:
+        OSError: the path cannot be looked at.
+    """
+    if not stat.S_ISSOCK(Path(path).stat().st_mode):
+        return "it is not a socket"
+    if len(os.fsencode(path)) > PATH_BYTES:
+        return f"its path has more than the {PATH_BYTES} bytes that a unix socket's may have"
+    return ""
+
+
+async def _greet(path: str) -> str:
+    """Open HTTP/2 with whoever listens: "" for an answer in kind, else why this is not gRPC.
+
+    gRPC's own error for this (UNAVAILABLE) is the same as for a runtime that is down.
+
+    Raises:
+        OSError: nobody listens, not allowed, or the connection was closed without a word.
+    """
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, path)
+        answer = b""
+        # Who answers and hangs up without listening breaks the pipe, but what it has said can still be read.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            await loop.sock_sendall(connection, _GREETING)
+        with suppress(ConnectionResetError):
+            while len(answer) < _FRAME_HEADER:
+                chunk = await loop.sock_recv(connection, _FRAME_HEADER - len(answer))
+                if not chunk:
+                    break
+                answer += chunk
+    if not answer:
+        raise ConnectionError("it closed the connection without an answer")
+    if len(answer) < _FRAME_HEADER or answer[3] != _SETTINGS or any(answer[5:]):
+        return "it answers, but not in gRPC"
+    return ""
+
+
+async def _ask(endpoint: str) -> Probe:
+    client = CriClient(endpoint)
+    try:
+        version = await client.version(PROBE_SECONDS)
+    except ConfigurationError:
+        return Probe(
+            endpoint, ProbeOutcome.NOT_CRI, "it speaks gRPC, but not CRI v1: too old, or its CRI plugin is switched off"
+        )
+    except (RuntimeUnavailableError, RuntimeCallError) as error:
+        return Probe(endpoint, ProbeOutcome.DOWN, str(error))
+    finally:
+        await client.close()
+    if not version.name:
+        return Probe(endpoint, ProbeOutcome.NOT_CRI, "it does not say its runtime's name")
+    return Probe(endpoint, ProbeOutcome.OK, runtime=version.name, version=version.version)
+
+
+_ADVICE = {
+    ProbeOutcome.MISSING: "give the right path with --cri-endpoint, and mount it if crrd runs in a container",
+    ProbeOutcome.PERMISSION: "run crrd as root, or as a user who may write to the socket",
+    ProbeOutcome.NOT_CRI: "give the socket of the container runtime that kubelet uses with --cri-endpoint",
+}
+
+
+def _explain(probes: Sequence[Probe]) -> ConfigurationError:
+    """One line for all that is wrong, with the advice for the first."""
+    found = "; ".join(f"{each.endpoint}: {each.reason}" for each in probes)
+    return ConfigurationError(f"no usable container runtime: {found}. To do: {_ADVICE[probes[0].outcome]}")
+
+
+def _nothing(endpoints: Sequence[str], root: Path) -> ConfigurationError:
+    tried = ", ".join(endpoint.removeprefix("unix://") for endpoint in endpoints)
+    return ConfigurationError(
+        f"no container runtime found below {root}: none of the known sockets exists ({tried}). "
+        "To do: give the socket with --cri-endpoint, and mount it if crrd runs in a container"
+    )

@@ -1,0 +1,259 @@
+"""All container runtimes of the node behind one `crrd.ports.Runtime`.
+
+A node has one runtime as a rule; where it has several, this finds the one that a pod or a container ID belongs to.
+What is done to a container, and when, is the controller's business.
+"""
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from cri_stubs import api_pb2
+from crrd.core.api.types import Pin
+from crrd.core.recreate.observation import ExecResult, Instance
+from crrd.cri import convert, discovery
+from crrd.cri.client import CriClient, OnCall
+from crrd.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
+
+CHECK_SECONDS = 2.0
+"""For how long a runtime may take to say that it is there."""
+REMEMBERED_PODS = 1024
+"""Pods whose runtime is remembered: several times what a node holds."""
+
+EVENTS_OF_OTHERS = frozenset({"containerd", "cri-o"})
+"""Runtimes whose GetContainerEvents is not ours to read: one goroutine gives every event to all clients in turn, and
+waits for one that does not read. So a daemon that is frozen would hold up others: in containerd (2.0 on,
+internal/eventq) every start and end of a container on the node, in CRI-O (server/container_events.go) the events of
+kubelet (feature gate EventedPLEG). Older versions give each event to one client alone, and kubelet would miss it."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+"""What a container ID or a pod UID can be; a request may hold anything."""
+
+_T = TypeVar("_T")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One runtime: its client, and what it said of itself."""
+
+    client: CriClient
+    name: str
+    version: str = ""
+
+    @property
+    def streams(self) -> bool:
+        """Whether its stream of events, if it has one, may be read."""
+        return self.name not in EVENTS_OF_OTHERS
+
+
+async def connect(endpoints: Sequence[str] = (), root: Path = Path("/")) -> "NodeRuntime":
+    """A NodeRuntime that has found its runtimes. Raises as `NodeRuntime.discover`."""
+    runtime = NodeRuntime()
+    await runtime.discover(endpoints, root)
+    return runtime
+
+
+class NodeRuntime:
+    """Implements `crrd.ports.Runtime` over one or several CRI clients; until it has found one, none answers.
+
+    Args:
+        connections: those that are known already.
+        on_call: told of every call that ended.
+    """
+
+    def __init__(self, connections: Sequence[Connection] = (), *, on_call: OnCall | None = None) -> None:
+        self._connections = tuple(connections)
+        self._on_call = on_call
+        self._homes: OrderedDict[str, Connection] = OrderedDict()
+        self._trouble = "no container runtime has answered yet"
+        self.found = asyncio.Event()
+        """Set once there is a runtime."""
+        if connections:
+            self.found.set()
+
+    async def discover(self, endpoints: Sequence[str] = (), root: Path = Path("/")) -> None:
+        """Find the node's runtimes (see `discovery.discover`, which may wait for one) and connect to them.
+
+        Raises:
+            ConfigurationError: there is none, and waiting would not change that.
+        """
+        if self._connections:
+            return
+        connections = []
+        for probe in await discovery.discover(endpoints, root, self._note):
+            log.info("container runtime found", endpoint=probe.endpoint, runtime=probe.runtime, version=probe.version)
+            client = CriClient(probe.endpoint, on_call=self._on_call)
+            connections.append(Connection(client, probe.runtime, probe.version))
+        self._connections = tuple(connections)
+        self.found.set()
+
+    def _note(self, trouble: str) -> None:
+        self._trouble = trouble
+
+    def _found(self) -> tuple[Connection, ...]:
+        if not self._connections:
+            raise RuntimeUnavailableError(self._trouble)
+        return self._connections
+
+    async def check(self) -> str:
+        """For readiness: why one of the runtimes does not answer now, "" while all do."""
+        try:
+            await asyncio.gather(*(connection.client.version(CHECK_SECONDS) for connection in self._found()))
+        except CrrdError as error:
+            return str(error)
+        return ""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the runtimes behind it, as in front of container IDs."""
+        return frozenset(connection.name for connection in self._connections)
+
+    @property
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Name and version of each runtime, as it says."""
+        return tuple((connection.name, connection.version) for connection in self._connections)
+
+    async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+        """Every instance of the pod's containers, exited ones too. One call where the pod's runtime is known."""
+        if not _ID.fullmatch(pod_uid):
+            return ()
+        connections = self._found()
+        home = connections[0] if len(connections) == 1 else self._homes.get(pod_uid)
+        if home is not None:
+            found = await _of_pod(home, pod_uid)
+            if found or len(self._connections) == 1:
+                return found
+        return await self._search(pod_uid)
+
+    async def _search(self, pod_uid: str) -> tuple[Instance, ...]:
+        answers = await asyncio.gather(
+            *(_of_pod(connection, pod_uid) for connection in self._connections), return_exceptions=True
+        )
+        failures = []
+        for connection, answer in zip(self._connections, answers, strict=True):
+            if isinstance(answer, BaseException):
+                failures.append(answer)
+            elif answer:
+                self._homes[pod_uid] = connection
+                self._homes.move_to_end(pod_uid)
+                if len(self._homes) > REMEMBERED_PODS:
+                    self._homes.popitem(last=False)
+                return answer
+        if failures:  # the pod may live in the one that did not answer
+            raise failures[0]
+        return ()
+
+    async def containers(self) -> list[api_pb2.Container]:
+        """Every container of every runtime of the node, exited ones too, as the CRI lists them.
+
+        Raises:
+            RuntimeUnavailableError: one of the runtimes cannot be reached.
+            RuntimeCallError: one of them answered with an error.
+        """
+        answers = await asyncio.gather(*(connection.client.list_containers() for connection in self._found()))
+        return [container for answer in answers for container in answer]
+
+    async def find(self, pin: Pin) -> Instance | None:
+        """The instance with exactly this ID; None where the runtime that the ID names has none, or is not here.
+
+        Runtimes complete truncated IDs, so what they return is compared with what was asked for.
+        """
+        if not _ID.fullmatch(pin.bare_id):
+            return None
+        for connection in self._found():
+            if connection.name == pin.runtime:
+                for container in await connection.client.list_containers(container_id=pin.bare_id):
+                    if container.id == pin.bare_id:
+                        return convert.instance(container, connection.name)
+        return None
+
+    async def stop(self, instance: Instance, seconds: float) -> None:
+        """CRI StopContainer with this timeout; returns when the container has stopped. An unknown ID has stopped."""
+        try:
+            await self._at_home(instance, lambda client: client.stop_container(instance.id, seconds))
+        except RuntimeCallError as error:
+            if not error.not_found:
+                raise
+
+    async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
+        """CRI ExecSync with this timeout."""
+        return await self._at_home(instance, lambda client: client.exec_sync(instance.id, command, seconds))
+
+    async def _at_home(self, instance: Instance, call: Callable[[CriClient], Awaitable[_T]]) -> _T:
+        """Call the runtime that has the instance: the one that knows its pod, else any of its name, one by one."""
+        home = self._homes.get(instance.pod_uid)
+        named = [connection for connection in self._found() if connection.name == instance.runtime]
+        missing: RuntimeCallError | None = None
+        silent: RuntimeUnavailableError | None = None
+        for connection in [home] if home in named else named:
+            try:
+                return await call(connection.client)
+            except RuntimeCallError as error:
+                if not error.not_found:
+                    raise
+                missing = error
+            except RuntimeUnavailableError as error:
+                silent = error
+        raise silent or missing or RuntimeCallError(f"this node has no runtime {instance.runtime!r}", code="NOT_FOUND")
+
+    async def events(self) -> AsyncGenerator[str, None]:
+        """UIDs of pods with a container that changed, from all runtimes of the node.
+
+        Raises:
+            NotImplementedError: at least one of them has no events that may be read, so that polling is needed anyway.
+            RuntimeUnavailableError: one of the streams broke.
+        """
+        for connection in self._found():
+            if not connection.streams:
+                raise NotImplementedError(f"events of {connection.name} {connection.version} are not read")
+        if len(self._connections) == 1:
+            async with aclosing(self._connections[0].client.events()) as stream:
+                async for uid in stream:
+                    yield uid
+        else:
+            async with aclosing(_merged([connection.client for connection in self._connections])) as stream:
+                async for uid in stream:
+                    yield uid
+
+    async def close(self) -> None:
+        """Give up all connections."""
+        await asyncio.gather(*(connection.client.close() for connection in self._connections))
+
+
+async def _of_pod(connection: Connection, pod_uid: str) -> tuple[Instance, ...]:
+    containers = await connection.client.list_containers(pod_uid=pod_uid)
+    # compared once more: a runtime that does not know the filter must not hand us another pod's containers
+    instances = (convert.instance(container, connection.name) for container in containers)
+    return tuple(instance for instance in instances if instance.pod_uid == pod_uid)
+
+
+async def _merged(clients: Sequence[CriClient]) -> AsyncGenerator[str, None]:
+    """The events of several clients as they come; ends with the first stream that ends, with its error."""
+    queue: asyncio.Queue[str | BaseException] = asyncio.Queue()
+
+    async def forward(client: CriClient) -> None:
+        try:
+            async with aclosing(client.events()) as stream:
+                async for uid in stream:
+                    queue.put_nowait(uid)
+        except Exception as error:  # noqa: BLE001 - it is raised again below, by the one who reads
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(forward(client)) for client in clients]
+    try:
+        while not isinstance(item := await queue.get(), BaseException):
+            yield item
+        raise item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,75 @@
+"""Brings together what a forecast needs of each running container: the runtime's word on it, and its spec in the API.
+
+Pure: who asked the runtime and the API server, or read a file, is not known here.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from crrd.core.api.pod import ContainerKind
+from crrd.forecast.report import ForecastInput
+from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
+from crrd.lib.jsonfields import items, mapping, text
+
+_LISTS = (
+    ("containers", "containerStatuses", ContainerKind.REGULAR),
+    ("initContainers", "initContainerStatuses", ContainerKind.INIT),
+    ("ephemeralContainers", "ephemeralContainerStatuses", ContainerKind.EPHEMERAL),
+)
+
+
+class Join:
+    """Finds the spec of each running container, pod by pod, so that no pod needs to be kept."""
+
+    def __init__(self, running: Iterable[ForecastInput]) -> None:
+        self._waiting: dict[tuple[str, str, str], list[ForecastInput]] = defaultdict(list)
+        for each in running:
+            self._waiting[each.uid, each.namespace, each.pod].append(each)
+
+    def pod(self, pod: Mapping[str, Any]) -> list[ForecastInput]:
+        """The pod's running containers, each with its spec; none for a pod that does not run here.
+
+        Annotations are anybody's to write: a pod gets no containers but those that kubelet started under its name.
+        """
+        metadata = mapping(pod.get("metadata"))
+        name = (text(metadata.get("namespace")), text(metadata.get("name")))
+        annotations = mapping(metadata.get("annotations"))
+        static = text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else ""
+        uids = filter(None, (text(metadata.get("uid")), static))
+        running = [each for uid in uids for each in self._waiting.pop((uid, *name), ())]
+        if not running:
+            return []
+        specs = _specs(mapping(pod.get("spec")))
+        found = ((each, *specs.get(each.name, (None, ContainerKind.REGULAR))) for each in running)
+        return [replace(each, spec=spec or None, kind=kind) for each, spec, kind in found]
+
+    def rest(self) -> list[ForecastInput]:
+        """The running containers that no pod has asked for."""
+        waiting, self._waiting = self._waiting, defaultdict(list)
+        return [each for found in waiting.values() for each in found]
+
+
+def running_by_status(pod: Mapping[str, Any]) -> list[ForecastInput]:
+    """The pod's containers that run by its status, as if the runtime listed none of them; without their specs."""
+    metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
+    specs = _specs(mapping(pod.get("spec")))
+    found = []
+    for container in (mapping(each) for _, key, _ in _LISTS for each in items(status.get(key))):
+        container_id = text(container.get("containerID")).partition("://")[2]
+        if container_id and "running" in mapping(container.get("state")):
+            name = text(container.get("name"))
+            _, kind = specs.get(name, (None, ContainerKind.REGULAR))
+            pod_name = (text(metadata.get("namespace")), text(metadata.get("name")))
+            found.append(ForecastInput(*pod_name, name, container_id, None, kind=kind, listed=False))
+    return found
+
+
+def _specs(spec: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], ContainerKind]]:
+    found: dict[str, tuple[Mapping[str, Any], ContainerKind]] = {}
+    for key, _, kind in _LISTS:
+        for container in map(mapping, items(spec.get(key))):
+            sidecar = kind is ContainerKind.INIT and container.get("restartPolicy") == "Always"
+            found[text(container.get("name"))] = (container, ContainerKind.SIDECAR if sidecar else kind)
+    return found

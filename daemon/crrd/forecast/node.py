@@ -1,0 +1,282 @@
+"""Forecasts of the node's own containers: the runtime and the API server asked, the specs remembered.
+
+`crrd forecast` asks once; the node daemon, where it is told to, asks now and then, for a metric and to keep the specs
+of what it has seen start, and whenever its page `/forecast` is opened. What follows from the answers is
+`crrd.forecast`'s matter.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import structlog
+from aiohttp import web
+
+from cri_stubs import api_pb2
+from crrd.cri.runtime import NodeRuntime
+from crrd.forecast.inputs import Join, running_by_status
+from crrd.forecast.render import shape
+from crrd.forecast.report import Forecast, ForecastInput, Report, forecast
+from crrd.forecast.spec_store import SpecStore, StoredSpec
+from crrd.forecast.started_by import differing, mark
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import NODES, PODS
+from crrd.kubelet.labels import (
+    ANNOTATION_HASH,
+    LABEL_CONTAINER_NAME,
+    LABEL_POD_NAME,
+    LABEL_POD_NAMESPACE,
+    LABEL_POD_UID,
+)
+from crrd.kubelet.version import parse_minor
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, RuntimeCallError, RuntimeUnavailableError
+from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.jsonfields import mapping, text
+from crrd.lib.memory import give_back
+
+LOOK_SECONDS = 6 * 3600.0
+"""Between two looks of the daemon that nothing has caused: an idle daemon is to be quiet."""
+LEAST_SECONDS = 600.0
+"""Between any two looks: a node on which requests come all the time is not to list its pods all the time."""
+LOOK_LIMIT_SECONDS = 300.0
+"""For how long a look may take."""
+PAGE_AGE_SECONDS = 15.0
+"""How old an answer of the page `/forecast` may be: nobody can make the daemon list more often than this."""
+_LATE_SECONDS = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+def running_containers(containers: Iterable[api_pb2.Container]) -> list[ForecastInput]:
+    """Those of a runtime's containers that run, as kubelet left word of itself on them."""
+    return [
+        ForecastInput(
+            id=container.id,
+            namespace=container.labels.get(LABEL_POD_NAMESPACE, ""),
+            pod=container.labels.get(LABEL_POD_NAME, ""),
+            uid=container.labels.get(LABEL_POD_UID, ""),
+            name=container.labels.get(LABEL_CONTAINER_NAME, "") or container.metadata.name,
+            stored_hash=container.annotations.get(ANNOTATION_HASH),
+            created_at=container.created_at,
+        )
+        for container in containers
+        if container.state == api_pb2.CONTAINER_RUNNING
+    ]
+
+
+async def pods_of_node(client: KubeClient, node: str) -> AsyncIterator[Mapping[str, Any]]:
+    """The pods bound to a node, one by one. Raises as `KubeClient.list_pages` does.
+
+    Of version 0, and as a whole: the API server's cache finds pods by node (see `crrd.node.watches`).
+    """
+    selector = f"spec.nodeName={node}"
+    async for page in client.list_pages(PODS, field_selector=selector, resource_version="0", limit=0):
+        for pod in page.items:
+            yield pod
+
+
+async def kubelet_version(client: KubeClient, node: str) -> str:
+    """The version of the node's kubelet, as it says itself (status.nodeInfo.kubeletVersion); "" where it does not.
+
+    Raises:
+        GoneError: there is no such node.
+        ApiUnavailableError, ApiRefusedError: see there.
+    """
+    status = mapping((await client.get(NODES, "", node)).get("status"))
+    return text(mapping(status.get("nodeInfo")).get("kubeletVersion"))
+
+
+async def node_report(
+    source: NodeRuntime,
+    pods: AsyncIterator[Mapping[str, Any]],
+    *,
+    from_version: str,
+    to_version: str,
+    node: str,
+    store: SpecStore | None = None,
+) -> Report:
+    """The forecast for all containers that run on this node; with a store, also what changed since their start.
+
+    Args:
+        source: The node's runtime.
+        pods: All pods of the node; pods of other nodes do no harm where there is no `node`.
+        from_version: The running kubelet's.
+        to_version: The one to come.
+        node: Its name; "" where `pods` are just any. With a name, what runs by their status has to be in the runtime.
+        store: Specs that were kept.
+
+    Raises:
+        ValueError: one of the versions is none.
+        RuntimeUnavailableError, RuntimeCallError: from the source.
+        ApiUnavailableError, ApiRefusedError: from where the pods come from.
+    """
+    listed = await source.containers()
+    join = Join(running_containers(listed))
+    known = {container.id for container in listed}
+    report = forecast((), from_version, to_version, node=node)
+    found: list[Forecast] = []
+    missing: list[ForecastInput] = []
+    count = unreadable = 0
+    async for pod in pods:  # judged at once: whole specs of a full node would be the largest thing in memory
+        count += 1
+        joined = _recall(join.pod(pod), store)
+        unreadable += _unreadable(joined, store)
+        found += forecast(joined, from_version, to_version).containers
+        if node:
+            here = {each.name for each in joined}
+            missing += (each for each in running_by_status(pod) if each.name not in here and each.id not in known)
+    if missing:  # or started after the runtime was asked
+        known = {container.id for container in await source.containers()}
+    rest = _recall([*join.rest(), *(each for each in missing if each.id not in known)], store)
+    unreadable += _unreadable(rest, store)
+    found += forecast(rest, from_version, to_version).containers
+    notes = list(report.notes)
+    if unreadable:
+        notes.append(f"{unreadable} of the specs that were kept cannot be read")
+    if node and not count:
+        notes.append(f"the API has no pod on a node of the name {node}: see --node-name")
+    if not node and not found:
+        notes.append("the container runtime runs no container of kubelet's: see --cri-endpoint")
+    found.sort(key=lambda f: (f.namespace, f.pod, f.name, f.id))
+    nothing = not found and not (node and count)  # was compared: that nothing differs says nothing then
+    return replace(report, containers=tuple(found), notes=tuple(notes), failed=nothing)
+
+
+def _recall(containers: list[ForecastInput], store: SpecStore | None) -> list[ForecastInput]:
+    """The same, each with the spec that it was started with where one was kept."""
+    if store is None:
+        return containers
+    kept = ((each, store.get(each.id)) for each in containers)
+    return [replace(each, started_with=stored.container) if stored else each for each, stored in kept]
+
+
+def _unreadable(recalled: list[ForecastInput], store: SpecStore | None) -> int:
+    """How many of these have a spec that was kept, and could not be read."""
+    return sum(store is not None and each.started_with is None and each.id in store for each in recalled)
+
+
+class NodeForecast:
+    """The daemon's part: `run` looks now and then, `page` answers whoever asks.
+
+    Args:
+        client: To the API server.
+        source: The node's containers.
+        node: The node's name.
+        folder: Where specs are kept; None to keep none.
+    """
+
+    def __init__(self, client: KubeClient, source: NodeRuntime, node: str, folder: Path | None = None) -> None:
+        self._client = client
+        self._source = source
+        self._node = node
+        self._store = SpecStore(folder) if folder is not None else None
+        self._lock = asyncio.Lock()
+        self._answers: dict[tuple[str, str], tuple[float, Report]] = {}
+        self.differing: int | None = None
+        """Running containers whose stored hash is not the one that the running kubelet's version computes; None while
+        that is not known. For the metric."""
+        self.heartbeat = Heartbeat()
+        self._said = ""
+
+    async def run(self, active: asyncio.Event, idle: asyncio.Event) -> NoReturn:
+        """Look at the start, after each busy time, and now and then; never in a busy time.
+
+        Args:
+            active: Set while a request is live.
+            idle: Set while none is.
+        """
+        while True:
+            self.heartbeat.until(idle, "waiting for the last request to end")
+            await idle.wait()
+            self.heartbeat.within(LOOK_LIMIT_SECONDS + _LATE_SECONDS, "looking")
+            known = await self._look_safely()
+            give_back()
+            self.heartbeat.within(LEAST_SECONDS + _LATE_SECONDS, "waiting between two looks")
+            await asyncio.sleep(LEAST_SECONDS)
+            if not known:
+                continue
+            self.heartbeat.within(LOOK_SECONDS + _LATE_SECONDS, "waiting for the next look")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS - LEAST_SECONDS):
+                    await active.wait()
+
+    async def _look_safely(self) -> bool:
+        """Look once, and say whether it went well. What goes wrong is told once; nothing else depends on a look."""
+        try:
+            async with asyncio.timeout(LOOK_LIMIT_SECONDS):
+                await self.look()
+        except (CrrdError, OSError) as error:
+            self.differing = None
+            if str(error) != self._said:
+                self._said = str(error)
+                log.warning("no forecast", reason=self._said or "no answer in time")
+        except Exception:
+            self.differing = None
+            log.exception("forecast broke")
+        else:
+            self._said = ""
+            return True
+        return False
+
+    async def look(self) -> None:
+        """Count the containers that differ now, and keep the specs of those that are new. Raises as `node_report`."""
+        join = Join(running_containers(await self._source.containers()))
+        marks, ids = [], set()
+        async for pod in pods_of_node(self._client, self._node):
+            for each in join.pod(pod):
+                found = mark(each)
+                marks.append(found)
+                ids.add(each.id)
+                await self._keep(each, found.minor)
+                await asyncio.sleep(0)  # hashing takes a while: requests go first
+        if self._store is not None:
+            await asyncio.to_thread(self._store.keep_only, ids | {each.id for each in join.rest()})
+        self.differing = differing(marks)
+
+    async def _keep(self, container: ForecastInput, minor: int | None) -> None:
+        """Keep the spec of a container that still has the one it was started with: its hash says so."""
+        store = self._store
+        if store is None or container.spec is None or minor is None:
+            return
+        if await asyncio.to_thread(store.get, container.id) is not None:
+            return
+        try:
+            await asyncio.to_thread(store.put, StoredSpec(container.id, container.spec, f"1.{minor}"))
+        except (OSError, ValueError) as error:
+            log.warning("spec not kept", container=container.id, reason=str(error))
+
+    async def page(self, request: web.Request) -> web.Response:
+        """`/forecast?to=1.31&from=v1.30.2` as JSON; without `from` the daemon asks for its Node."""
+        to, today = request.query.get("to", ""), request.query.get("from", "")
+        try:
+            report = await self._report(to, today)
+        except ValueError as error:
+            return web.Response(status=400, text=f"{error}\n")
+        except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
+            return web.Response(status=503, text=f"{error}\n")
+        return web.json_response(shape(report))
+
+    async def _report(self, to: str, today: str) -> Report:
+        parse_minor(to)
+        if today:
+            parse_minor(today)
+        async with self._lock:
+            now = time.monotonic()
+            self._answers = {key: kept for key, kept in self._answers.items() if now - kept[0] < PAGE_AGE_SECONDS}
+            if (to, today) in self._answers:
+                return self._answers[to, today][1]
+            if len(self._answers) >= 4:
+                raise RuntimeUnavailableError("too many different questions at once: ask again in a few seconds")
+            report = await node_report(
+                self._source,
+                pods_of_node(self._client, self._node),
+                from_version=today or await kubelet_version(self._client, self._node),
+                to_version=to,
+                node=self._node,  # and no store: what has changed can be a secret, and this page is for the network
+            )
+            self._answers[to, today] = (time.monotonic(), report)
+            return report

@@ -1,0 +1,217 @@
+"""Which containers a kubelet of another version will rebuild, and why.
+
+Kubelet compares the hash that it stored with a running container to the one that it computes from the pod's spec, and
+rebuilds the container where they differ (`containerChanged` in pkg/kubelet/kuberuntime). Where the numbers come from
+is the caller's matter, and what is printed `render`'s.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from crrd.core.api.pod import ContainerKind
+from crrd.forecast.spec_diff import diff
+from crrd.kubelet.hash.container_hash import Hash, era, hash_of
+from crrd.kubelet.hash.container_types import added_fields
+from crrd.kubelet.init_actions import SIDECAR_HASH_SINCE
+from crrd.kubelet.restart_rules import SIDECARS_SINCE
+from crrd.kubelet.version import NEWEST_MINOR, parse_minor
+
+
+class Outcome(StrEnum):
+    """What becomes of a container."""
+
+    KEEP = "keep"
+    REBUILD = "rebuild"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastInput:
+    """One running container: what the runtime tells of it by kubelet's labels, and its spec in the API."""
+
+    namespace: str
+    pod: str
+    name: str
+    id: str
+    """In the runtime."""
+    stored_hash: str | None
+    """The annotation io.kubernetes.container.hash as it stands (hex); None where there is none."""
+    spec: Mapping[str, Any] | None = None
+    """The container as in the pod's JSON; None where the API has no such pod or container."""
+    kind: ContainerKind = ContainerKind.REGULAR
+    started_with: Mapping[str, Any] | None = None
+    """The spec that it was started with, where one was kept."""
+    created_at: int = 0
+    """Nanoseconds since the epoch, the runtime's clock: for ordering only."""
+    uid: str = ""
+    """The pod's."""
+    listed: bool = True
+    """Whether the runtime has it; else the API alone says that it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What has changed in a container's spec since it was started."""
+
+    what: str
+    """As `spec_diff.Difference` says it."""
+    restart: bool
+    """Whether only a container that is started anew gets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What becomes of one container."""
+
+    namespace: str
+    pod: str
+    name: str
+    id: str
+    kind: ContainerKind
+    stored: int | None
+    """The hash that kubelet wrote."""
+    target: int | None
+    """The one that the target version computes."""
+    outcome: Outcome
+    reason: str
+    differs_now: bool = False
+    """Whether the running kubelet's version computes another hash than the stored one, too."""
+    changes: tuple[Change, ...] | None = None
+    """What its spec means now and did not mean when it was started; None where the spec of its start is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What becomes of the containers of one node."""
+
+    from_version: str
+    to_version: str
+    containers: tuple[Forecast, ...]
+    node: str = ""
+    notes: tuple[str, ...] = ()
+    failed: bool = False
+    """Whether there is no report at all; a note says why."""
+
+    def failing(self, why: str) -> "Report":
+        """The same, as one that could not be made."""
+        return replace(self, failed=True, notes=(*self.notes, why))
+
+    @property
+    def totals(self) -> dict[Outcome, int]:
+        """How many containers have each outcome."""
+        counted = Counter(each.outcome for each in self.containers)
+        return {outcome: counted[outcome] for outcome in Outcome}
+
+    @property
+    def differing_now(self) -> int:
+        """How many containers' stored hashes are not what the running kubelet's version computes: for a metric."""
+        return sum(each.differs_now for each in self.containers)
+
+
+def forecast(containers: Iterable[ForecastInput], from_version: str, to_version: str, *, node: str = "") -> Report:
+    """What a kubelet of `to_version` will do with containers that one of `from_version` runs.
+
+    Args:
+        containers: The node's running containers.
+        from_version: The running kubelet's version; it explains, and decides nothing.
+        to_version: The version to come.
+        node: The node's name, for the report.
+
+    Raises:
+        ValueError: one of them is no version of Kubernetes.
+    """
+    today, target = parse_minor(from_version), parse_minor(to_version)
+    notes = []
+    if target > NEWEST_MINOR:
+        notes.append(f"1.{target} is newer than 1.{NEWEST_MINOR}, the newest that is known: taken to hash as that does")
+    found = sorted((_one(each, today, target) for each in containers), key=lambda f: (f.namespace, f.pod, f.name, f.id))
+    return Report(from_version, to_version, tuple(found), node, tuple(notes))
+
+
+def parse_stored(annotation: str | None) -> int | None:
+    """The hash in the annotation that kubelet writes (hex, 32 bits); None where there is none or it is none."""
+    if not annotation or len(annotation) > 16 or not all(letter in "0123456789abcdef" for letter in annotation.lower()):
+        return None
+    return int(annotation, 16)
+
+
+def _one(container: ForecastInput, today: int, target: int) -> Forecast:
+    stored = parse_stored(container.stored_hash)
+    now = hash_of(container.spec, today) if container.spec is not None else Hash(None)
+    then = now if target == today else hash_of(container.spec, target) if container.spec is not None else Hash(None)
+    outcome, reason = _judge(container, stored, now, then, (today, target))
+    return Forecast(
+        namespace=container.namespace,
+        pod=container.pod,
+        name=container.name,
+        id=container.id,
+        kind=container.kind,
+        stored=stored,
+        target=then.value,
+        outcome=outcome,
+        reason=reason,
+        differs_now=is_compared(container.kind, today) and None not in (stored, now.value) and stored != now.value,
+        changes=_changes(container),
+    )
+
+
+def _changes(container: ForecastInput) -> tuple[Change, ...] | None:
+    """By meaning, and so for every version alike: no hash is needed for it."""
+    if container.started_with is None or container.spec is None:
+        return None
+    return tuple(Change(str(found), found.restart) for found in diff(container.started_with, container.spec))
+
+
+def is_compared(kind: ContainerKind, minor: int) -> bool:
+    """Whether kubelet 1.`minor` compares the hashes of such containers."""
+    return kind is ContainerKind.REGULAR or (kind is ContainerKind.SIDECAR and minor >= SIDECAR_HASH_SINCE)
+
+
+def _not_compared(kind: ContainerKind, minor: int) -> tuple[Outcome, str]:
+    if kind is not ContainerKind.SIDECAR:
+        return Outcome.KEEP, f"kubelet does not compare the hash of an {kind}"
+    if minor < SIDECARS_SINCE:
+        return Outcome.UNKNOWN, f"kubelet 1.{minor} knows no sidecars"
+    return Outcome.KEEP, f"kubelet compares the hash of a sidecar since 1.{SIDECAR_HASH_SINCE} only"
+
+
+def _judge(
+    container: ForecastInput, stored: int | None, now: Hash, then: Hash, minors: tuple[int, int]
+) -> tuple[Outcome, str]:
+    today, target = minors
+    if not is_compared(container.kind, target):
+        return _not_compared(container.kind, target)
+    if not container.listed:
+        return (
+            Outcome.UNKNOWN,
+            "it runs, says the API, but not in the container runtime that was asked: see --cri-endpoint",
+        )
+    if container.stored_hash is None:
+        return Outcome.UNKNOWN, "the container has no hash of kubelet's on it"
+    if stored is None:
+        return Outcome.UNKNOWN, f"the hash on the container is none: {container.stored_hash[:40]!r}"
+    if container.spec is None:
+        return Outcome.UNKNOWN, "the pod, or this container in it, is not among the pods that were read"
+    if then.value is None:
+        return Outcome.UNKNOWN, then.why
+    if then.value == stored:
+        return Outcome.KEEP, "the hash stays the same"
+    if now.value is None:
+        return Outcome.REBUILD, f"kubelet 1.{target} hashes {era(target)}, and this is not what is stored"
+    if now.value != stored and not is_compared(container.kind, today):
+        return Outcome.REBUILD, f"kubelet 1.{target} compares the hash of a {container.kind}, 1.{today} did not"
+    if now.value != stored:
+        return Outcome.REBUILD, f"the spec is not the one it was started with: kubelet 1.{today} would rebuild it, too"
+    if era(today) != era(target):
+        return Outcome.REBUILD, f"kubelet 1.{today} hashes {era(today)}, 1.{target} {era(target)}"
+    return Outcome.REBUILD, _changed_fields(today, target)
+
+
+def _changed_fields(today: int, target: int) -> str:
+    """Why two versions of one era differ."""
+    older, newer = sorted((today, target))
+    added = ", ".join(added_fields(older, newer))
+    return f"fields that came between 1.{older} and 1.{newer} count: {added}"

@@ -1,0 +1,279 @@
+"""What differs between two specs of a container, by meaning: what Kubernetes' proposal #63814 asked of kubelet.
+
+Both specs get the API server's defaults first; 0.5 CPU is 500m; what is absent is what its default says; order counts
+where kubelet or the runtime looks at it. A hash can do none of this, which is why a new version of kubelet may
+rebuild containers whose specs mean what they always meant. Nothing is said here about what kubelet will do.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crrd.kubelet.hash.container_types import Field, Kind, flat_fields
+from crrd.kubelet.quantity import parse
+
+_NEWEST_STRUCTS = 30
+_REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([^()]*)\)")
+"""`$(NAME)` in a command, an argument or a variable; `$$(NAME)` is not one."""
+
+# Source of these values: pkg/apis/core/v1/defaults.go, and for the pointers what kubelet takes their absence for.
+_DEFAULTS: Mapping[tuple[str, str], Any] = {
+    ("Container", "terminationMessagePath"): "/dev/termination-log",
+    ("Container", "terminationMessagePolicy"): "File",
+    ("ContainerPort", "protocol"): "TCP",
+    ("Probe", "timeoutSeconds"): 1,
+    ("Probe", "periodSeconds"): 10,
+    ("Probe", "successThreshold"): 1,
+    ("Probe", "failureThreshold"): 3,
+    ("HTTPGetAction", "path"): "/",
+    ("HTTPGetAction", "scheme"): "HTTP",
+    ("GRPCAction", "service"): "",
+    ("ObjectFieldSelector", "apiVersion"): "v1",
+    ("ResourceFieldSelector", "divisor"): "1",
+    ("ConfigMapEnvSource", "optional"): False,
+    ("SecretEnvSource", "optional"): False,
+    ("ConfigMapKeySelector", "optional"): False,
+    ("SecretKeySelector", "optional"): False,
+    ("VolumeMount", "mountPropagation"): "None",
+    ("VolumeMount", "recursiveReadOnly"): "Disabled",
+    ("SecurityContext", "privileged"): False,
+    ("SecurityContext", "readOnlyRootFilesystem"): False,
+    ("SecurityContext", "allowPrivilegeEscalation"): True,
+    ("SecurityContext", "procMount"): "Default",
+    ("WindowsSecurityContextOptions", "hostProcess"): False,
+}
+_SAME_WHEN_EMPTY = frozenset(
+    {"Capabilities", "Lifecycle", "ResourceRequirements", "SecurityContext", "SELinuxOptions"}
+    | {"WindowsSecurityContextOptions"}
+)
+"""Structs for which being there without content says nothing."""
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "ContainerPort": ("containerPort", "protocol"),
+    "EnvVar": ("name",),
+    "VolumeMount": ("mountPath",),
+    "VolumeDevice": ("devicePath",),
+    "ContainerResizePolicy": ("resourceName",),
+    "ResourceClaim": ("name",),
+    "HTTPHeader": ("name",),
+}
+"""By which fields the elements of a list are told apart, where their order does not matter."""
+_NO_RESTART = (
+    "imagePullPolicy",
+    "lifecycle.preStop",
+    "livenessProbe",
+    "readinessProbe",
+    "resizePolicy",
+    "restartPolicy",
+    "startupProbe",
+)
+"""What kubelet reads from the pod when it needs it; everything else is fixed when the container is created."""
+_RESIZABLE = re.compile(r"resources\.(?:limits|requests)\.(cpu|memory)")
+_PORT = re.compile(r"ports\[.*\]\.(?:name|containerPort|protocol)")
+
+ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field that does not mean the same."""
+
+    path: str
+    """Where, as in `env[LOG_LEVEL].value`."""
+    before: Any
+    """In the spec that the container was started with, as it stands there; None where it is absent."""
+    after: Any
+    """In today's spec."""
+    restart: bool
+    """Whether only a container that is started anew gets it."""
+
+    def __str__(self) -> str:
+        sides = (ABSENT if side is None else json.dumps(side, ensure_ascii=False) for side in (self.before, self.after))
+        return f"{self.path}: {' → '.join(sides)}{' (needs a restart)' if self.restart else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A value, and a text that is the same for all values that mean the same."""
+
+    meaning: str
+    shown: Any
+
+
+_Tree = Mapping[str, Any]
+"""Names to leaves or to trees."""
+
+
+def diff(started_with: Mapping[str, Any], today: Mapping[str, Any]) -> list[Difference]:
+    """What differs between two specs of a container, as in the pod's JSON; nothing for specs that mean the same.
+
+    What is not known here, or not of the type it should be, is compared as it stands.
+    """
+    restarting = _restarting(started_with) | _restarting(today)
+    found = [
+        Difference(path, before, after, _needs_restart(path, before, after, restarting))
+        for path, before, after in _walk("", _container(started_with), _container(today))
+    ]
+    return sorted(found, key=lambda each: each.path)
+
+
+def _walk(path: str, before: Any, after: Any) -> Iterable[tuple[str, Any, Any]]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in {**before, **after}:
+            inner = name if not path else f"{path}{name}" if name.startswith("[") else f"{path}.{name}"
+            yield from _walk(inner, before.get(name), after.get(name))
+    elif not (isinstance(before, _Leaf) and isinstance(after, _Leaf) and before.meaning == after.meaning):
+        yield path, _shown(before), _shown(after)
+
+
+def _shown(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {name.strip("[]"): _shown(each) for name, each in node.items() if _shown(each) is not None}
+    return node.shown if isinstance(node, _Leaf) else None
+
+
+def _needs_restart(path: str, before: Any, after: Any, restarting: frozenset[str]) -> bool:
+    if any(path == each or path.startswith(f"{each}.") for each in _NO_RESTART) or path.startswith("resizePolicy["):
+        return False
+    if match := _RESIZABLE.fullmatch(path):
+        return match[1] in restarting
+    if path.startswith("ports["):  # without a host port, a port is but a word about the container
+        hosts = (side.get("hostPort") for side in (before, after) if isinstance(side, Mapping))
+        return any(hosts) or not (_PORT.fullmatch(path) or path.endswith("]"))
+    return True
+
+
+def _restarting(container: Mapping[str, Any]) -> frozenset[str]:
+    """Resources that kubelet resizes with a restart only: their resizePolicy says so.
+
+    An absent policy is NotRequired, in all versions: up to 1.32, an API server that lets resources be resized fills it
+    in (`SetDefaults_Pod` in pkg/apis/core/v1); since 1.33 none does, and kubelet reads it so (`computePodResizeAction`
+    in pkg/kubelet/kuberuntime).
+    """
+    policies = container.get("resizePolicy")
+    return frozenset(
+        str(policy.get("resourceName"))
+        for policy in (policies if isinstance(policies, list | tuple) else ())
+        if isinstance(policy, Mapping) and policy.get("restartPolicy") == "RestartContainer"
+    )
+
+
+# From JSON to trees.
+
+
+def _container(container: Mapping[str, Any]) -> _Tree:
+    shape = dict(container)
+    if not shape.get("imagePullPolicy"):
+        shape["imagePullPolicy"] = _pull_policy(shape.get("image"))
+    resources = shape.get("resources")
+    if isinstance(resources, Mapping) and isinstance(limits := resources.get("limits"), Mapping):
+        requests = resources.get("requests") or {}
+        if isinstance(requests, Mapping):
+            shape["resources"] = {**resources, "requests": {**limits, **_without_nulls(requests)}}
+    if isinstance(policies := shape.get("resizePolicy"), list | tuple):
+        shape["resizePolicy"] = [
+            each for each in policies if not (isinstance(each, Mapping) and each.get("restartPolicy") == "NotRequired")
+        ]
+    return _struct("Container", shape)
+
+
+def _without_nulls(shape: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in shape.items() if value is not None}
+
+
+def _pull_policy(image: Any) -> str:
+    name = image.rpartition("/")[2] if isinstance(image, str) else ""
+    tag = name.partition(":")[2]
+    return "Always" if "@" not in name and tag in ("", "latest") else "IfNotPresent"
+
+
+def _struct(struct: str, shape: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for field in flat_fields(struct, _NEWEST_STRUCTS):
+        node = _field(struct, field, shape.get(field.key))
+        if node is not None:
+            tree[field.key] = node
+        if node is not None and field.many and isinstance(node, Mapping):  # a[b] rather than a.[b]
+            del tree[field.key]
+            tree |= {f"{field.key}{name}": each for name, each in node.items()}
+    known = {field.key for field in flat_fields(struct, _NEWEST_STRUCTS)}
+    return tree | {key: _leaf(value) for key, value in shape.items() if key not in known and value is not None}
+
+
+def _field(struct: str, field: Field, value: Any) -> Any:
+    """The tree or leaf of a field; None for an absent one."""
+    if not field.pointer and field.kind in (Kind.STRING, Kind.BOOL, Kind.INT) and not field.many and not value:
+        value = None  # Go knows no difference
+    if field.many:
+        return None if value in (None, [], ()) else _list(field, value)
+    if field.kind is Kind.STRUCT:
+        if value is None and field.type in _SAME_WHEN_EMPTY:
+            value = {}
+        if isinstance(value, Mapping):
+            return _struct(field.type, value)
+    if value is None:
+        value = {} if field.kind is Kind.QUANTITIES else _DEFAULTS.get((struct, field.key))
+    if value is None:
+        return None
+    if field.kind is Kind.QUANTITIES and isinstance(value, Mapping):
+        return {str(key): _quantity(each) for key, each in value.items() if each is not None}
+    if field.kind is Kind.QUANTITY:
+        return _Leaf("1", value) if _quantity(value).meaning == "0" else _quantity(value)
+    return _leaf(value)
+
+
+def _list(field: Field, value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return _leaf(value)
+    if field.type == "Capability":
+        return {f"[{each}]": _leaf(each) for each in value}
+    if field.kind is not Kind.STRUCT:
+        return _leaf(list(value))
+    keys = _KEYS.get(field.type)
+    tree: dict[str, Any] = {}
+    earlier: list[str] = []
+    for position, each in enumerate(value):
+        if not isinstance(each, Mapping):
+            tree[_unused(tree, str(position))] = _leaf(each)
+            continue
+        inner = _struct(field.type, each)
+        name = str(position) if keys is None else "/".join(_key(inner.get(key)) for key in keys)
+        if field.type == "EnvVar":
+            if sees := _sees(each, earlier):
+                inner["references"] = _leaf(sees)
+            earlier.append(name)
+        tree[_unused(tree, name.lower() if field.type == "HTTPHeader" else name)] = inner
+    return tree
+
+
+def _key(node: Any) -> str:
+    return str(node.shown) if isinstance(node, _Leaf) else ""
+
+
+def _unused(tree: Mapping[str, Any], name: str) -> str:
+    """`[name]`, or `[name#2]` where the list has it already."""
+    count, key = 1, f"[{name}]"
+    while key in tree:
+        count += 1
+        key = f"[{name}#{count}]"
+    return key
+
+
+def _sees(variable: Mapping[str, Any], earlier: list[str]) -> list[str]:
+    """Variables before this one that its value refers to: here alone the order of `env` matters."""
+    value = variable.get("value")
+    names = set(_REFERENCE.findall(value)) if isinstance(value, str) else set()
+    return sorted(names & set(earlier))
+
+
+def _leaf(meaning: Any, shown: Any = None) -> _Leaf:
+    return _Leaf(json.dumps(meaning, sort_keys=True, default=str), meaning if shown is None else shown)
+
+
+def _quantity(value: Any) -> _Leaf:
+    written = json.dumps(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    try:
+        return _Leaf(str(parse(written.strip()).value), value)
+    except (AttributeError, ValueError):
+        return _leaf(value)

@@ -1,0 +1,52 @@
+"""Which kubelet started a container, told from the hash that it left on it; and so which one runs on a node now.
+
+The node daemon may not read Nodes, and need not: the newest container was started by the running kubelet, and each era
+of kubelet hashes in its own way. Eras are all that hashes can tell, and all that a comparison of hashes needs. Who
+lists containers is not known here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from crrd.forecast.report import ForecastInput, is_compared, parse_stored
+from crrd.kubelet.hash.container_hash import JSON_SINCE, NAME_AND_IMAGE_SINCE, hash_of
+from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR
+
+HASHERS = (NEWEST_MINOR, NAME_AND_IMAGE_SINCE - 1, *range(JSON_SINCE - 1, OLDEST_MINOR - 1, -1))
+"""One minor version for each way to hash, the newest first; the structs of the oldest era differ by version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a container's hash tells."""
+
+    created_at: int
+    """Nanoseconds since the epoch, the runtime's clock: for ordering only."""
+    minor: int | None
+    """A version that hashes today's spec to what is stored, the newest such; None where none does."""
+    counts: bool
+    """Whether kubelet compares it, and there is something to compare."""
+
+
+def mark(container: ForecastInput) -> Mark:
+    """Try every way to hash, until one gives the stored hash."""
+    stored = parse_stored(container.stored_hash)
+    minor = None
+    if container.spec is not None and stored is not None:
+        spec = container.spec
+        minor = next((each for each in HASHERS if hash_of(spec, each).value == stored), None)
+    counts = stored is not None and container.spec is not None and is_compared(container.kind, minor or NEWEST_MINOR)
+    return Mark(container.created_at, minor, counts)
+
+
+def running_minor(marks: Iterable[Mark]) -> int | None:
+    """The version that stands for the running kubelet's era: that of the newest container whose hash tells one."""
+    newest = max((each for each in marks if each.minor is not None), key=lambda each: each.created_at, default=None)
+    return newest.minor if newest is not None else None
+
+
+def differing(marks: Iterable[Mark]) -> int | None:
+    """How many containers the running kubelet would hash otherwise; None where no container tells which one runs."""
+    found = list(marks)
+    running = running_minor(found)
+    return None if running is None else sum(each.counts and each.minor != running for each in found)

@@ -1,0 +1,314 @@
+"""Where the API server is and who we are: a kubeconfig, or the pod's service account.
+
+Both give an `Access`, renewed when it grows old or is refused. A kubeconfig is read by the `kubernetes` package in a
+process of its own (see `kubeconfig`), because the package would stay resident on every node for a thing done once.
+Speaking to the server is `client`'s work.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, cast
+
+from multidict import CIMultiDict
+
+from crrd.lib.errors import ApiUnavailableError, ConfigurationError
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where kubelet mounts a pod's service account."""
+_EXPIRY_MARGIN_SECONDS = 60.0
+_RENEWAL_SECONDS = 10.0
+"""A kubeconfig is not read again sooner than this after a renewal: a plugin that fails is not run for every call."""
+_KUBECONFIG_DEADLINE_SECONDS = 60.0
+_CANNOT_HEAL, _NOT_NOW = 2, 3
+"""Exit codes of `kubeconfig` for what waiting does not heal, and for what it may; with both it prints why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """All that a call needs to reach the API server."""
+
+    server: str
+    """Base URL without a slash at its end."""
+    authorization: str = field(default="", repr=False)
+    """The header of that name, "" for none."""
+    tls: ssl.SSLContext | None = None
+    """None for plain HTTP."""
+    server_hostname: str | None = None
+    """The name to expect in the server's certificate, where it is not the URL's."""
+    proxy: str | None = None
+    namespace: str = ""
+    """The one that is meant where none is named: the kubeconfig's context's, or the pod's own; "" for neither."""
+    impersonation: tuple[tuple[str, str], ...] = ()
+    """Headers that say as whom we act, where that is somebody else; a name may come more than once."""
+
+    @property
+    def headers(self) -> CIMultiDict[str]:
+        """The HTTP headers that say who we are."""
+        said = [("Authorization", self.authorization)] if self.authorization else []
+        return CIMultiDict([*said, *self.impersonation])
+
+
+class AccessSource(Protocol):
+    """Gives the access of now."""
+
+    @property
+    def description(self) -> str:
+        """Whose credentials these are, for messages."""
+        ...
+
+    async def current(self) -> Access:
+        """The access to use for the next call; cheap unless something has changed or expired.
+
+        Raises:
+            ConfigurationError: there is none, and waiting will not bring it.
+            ApiUnavailableError: there is none now.
+        """
+        ...
+
+    async def renew(self, refused: Access) -> Access:
+        """The access after the server refused this one (401); the same one where there is no other. Raises as above."""
+        ...
+
+
+def find_access(kubeconfig: str, environ: Mapping[str, str], context: str = "") -> AccessSource:
+    """The kubeconfig that is named, else the user's own, else the pod's service account: kubectl's order.
+
+    A context means a kubeconfig: with one the service account, another cluster's perhaps, is not taken.
+
+    Raises:
+        ConfigurationError: there is none of them.
+    """
+    own = Path(environ.get("HOME", "/nonexistent")) / ".kube" / "config"
+    if kubeconfig or own.is_file():
+        return KubeconfigAccess(kubeconfig or str(own), context)
+    remedy = f"name the one to use with --kubeconfig, or put it at {own}"
+    if context:
+        raise ConfigurationError(f"--context {context} needs a kubeconfig: {remedy}")
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
+    if host and port:
+        return ServiceAccountAccess(f"https://{f'[{host}]' if ':' in host else host}:{port}", SERVICE_ACCOUNT)
+    raise ConfigurationError(f"not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig: {remedy}")
+
+
+class ServiceAccountAccess:
+    """The token and the CA that kubelet keeps in a folder of the pod; both are read again when they change."""
+
+    def __init__(self, server: str, folder: Path) -> None:
+        self._server = server
+        self._token_file = folder / "token"
+        self._ca_file = folder / "ca.crt"
+        self._namespace_file = folder / "namespace"
+        self._stamp: tuple[object, ...] = ()
+        self._ca = ""
+        self._access: Access | None = None
+
+    @property
+    def description(self) -> str:
+        """The service account's token, by its path."""
+        return f"the service account's token in {self._token_file}"
+
+    async def current(self) -> Access:
+        """See AccessSource."""
+        return self._read(anew=False)
+
+    async def renew(self, refused: Access) -> Access:
+        """See AccessSource."""
+        return self._read(anew=True)
+
+    def _read(self, *, anew: bool) -> Access:
+        try:
+            stamp = tuple(
+                (found.st_ino, found.st_mtime_ns, found.st_size)
+                for found in (self._token_file.stat(), self._ca_file.stat())
+            )
+            if self._access is not None and stamp == self._stamp and not anew:
+                return self._access
+            token = self._token_file.read_text(encoding="utf-8").strip()
+            ca = self._ca_file.read_text(encoding="utf-8")
+            own = self._namespace_file
+            namespace = own.read_text(encoding="utf-8").strip() if own.is_file() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            if self._access is not None:
+                return self._access  # kubelet is just swapping the folder
+            raise ConfigurationError(f"the service account of this pod cannot be read: {error}") from error
+        if self._access is not None and ca == self._ca:
+            tls = self._access.tls  # another context would open new connections for nothing
+        else:
+            try:
+                tls = self._context(ca)
+            except ConfigurationError:
+                if self._access is None:
+                    raise
+                tls = self._access.tls  # half written, or spoilt: it was good once, and is read again when it changes
+        self._stamp, self._ca = stamp, ca
+        self._access = Access(self._server, f"Bearer {token}", tls, namespace=namespace)
+        return self._access
+
+    def _context(self, ca: str) -> ssl.SSLContext:
+        """TLS with the cluster's own authority alone: the system's are not to be trusted with the token."""
+        if not ca.strip():
+            raise ConfigurationError(f"{self._ca_file}: there is no certificate in it")
+        return tls_context(ca, where=str(self._ca_file))
+
+
+class KubeconfigAccess:
+    """What a kubeconfig says; read again when its token has expired or was refused, as exec plugins give new ones."""
+
+    def __init__(self, path: str, context: str = "") -> None:
+        self._path = path
+        self._context = context
+        self._lock = asyncio.Lock()
+        self._access: Access | None = None
+        self._expiry = 0.0
+        self._renewed = float("-inf")
+
+    @property
+    def description(self) -> str:
+        """The kubeconfig, by its path."""
+        return f"the kubeconfig {self._path}"
+
+    async def current(self) -> Access:
+        """See AccessSource."""
+        if self._access is not None and not self._expired():
+            return self._access
+        async with self._lock:
+            if self._access is None:
+                return await self._read()
+            return await self._renew() if self._expired() else self._access
+
+    async def renew(self, refused: Access) -> Access:
+        """See AccessSource."""
+        async with self._lock:
+            if self._access is None:
+                return await self._read()
+            return await self._renew() if self._access is refused else self._access
+
+    def _expired(self) -> bool:
+        """Whether the credentials' own expiry, a time of the wall clock, is near or past."""
+        return bool(self._expiry) and time.time() > self._expiry - _EXPIRY_MARGIN_SECONDS
+
+    async def _renew(self) -> Access:
+        now = time.monotonic()
+        if self._access is not None and now - self._renewed < _RENEWAL_SECONDS:
+            return self._access
+        self._renewed = now
+        try:
+            return await self._read()
+        except ConfigurationError as error:
+            raise ApiUnavailableError(str(error)) from error  # it was good once: somebody is changing it
+
+    async def _read(self) -> Access:
+        shape = json.loads(await _resolve(self._path, self._context))
+        server: str = shape["server"]
+        tls = None
+        if server.startswith("https://"):
+            tls = tls_context(
+                shape["ca"],
+                certificate=shape["certificate"],
+                key=shape["key"],
+                insecure=shape["insecure"],
+                where=self.description,
+            )
+        self._expiry = shape["expiry"]
+        self._access = Access(
+            server,
+            shape["authorization"],
+            tls,
+            shape["tls_server_name"] or None,
+            shape["proxy"] or None,
+            shape["namespace"],
+            tuple((name, value) for name, value in shape["impersonation"]),
+        )
+        return self._access
+
+
+async def _resolve(path: str, context: str) -> bytes:
+    """Run `kubeconfig` and return the JSON that it prints; key material goes over the pipe alone."""
+    command = [sys.executable, "-m", "crrd.kube.kubeconfig", path, *(["--context", context] if context else [])]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:  # no file descriptor or no memory is left
+        raise ApiUnavailableError(f"the kubeconfig {path} cannot be read now: {error}") from error
+    stdout, stderr = cast("asyncio.StreamReader", process.stdout), cast("asyncio.StreamReader", process.stderr)
+    said = bytearray()
+    try:
+        async with asyncio.timeout(_KUBECONFIG_DEADLINE_SECONDS):
+            out, _ = await asyncio.gather(stdout.read(), _follow(stderr, said))
+            await process.wait()
+    except TimeoutError as error:
+        message = f"the kubeconfig {path}: no credentials after {_KUBECONFIG_DEADLINE_SECONDS:.0f} s"
+        raise ApiUnavailableError(": ".join(filter(None, (message, _last_line(said))))) from error
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)  # a plugin that it started too
+            await process.wait()
+    if process.returncode == 0:
+        return out
+    why = _last_line(out) if process.returncode in (_CANNOT_HEAL, _NOT_NOW) else ""  # else it may be key material
+    message = f"the kubeconfig {path}: {why or _last_line(said) or 'it cannot be read'}"
+    if process.returncode == _CANNOT_HEAL:
+        raise ConfigurationError(message)
+    raise ApiUnavailableError(message)
+
+
+async def _follow(stream: asyncio.StreamReader, said: bytearray) -> None:
+    """Keep what a plugin says; where somebody looks on, show it as it comes: it may be what to do to log in."""
+    terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
+    while chunk := await stream.read(65536):
+        said += chunk
+        if terminal is not None:
+            with suppress(OSError):  # the terminal is gone
+                terminal.write(chunk)
+                terminal.flush()
+
+
+def _last_line(said: bytes | bytearray) -> str:
+    return "".join(said.decode("utf-8", "replace").strip().splitlines()[-1:])
+
+
+def tls_context(ca: str, *, certificate: str = "", key: str = "", insecure: bool = False, where: str) -> ssl.SSLContext:
+    """A client's TLS context from PEM texts; without a CA the system's are trusted.
+
+    Raises:
+        ConfigurationError: a text is not what it should be; `where` says whose it is.
+        ApiUnavailableError: there is no room for the file that a client's certificate needs, or no file descriptor.
+    """
+    try:
+        context = ssl.create_default_context(cadata=ca or None)
+        # Python 3.13 turns this on; many clusters' own CAs do not meet it and are no less trusted for that.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if certificate:
+            _load_certificate(context, certificate, key)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigurationError(f"{where}: the TLS certificates cannot be used: {error}") from error
+    except OSError as error:
+        raise ApiUnavailableError(f"{where}: the TLS certificates cannot be used now: {error}") from error
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """`ssl` reads a key only from a file: one that nobody else can read, and that is gone right after."""
+    with tempfile.TemporaryDirectory(prefix="crrd-") as folder:
+        pem = Path(folder) / "client.pem"
+        pem.touch(mode=0o600)
+        pem.write_text(f"{certificate}\n{key}\n", encoding="utf-8")
+        context.load_cert_chain(pem)

@@ -1,0 +1,111 @@
+"""Which kinds the API server has: from a word as people write it, or from an owner reference, to the resource in URLs.
+
+What every cluster has is known here and costs no call.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS, Resource
+from crrd.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.lib.jsonfields import items, mapping, text
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A kind as the API server has it."""
+
+    resource: Resource
+    kind: str
+    names: tuple[str, ...] = ()
+    """What people call it, the plural included."""
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """As in objects of the kind."""
+        group, version = self.resource.group, self.resource.version
+        return f"{group}/{version}" if group else version
+
+    @property
+    def word(self) -> str:
+        """The kind as kubectl names it in front of an object's name."""
+        return ".".join(filter(None, (self.kind.lower(), self.resource.group)))
+
+
+def _apps(kind: str, short: str) -> Served:
+    one = kind.lower()
+    return Served(Resource(f"{one}s", "apps"), kind, (one, f"{one}s", short))
+
+
+KNOWN = (
+    Served(PODS, "Pod", ("pod", "pods", "po")),
+    _apps("Deployment", "deploy"),
+    _apps("StatefulSet", "sts"),
+    _apps("DaemonSet", "ds"),
+    _apps("ReplicaSet", "rs"),
+    Served(Resource("jobs", "batch"), "Job", ("job", "jobs")),
+)
+
+
+async def find_kind(client: KubeClient, word: str) -> Served:
+    """The kind that a word names: `TYPE`, `TYPE.GROUP` or `TYPE.VERSION.GROUP`, as kubectl takes it.
+
+    Raises:
+        ConfigurationError: the API server has none of that name.
+        ApiUnavailableError, ApiRefusedError: see there.
+    """
+    name, _, rest = word.lower().partition(".")
+    for known in KNOWN:
+        if name in known.names and rest in ("", known.resource.group, f"v1.{known.resource.group}"):
+            return known
+    async for served in _all(client, rest):
+        if name in served.names:
+            return served
+    raise ConfigurationError(f"the API server has no resource type {word!r}: kubectl api-resources shows them")
+
+
+async def kind_of(client: KubeClient, api_version: str, kind: str) -> Served:
+    """The kind that an owner reference names. Raises as `find_kind` does."""
+    known = [each for each in KNOWN if (each.api_version, each.kind) == (api_version, kind)]
+    for served in known or await _served(client, api_version):
+        if served.kind == kind:
+            return served
+    raise ConfigurationError(f"the API server has no kind {kind} in {api_version}")
+
+
+async def _all(client: KubeClient, group: str) -> AsyncIterator[Served]:
+    """Everything, the core group first; only of one group, where it is named (`GROUP` or `VERSION.GROUP`)."""
+    if not group:
+        for served in await _served(client, "v1"):
+            yield served
+    for entry in map(mapping, items((await client.document("/apis")).get("groups"))):
+        name = text(entry.get("name"))
+        versions = [text(mapping(each).get("groupVersion")) for each in items(entry.get("versions"))]
+        versions.sort(key=lambda each: each != text(mapping(entry.get("preferredVersion")).get("groupVersion")))
+        exact = [each for each in versions if ".".join(reversed(each.split("/"))) == group]
+        for api_version in exact or (versions if group in ("", name) else ()):
+            for served in await _served(client, api_version):
+                yield served
+
+
+async def _served(client: KubeClient, api_version: str) -> list[Served]:
+    """The kinds of one version of one group; none where it cannot be had: an aggregated API whose server is away."""
+    group, _, version = api_version.rpartition("/")
+    try:
+        found = await client.document(f"/apis/{api_version}" if group else f"/api/{api_version}")
+    except ApiRefusedError as error:
+        if error.status == 404:
+            return []
+        raise
+    entries = [mapping(each) for each in items(found.get("resources"))]
+    return [_read(each, group, version) for each in entries if "/" not in text(each.get("name"))]
+
+
+def _read(entry: Mapping[str, Any], group: str, version: str) -> Served:
+    kind, plural = text(entry.get("kind")), text(entry.get("name"))
+    names = (plural, text(entry.get("singularName")), kind.lower(), *map(text, items(entry.get("shortNames"))))
+    found = tuple(name for name in names if name)
+    return Served(Resource(plural, group, version), kind, found, namespaced=entry.get("namespaced") is True)

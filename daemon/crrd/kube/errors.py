@@ -1,0 +1,77 @@
+"""Turns what an API server answers into crrd's errors, with the server's own sentence in them.
+
+The ports' errors are what the controllers handle; the two more here are told apart only inside `kube`.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
+from crrd.lib.jsonfields import items, mapping, text
+
+_SENTENCE = 500
+"""Characters of a server's answer that an error repeats."""
+
+
+class MalformedAnswerError(ApiUnavailableError):
+    """The answer is not what an API server says: a proxy in between, or a stream cut in the middle."""
+
+
+class ResourceMissingError(ApiRefusedError):
+    """The API server does not know the kind of object at all (404): its CRD is not installed."""
+
+
+class FutureVersionError(ApiUnavailableError):
+    """The server has not reached the resourceVersion yet that was asked for (504): it lags, or was restored."""
+
+
+def decode(raw: bytes, what: str) -> Mapping[str, Any]:
+    """One JSON object of an answer.
+
+    Raises:
+        MalformedAnswerError: it is something else.
+    """
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise MalformedAnswerError(f"{what}: the answer is not JSON ({len(raw)} bytes)") from error
+    if not isinstance(value, dict):
+        raise MalformedAnswerError(f"{what}: the answer is not a JSON object")
+    return value
+
+
+def from_answer(status: int, body: bytes, retry_after: str, what: str) -> ApiRefusedError | ApiUnavailableError:
+    """The error for an HTTP answer that is not a success.
+
+    `retry_after` is the header; only its form in seconds is read, which is the only one that API servers use.
+    """
+    try:
+        shape = mapping(json.loads(body))
+    except (ValueError, RecursionError):
+        shape = {"message": body.decode("utf-8", "replace").strip()}
+    seconds = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
+    return from_status(shape, what, status=status, retry_after=seconds)
+
+
+def from_status(
+    shape: Mapping[str, Any], what: str, *, status: int = 0, retry_after: float | None = None
+) -> ApiRefusedError | ApiUnavailableError:
+    """The error for a `Status` object, which comes as an answer's body and inside a watch."""
+    code = shape.get("code")
+    if not status:
+        status = code if isinstance(code, int) else 500
+    details = mapping(shape.get("details"))
+    seconds = details.get("retryAfterSeconds")
+    if retry_after is None and isinstance(seconds, int):
+        retry_after = min(seconds, ApiUnavailableError.LONGEST_PATIENCE_SECONDS)  # it may be too large for a float
+    sentence = f"{what}: {text(shape.get('message'))[:_SENTENCE] or 'no reason given'} ({status})"
+    causes = (mapping(cause).get("reason") for cause in items(details.get("causes")))
+    if status == 504 and "ResourceVersionTooLarge" in causes:
+        return FutureVersionError(sentence, retry_after=retry_after)
+    if status == 429 or status >= 500:
+        return ApiUnavailableError(sentence, retry_after=retry_after)
+    if status == 404 and not details.get("name"):
+        return ResourceMissingError(sentence, status=status)
+    refusals = {404: GoneError, 409: ConflictError, 410: ExpiredError}
+    return refusals.get(status, ApiRefusedError)(sentence, status=status)

@@ -1,0 +1,215 @@
+"""Kubernetes events on the request and on its pod, written behind the real work.
+
+`emit` only queues. One worker writes, one event after the other with a pause before each, so that what is told of (a
+stop, a burst of stops) has the connection and the processor first. What cannot be written is dropped, counted and said.
+Which events there are is `decide`'s concern. Each costs the API server a write, so a recreate that goes well has two:
+its begin on the request, its end on the pod. All others are written on both.
+"""
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import structlog
+
+from crrd.core.api.pod import ContainerKind
+from crrd.core.api.reasons import EventReason
+from crrd.core.api.types import API_VERSION, KIND
+from crrd.core.recreate.actions import EmitEvent
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import EVENTS
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError
+from crrd.lib.heartbeat import Heartbeat
+
+CAPACITY = 4000
+"""Events that wait at most, of 2.5 KB each; then the oldest is dropped. A manager that ends a thousand requests at once
+has 2 000; the API server keeps events for an hour."""
+_PAUSE_SECONDS = 0.02
+_MANY = 1000
+"""With more than that in the queue, which is no burst of stops on a node, the pauses are short."""
+_SHORT_PAUSE_SECONDS = 0.002
+_TRIES = 3
+_RETRY = Backoff(initial=0.5, factor=4.0, maximum=5.0, jitter=0.5)
+_LONGEST_PATIENCE_SECONDS = 10.0
+_WRITE_SECONDS = 120.0
+"""The longest that one try takes, with the pause after it: the client gives up before."""
+_MESSAGE_CHARACTERS = 1024
+"""The longest message that the events API allows (k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
+_NAME_CHARACTERS = 253
+_FIELDS = {
+    ContainerKind.REGULAR: "containers",
+    ContainerKind.SIDECAR: "initContainers",
+    ContainerKind.INIT: "initContainers",
+    ContainerKind.EPHEMERAL: "ephemeralContainers",
+}
+"""Of the pod's spec."""
+
+log = structlog.get_logger(__name__)
+
+
+class KubeEventSink:
+    """The EventSink of a cluster. `run` it for the daemon's whole life."""
+
+    dropped: int = 0
+    """Events that were never written: the queue was full, or the API server would not have them."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        node_name: str,
+        component: str = "crrd",
+        *,
+        on_drop: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_drop` is told of each event that is dropped."""
+        self._client = client
+        self._on_drop = on_drop
+        self._node_name = node_name
+        self._component = component
+        self._queue: deque[str] = deque()
+        """Encoded: objects of thousands that wait would leave their memory in pieces."""
+        self._wanted = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._hurry = asyncio.Event()
+        self._failing = False
+        self._overflowed = 0
+        """Events that this flood has cost so far."""
+        self._last_stamp = 0
+        self.heartbeat = Heartbeat()
+
+    def emit(self, event: EmitEvent) -> None:
+        """See EventSink."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for involved in _involved(event):
+            if len(self._queue) >= CAPACITY:
+                self._queue.popleft()
+                self._overflow()
+            self._queue.append(json.dumps(self._shape(event, involved, now)))
+            self._idle.clear()
+            self._wanted.set()
+
+    async def run(self) -> NoReturn:
+        """Write what is queued, until cancelled."""
+        while True:
+            self.heartbeat.until(self._wanted, "waiting for events")
+            await self._wanted.wait()
+            while self._queue:
+                await self._pause(_SHORT_PAUSE_SECONDS if len(self._queue) > _MANY else _PAUSE_SECONDS)
+                await self._write(json.loads(self._queue.popleft()))
+            self._wanted.clear()
+            self._idle.set()
+            if self._overflowed:
+                log.warning("events dropped", count=self._overflowed, error="too many events waited")
+            self._overflowed = 0
+
+    async def flush(self, seconds: float) -> bool:
+        """Let `run` write without pauses what is queued, for at most this long; whether all of it is done."""
+        self._hurry.set()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._hurry.clear()
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, or until somebody flushes."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+
+    async def _write(self, body: dict[str, Any]) -> None:
+        for attempt in range(1, _TRIES + 1):
+            self.heartbeat.within(_WRITE_SECONDS, "writing an event")
+            try:
+                await self._client.create(EVENTS, body["metadata"]["namespace"], body)
+            except ApiUnavailableError as error:
+                if attempt == _TRIES:
+                    self._drop(str(error))
+                    return
+                patience = min(error.retry_after, _LONGEST_PATIENCE_SECONDS)
+                await asyncio.sleep(max(_RETRY.delay(attempt), patience))
+            except ConflictError:  # nobody else has names with our times: it was written, and the answer lost
+                self._failing = False
+                return
+            except CrrdError as error:
+                self._drop(str(error))
+                return
+            else:
+                self._failing = False
+                return
+
+    def _overflow(self) -> None:
+        """Count the oldest event as lost; a flood is told of when it begins and when it is over."""
+        self._lose()
+        if not self._overflowed:
+            log.warning("events dropped", error="too many events wait")
+        self._overflowed += 1
+
+    def _drop(self, reason: str) -> None:
+        self._lose()
+        if not self._failing:
+            log.warning("events dropped", error=reason)
+        self._failing = True
+
+    def _lose(self) -> None:
+        self.dropped += 1
+        if self._on_drop is not None:
+            self._on_drop()
+
+    def _shape(self, event: EmitEvent, involved: dict[str, str], now: str) -> dict[str, Any]:
+        """A core/v1 Event, named as kubelet names its own: the object's name and a time in hexadecimal."""
+        self._last_stamp = max(self._last_stamp + 1, time.time_ns())
+        suffix = f".{self._last_stamp:x}"
+        name = involved["name"][: _NAME_CHARACTERS - len(suffix)].rstrip("-.") + suffix
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": involved["namespace"], "name": name},
+            "involvedObject": involved,
+            "type": "Warning" if event.warning else "Normal",
+            "reason": event.reason.value,
+            "message": event.message[:_MESSAGE_CHARACTERS],
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": self._component, "host": self._node_name},
+            "reportingComponent": self._component,
+            "reportingInstance": self._node_name,
+        }
+
+
+def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:
+    """References to the objects that are told, as far as the request names them."""
+    request = event.request
+    if not request.namespace:
+        return
+    if request.name and event.reason is not EventReason.RECREATED:
+        yield {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": request.namespace,
+            "name": request.name,
+            "uid": request.uid,
+            "resourceVersion": request.resource_version,
+        }
+    if request.pod_name and event.reason is not EventReason.RECREATING:
+        pod = {"apiVersion": "v1", "kind": "Pod", "namespace": request.namespace, "name": request.pod_name}
+        # a static pod's events are looked for by the UID that it has on its node, with which kubelet writes its own
+        if uid := event.pod.runtime_uid if event.pod else request.pod_uid:
+            pod["uid"] = uid
+        if event.container:
+            known = event.pod.containers.get(event.container) if event.pod else None
+            field = _FIELDS[known.kind if known else ContainerKind.REGULAR]
+            pod["fieldPath"] = f"spec.{field}{{{event.container}}}"
+        yield pod

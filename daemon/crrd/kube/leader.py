@@ -1,0 +1,313 @@
+"""Leader election by a Lease, as client-go does it: of several managers one works, another takes over when it dies.
+
+Times of other machines are never compared with local ones: a lease has expired when it has not changed for its
+duration as measured here. All writes are bound to the version that was read, so that of two candidates one wins. The
+leader's renewals are single writes; who does not lead watches the lease, and asks for it when it seems to be free.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import structlog
+
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import Resource
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import ConflictError, CrrdError, GoneError
+from crrd.lib.health import Check
+from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.jsonfields import mapping, text
+
+LEASES = Resource("leases", "coordination.k8s.io")
+LEASE_NAME = "crrd-manager"
+_ATTEMPT_SECONDS = 120.0
+"""The longest that one look at the lease takes, credentials and all: every call has its deadline."""
+_LATE_SECONDS = 15.0
+_RELEASE_SECONDS = 3.0
+"""How long a shutdown waits for the lease to be given back."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """Seconds; client-go's defaults (k8s.io/component-base/config/v1alpha1, LeaderElectionConfiguration)."""
+
+    duration: float = 15.0
+    """After which others may take a lease that does not change. The Lease says it in whole seconds, rounded up."""
+    renew_deadline: float = 10.0
+    """After which a leader that cannot renew stops its work: well before others may follow it."""
+    retry: float = 2.0
+    """Between two tries to get or to renew it."""
+
+
+DEFAULT_TIMING = LeaseTiming()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The lease as it was last read, and since when it is so."""
+
+    version: str
+    holder: str
+    transitions: int
+    expires: float
+    """The loop's time."""
+
+
+class LeaderElection:
+    """One candidate. The constructor starts nothing.
+
+    Args:
+        client: to reach the Lease with.
+        namespace: where it lies.
+        identity: who this candidate is, e.g. the name of its pod; no two may have the same.
+        now: the time to write into the Lease, which nothing is decided on.
+        timing: see there.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        identity: str,
+        *,
+        now: Callable[[], datetime],
+        timing: LeaseTiming = DEFAULT_TIMING,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._identity = identity
+        self._now = now
+        self._timing = timing
+        self._retry = Backoff(initial=timing.retry, factor=1.0, maximum=timing.retry, jitter=0.2)
+        self._seen: _Seen | None = None
+        self._renewed: float | None = None
+        """The loop's time at which the last renewal was sent, None for a candidate that does not lead."""
+        self._failing = False
+        self.heartbeat = Heartbeat()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this candidate holds the lease, and nobody else can have taken it."""
+        return self._renewed is not None and _loop_time() < self._renewed + self._timing.duration
+
+    @property
+    def leader(self) -> str:
+        """Who holds the lease as far as is known, "" for nobody."""
+        return self._seen.holder if self._seen else ""
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """For liveness pages: work that outlives the lease is stuck."""
+        return {"leader": self._check}
+
+    def _check(self) -> str:
+        if self._renewed is None or self.leading:
+            return ""
+        return f"the lease {self._namespace}/{LEASE_NAME} has expired, and {self._identity} has not stopped its work"
+
+    async def run(self, work: Callable[[], Awaitable[object]]) -> NoReturn:
+        """Wait for the lease, do the work while it is held, wait again; until cancelled.
+
+        The work is cancelled when the lease cannot be renewed in time. When `run` is cancelled or the work fails, the
+        lease is given back after the work has stopped, so that the next candidate need not wait for it to expire.
+        """
+        try:
+            while True:
+                await self._acquire()
+                log.info("leading", lease=LEASE_NAME, identity=self._identity)
+                await self._lead(work)
+                await self._release()
+        finally:
+            await self._release()
+
+    async def _acquire(self) -> None:
+        """Try until the lease is held; two looks in a row that end at once are followed by a pause."""
+        hasty = False
+        for delay in self._retry.delays():
+            began = _loop_time()
+            self.heartbeat.within(_ATTEMPT_SECONDS, "looking at the lease")
+            if await self._attempt():
+                return
+            if await self._follow():
+                before, hasty = hasty, _loop_time() - began < self._timing.retry
+                if not (before and hasty):
+                    continue
+            self.heartbeat.within(delay + _LATE_SECONDS, "waiting for the next look at the lease")
+            await asyncio.sleep(delay)
+
+    async def _follow(self) -> bool:
+        """Watch somebody else's lease while it is held; whether to look at it at once."""
+        seen = self._seen
+        if seen is None or not seen.holder or _loop_time() >= seen.expires:
+            return False
+        watch = self._client.watch(
+            LEASES, seen.version, namespace=self._namespace, field_selector=f"metadata.name={LEASE_NAME}"
+        )
+        try:
+            async with asyncio.timeout_at(seen.expires) as limit, watch as events:
+                self._followed()
+                async for event in events:
+                    if event.kind == "DELETED":
+                        return True
+                    if event.kind != "BOOKMARK":
+                        self._observe(event.object)
+                        self._followed()
+                    if not self.leader:
+                        return True
+                    limit.reschedule(self._known().expires)
+        except TimeoutError:
+            return True
+        except CrrdError as error:
+            log.debug("lease not watched", lease=LEASE_NAME, error=str(error))
+            return False
+        return True
+
+    def _followed(self) -> None:
+        left = self._known().expires - _loop_time()
+        self.heartbeat.within(max(0.0, left) + _LATE_SECONDS, "watching the lease")
+
+    async def _lead(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Work, and renew meanwhile; returns when the lease is lost or the work is done. Raises what the work does."""
+
+        async def lead() -> None:
+            await work()
+
+        worker = asyncio.create_task(lead(), name="lead")
+        try:
+            while True:
+                self.heartbeat.within(self._timing.retry + _LATE_SECONDS, "waiting before it renews the lease")
+                if (await asyncio.wait({worker}, timeout=self._timing.retry))[0]:
+                    break
+                self.heartbeat.within(self._timing.renew_deadline + _LATE_SECONDS, "renewing the lease")
+                if not await self._renew():
+                    log.error("lease lost", lease=LEASE_NAME, identity=self._identity, leader=self.leader)
+                    return
+            worker.result()
+        finally:
+            self.heartbeat.within(_LATE_SECONDS, "ending the work of a leader")
+            worker.cancel()
+            await asyncio.wait({worker})
+
+    async def _renew(self) -> bool:
+        """Renew once; whether the lease is still held."""
+        left = (self._renewed or 0.0) + self._timing.renew_deadline - _loop_time()
+        if left <= 0:  # `timeout` would let an attempt end that fails at once, over and over
+            return False
+        try:
+            async with asyncio.timeout(left):
+                return await self._attempt() or self.leader == self._identity
+        except TimeoutError:
+            return False
+
+    async def _attempt(self) -> bool:
+        """Take or renew the lease if nobody else has it; whether that succeeded. Failures are logged."""
+        try:
+            try:
+                held = await self._take()
+            except ConflictError:  # somebody else was quicker: one look tells whether the lease is theirs now
+                held = await self._take(again=True)
+        except ConflictError:
+            return False
+        except CrrdError as error:
+            if not self._failing:
+                log.warning("lease not reached", lease=LEASE_NAME, error=str(error))
+            self._failing = True
+            return False
+        self._failing = False
+        return held
+
+    async def _take(self, *, again: bool = False) -> bool:
+        """Read the lease, and write it unless somebody else holds it. Raises the ports' errors.
+
+        One's own is written as it was last seen: where somebody else has written it, that is a conflict.
+        """
+        began = _loop_time()
+        seen = self._seen
+        if not again and self._renewed is not None and seen is not None and seen.holder == self._identity:
+            try:
+                self._observe(await self._patch(seen, self._spec(seen.transitions, taken=False)))
+            except GoneError:
+                return await self._take(again=True)
+            self._renewed = began
+            return True
+        try:
+            self._observe(await self._client.get(LEASES, self._namespace, LEASE_NAME))
+        except GoneError:
+            shape = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"namespace": self._namespace, "name": LEASE_NAME},
+                "spec": self._spec(transitions=0, taken=True),
+            }
+            self._observe(await self._client.create(LEASES, self._namespace, shape))
+        else:
+            seen = self._known()
+            own = seen.holder == self._identity
+            if seen.holder and not own and _loop_time() < seen.expires:
+                return False
+            spec = self._spec(seen.transitions + (not own), taken=not own or self._renewed is None)
+            self._observe(await self._patch(seen, spec))
+        self._renewed = began
+        return True
+
+    async def _release(self) -> None:
+        """Give the lease back, if it is held; what fails here, expiry heals."""
+        if self._renewed is None:
+            return
+        self._renewed = None
+        self.heartbeat.within(_RELEASE_SECONDS + _LATE_SECONDS, "giving back the lease")
+        seen = self._known()
+        if seen.holder != self._identity:
+            return
+        stamp = _micro_time(self._now())
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": stamp, "acquireTime": stamp}
+        try:
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                self._observe(await self._patch(seen, spec))
+        except (CrrdError, TimeoutError) as error:
+            log.warning("lease not given back", lease=LEASE_NAME, error=str(error))
+
+    async def _patch(self, seen: _Seen, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        body = {"metadata": {"resourceVersion": seen.version}, "spec": spec}
+        return await self._client.merge_patch(LEASES, self._namespace, LEASE_NAME, body)
+
+    def _spec(self, transitions: int, *, taken: bool) -> dict[str, Any]:
+        stamp = _micro_time(self._now())
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": math.ceil(self._timing.duration),
+            "renewTime": stamp,
+            "leaseTransitions": transitions,
+        }
+        return spec | {"acquireTime": stamp} if taken else spec
+
+    def _observe(self, lease: Mapping[str, Any]) -> None:
+        """Note the lease; one that has not changed goes on expiring."""
+        version = text(mapping(lease.get("metadata")).get("resourceVersion"))
+        if self._seen is not None and self._seen.version == version:
+            return
+        spec = mapping(lease.get("spec"))
+        duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+        expires = _loop_time() + (duration if isinstance(duration, int) else self._timing.duration)
+        count = transitions if isinstance(transitions, int) else 0
+        self._seen = _Seen(version, text(spec.get("holderIdentity")), count, expires)
+
+    def _known(self) -> _Seen:
+        if self._seen is None:
+            raise AssertionError("the lease was read before")
+        return self._seen
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _micro_time(moment: datetime) -> str:
+    """A moment as metav1.MicroTime writes it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

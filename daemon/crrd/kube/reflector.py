@@ -1,0 +1,278 @@
+"""List and watch without end: tells a handler about every object of one kind as the API server has it.
+
+One concern per method: `run` reconnects, `_list` lists, `_watch` lives for one connection, `_deliver` handles one
+event. What the objects mean is the handler's business; so is that an event can be older than a write of its own.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, TypeVar
+
+import structlog
+
+from crrd.kube.client import KubeClient
+from crrd.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError
+from crrd.kube.resources import Resource, WatchEvent
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ExpiredError
+from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.jsonfields import mapping, text
+
+T = TypeVar("T")
+
+RECONNECT = Backoff(initial=0.25, factor=2.0, maximum=8.0, jitter=0.5)
+_STEADY_SECONDS = 5.0
+"""A connection that lived this long was a good one: its end is the first failure in a row, not one more."""
+_FAILURES_WHILE_REACHABLE = 2
+"""A server that accepts watches and drops them is asked again after half a second or so, not ever more rarely."""
+SILENT_SECONDS = 200.0
+"""The longest that a watch is silent: the client gives it up before (`client.Deadlines.stall`)."""
+_CALL_SECONDS = 240.0
+"""The longest that a call takes to be answered, or one more page of a list to come: the client gives up before, and so
+does what gives credentials (`config`)."""
+_LATE_SECONDS = 30.0
+APPLY = "kubectl apply -k manifests/default"
+"""What brings the CRD and the RBAC role."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection(Generic[T]):
+    """What is watched, and how an object is read."""
+
+    resource: Resource
+    parse: Callable[[Mapping[str, Any]], T]
+    namespace: str = ""
+    """"" for all."""
+    label_selector: str = ""
+    field_selector: str = ""
+    list_version: str = ""
+    """resourceVersion of the first list: "" for the newest, page by page; "0" for whatever the server has at hand, all
+    in one answer, so for small selections only. With "0", later lists are not older than what was seen before."""
+    pause: float = 0.0
+    """Seconds between a list and the watch that goes on from it: what follows from the list has the processor first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler(Generic[T]):
+    """Who is told. Calls are synchronous and quick."""
+
+    listed: Callable[[tuple[T, ...], str], None]
+    """The whole list, and its resourceVersion."""
+    changed: Callable[[T], None]
+    deleted: Callable[[T], None]
+
+
+RestartObserver = Callable[[str, str], None]
+"""Is told that a connection has ended: the resource's plural, and why: `ended` (in order), `expired` (410), `silent`,
+`refused` (4xx) or `error`."""
+
+
+class Reflector(Generic[T]):
+    """Lists and watches one selection for as long as `run` runs; may be run again after it was cancelled."""
+
+    last_activity: float | None = None
+    """Monotonic time at which the API server last said anything, None before."""
+    last_list_time: float | None = None
+    """Monotonic time of the last whole list, None before."""
+    listed: bool = False
+    """Whether the handler has a whole list and is kept up to date from there."""
+    last_error: str = ""
+    """Why there is no connection now, "" while there is one."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        selection: Selection[T],
+        handler: Handler[T],
+        *,
+        strict: bool,
+        on_restart: RestartObserver | None = None,
+    ) -> None:
+        """Start nothing.
+
+        `strict`: until the first watch is established, a refusal that only an administrator can heal is raised as
+        ConfigurationError. Afterwards, or else, it is retried like any other.
+        """
+        self._client = client
+        self._selection = selection
+        self._handler = handler
+        self._strict = strict
+        self._on_restart = on_restart
+        self._version = ""
+        self._list_version = selection.list_version
+        """What the next list must not be older than; kept over a cancelled run."""
+        self._failures = 0
+        self.heartbeat = Heartbeat()
+        """Resting while it does not run."""
+
+    @property
+    def plural(self) -> str:
+        """What it watches, as in URLs."""
+        return self._selection.resource.plural
+
+    @property
+    def list_version(self) -> str:
+        """What the next list must not be older than: "" is answered with the newest."""
+        return self._list_version
+
+    @list_version.setter
+    def list_version(self, version: str) -> None:
+        self._list_version = version
+
+    async def run(self) -> NoReturn:
+        """List, watch, reconnect, until cancelled.
+
+        Raises:
+            ConfigurationError: see `strict`.
+        """
+        self._version = ""
+        self._failures = 0
+        try:
+            while True:
+                delay = await self._connect_once()
+                self.heartbeat.within(delay + _LATE_SECONDS, "waiting before it connects again")
+                await asyncio.sleep(delay)
+        finally:
+            self.heartbeat.rest()
+            self.listed = False
+
+    async def _connect_once(self) -> float:
+        """One connection from its list or its version to its end; the seconds to wait before the next one."""
+        began = time.monotonic()
+        failures = self._failures
+        had_version = bool(self._version)
+        ended_well = False
+        patience = 0.0
+        try:
+            await self._connect()
+            ended_well = True
+            self._ended("ended")
+        except ExpiredError as error:
+            self._ended("expired")
+            log.debug("watch expired", resource=self._selection.resource.plural, error=str(error))
+            self._forget_version()
+            if had_version:  # else a list expired before it was watched: that could go round and round
+                return 0.0
+        except (ApiUnavailableError, ApiRefusedError) as error:
+            silent = isinstance(error.__cause__, TimeoutError)
+            self._ended("refused" if isinstance(error, ApiRefusedError) else "silent" if silent else "error")
+            patience = self._failed(error)
+            if isinstance(error, MalformedAnswerError):
+                self._failures = failures  # whoever accepted the watch is no API server
+        if time.monotonic() - began >= _STEADY_SECONDS:
+            self._failures = 0
+            if ended_well:
+                return 0.0
+        self._failures += 1
+        return max(RECONNECT.delay(self._failures), patience)
+
+    def _ended(self, reason: str) -> None:
+        if self._on_restart is not None:
+            self._on_restart(self.plural, reason)
+
+    async def _connect(self) -> None:
+        """One connection, with a list before it where there is no version to go on from."""
+        if not self._version:
+            await self._list()
+            if self._selection.pause:
+                self.heartbeat.within(self._selection.pause + _LATE_SECONDS, "waiting before it watches")
+                await asyncio.sleep(self._selection.pause)
+        await self._watch()
+
+    async def _list(self) -> None:
+        selection = self._selection
+
+        def parse(obj: Mapping[str, Any]) -> T:
+            self.heartbeat.within(_CALL_SECONDS, "listing")
+            return selection.parse(obj)
+
+        self.heartbeat.within(_CALL_SECONDS, "listing")
+        listing = await self._client.list_all(
+            selection.resource,
+            parse,
+            namespace=selection.namespace,
+            label_selector=selection.label_selector,
+            field_selector=selection.field_selector,
+            resource_version=self._list_version,
+        )
+        self._seen(listing.resource_version)
+        self.last_activity = self.last_list_time = time.monotonic()
+        self._handler.listed(listing.items, listing.resource_version)
+        self.listed = True
+
+    async def _watch(self) -> None:
+        selection = self._selection
+        self.heartbeat.within(_CALL_SECONDS, "opening a watch")
+        async with self._client.watch(
+            selection.resource,
+            self._version,
+            namespace=selection.namespace,
+            label_selector=selection.label_selector,
+            field_selector=selection.field_selector,
+        ) as events:
+            self._established()
+            async for event in events:
+                self._deliver(event)
+
+    def _deliver(self, event: WatchEvent) -> None:
+        self.last_activity = time.monotonic()
+        self.heartbeat.within(SILENT_SECONDS, "watching")
+        self._seen(text(mapping(event.object.get("metadata")).get("resourceVersion")) or self._version)
+        if event.kind in ("ADDED", "MODIFIED"):
+            self._handler.changed(self._selection.parse(event.object))
+        elif event.kind == "DELETED":
+            self._handler.deleted(self._selection.parse(event.object))
+
+    def _seen(self, version: str) -> None:
+        """Go on from this version; what is listed after it must not be older (client-go's relistResourceVersion)."""
+        self._version = version
+        if self._selection.list_version:
+            self._list_version = version
+
+    def _forget_version(self) -> None:
+        """The server has no way on from this version, or never had it: its newest list is never older."""
+        self._version = self._list_version = ""
+
+    def _established(self) -> None:
+        self.last_activity = time.monotonic()
+        self.heartbeat.within(SILENT_SECONDS, "watching")
+        self._strict = False
+        self._failures = min(self._failures, _FAILURES_WHILE_REACHABLE)
+        if self.last_error:
+            log.info("api available", resource=self._selection.resource.plural)
+        self.last_error = ""
+
+    def _failed(self, error: ApiUnavailableError | ApiRefusedError) -> float:
+        """Note a failure; the seconds that the server asked to wait."""
+        resource = self._selection.resource.plural
+        said = str(error)
+        patience = 0.0
+        if isinstance(error, ApiRefusedError):
+            said = explain(error, resource, self._client.description)
+            if self._strict and error.status in (400, 401, 403, 404):
+                raise ConfigurationError(said) from error
+        else:
+            patience = error.retry_after
+        if isinstance(error, ApiRefusedError | MalformedAnswerError | FutureVersionError):
+            self._forget_version()  # asked the same way, the server would answer the same
+        if self.last_error:
+            log.debug("api unavailable", resource=resource, error=said)
+        else:
+            log.warning("api unavailable", resource=resource, error=said)
+        self.last_error = said
+        return patience
+
+
+def explain(error: ApiRefusedError, resource: str, credentials: str) -> str:
+    """What the server said, and what an administrator has to do about it."""
+    if isinstance(error, ResourceMissingError):
+        return f"the API server has no {resource}: install the CRD with `{APPLY}` ({error})"
+    if error.status == 401:
+        return f"the API server does not accept {credentials}: give crrd valid credentials ({error})"
+    if error.status == 403:
+        return f"crrd lacks the right to read {resource}: apply its RBAC role with `{APPLY}` ({error})"
+    return str(error)

@@ -1,0 +1,71 @@
+"""Kinds of objects as they stand in URLs, and what lists and watches of them give."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from crrd.core.api import types as model
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object, as it stands in URLs."""
+
+    plural: str
+    group: str = ""
+    version: str = "v1"
+    others: tuple[str, ...] = ()
+    """Versions with the same fields, which are asked for where the server does not serve that one."""
+    page: int = field(default=250, compare=False)
+    """Objects in one page of a list: some 500 KB. A page is read in one go, and keeps the loop for 10 ms or so.
+
+    Of what any user may write as large as etcd takes it (1.5 MiB), a page has to fit the daemons' memory four times.
+    """
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL's path, quoted: of one object, or without a name of the whole list."""
+        root = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        scope = ["namespaces", namespace] if namespace else []
+        parts = [*root, *scope, self.plural, *filter(None, (name, subresource))]
+        return "/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
+
+    def path_in(self, version: str, path: str) -> str:
+        """One of its paths in another version."""
+        return path.replace(f"/{self.group}/{self.version}/", f"/{self.group}/{version}/", 1)
+
+
+REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION, model.VERSIONS[1:], page=25)
+PODS = Resource("pods", page=25)
+EVENTS = Resource("events")
+NODES = Resource("nodes")
+NAMESPACES = Resource("namespaces")
+BUDGETS = Resource("poddisruptionbudgets", "policy")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list."""
+
+    items: Iterable[Mapping[str, Any]]
+    """To be gone through once: each is decoded when it is reached (or MalformedAnswerError raised)."""
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """A whole list, parsed."""
+
+    items: tuple[T, ...]
+    resource_version: str
+    """The version to watch from."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One event of a watch; `kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
+
+    kind: str
+    object: Mapping[str, Any]

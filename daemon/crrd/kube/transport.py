@@ -1,0 +1,223 @@
+"""One HTTP exchange with the API server over aiohttp: the session, credentials, deadlines, errors translated.
+
+What the calls are is `client`'s concern.
+"""
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from crrd import __version__
+from crrd.kube.config import Access, AccessSource
+from crrd.kube.errors import ResourceMissingError, decode, from_answer
+from crrd.kube.resources import Resource
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+
+CallObserver = Callable[[str, str, int, float], None]
+"""Is told of each call: verb, resource, HTTP status (0 for no answer) and seconds until the answer began."""
+DateObserver = Callable[[str, float, float], None]
+"""Is told of each answer: its Date header, and between which two monotonic times it was given."""
+
+CALLS = 6
+"""Calls under way at once, watches apart: a burst of writes waits rather than pay for one more TLS handshake each. It
+waits for as long as its call may take, at most."""
+_KEEP_ALIVE_SECONDS = 60.0
+"""How long an unused connection is kept, so that a request that comes soon after another needs no TLS handshake before
+its stop: well under the 90 s after which API servers close theirs."""
+_CUT = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
+_CUT_NUMBERS = (errno.ECONNRESET, errno.EPIPE)
+"""As aiohttp tells the same where the other side did not close the connection, but knew nothing of it (RST)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: what is sent, and how long it may take."""
+
+    verb: str
+    resource: Resource
+    method: str
+    path: str
+    timeout: aiohttp.ClientTimeout
+    params: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        """The call in words, for errors."""
+        return f"{self.verb} {self.path}"
+
+
+class Transport:
+    """Sends calls to one API server over one session, which is opened by the first of them."""
+
+    def __init__(self, access: AccessSource, on_call: CallObserver | None, on_date: DateObserver | None = None) -> None:
+        self._access = access
+        self._on_call = on_call
+        self._on_date = on_date
+        self._session: aiohttp.ClientSession | None = None
+        self._calls = asyncio.Semaphore(CALLS)
+        self._served: dict[Resource, str] = {}
+        """The version that was answered last, where that is not the usual one."""
+
+    @property
+    def description(self) -> str:
+        """Whose credentials are used, for messages."""
+        return self._access.description
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def answer(self, call: Call) -> Mapping[str, Any]:
+        """Send a call and read its answer, one JSON object. Raises the ports' errors."""
+        return decode(await self.read(call), call.what)
+
+    async def read(self, call: Call) -> bytes:
+        """Send a call and read its answer's bytes. Raises the ports' errors."""
+        try:
+            async with asyncio.timeout(call.timeout.total):
+                await self._calls.acquire()
+        except TimeoutError as error:  # each one before it may take as long: callers rely on an end
+            unavailable(call, error)
+        try:
+            response = await self.open(call)
+            try:
+                return await response.read()
+            except (aiohttp.ClientError, OSError) as error:
+                unavailable(call, error)
+            finally:
+                response.release()
+        finally:
+            self._calls.release()
+
+    async def open(self, call: Call) -> aiohttp.ClientResponse:
+        """Send a call, in the version that the server serves: one answers as well as another."""
+        resource = call.resource
+        served = self._served.get(resource, resource.version)
+        try:
+            return await self._authorized(_in_version(call, served))
+        except ResourceMissingError:
+            for version in (resource.version, *resource.others):
+                if version != served:
+                    with suppress(ResourceMissingError):
+                        response = await self._authorized(_in_version(call, version))
+                        self._served[resource] = version
+                        return response
+            raise
+
+    async def _authorized(self, call: Call) -> aiohttp.ClientResponse:
+        """Send a call; when the credentials are refused, once more with new ones."""
+        access = await self._access.current()
+        try:
+            return await self._send_twice(call, access)
+        except ApiRefusedError as error:
+            if error.status != 401:
+                raise
+            renewed = await self._access.renew(access)
+            if renewed == access:
+                raise
+        return await self._send(call, renewed)
+
+    async def _send_twice(self, call: Call, access: Access) -> aiohttp.ClientResponse:
+        """Send a call once more when its connection is cut before the answer: it may have been an old one.
+
+        No write here does harm when it is carried out twice: creations name their object, patches and deletions are
+        idempotent or bound to a version. (For reads, aiohttp does the same by itself.)
+        """
+        try:
+            return await self._send(call, access)
+        except ApiUnavailableError as error:
+            if call.method == "GET" or not _cut(error.__cause__):
+                raise
+        return await self._send(call, access)
+
+    async def _send(self, call: Call, access: Access) -> aiohttp.ClientResponse:
+        """One HTTP exchange up to the answer's head; an answer that is not a success is raised."""
+        began = time.monotonic()
+        status = 0
+        try:
+            response = await self._opened_session().request(
+                call.method,
+                URL(access.server + call.path, encoded=True),
+                params=call.params,
+                data=call.body,
+                headers=CIMultiDict([*call.headers.items(), *access.headers.items()]),
+                timeout=call.timeout,
+                allow_redirects=False,
+                ssl=access.tls or True,
+                server_hostname=access.server_hostname,
+                proxy=access.proxy,
+            )
+            status = response.status
+            if self._on_date is not None:
+                self._on_date(response.headers.get("Date", ""), began, time.monotonic())
+            if 200 <= status < 300:
+                return response
+            async with response:
+                body = await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            unavailable(call, error)
+        finally:
+            if self._on_call is not None:
+                self._on_call(call.verb, call.resource.plural, status, time.monotonic() - began)
+        raise from_answer(status, body, response.headers.get("Retry-After", ""), call.what)
+
+    def _opened_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, socket_factory=_socket),
+                headers={"User-Agent": f"crrd/{__version__}", "Accept": "application/json"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+def _in_version(call: Call, version: str) -> Call:
+    resource, body = call.resource, call.body
+    if version == resource.version:
+        return call
+    if call.verb == "create" and body is not None:  # a whole object, which names its version too
+        body = json.dumps({**json.loads(body), "apiVersion": f"{resource.group}/{version}"}).encode()
+    return replace(call, path=resource.path_in(version, call.path), body=body)
+
+
+def unavailable(call: Call, error: Exception) -> NoReturn:
+    """Translate what aiohttp raises; its time-outs are OSErrors (TimeoutError) with or without words."""
+    reason = str(error) or "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError):  # its own text has Python's objects in it
+        cause, number = error.os_error, error.os_error.errno or 0
+        # Numbers of TLS and of the resolver (negative) are not the system's.
+        own = number > 0 and not isinstance(cause, ssl.SSLError)
+        why = os.strerror(number) if own else cause.strerror or str(cause)
+        reason = f"cannot connect to {error.host}:{error.port}: {why}"
+    raise ApiUnavailableError(f"{call.what}: {reason}") from error
+
+
+def _cut(error: BaseException | None) -> bool:
+    return isinstance(error, _CUT) or (isinstance(error, OSError) and error.errno in _CUT_NUMBERS)
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket on which the kernel notices, after a minute, that the other side has vanished without a word."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    return made

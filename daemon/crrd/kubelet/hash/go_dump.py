@@ -1,0 +1,122 @@
+"""A container as Go's spew library prints it with `%#v`: every field with its type, nil values too, maps sorted.
+
+Kubelets up to 1.15 hashed this text. Pointers are followed, strings stand as they are, and elements of lists and maps
+have no type in front. Big numbers are printed as 64-bit machines keep them.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from crrd.kubelet.hash import go_values
+from crrd.kubelet.hash.container_types import Field, InexpressibleError, Kind, fields, require_known
+from crrd.kubelet.hash.texts import Texts
+from crrd.kubelet.quantity import NOTHING, Quantity
+
+_WORD = 64
+_texts = Texts()
+
+
+def dump(container: Mapping[str, Any], minor: int) -> str:
+    """The text for the container in the structs of 1.`minor`.
+
+    Raises:
+        InexpressibleError: these structs have no room for it.
+    """
+    return f"(v1.Container){_struct(container, 'Container', minor, 'container')}"
+
+
+def _struct(value: Any, struct: str, minor: int, path: str) -> str:
+    shape = require_known(value, struct, minor, path)
+    return f"{{{_fields(shape, struct, minor, path)}}}"
+
+
+def _fields(shape: Mapping[str, Any], struct: str, minor: int, path: str) -> str:
+    parts = []
+    for field, label, absent in _plan(struct, minor):
+        if not field.key:  # its keys were checked with those of the struct around it
+            parts.append(f"{label}{{{_fields(shape, field.type, minor, path)}}}")
+        elif (value := shape.get(field.key)) is None:
+            parts.append(absent)
+        else:
+            parts.append(label + _field(field, value, minor, f"{path}.{field.key}"))
+    return " ".join(parts)
+
+
+@cache
+def _plan(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
+    """Each field with its name and type as they are printed, and with all that is printed where it is absent."""
+    plan = []
+    for field in fields(struct, minor):
+        label = f"{field.name}:({field.go_type})"
+        plan.append((field, label, label + _absent(field, minor)))
+    return tuple(plan)
+
+
+def _field(field: Field, value: Any, minor: int, path: str) -> str:
+    if field.many:
+        listed = go_values.elements(value, path)
+        if not listed:  # nil, because pods come to kubelet as protobuf, which has no empty lists
+            return "<nil>"
+        return f"[{' '.join(_value(field, each, minor, f'{path}[{n}]') for n, each in enumerate(listed))}]"
+    if field.kind is Kind.QUANTITIES:
+        return _quantities(value, path) if value else "<nil>"
+    return _value(field, value, minor, path)
+
+
+def _absent(field: Field, minor: int) -> str:
+    """What stands for a field that is not there."""
+    if field.pointer or field.many or field.kind is Kind.QUANTITIES:
+        return "<nil>"
+    if field.kind is Kind.STRUCT:
+        return _struct({}, field.type, minor, "")
+    if field.kind is Kind.QUANTITY:
+        return _quantity(NOTHING, "")
+    if field.kind is Kind.INT_OR_STRING:
+        return _int_or_string(0, "")
+    return {Kind.STRING: "", Kind.BOOL: "false", Kind.INT: "0"}[field.kind]
+
+
+def _value(field: Field, value: Any, minor: int, path: str) -> str:
+    if field.kind is Kind.STRUCT:
+        return _texts(value, field.type, minor, lambda: _struct(value, field.type, minor, path))
+    if field.kind is Kind.QUANTITY:
+        return _quantity(go_values.amount(value, path), path)
+    if field.kind is Kind.INT_OR_STRING:
+        return _int_or_string(value, path)
+    plain = go_values.scalar(field, value, path)
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)
+
+
+def _int_or_string(value: Any, path: str) -> str:
+    kind, number, text = (
+        (1, 0, go_values.text(value, path)) if isinstance(value, str) else (0, go_values.whole(value, 32, path), "")
+    )
+    return f"{{Type:(intstr.Type){kind} IntVal:(int32){number} StrVal:(string){text}}}"
+
+
+def _quantities(value: Any, path: str) -> str:
+    return f"map[{' '.join(f'{key}:{_quantity(each, path)}' for key, each in go_values.amounts(value, path))}]"
+
+
+def _quantity(value: Quantity, path: str) -> str:
+    if value.big and not value.unscaled:
+        raise InexpressibleError(f"{path} is a zero that is written in an odd way")
+    number, scale = (0, 0) if value.big else (value.unscaled, value.scale)
+    return (
+        f"{{i:(resource.int64Amount){{value:(int64){number} scale:(resource.Scale){scale}}} "
+        f"d:(resource.infDecAmount){{Dec:(*inf.Dec){_decimal(value) if value.big else '<nil>'}}} "
+        f"s:(string){value.text} Format:(resource.Format){value.format}}}"
+    )
+
+
+def _decimal(value: Quantity) -> str:
+    words, rest = [], abs(value.unscaled)
+    while rest:
+        words.append(str(rest & (1 << _WORD) - 1))
+        rest >>= _WORD
+    negative = str(value.unscaled < 0).lower()
+    return (
+        f"{{unscaled:(big.Int){{neg:(bool){negative} abs:(big.nat)[{' '.join(words)}]}} "
+        f"scale:(inf.Scale){-value.scale}}}"
+    )

@@ -1,0 +1,131 @@
+"""A container as Go's encoding/json writes it: fields in the struct's order, empty ones left out, HTML escaped."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from crrd.kubelet.hash import go_values
+from crrd.kubelet.hash.container_types import Field, InexpressibleError, Kind, flat_fields, require_known
+from crrd.kubelet.hash.texts import Texts
+from crrd.kubelet.quantity import Quantity
+
+_ESCAPED = re.compile(r"""[<>&\u2028\u2029"\\\x00-\x1f]""")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
+_GO_1_22 = {"\b": "\\b", "\f": "\\f"}
+"""Go writes these so since 1.22, and `\\u0008` before."""
+_BEFORE_GO_1_22, _SINCE_GO_1_22 = 26, 30
+"""Minor versions whose every patch release was built with a Go before 1.22, and after; between, it changed midway."""
+
+_texts = Texts()
+
+
+class Writer:
+    """Writes containers as kubelet 1.`minor` does."""
+
+    def __init__(self, minor: int) -> None:
+        self._minor = minor
+
+    def container(self, container: Mapping[str, Any]) -> str:
+        """The JSON of the container.
+
+        Raises:
+            InexpressibleError: the version's structs have no room for it.
+        """
+        return self._struct(container, "Container", "container")
+
+    def struct(self, struct: str) -> str:
+        """The JSON of a struct of which nothing is set."""
+        return self._struct({}, struct, "")
+
+    def text(self, value: str, path: str = "text") -> str:
+        """A string with its quotes."""
+        if _ESCAPED.search(value) is None:
+            return f'"{value}"'
+
+        def escape(match: re.Match[str]) -> str:
+            character = match[0]
+            if character in _GO_1_22 and self._minor > _BEFORE_GO_1_22:
+                if self._minor < _SINCE_GO_1_22:
+                    raise InexpressibleError(
+                        f"{path} has a control character that releases of 1.{self._minor} write differently"
+                    )
+                return _GO_1_22[character]
+            return _SHORT.get(character) or f"\\u{ord(character):04x}"
+
+        return f'"{_ESCAPED.sub(escape, value)}"'
+
+    def _struct(self, value: Any, struct: str, path: str) -> str:
+        shape = require_known(value, struct, self._minor, path)
+        parts = []
+        for field, label, absent in _plan(struct, self._minor):
+            found = shape.get(field.key)
+            if found is None:
+                if absent:
+                    parts.append(absent)
+            elif (written := self._field(field, found, f"{path}.{field.key}")) is not None:
+                parts.append(label + written)
+        return f"{{{','.join(parts)}}}"
+
+    def _field(self, field: Field, value: Any, path: str) -> str | None:
+        """The value of a field that is there; None where it is left out."""
+        if field.many:
+            listed = go_values.elements(value, path)
+            if not listed:
+                return None
+            return f"[{','.join(self._value(field, each, f'{path}[{n}]') for n, each in enumerate(listed))}]"
+        if field.kind is Kind.QUANTITIES:
+            return self._quantities(value, path) if value else None
+        if field.omit_empty and not field.pointer and field.kind in (Kind.STRING, Kind.BOOL, Kind.INT):
+            return self._value(field, value, path) if go_values.scalar(field, value, path) else None
+        return self._value(field, value, path)
+
+    def _value(self, field: Field, value: Any, path: str) -> str:
+        if field.kind is Kind.STRUCT:
+            return _texts(value, field.type, self._minor, lambda: self._struct(value, field.type, path))
+        if field.kind is Kind.QUANTITY:
+            return self._quantity(go_values.amount(value, path), path)
+        if field.kind is Kind.INT_OR_STRING:
+            if isinstance(value, str):
+                return self.text(go_values.text(value, path), path)
+            return str(go_values.whole(value, 32, path))
+        plain = go_values.scalar(field, value, path)
+        return self.text(plain, path) if isinstance(plain, str) else json.dumps(plain)
+
+    def _quantities(self, value: Any, path: str) -> str:
+        parts = [
+            f"{self.text(key, path)}:{self._quantity(each, f'{path}[{key}]')}"
+            for key, each in go_values.amounts(value, path)
+        ]
+        return f"{{{','.join(parts)}}}"
+
+    def _quantity(self, value: Quantity, path: str) -> str:
+        try:
+            return f'"{value.canonical()}"'
+        except ValueError as error:
+            raise InexpressibleError(f"{path}: {error}") from error
+
+
+@cache
+def _plan(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
+    """Each field with its key, and with what is written where it is absent: "" for nothing."""
+    plan = []
+    for field in flat_fields(struct, minor):
+        label = f'"{field.key}":'
+        absent = _absent(field, minor)
+        plan.append((field, label, label + absent if absent else ""))
+    return tuple(plan)
+
+
+def _absent(field: Field, minor: int) -> str:
+    """What is written of a field that is not there: structs are, whatever `omitempty` says."""
+    if field.pointer or field.many or field.kind is Kind.QUANTITIES:
+        return "" if field.omit_empty else "null"
+    if field.kind is Kind.STRUCT:
+        return Writer(minor).struct(field.type)
+    if field.kind is Kind.QUANTITY:
+        return '"0"'
+    if field.omit_empty:
+        return ""
+    return '""' if field.kind is Kind.STRING else "0"

@@ -1,0 +1,268 @@
+"""What kubelet does next about one pod: which containers it kills, starts and keeps, whether it makes a new sandbox.
+
+This only says what is to be done from what there is; it does nothing, waits for nothing and remembers nothing. Two
+matters are the caller's: a container in back-off is in `start` all the same, and the caller holds it back for as long
+as the back-off takes; and a pod whose phase is Succeeded or Failed is over, whatever `pod_actions` says. Of changes of
+resources, only those are told that restart a container: what is applied to a running one is not.
+
+Source: `computePodActions` and `computeInitContainerActions` in pkg/kubelet/kuberuntime, `PodSandboxChanged` in
+pkg/kubelet/kuberuntime/util, in 1.28 to 1.36; feature gates are taken to stand at each version's defaults.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from crrd.kubelet.actions import (
+    Cause,
+    Kill,
+    PodActions,
+    Remove,
+    Start,
+    Unknown,
+    again,
+    has_changed,
+    missing,
+    of_unknown_state,
+    resized,
+)
+from crrd.kubelet.init_actions import InitPlanner
+from crrd.kubelet.resize import resize_of
+from crrd.kubelet.restart_rules import (
+    RestartPolicy,
+    Spec,
+    is_sidecar,
+    restarts,
+    restarts_all,
+    restarts_on_failure,
+    runs_once,
+)
+from crrd.kubelet.runtime_status import ContainerState, ContainerStatus, NetworkMode, PodRuntimeStatus
+from crrd.kubelet.version import parse_minor
+
+
+def pod_actions(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str) -> PodActions:
+    """What a kubelet of this version does about a pod, given what the runtime has of it.
+
+    Args:
+        pod: As in the API.
+        status: What there is.
+        kubelet_version: "1.26", "v1.9.11", "1.31.0-rc.1+k3s1".
+
+    Raises:
+        ValueError: the version is none of Kubernetes.
+    """
+    return _Planner(pod, status, parse_minor(kubelet_version)).plan()
+
+
+def end_pod(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str, why: str) -> PodActions:
+    """The same for a pod that is over for a reason that the caller knows: all of it is killed.
+
+    Raises:
+        ValueError: the version is none of Kubernetes.
+    """
+    return _Planner(pod, status, parse_minor(kubelet_version)).end(why)
+
+
+class _Planner:
+    """The decisions for one pod at one moment."""
+
+    def __init__(self, pod: Mapping[str, Any], status: PodRuntimeStatus, minor: int) -> None:
+        self._pod = pod
+        self._metadata: Spec = pod.get("metadata") or {}
+        self._spec: Spec = pod.get("spec") or {}
+        self._status = status
+        self._minor = minor
+        self._regular: list[Spec] = list(self._spec.get("containers") or [])
+        self._init: list[Spec] = list(self._spec.get("initContainers") or [])
+        self._ephemeral: list[Spec] = list(self._spec.get("ephemeralContainers") or [])
+        self._kill: list[Kill] = []
+        self._start: list[Start] = []
+        self._unknown: list[Unknown] = []
+
+    def plan(self) -> PodActions:
+        if self._metadata.get("deletionTimestamp"):
+            return self.end("the pod is being deleted")
+        fault = self._sandbox_fault()
+        to_remove = self._to_remove()
+        if to_remove:
+            why = "a container has ended with a code for which all containers of the pod are restarted"
+            if fault:
+                return self.end(f"{fault}; {why}", new_sandbox=True)
+            return PodActions(attempt=self._attempt(), remove=to_remove, why=why)
+        if fault:
+            return self._begin_anew(fault)
+        missing_ephemeral = [spec for spec in self._ephemeral if self._status.newest(spec["name"]) is None]
+        self._start += [missing(spec) for spec in missing_ephemeral]  # these are never restarted
+        init = InitPlanner(self._pod, self._status, self._minor)
+        failed, initialized = init.plan()
+        if failed:
+            return self.end(failed)
+        self._kill += init.kill
+        self._start += init.start
+        self._unknown += init.unknown
+        if initialized and not self._look_at_regular():
+            return self.end("no container of the pod runs on or is to be started")
+        return self._actions()
+
+    # The sandbox
+
+    def _sandbox_fault(self) -> str:
+        """Why the pod needs a new sandbox; "" for not at all."""
+        sandbox = self._status.sandbox
+        if sandbox is None:
+            return "the pod has no sandbox"
+        if sum(each.ready for each in self._status.sandboxes) > 1:
+            return "the pod has more than one sandbox that is ready"
+        if not sandbox.ready:
+            return "the pod's sandbox is not ready"
+        on_host = bool(self._spec.get("hostNetwork"))
+        wanted = NetworkMode.NODE if on_host else NetworkMode.POD
+        if sandbox.network not in (None, wanted):
+            return f"the pod's sandbox is in the network namespace {sandbox.network}, the pod wants {wanted}"
+        if not on_host and sandbox.ip == "":
+            return "the pod's sandbox has no IP address"
+        return ""
+
+    def _attempt(self, *, new: bool = False) -> int:
+        sandbox = self._status.sandbox
+        return 0 if sandbox is None else sandbox.attempt + new
+
+    def _begin_anew(self, fault: str) -> PodActions:
+        """Everything begins again in a new sandbox, if anything is to."""
+        if (
+            self._spec.get("restartPolicy") == RestartPolicy.NEVER
+            and self._attempt(new=True) != 0
+            and self._status.containers
+        ):
+            return self.end(f"{fault}, and the pod is not restarted")
+        starting = [spec for spec in self._regular if not self._is_done(spec)]
+        if not starting and any(self._was_created(spec) for spec in self._regular):
+            return self.end(f"{fault}, and no container is to be started")
+        start = [missing(spec) for spec in self._init[:1] or starting]
+        return self.end(fault, new_sandbox=True, start=tuple(start))
+
+    def _is_done(self, spec: Spec) -> bool:
+        """Whether a container has succeeded that is to succeed once."""
+        current = self._status.newest(spec["name"])
+        succeeded = current is not None and current.state is ContainerState.EXITED and current.exit_code == 0
+        return succeeded and runs_once(spec, self._spec, self._minor)
+
+    def _was_created(self, spec: Spec) -> bool:
+        current = self._status.newest(spec["name"])
+        return current is not None and current.state is not ContainerState.UNKNOWN
+
+    # All containers at once
+
+    def end(self, why: str, *, new_sandbox: bool = False, start: tuple[Start, ...] = ()) -> PodActions:
+        """Kill all containers and sandboxes, the sidecars last, and go on only as is said."""
+        sidecars = [spec["name"] for spec in self._init if is_sidecar(spec, self._minor)]
+        running = [
+            each for each in self._status.containers if each.state in (ContainerState.RUNNING, ContainerState.UNKNOWN)
+        ]
+        present = {each.name for each in running}
+        last_first = [name for name in reversed(sidecars) if name in present]
+        stages = {name: stage for stage, name in enumerate(last_first, 1)}
+        kill = [
+            Kill(each, Cause.POD_ENDS, f"Stopping container {each.name}: {why}", stages.get(each.name, 0))
+            for each in running
+        ]
+        return PodActions(
+            kill_pod=bool(self._status.sandboxes or running),
+            new_sandbox=new_sandbox,
+            attempt=self._attempt(new=True),
+            kill=tuple(sorted(kill, key=lambda each: each.stage)),
+            start=start,
+            why=why,
+        )
+
+    def _to_remove(self) -> tuple[Remove, ...]:
+        """Every instance of every container, if one of them has ended with a code that wants all to begin anew.
+
+        Those that have ended so come last: until they are gone, what was begun is seen and goes on.
+        """
+        specs = [*self._regular, *self._init]
+        triggers = {
+            current.id
+            for spec in specs
+            for current in self._status.containers
+            if current.name == spec["name"]
+            and current.state is ContainerState.EXITED
+            and restarts_all(spec, current.exit_code, self._minor)
+        }
+        if not any((current := self._status.newest(spec["name"])) and current.id in triggers for spec in specs):
+            return ()
+        found = [each for spec in specs for each in self._status.containers if each.name == spec["name"]]
+        found.sort(key=lambda each: each.id in triggers)
+        return tuple(Remove(each, kill=each.state is not ContainerState.EXITED) for each in found)
+
+    # Regular containers
+
+    def _look_at_regular(self) -> bool:
+        """Plan for the regular containers; whether any of them runs on or is to be started."""
+        going_on = False
+        for spec in self._regular:
+            current = self._status.newest(spec["name"])
+            if current is None:
+                start: Start | None = missing(spec)
+            elif current.state is ContainerState.RUNNING:
+                start, kept = self._running(spec, current)
+                going_on |= kept
+            else:
+                start = self._not_running(spec, current)
+            if start:
+                going_on = True
+                self._start.append(start)
+        return going_on
+
+    def _not_running(self, spec: Spec, current: ContainerStatus) -> Start | None:
+        if current.state is ContainerState.EXITED:
+            wanted = restarts(spec, self._spec, current.exit_code, self._minor)
+            return again(spec, current) if wanted else None
+        if current.state is ContainerState.UNKNOWN:
+            self._kill.append(of_unknown_state(current, "Container"))
+        return again(spec, current)
+
+    def _running(self, spec: Spec, current: ContainerStatus) -> tuple[Start | None, bool]:
+        """The start that is to follow the container's end, None where it goes on or just ends; whether it goes on."""
+        name = current.name
+        changed = has_changed(spec, current, self._minor)
+        if isinstance(changed, Unknown):
+            self._unknown.append(changed)
+            changed = False
+        restart = restarts_on_failure(spec, self._spec, self._minor)
+        if changed:
+            cause, message, restart = Cause.DEFINITION_CHANGED, f"Container {name} definition changed", True
+        elif current.id in self._status.liveness_failed:
+            cause, message = Cause.LIVENESS, f"Container {name} failed liveness probe"
+        elif current.id in self._status.startup_failed:
+            cause, message = Cause.STARTUP, f"Container {name} failed startup probe"
+        else:
+            return self._resize(spec, current)
+        if restart:
+            message += ", will be restarted"
+        self._kill.append(Kill(current, cause, message))
+        return (Start(name, cause, message) if restart else None), False
+
+    def _resize(self, spec: Spec, current: ContainerStatus) -> tuple[Start | None, bool]:
+        """As `_running`, where nothing but its resources can be the matter; no restartPolicy is asked."""
+        resize = resize_of(self._pod, spec, current, self._status.resources, self._minor)
+        if resize.unknown:
+            self._unknown.append(Unknown(current.name, resize.unknown))
+        if not resize.restart:
+            return None, True
+        kill, start = resized(current)
+        self._kill.append(kill)
+        return start, False
+
+    def _actions(self) -> PodActions:
+        killed = {kill.container.id for kill in self._kill}
+        running = [each for each in self._status.containers if each.state is ContainerState.RUNNING]
+        keep = tuple(each for each in running if each.id not in killed)
+        names = {each.name for each in keep}
+        return PodActions(
+            attempt=self._attempt(),
+            kill=tuple(self._kill),
+            start=tuple(self._start),
+            keep=keep,
+            unknown=tuple(each for each in self._unknown if each.name in names),
+        )

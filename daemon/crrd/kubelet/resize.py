@@ -1,0 +1,106 @@
+"""Whether kubelet restarts a container because its resources were changed in place, as its resizePolicy asks.
+
+Kubelet compares what the spec says with what it remembers to have given the container: the runtime does not keep that
+in the same units, so whoever asks has to bring it, and where it is missing the answer is "unknown" and why. A change in
+the spec is taken to be admitted, unless the pod's condition PodResizePending says that it is not.
+
+Source: `computePodResizeAction` in pkg/kubelet/kuberuntime, `IsInPlacePodVerticalScalingAllowed` in
+pkg/kubelet/allocation, in 1.33 to 1.36. An ordinary init container is never restarted for it: the API server does not
+accept such a policy there.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crrd.kubelet.labels import ANNOTATION_MIRROR
+from crrd.kubelet.quantity import parse
+from crrd.kubelet.restart_rules import Spec
+from crrd.kubelet.runtime_status import ContainerStatus
+
+RESIZE_SINCE = 33
+"""Minor version from which a change of resources is applied in place (InPlacePodVerticalScaling)."""
+STATIC_POD_SINCE = 36
+"""Minor version from which that holds for static pods too."""
+POD_LEVEL_SINCE = 36
+"""Minor version from which a pod's own limits count where a container has none
+(InPlacePodLevelResourcesVerticalScaling)."""
+_STATIC = "kubernetes.io/config.source"
+_UNITS = {"cpu": 1000, "memory": 1}
+"""What kubelet counts in, per unit of the quantity: thousandths of a CPU, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """What a change of resources does to a running container."""
+
+    restart: bool = False
+    unknown: str = ""
+    """Why it cannot be told whether it is restarted; "" where it can."""
+
+
+def resize_of(
+    pod: Mapping[str, Any], container: Spec, current: ContainerStatus, given_to_pod: Spec | None, minor: int
+) -> Resize:
+    """Whether kubelet 1.`minor` restarts a running container for its resources' sake.
+
+    Args:
+        pod: As in the API.
+        container: Of this pod, regular or a sidecar.
+        current: Its running instance.
+        given_to_pod: The pod's own `resources` as kubelet has last applied them; None where that is not known.
+        minor: Kubelet's minor version.
+    """
+    restarting = _restarting(container)
+    if not restarting or minor < RESIZE_SINCE or (minor < STATIC_POD_SINCE and _is_static(pod)):
+        return Resize()
+    if current.resources is None:
+        return Resize(unknown="what resources kubelet gave it is not known, and a change of them restarts it")
+    spec: Spec = pod.get("spec") or {}
+    of_pod: Spec = (spec.get("resources") or {}) if minor >= POD_LEVEL_SINCE else {}
+    wanted: Spec = container.get("resources") or {}
+    inherits = any(not _limit(wanted, name) and _limit(of_pod, name) for name in restarting)
+    if inherits and given_to_pod is None:
+        return Resize(unknown="what resources kubelet gave its pod is not known, and a change of them restarts it")
+    given_pod = (given_to_pod or {}) if minor >= POD_LEVEL_SINCE else {}
+    try:
+        changed = any(
+            _counts(wanted, of_pod, name) != _counts(current.resources, given_pod, name) for name in restarting
+        )
+    except ValueError as error:
+        return Resize(unknown=f"its resources cannot be compared: {error}")
+    if changed and _is_pending(pod):
+        return Resize(unknown="its resources have changed, a change restarts it, and kubelet has not admitted it yet")
+    return Resize(restart=changed)
+
+
+def _restarting(container: Spec) -> list[str]:
+    """The resources a change of which restarts the container; of two policies for one, the first counts."""
+    policies = {each.get("resourceName"): each for each in reversed(container.get("resizePolicy") or [])}
+    return [name for name in _UNITS if (policies.get(name) or {}).get("restartPolicy") == "RestartContainer"]
+
+
+def _is_static(pod: Mapping[str, Any]) -> bool:
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    return ANNOTATION_MIRROR in annotations or annotations.get(_STATIC, "api") != "api"
+
+
+def _is_pending(pod: Mapping[str, Any]) -> bool:
+    """Whether kubelet has said that it cannot make the change, or not now."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(each.get("type") == "PodResizePending" and each.get("status") == "True" for each in conditions)
+
+
+def _counts(resources: Spec, of_pod: Spec, name: str) -> tuple[int, int]:
+    """Limit and request as kubelet compares them, 0 for none; the limit may be the pod's."""
+    return _limit(resources, name) or _limit(of_pod, name), _count(resources.get("requests"), name)
+
+
+def _limit(resources: Spec, name: str) -> int:
+    return _count(resources.get("limits"), name)
+
+
+def _count(quantities: Mapping[str, Any] | None, name: str) -> int:
+    """One quantity in kubelet's unit, rounded up."""
+    return math.ceil(parse(str((quantities or {}).get(name) or "0")).value * _UNITS[name])

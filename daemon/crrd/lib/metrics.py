@@ -1,0 +1,112 @@
+"""What the metrics of every daemon have in common: a registry of their own, API calls, and the page `/metrics`.
+
+Names follow https://prometheus.io/docs/practices/naming/: base units, `_total` on counters. Labels are bounded: no
+pod, request or container is ever a label's value. What a daemon counts beyond this is the concern of
+`node.metrics` and `manager.metrics`.
+"""
+
+import platform
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.exposition import choose_encoder
+
+from crrd import __version__
+
+FAST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Seconds, for calls and answers."""
+STAGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+"""Seconds, for stages of a recreate: from a container that obeys at once to a grace period of half an hour."""
+LONGEST_VALUE = 128
+"""Characters of a label's value that strangers may choose."""
+OTHER = "other"
+NONE = "none"
+
+
+def new_registry() -> CollectorRegistry:
+    """A registry with what every daemon tells of itself: its build and its process (CPU, memory, file descriptors)."""
+    # a third of all series, for a time that nobody asks for
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own gap
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    build = Gauge("crrd_build_info", "The running crrd.", ["version", "python_version"], registry=registry)
+    build.labels(__version__, platform.python_version()).set(1)
+    return registry
+
+
+def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
+    """`/metrics`: Prometheus' text format, or OpenMetrics (with exemplars) for those who accept it."""
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+
+    return web.get("/metrics", page)
+
+
+class CallMetrics:
+    """Calls by labels, with their latency by the first of the labels.
+
+    Args:
+        name: the metrics' common beginning, e.g. `crrd_api_call`.
+        what: the calls in words, for the help.
+        labels: names of the labels; the latency has the first of them alone, which keeps the series few.
+    """
+
+    def __init__(self, registry: CollectorRegistry, name: str, what: str, labels: tuple[str, ...]) -> None:
+        self._calls = Counter(f"{name}s", f"{what}.", labels, registry=registry)
+        self._seconds = Histogram(
+            f"{name}_duration_seconds",
+            f"Seconds that {what} took.",
+            labels[:1],
+            registry=registry,
+            buckets=FAST_BUCKETS,
+        )
+
+    def count(self, *labels_and_seconds: Any) -> None:
+        """Count one call: the labels' values, a number (0 for none) or a text each, then the seconds that it took."""
+        *labels, seconds = labels_and_seconds
+        self._calls.labels(*(value or NONE for value in labels)).inc()
+        self._seconds.labels(labels[0]).observe(seconds)
+
+
+def api_call_metrics(registry: CollectorRegistry) -> Callable[[str, str, int, float], None]:
+    """Metrics of the calls to the API server: what tells of them is a `crrd.kube.transport.CallObserver`."""
+    return CallMetrics(registry, "crrd_api_call", "calls to the API server", ("verb", "resource", "code")).count
+
+
+def dropped_events_metric(registry: CollectorRegistry) -> Callable[[], None]:
+    """Counts Kubernetes events that were never written: for `crrd.kube.events.KubeEventSink`."""
+    counter = Counter("crrd_events_dropped", "Kubernetes events that were never written.", registry=registry)
+    return counter.inc
+
+
+class Capped:
+    """Keeps a label's values few and short: the first so many are themselves, all others "other".
+
+    So are those that are too long, and those with characters that no page can show (half a surrogate pair).
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        """The value to use as a label's."""
+        if value in self._known:
+            return value
+        if len(self._known) >= self._most or len(value) > LONGEST_VALUE or not value.isprintable():
+            return OTHER
+        self._known.add(value)
+        return value
+
+
+def start_at_zero(counter: Counter, *labels: Iterable[str]) -> None:
+    """Make the series of every combination of these labels' values: a rate then sees the first event too."""
+    combinations: list[tuple[str, ...]] = [()]
+    for values in labels:
+        combinations = [(*before, value) for before in combinations for value in values]
+    for combination in combinations:
+        counter.labels(*combination)

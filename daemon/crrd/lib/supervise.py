@@ -1,0 +1,70 @@
+"""The loops of a daemon: started together, watched by name on its health page, ended together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from crrd.lib.errors import ConfigurationError
+from crrd.lib.health import Health, loop_check
+from crrd.lib.heartbeat import Sign
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop: it runs until it is cancelled, and its heartbeats say that it goes on."""
+
+    name: str
+    run: Callable[[], Awaitable[Any]]
+    heartbeats: tuple[Sign, ...]
+
+
+class Supervised:
+    """Loops that run."""
+
+    def __init__(self, tasks: dict[str, asyncio.Task[None]]) -> None:
+        self._tasks = tasks
+
+    async def end(self, name: str) -> None:
+        """End one loop before the others, and wait for its clean-up."""
+        task = self._tasks.pop(name)
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+@asynccontextmanager
+async def supervise(loops: Sequence[Loop], health: Health) -> AsyncIterator[Supervised]:
+    """Run the loops while the body runs; a loop that breaks ends the body, and is told by /healthz until then.
+
+    Raises:
+        ConfigurationError: a loop found something that waiting does not heal.
+        BaseExceptionGroup: a loop broke.
+    """
+    with configuration_errors_alone():
+        async with asyncio.TaskGroup() as group:
+            tasks = {loop.name: group.create_task(_forever(loop), name=loop.name) for loop in loops}
+            for loop in loops:
+                health.live[loop.name] = loop_check(tasks[loop.name], *loop.heartbeats)
+            yield Supervised(tasks)
+            for task in tasks.values():
+                task.cancel()
+
+
+async def _forever(loop: Loop) -> None:
+    await loop.run()
+
+
+@contextmanager
+def configuration_errors_alone() -> Iterator[None]:
+    """Out of a TaskGroup's ExceptionGroup, raise the ConfigurationError itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        found = group.subgroup(ConfigurationError)
+        if found is None:
+            raise
+        error: BaseException = found
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None

@@ -1,0 +1,118 @@
+"""One key per pod: serial within a key, parallel across keys, and a timer per key.
+
+A key that is poked while its handler runs is handled once more afterwards, however often it was poked. There is no
+limit on how many keys run at once: a node has at most some hundred pods, and handlers wait more than they work.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import CrrdError
+
+log = structlog.get_logger(__name__)
+
+RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
+"""Between tries of a handler that failed, e.g. while the runtime is away."""
+
+
+class WorkQueue:
+    """Runs `handler(key)` for poked keys.
+
+    The handler returns the monotonic time of the event loop at which the key wants to be handled again, or None.
+    An exception of a handler is logged, and the key is handled again with back-off.
+    """
+
+    def __init__(self, handler: Callable[[str], Awaitable[float | None]]) -> None:
+        self._handler = handler
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._dirty: dict[str, float] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._failures: dict[str, int] = {}
+        self._began: dict[str, float] = {}
+        self._closed = False
+
+    @property
+    def depth(self) -> int:
+        """How many keys wait for their handler or are in it."""
+        return len(self._dirty.keys() | self._tasks.keys())
+
+    @property
+    def oldest(self) -> float | None:
+        """Monotonic time since which the longest waiting key waits, None where none waits."""
+        return min(self._dirty.values(), default=None)
+
+    @property
+    def longest(self) -> float | None:
+        """Monotonic time since which the longest running handler runs, None where none runs."""
+        return min(self._began.values(), default=None)
+
+    def poke(self, key: str) -> None:
+        """Handle the key as soon as possible; not after `close`, when what is cancelled may still poke."""
+        if self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        self._dirty.setdefault(key, loop.time())
+        if key not in self._tasks:
+            self._tasks[key] = loop.create_task(self._drain(key), name=f"pod {key}")
+
+    def poke_at(self, key: str, when: float) -> None:
+        """Handle the key at this time at the latest; the earlier of two times wins."""
+        timer = self._timers.get(key)
+        if timer is not None:
+            if timer.when() <= when:
+                return
+            timer.cancel()
+        self._timers[key] = asyncio.get_running_loop().call_at(when, self._ring, key)
+
+    async def settled(self) -> None:
+        """Return when no handler runs that runs now; timers may still be set."""
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel every timer and handler, for good."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ring(self, key: str) -> None:
+        """A timer has come."""
+        self._timers.pop(key, None)
+        self.poke(key)
+
+    async def _drain(self, key: str) -> None:
+        """Handle a key until it is clean."""
+        try:
+            while key in self._dirty:
+                del self._dirty[key]
+                await self._handle(key)
+                await asyncio.sleep(0)  # what the handler has started goes before a further look
+        finally:
+            del self._tasks[key]
+
+    async def _handle(self, key: str) -> None:
+        """Handle a key once; a failure is tried again later."""
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        self._began[key] = asyncio.get_running_loop().time()
+        try:
+            wake_at = await self._handler(key)
+        except Exception as error:
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            delay = RETRY.delay(failures)
+            expected = isinstance(error, CrrdError)
+            log.warning("pod not handled", pod=key, error=str(error), retry_in=round(delay, 1), exc_info=not expected)
+            self.poke_at(key, asyncio.get_running_loop().time() + delay)
+            return
+        finally:
+            del self._began[key]
+        self._failures.pop(key, None)
+        if wake_at is not None:
+            self.poke_at(key, wake_at)

@@ -1,0 +1,265 @@
+"""Keeps the webhook's certificate in force: from a Secret of our own, or from mounted files.
+
+Every replica does the same: read the Secret, do what `rotation` says is due, write it back only if nobody else did
+meanwhile, see to it that the webhook configurations trust it, and only then serve with it.
+"""
+
+import asyncio
+import base64
+import binascii
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import structlog
+
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import Resource
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
+from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.jsonfields import items, mapping, text
+from crrd.manager.certificates.pki import (
+    CERTIFICATE,
+    KEY,
+    Certificates,
+    from_data,
+    issued_by_one_of,
+    or_remembered,
+    renew,
+    to_data,
+)
+from crrd.manager.certificates.rotation import Lifetimes, plan
+from crrd.manager.certificates.tls import ServingTls
+
+log = structlog.get_logger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SECRETS = Resource("secrets")
+_REGISTRATION = "admissionregistration.k8s.io"
+MUTATING = Resource("mutatingwebhookconfigurations", _REGISTRATION)
+VALIDATING = Resource("validatingwebhookconfigurations", _REGISTRATION)
+
+SYNC_SECONDS = 60.0
+"""Between two looks at the Secret and at the webhook configurations."""
+FILES_SECONDS = 10.0
+"""Between two looks at mounted files."""
+_RETRIES = Backoff(initial=1, factor=2, maximum=30, jitter=0.2)
+_SYNC_SECONDS_AT_MOST = 300.0
+"""The longest that one round takes: every call has its deadline."""
+_LAST = timedelta(seconds=2 * _SYNC_SECONDS_AT_MOST)
+"""Before the end of the certificate in force, from when on another is better, trusted or not."""
+_LATE_SECONDS = 30.0
+_CONFLICTS = 5
+"""Conflicts in a row after which a write is left to the next round."""
+
+
+class CaBundlePublisher:
+    """The webhook configurations whose caBundle is ours to write.
+
+    Args:
+        api: the API server.
+        mutating: names of MutatingWebhookConfigurations.
+        validating: names of ValidatingWebhookConfigurations.
+    """
+
+    def __init__(self, api: KubeClient, mutating: Sequence[str], validating: Sequence[str]) -> None:
+        self._api = api
+        self._names = [(MUTATING, name) for name in mutating] + [(VALIDATING, name) for name in validating]
+        self._published = b""
+
+    def trusted(self, certificate: bytes) -> bool:
+        """Whether the bundle that was published last trusts this certificate, PEM."""
+        return issued_by_one_of(certificate, self._published)
+
+    async def publish(self, bundle: bytes) -> None:
+        """Make every webhook of the configurations trust exactly this bundle; one that is not there is left out.
+
+        Raises:
+            ApiUnavailableError, ApiRefusedError: see there.
+        """
+        encoded = base64.b64encode(bundle).decode()
+        for resource, name in self._names:
+            try:
+                await _unless_conflict(self._publish, resource, name, encoded)
+            except GoneError:
+                log.warning("no webhook configuration", resource=resource.plural, name=name)
+        self._published = bundle
+
+    async def _publish(self, resource: Resource, name: str, bundle: str) -> None:
+        found = await self._api.get(resource, "", name)
+        webhooks = [mapping(webhook) for webhook in items(found.get("webhooks"))]
+        trusting = [_trusting(webhook, bundle) for webhook in webhooks]
+        if trusting != webhooks:
+            version = text(mapping(found.get("metadata")).get("resourceVersion"))
+            body = {"metadata": {"resourceVersion": version}, "webhooks": trusting}
+            await self._api.merge_patch(resource, "", name, body)
+            log.info("caBundle written", resource=resource.plural, name=name)
+
+
+@dataclass(slots=True)
+class SecretCertificates:
+    """Certificates of our own, in one Secret that all replicas share."""
+
+    api: KubeClient
+    tls: ServingTls
+    """Gets the serving certificate."""
+    trust: CaBundlePublisher
+    """Gets the authorities."""
+    namespace: str
+    secret: str
+    """The Secret's name; it is created where it is missing."""
+    names: Sequence[str]
+    """DNS names and IP addresses of the server, see `pki.service_names`."""
+    now: Callable[[], datetime]
+    """The API server's time: it is what looks at the certificates. It is right once the Secret was read."""
+    lifetimes: Lifetimes = field(default_factory=Lifetimes)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    _known: Certificates = field(default_factory=Certificates)
+    """What was agreed on last."""
+
+    async def run(self) -> NoReturn:
+        """Keep the certificate in force for ever; what fails is tried again."""
+        await repeat(self.sync, SYNC_SECONDS, self.heartbeat)
+
+    async def sync(self) -> None:
+        """One round.
+
+        Raises:
+            ApiUnavailableError, ApiRefusedError: see there; a certificate that was loaded stays in force.
+        """
+        certificates = self._known = await _unless_conflict(self._agreed)
+        data = to_data(certificates)
+        await _put_in_force(self.tls, data[CERTIFICATE], data[KEY], self.trust, certificates.bundle)
+
+    async def _agreed(self) -> Certificates:
+        """What the Secret holds, after what is due was done. ConflictError where another replica was faster."""
+        try:
+            secret = await self.api.get(SECRETS, self.namespace, self.secret)
+        except GoneError:
+            secret = None
+        found = or_remembered(from_data(_decoded(mapping((secret or {}).get("data"))), self.names), self._known)
+        now = self.now()
+        due = plan(found.inventory, now, self.lifetimes)
+        if due.nothing:
+            return found
+        renewed = renew(found, due, self.names, now, self.lifetimes)
+        data = {key: base64.b64encode(value).decode() for key, value in to_data(renewed).items()}
+        if secret is None:
+            shape = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": {"name": self.secret}}
+            await self.api.create(SECRETS, self.namespace, {**shape, "data": data})
+        else:
+            version = text(mapping(secret.get("metadata")).get("resourceVersion"))
+            body = {"metadata": {"resourceVersion": version}, "data": data}
+            await self.api.merge_patch(SECRETS, self.namespace, self.secret, body)
+        log.info("certificates renewed", authority=due.new_authority, serving=due.new_serving)
+        return renewed
+
+
+@dataclass(slots=True)
+class MountedCertificates:
+    """A certificate that somebody else makes (cert-manager, for example), in files that change."""
+
+    tls: ServingTls
+    """Gets the certificate."""
+    cert_file: Path
+    """PEM, the serving certificate and what stands between it and the authority."""
+    key_file: Path
+    ca_file: Path | None = None
+    """PEM, what the webhook configurations are to trust; None where somebody else writes their caBundle."""
+    trust: CaBundlePublisher | None = None
+    """Gets what `ca_file` holds."""
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    _known: tuple[bytes, ...] = ()
+    _published: float = float("-inf")
+
+    async def run(self) -> NoReturn:
+        """Keep the certificate in force for ever; what fails is tried again."""
+        await repeat(self.sync, FILES_SECONDS, self.heartbeat)
+
+    async def sync(self) -> None:
+        """One round: what the files hold now is published and loaded.
+
+        Raises:
+            ConfigurationError: the files cannot be read or used; a certificate that was loaded stays in force.
+            ApiUnavailableError, ApiRefusedError: see there.
+        """
+        certificate, key = content(self.cert_file), content(self.key_file)
+        if self.ca_file is None or self.trust is None:
+            await _put_in_force(self.tls, certificate, key)
+            return
+        authority = content(self.ca_file)
+        now = asyncio.get_running_loop().time()
+        if self._known != (certificate, key, authority) or now - self._published >= SYNC_SECONDS:
+            await _put_in_force(self.tls, certificate, key, self.trust, authority)
+            self._known, self._published = (certificate, key, authority), now
+
+
+async def _put_in_force(
+    tls: ServingTls, certificate: bytes, key: bytes, trust: CaBundlePublisher | None = None, bundle: bytes = b""
+) -> None:
+    """Have the certificate trusted, then serve with it. Raises what either raises."""
+    if trust is not None:
+        try:
+            await trust.publish(bundle)
+        except (ApiUnavailableError, ApiRefusedError):
+            if trust.trusted(certificate) or not tls.lasts(_LAST):  # better than nothing: others may have published it
+                _load(tls, certificate, key)
+            raise
+    _load(tls, certificate, key)
+
+
+def _load(tls: ServingTls, certificate: bytes, key: bytes) -> None:
+    if tls.load(certificate, key):
+        log.info("serving certificate loaded", expires=f"{tls.not_after:%Y-%m-%dT%H:%M:%SZ}")
+
+
+async def repeat(sync: Callable[[], Awaitable[None]], seconds: float, heartbeat: Heartbeat) -> NoReturn:
+    """Do this every so many seconds for ever; what fails is logged, and tried again sooner."""
+    failures = 0
+    while True:
+        heartbeat.within(_SYNC_SECONDS_AT_MOST, "looking after the certificate")
+        try:
+            await sync()
+            failures = 0
+            pause = seconds * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load, guards nothing
+        except (ApiUnavailableError, ApiRefusedError, ConfigurationError) as error:
+            failures += 1
+            pause = min(seconds, _RETRIES.delay(failures))
+            log.warning("certificates not kept", error=str(error), retry_seconds=round(pause, 1))
+        heartbeat.within(pause + _LATE_SECONDS, "waiting for the next look at the certificate")
+        await asyncio.sleep(pause)
+
+
+async def _unless_conflict(attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Try again, from reading on, when somebody else wrote in between."""
+    for _ in range(_CONFLICTS - 1):
+        with suppress(ConflictError):
+            return await attempt(*args, **kwargs)
+    return await attempt(*args, **kwargs)
+
+
+def _trusting(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:
+    return {**webhook, "clientConfig": {**mapping(webhook.get("clientConfig")), "caBundle": bundle}}
+
+
+def _decoded(data: Mapping[str, Any]) -> dict[str, bytes]:
+    """The data of a Secret; what is not base64 is left out."""
+    found = {}
+    for key, value in data.items():
+        with suppress(binascii.Error, ValueError):
+            found[key] = base64.b64decode(text(value), validate=True)
+    return found
+
+
+def content(file: Path) -> bytes:
+    """What a file holds. ConfigurationError: it cannot be read."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"the file {file} cannot be read: {error.strerror}") from error

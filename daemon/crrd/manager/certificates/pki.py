@@ -1,0 +1,253 @@
+"""The webhook's own authority and serving certificate: made, written as the data of a Secret, and read back.
+
+EC P-256 throughout. When something is to be made is `rotation`'s to say, and where it is kept `certs`' concern. What
+cannot be read is as if it were absent.
+"""
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from crrd.manager.certificates.rotation import Inventory, Lifetimes, Plan, Validity
+
+CA_CERTIFICATES, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
+"""Keys of the Secret's data; `ca.crt` is the whole bundle, `ca.key` belongs to the newest in it."""
+_ODD = (
+    ValueError,
+    TypeError,
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What reading a certificate or a key raises that is not one of ours (TypeError: an encrypted key)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key."""
+
+    certificate: x509.Certificate
+    key: EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """All that the Secret holds."""
+
+    authority: Pair | None = None
+    older: tuple[x509.Certificate, ...] = ()
+    serving: Pair | None = None
+
+    @property
+    def trusted(self) -> tuple[x509.Certificate, ...]:
+        """Every authority, the newest first."""
+        return (*((self.authority.certificate,) if self.authority else ()), *self.older)
+
+    @property
+    def bundle(self) -> bytes:
+        """What API servers are to trust, PEM."""
+        return b"".join(map(_pem, self.trusted))
+
+    @property
+    def inventory(self) -> Inventory:
+        """How long each of them is valid."""
+        return Inventory(
+            authority=_validity(self.authority.certificate) if self.authority else None,
+            older=tuple(map(_validity, self.older)),
+            serving=_validity(self.serving.certificate) if self.serving else None,
+        )
+
+
+def service_names(service: str, namespace: str) -> tuple[str, ...]:
+    """The names under which a Service is reached; API servers use `<service>.<namespace>.svc`."""
+    short = f"{service}.{namespace}"
+    return (f"{short}.svc", service, short, f"{short}.svc.cluster.local")
+
+
+def renew(found: Certificates, plan: Plan, names: Sequence[str], now: datetime, lifetimes: Lifetimes) -> Certificates:
+    """Carry out a plan.
+
+    Args:
+        found: what there is.
+        plan: what is to be done about it.
+        names: DNS names and IP addresses for a serving certificate.
+        now: the time.
+        lifetimes: how long new ones last.
+    """
+    authority, older = found.authority, found.older
+    if plan.new_authority:
+        older = found.trusted
+        authority = _new_authority(now, lifetimes)
+    older = tuple(certificate for certificate in older if certificate.not_valid_after_utc > now)
+    serving = found.serving
+    if plan.new_serving and authority is not None:
+        serving = _new_serving(authority, names, now, lifetimes)
+    return Certificates(authority, older, serving)
+
+
+def to_data(certificates: Certificates) -> dict[str, bytes]:
+    """The data of the Secret."""
+    data = {CA_CERTIFICATES: certificates.bundle}
+    if certificates.authority:
+        data[CA_KEY] = key_pem(certificates.authority)
+    if certificates.serving:
+        data |= {CERTIFICATE: _pem(certificates.serving.certificate), KEY: key_pem(certificates.serving)}
+    return data
+
+
+def from_data(data: Mapping[str, bytes], names: Sequence[str]) -> Certificates:
+    """What of the Secret's data can be used, for a server of these names."""
+    trusted: tuple[x509.Certificate, ...] = ()
+    with suppress(*_ODD):
+        trusted = tuple(filter(_readable, x509.load_pem_x509_certificates(data.get(CA_CERTIFICATES, b""))))
+    authority = _pair(trusted[0], data.get(CA_KEY, b"")) if trusted else None
+    serving = None
+    with suppress(*_ODD):
+        serving = _pair(x509.load_pem_x509_certificate(data.get(CERTIFICATE, b"")), data.get(KEY, b""))
+    if serving and not (_covers(serving.certificate, names) and _signed_by_one_of(serving.certificate, trusted)):
+        serving = None
+    return Certificates(authority, trusted[1:] if authority else trusted, serving)
+
+
+def or_remembered(found: Certificates, known: Certificates) -> Certificates:
+    """What there is, where nobody can sign any more because the Secret was lost: with what a replica still knows.
+
+    Others still serve with a certificate of the authority that was lost: it stays trusted, and that certificate in use
+    until it is due. Its key signs nothing more: a Secret may have been deleted for the key's sake.
+    """
+    if found.authority is not None:
+        return found
+    kept = tuple(each for each in known.trusted if each not in found.trusted)
+    return Certificates(None, (*found.trusted, *kept), found.serving or known.serving)
+
+
+def issued_by_one_of(certificate: bytes, authorities: bytes) -> bool:
+    """Whether one of these authorities signed the certificate; all PEM."""
+    with suppress(*_ODD):
+        trusted = x509.load_pem_x509_certificates(authorities)
+        return _signed_by_one_of(x509.load_pem_x509_certificate(certificate), trusted)
+    return False
+
+
+def key_pem(pair: Pair) -> bytes:
+    """The key, PEM (PKCS 8, not encrypted)."""
+    return pair.key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _validity(certificate: x509.Certificate) -> Validity:
+    return Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+
+
+def _pair(certificate: x509.Certificate, key: bytes) -> Pair | None:
+    with suppress(*_ODD):
+        loaded = serialization.load_pem_private_key(key, password=None)
+        if isinstance(loaded, EllipticCurvePrivateKey) and loaded.public_key() == certificate.public_key():
+            return Pair(certificate, loaded)
+    return None
+
+
+def _readable(certificate: x509.Certificate) -> bool:
+    with suppress(*_ODD):
+        return certificate.public_key() is not None and certificate.extensions is not None
+    return False
+
+
+def _covers(certificate: x509.Certificate, names: Sequence[str]) -> bool:
+    with suppress(*_ODD):
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return all(name in found for name in map(_general_name, names))
+    return False
+
+
+def _signed_by_one_of(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> bool:
+    for authority in authorities:
+        with suppress(*_ODD):
+            certificate.verify_directly_issued_by(authority)
+            return True
+    return False
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _new_authority(now: datetime, lifetimes: Lifetimes) -> Pair:
+    key = generate_private_key(SECP256R1())
+    # A name of its own keeps clients from trying the key of another authority on its signatures.
+    name = _name(f"crrd webhook authority {x509.random_serial_number() % 2**32:08x}")
+    certificate = (
+        _builder(key, name, now - lifetimes.backdate, now + lifetimes.authority)
+        .issuer_name(name)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return Pair(certificate, key)
+
+
+def _new_serving(authority: Pair, names: Sequence[str], now: datetime, lifetimes: Lifetimes) -> Pair:
+    key = generate_private_key(SECP256R1())
+    ends = min(now + lifetimes.serving, authority.certificate.not_valid_after_utc)
+    certificate = (
+        _builder(key, _name(names[0][:64]), now - lifetimes.backdate, ends)
+        .issuer_name(authority.certificate.subject)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    return Pair(certificate, key)
+
+
+def _builder(
+    key: EllipticCurvePrivateKey, name: x509.Name, begins: datetime, ends: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(ends)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,194 @@
+"""The composition root of `crrd manager`: admission on every replica, the lifecycle on the one that leads."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from crrd import __version__
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.config import find_access
+from crrd.kube.events import KubeEventSink
+from crrd.kube.leader import LeaderElection
+from crrd.kube.server_version import warn_of_old_server
+from crrd.lib.health import Check, Health, StatusServer
+from crrd.lib.log import LogFormat, configure, toggle_debug_on_signal
+from crrd.lib.memory import keep_for_good, small_tls_buffers
+from crrd.lib.metrics import metrics_route
+from crrd.lib.signals import stop_on_signals
+from crrd.lib.supervise import Loop, supervise
+from crrd.manager.certificates.callers import CallerAuthorities
+from crrd.manager.certificates.keeper import CaBundlePublisher, MountedCertificates, SecretCertificates
+from crrd.manager.certificates.pki import service_names
+from crrd.manager.certificates.tls import ServingTls
+from crrd.manager.lifecycle import LifecycleController
+from crrd.manager.metrics import ManagerMetrics
+from crrd.manager.webhook.server import Limits, WebhookServer
+
+log = structlog.get_logger(__name__)
+
+EVENT_FLUSH_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerConfig:
+    """What `crrd manager` runs with."""
+
+    kubeconfig: str
+    namespace: str
+    """Where its Lease, its Secret and its Service are."""
+    identity: str
+    """Which candidate for leadership it is: the name of its pod."""
+    webhook_address: str
+    drain_seconds: float
+    """From being unready to accepting no admission call."""
+    service: str
+    names: tuple[str, ...]
+    """Further DNS names and IP addresses for the serving certificate."""
+    secret: str
+    default_deadline_slack: int
+    """Seconds that a request without a deadline has above what it asks for."""
+    webhook_configurations: tuple[str, ...]
+    """Names of the mutating and validating webhook configurations whose caBundle is its to write."""
+    tls_cert_file: str
+    tls_key_file: str
+    ca_file: str
+    client_ca_file: str
+    """Authorities of which callers of the webhook must present a certificate; "" to answer anybody."""
+    bind_address: str
+    log_format: LogFormat
+    log_level: str
+
+
+class Clients(NamedTuple):
+    """One for each concern: a client has few calls under way at once, and none may wait for calls of another that hang.
+
+    An admission call has a deadline, and so has the renewal of the lease.
+    """
+
+    controller: KubeClient
+    """For its events too."""
+    election: KubeClient
+    admission: KubeClient
+    """For the certificates too."""
+
+
+def run_manager(config: ManagerConfig) -> int:
+    """Run the manager until SIGTERM or Ctrl-C; returns the exit code.
+
+    Raises:
+        ConfigurationError: something that waiting does not heal.
+    """
+    configure(config.log_format, config.log_level)
+    small_tls_buffers()
+    keep_for_good()
+    return asyncio.run(_run(config))
+
+
+async def _run(config: ManagerConfig) -> int:
+    """Build everything, run it, drain it."""
+    stop = stop_on_signals()
+    toggle_debug_on_signal()
+    log.info("starting", version=__version__, identity=config.identity)
+    health = Health()
+    access = find_access(config.kubeconfig, os.environ)
+    clock = ServerClock()
+    metrics = ManagerMetrics()
+    clients = Clients(
+        controller=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
+        election=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
+        admission=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
+    )
+    server = StatusServer(config.bind_address, [*health.routes(), metrics_route(metrics.registry)])
+    log.info("serving health", address=await server.start())
+    asking = asyncio.create_task(warn_of_old_server(clients.controller))
+    try:
+        await _serve(config, clients, clock, health=health, metrics=metrics, stop=stop)
+    finally:
+        asking.cancel()
+        await server.stop()
+        for client in clients:
+            await client.close()
+    log.info("stopped")
+    return 0
+
+
+async def _serve(
+    config: ManagerConfig,
+    clients: Clients,
+    clock: ServerClock,
+    *,
+    health: Health,
+    metrics: ManagerMetrics,
+    stop: asyncio.Event,
+) -> None:
+    """Run every loop until a signal comes; admission drains while the rest goes on."""
+    tls = ServingTls(clock.now)
+    limits = Limits(drain_seconds=config.drain_seconds)
+    webhook = WebhookServer(
+        config.webhook_address,
+        tls,
+        clients.admission,
+        health,
+        limits=limits,
+        on_review=metrics.reviewed,
+        on_admitted=metrics.admitted,
+        on_close=metrics.closed,
+    )
+    events = KubeEventSink(clients.controller, config.identity, "crrd-manager", on_drop=metrics.event_dropped)
+    controller = LifecycleController(
+        clients.controller, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
+    )
+    election = LeaderElection(clients.election, config.namespace, config.identity, now=lambda: datetime.now(UTC))
+    metrics.watch(
+        leading=lambda: election.leading,
+        not_after=lambda: tls.not_after,
+        connections=lambda: len(webhook.connections),
+    )
+    health.live.update(election.checks)
+    health.live["controller"] = _controller_check(election, controller)
+    health.ready.update(controller.checks)
+    certificates = _certificates(config, clients.admission, tls, clock)
+    loops = [
+        Loop("certificates", certificates.run, (certificates.heartbeat,)),
+        Loop("election", lambda: election.run(controller.run), (election.heartbeat,)),
+        Loop("events", events.run, (events.heartbeat,)),
+    ]
+    if config.client_ca_file:
+        callers = CallerAuthorities(tls, Path(config.client_ca_file))
+        loops.append(Loop("client-ca", callers.run, (callers.heartbeat,)))
+    async with supervise(loops, health) as running:
+        await webhook.run(stop)
+        log.info("draining")
+        await running.end("election")  # the lease is given back there
+        await events.flush(EVENT_FLUSH_SECONDS)
+
+
+def _controller_check(election: LeaderElection, controller: LifecycleController) -> Check:
+    """The controller's own check, and that it works at all where this manager leads."""
+
+    def check() -> str:
+        if election.leading and not controller.running:
+            return "this manager leads, but its controller does not work"
+        return controller.check_alive()
+
+    return check
+
+
+def _certificates(
+    config: ManagerConfig, client: KubeClient, tls: ServingTls, clock: ServerClock
+) -> SecretCertificates | MountedCertificates:
+    """What keeps the webhook's certificate in force."""
+    trust = CaBundlePublisher(client, config.webhook_configurations, config.webhook_configurations)
+    if config.tls_cert_file:
+        ca_file = Path(config.ca_file) if config.ca_file else None
+        return MountedCertificates(tls, Path(config.tls_cert_file), Path(config.tls_key_file), ca_file, trust)
+    names = (*service_names(config.service, config.namespace), *config.names)
+    return SecretCertificates(
+        client, tls, trust, namespace=config.namespace, secret=config.secret, names=names, now=clock.now
+    )

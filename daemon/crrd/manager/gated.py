@@ -1,0 +1,147 @@
+"""Watches the pods of the namespaces with the readiness label: a new pod there waits for its condition.
+
+Whatever else the cluster runs is not listed, and not watched: what a manager knows of a pod elsewhere, it asked for by
+name, for a request (`lifecycle`). Namespaces come and go by their label; each has a watch of its own, up to a number
+above which one watch of the whole cluster costs less than their connections. That one tells of the namespaces with the
+label alone; one that gets it later has a watch of its own until the whole cluster is listed again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+from crrd.core.api.pod import PodMeta, parse_meta
+from crrd.core.api.types import LABEL_READINESS_GATE
+from crrd.kube.cache import ManagerCache
+from crrd.kube.client import KubeClient
+from crrd.kube.reflector import Handler, Reflector, Selection
+from crrd.kube.resources import NAMESPACES, PODS
+from crrd.lib.health import loop_check
+from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.jsonfields import mapping, text
+
+MOST_WATCHES = 32
+"""Namespaces that are watched one by one; beside a watch of the whole cluster, too."""
+_EVERYWHERE = ""
+
+
+class GatedPods:
+    """Tells a cache about the pods of labelled namespaces for as long as `run` runs. The constructor starts nothing."""
+
+    def __init__(self, client: KubeClient, cache: ManagerCache) -> None:
+        self._client = client
+        self._cache = cache
+        self._wanted: set[str] = set()
+        """Namespaces with the label."""
+        self._changed = asyncio.Event()
+        self._pods: dict[str, tuple[Reflector[PodMeta], asyncio.Task[NoReturn]]] = {}
+        """By namespace, `_EVERYWHERE` for the whole cluster."""
+        self._shared: set[str] = set()
+        """Namespaces that the watch of the whole cluster tells of: what its list held of any other was dropped."""
+        labelled = Selection(NAMESPACES, _name, label_selector=f"{LABEL_READINESS_GATE}=enabled")
+        handler = Handler(self._listed, self._appeared, self._vanished)
+        self._namespaces = Reflector(client, labelled, handler, strict=False)
+        self._naming: asyncio.Task[NoReturn] | None = None
+        self._heartbeat = Heartbeat()
+
+    async def run(self) -> NoReturn:
+        """Watch until cancelled; once."""
+        async with asyncio.TaskGroup() as group:
+            self._naming = group.create_task(self._namespaces.run(), name="watch namespaces")
+            while True:
+                self._heartbeat.until(self._changed, "waiting for namespaces with the readiness label")
+                await self._changed.wait()
+                self._changed.clear()
+                self._follow(group)
+        raise AssertionError("runs until it is cancelled")
+
+    def covers(self, namespace: str) -> bool:
+        """Whether the pods of this namespace are listed, and changes of them are told."""
+        found = self._pods.get(_EVERYWHERE if namespace in self._shared else namespace)
+        return found is not None and found[0].listed and not found[0].last_error
+
+    def check(self) -> str:
+        """For readiness: "" while everything is listed and connected."""
+        if not self._namespaces.listed:
+            return self._namespaces.last_error or "namespaces are not listed yet"
+        watching: list[Reflector[Any]] = [self._namespaces, *(reflector for reflector, _ in self._pods.values())]
+        if error := next((each.last_error for each in watching if each.last_error), ""):
+            return error
+        complete = not self._changed.is_set() and all(each.listed for each in watching)
+        return "" if complete else "pods are not listed yet"
+
+    def check_alive(self) -> str:
+        """For liveness: what of it has ended or hangs."""
+        if self._naming is None:
+            return ""
+        checks = [loop_check(task, reflector.heartbeat) for reflector, task in self._pods.values()]
+        for check in (loop_check(self._naming, self._namespaces.heartbeat), *checks):
+            if found := check():
+                return found
+        return self._heartbeat.check()
+
+    def _follow(self, group: asyncio.TaskGroup) -> None:
+        """Begin and end watches, so that all that is wanted is watched, and nothing else is told of."""
+        few = len(self._wanted) <= MOST_WATCHES
+        for namespace in self._shared if few else self._shared - self._wanted:
+            self._cache.forget_namespace(namespace)
+        self._shared = set() if few else self._shared & self._wanted
+        apart = self._wanted - self._shared
+        whole = self._pods.get(_EVERYWHERE)
+        if few:
+            watched = apart
+        elif whole is None or not whole[0].listed:
+            watched = {_EVERYWHERE}  # its list takes in whatever is wanted then
+        elif len(apart) <= MOST_WATCHES:
+            watched = {_EVERYWHERE, *apart}
+        else:
+            watched = {_EVERYWHERE}
+            self._pods.pop(_EVERYWHERE)[1].cancel()  # to list anew
+        for namespace in self._pods.keys() - watched:
+            self._pods.pop(namespace)[1].cancel()
+            if namespace != _EVERYWHERE:
+                self._cache.forget_namespace(namespace)
+        for namespace in watched - self._pods.keys():
+            selection = Selection(PODS, parse_meta, namespace)
+            reflector = Reflector(self._client, selection, self._told(namespace), strict=False)
+            self._pods[namespace] = reflector, group.create_task(reflector.run(), name="watch pods")
+
+    def _told(self, namespace: str) -> Handler[PodMeta]:
+        cache = self._cache
+        if namespace == _EVERYWHERE:
+            return Handler(self._all_listed, self._one_changed, self._one_deleted)
+        return Handler(partial(cache.pods_listed, namespace=namespace), cache.pod_changed, cache.pod_deleted)
+
+    def _all_listed(self, pods: tuple[PodMeta, ...], version: str) -> None:
+        """Tell of all that is wanted now, and no other watch does any more; pods elsewhere stay as they are known."""
+        for namespace in self._pods.keys() - {_EVERYWHERE}:
+            self._pods.pop(namespace)[1].cancel()
+            self._shared.add(namespace)  # if it is not wanted any more, `_follow` is to forget its pods
+        self._shared |= self._wanted
+        known = (pod if pod.namespace in self._shared else self._cache.pod(pod.key) for pod in pods)
+        self._cache.pods_listed((pod for pod in known if pod is not None), version)
+
+    def _one_changed(self, pod: PodMeta) -> None:
+        if pod.namespace in self._shared:
+            self._cache.pod_changed(pod)
+
+    def _one_deleted(self, pod: PodMeta) -> None:
+        if pod.namespace in self._shared:
+            self._cache.pod_deleted(pod)
+
+    def _listed(self, names: tuple[str, ...], _: str) -> None:
+        self._wanted = set(names)
+        self._changed.set()
+
+    def _appeared(self, name: str) -> None:
+        self._wanted.add(name)
+        self._changed.set()
+
+    def _vanished(self, name: str) -> None:
+        self._wanted.discard(name)
+        self._changed.set()
+
+
+def _name(obj: Mapping[str, Any]) -> str:
+    return text(mapping(obj.get("metadata")).get("name"))

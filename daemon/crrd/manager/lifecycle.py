@@ -1,0 +1,319 @@
+"""The lifecycle controller: watches requests, and carries out what `core.lifecycle` decides about them, pod by pod.
+
+It runs in the manager that leads, and from nothing each time: the requests come from a whole list. So the time to live
+of a completed request begins anew with each leader: a change keeps it longer, by no more than its TTL, and never
+shortens that.
+
+Of the cluster's pods it knows only those that it needs. Where new pods wait for their condition, `gated` watches them;
+any other pod that a request is for is asked for by its name, and again while the request lasts. A pod's absence is
+never taken from a watch, but always asked for, because what follows from it is final.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import NoReturn
+
+import structlog
+
+from crrd.core.api.pod import PodMeta, parse_meta
+from crrd.core.api.types import Request
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.lifecycle import steps as lc
+from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, next_steps, pod_steps
+from crrd.core.recreate.actions import EmitEvent
+from crrd.kube.cache import ManagerCache
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.reflector import Handler, Reflector, Selection
+from crrd.kube.resources import PODS, REQUESTS
+from crrd.kube.writer import RequestWriter
+from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
+from crrd.lib.health import Check, loop_check, task_check
+from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.workqueue import WorkQueue
+from crrd.manager.gated import GatedPods
+from crrd.manager.readiness import PodReadiness
+from crrd.ports import EventSink
+
+PARALLEL = 8
+"""Pods that are worked on at once: more would only wait for a connection, and run into the calls' deadline there."""
+REFUSED_SECONDS = 30
+"""After which what the API server refused is tried again: roles and schemas get repaired."""
+POD_SECONDS = 30.0
+"""How long what was heard of a pod by asking for it is believed, while a request waits for something."""
+LOOK_SECONDS = 300.0
+"""The longest that the work on one request of a pod takes: every call has its deadline."""
+_LATE_SECONDS = 0.05
+"""How much later than asked for a timer rings, so that it never rings just before its time."""
+
+log = structlog.get_logger(__name__)
+
+
+ActionObserver = Callable[[lc.LifecycleAction], None]
+
+
+class LifecycleController:
+    """Runs the lifecycle of all requests of a cluster. The constructor starts nothing.
+
+    Args:
+        client: its answers have to reach `clock` (`KubeClient(on_date=clock.observe)`).
+        events: where events about requests go; somebody else runs it.
+        clock: the API server's time.
+        on_action: is told of everything that was done.
+        slack: see `next_steps`.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        events: EventSink,
+        clock: ServerClock,
+        *,
+        on_action: ActionObserver | None = None,
+        slack: int = DEFAULT_SLACK_SECONDS,
+    ) -> None:
+        self._client = client
+        self._events = events
+        self._clock = clock
+        self._on_action = on_action
+        self._slack = slack
+        self._writer = RequestWriter(client)
+        self._readiness = PodReadiness(client, clock.now)
+        self._reset()
+
+    def _reset(self) -> None:
+        """Know nothing: what was known under an earlier leadership is out of date."""
+        self._synced = False
+        self._cache = ManagerCache(self._poke, _has_work)
+        self._queue = WorkQueue(self._handle)
+        self._slots = asyncio.Semaphore(PARALLEL)
+        self._began: dict[str, float] = {}
+        self._ended: dict[str, dict[str, datetime]] = {}
+        """Pod -> UIDs of its completed requests that have a time to live -> when they were first seen so."""
+        self._heartbeat = Heartbeat()
+        self._watching: list[Callable[[], str]] = []
+        self._requests: Reflector[Request] | None = None
+        self._gated = GatedPods(self._client, self._cache)
+        self._asked: dict[str, float] = {}
+        """Pods that requests wait for and that were asked for -> the loop's time at which they were."""
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """For readiness pages: "" on a manager that does not lead, and while all its watches are connected."""
+        return {"lifecycle": self._check}
+
+    def check_alive(self) -> str:
+        """For liveness pages: what of it has ended or hangs; "" on a manager that does not lead."""
+        for check in (*self._watching, self._heartbeat.check):
+            if found := check():
+                return found
+        now = asyncio.get_running_loop().time()
+        key, began = min(self._began.items(), key=lambda item: item[1], default=("", now))
+        return f"pod {key} has been worked on for {now - began:.0f} s" if now - began > LOOK_SECONDS else ""
+
+    @property
+    def running(self) -> bool:
+        """Whether it works."""
+        return self._requests is not None
+
+    async def run(self) -> NoReturn:
+        """Work until cancelled; may be run again afterwards, never twice at once."""
+        self._reset()
+        cache = self._cache
+        listed = asyncio.Event()
+
+        def requests_listed(requests: tuple[Request, ...], version: str) -> None:
+            cache.requests_listed(requests, version)
+            listed.set()
+
+        self._requests = Reflector(
+            self._client,
+            Selection(REQUESTS, parse_request),
+            Handler(requests_listed, cache.request_changed, cache.request_deleted),
+            strict=False,
+        )
+        forget_steps = self._clock.on_step(self._poke_all)
+        try:
+            async with asyncio.TaskGroup() as group:
+                requests = group.create_task(self._requests.run(), name=f"watch {self._requests.plural}")
+                self._watching.append(loop_check(requests, self._requests.heartbeat))
+                self._heartbeat.until(listed, "waiting for the list of requests")
+                await listed.wait()  # only from the requests it is known which pods matter, and who keeps them unready
+                self._heartbeat.rest()
+                self._synced = True
+                self._poke_all()
+                gated = group.create_task(self._gated.run(), name="gated pods")
+                self._watching += [task_check(gated), self._gated.check_alive]
+                log.info("lifecycle started", pods=len(cache.requested()))
+        finally:
+            forget_steps()
+            await self._queue.close()
+            self._reset()
+        raise AssertionError("reflectors run until they are cancelled")
+
+    def _check(self) -> str:
+        if self._requests is None:
+            return ""
+        if not self._requests.listed:
+            return "requests are not listed yet"
+        return self._requests.last_error or self._gated.check()
+
+    def _poke(self, key: str) -> None:
+        if self._synced:
+            self._queue.poke(key)
+
+    def _poke_all(self) -> None:
+        for key in self._cache.requested():
+            self._poke(key)
+
+    async def _handle(self, key: str) -> float | None:
+        """One look at one pod and its requests; the loop's time at which to look again, None for no need."""
+        async with self._slots, self._looking_at(key):
+            requests = self._cache.requests(key)
+            pod: PodMeta | None = None
+            failure: CrrdError | None = None
+            try:
+                pod = await self._pod(key, requests)
+            except CrrdError as error:  # what needs no pod does not wait for it
+                failure = error
+            known = failure is None
+            ended = self._first_seen_ended(key, requests)
+            wakes = []
+            for request in requests:
+                now, ended_at = self._clock.now(), ended.get(request.uid)
+                steps = next_steps(request, pod, now, known=known, ended_at=ended_at, slack=self._slack)
+                if steps.wake_at is not None:
+                    wakes.append(steps.wake_at)
+                try:
+                    await self._carry_out(request, steps.actions)
+                except CrrdError as error:  # the pod's other requests do not wait for this one
+                    failure = failure or error
+                self._began[key] = asyncio.get_running_loop().time()  # it goes on
+            pod = self._cache.pod(key)
+            if known and pod is not None:
+                await self._carry_out(None, pod_steps(pod, self._cache.requests(key)).actions)
+                if key not in self._asked and not self._gated.covers(pod.namespace):
+                    self._cache.forget_pod(key)  # no request waits for it, and nothing would tell of its changes
+            if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
+                log.warning("refused", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
+                wakes.append(self._clock.now() + timedelta(seconds=REFUSED_SECONDS))
+            elif failure is not None:
+                raise failure
+        times = [self._asked[key] + POD_SECONDS] if known and key in self._asked else []
+        if wakes:
+            seconds = (min(wakes) - self._clock.now()).total_seconds()
+            times.append(asyncio.get_running_loop().time() + max(0.0, seconds) + _LATE_SECONDS)
+        return min(times, default=None)
+
+    def _first_seen_ended(self, key: str, requests: Sequence[Request]) -> Mapping[str, datetime]:
+        """By UID of a pod's completed requests that have a time to live: when that began, the API server's time."""
+        now, known = self._clock.now(), self._ended.pop(key, {})
+        mortal = (request.uid for request in requests if request.completed and request.ttl_seconds is not None)
+        found = {uid: known.get(uid, now) for uid in mortal}
+        if found:
+            self._ended[key] = found
+        return found
+
+    @asynccontextmanager
+    async def _looking_at(self, key: str) -> AsyncIterator[None]:
+        """Remember since when nothing has come of it, for `check_alive`."""
+        began = self._began
+        began[key] = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            del began[key]
+
+    async def _pod(self, key: str, requests: Sequence[Request]) -> PodMeta | None:
+        """The pod; asked for where no watch tells of it, or a request has another UID for it."""
+        pod = self._cache.pod(key)
+        waiting = [request for request in requests if request.has_finalizer or not request.completed]
+        if not waiting:
+            self._asked.pop(key, None)
+            return pod
+        namespace, name = waiting[0].namespace, waiting[0].pod_name
+        expected = pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)
+        now = asyncio.get_running_loop().time()
+        told = now < self._asked[key] + POD_SECONDS if key in self._asked else self._gated.covers(namespace)
+        if expected and told:
+            return pod
+        try:
+            found = parse_meta(await self._client.get(PODS, namespace, name))
+        except GoneError:
+            self._asked.pop(key, None)
+            if pod is not None:
+                self._cache.pod_deleted(pod)
+            return None
+        self._asked[key] = now
+        self._cache.pod_changed(found)
+        return found
+
+    async def _carry_out(self, request: Request | None, actions: Sequence[lc.LifecycleAction]) -> None:
+        """Do what was decided, in order; what is decided on another version of an object is decided anew."""
+        for action in actions:
+            match action:
+                case EmitEvent():
+                    self._events.emit(action)
+                case lc.AcquireUnready() | lc.ReleaseUnready() | lc.InitReadiness():
+                    if not await self._change_pod(action) and isinstance(action, lc.AcquireUnready):
+                        return
+                case _ if request is not None:
+                    request = await self._write(request, action)
+                    if request is None:
+                        return
+
+    async def _write(self, request: Request, action: lc.RequestAction) -> Request | None:
+        """Write a request; None where there is nothing more to write to this version of it."""
+        try:
+            written = await self._writer.carry_out(request, action)
+        except GoneError:
+            self._cache.request_deleted(request)
+            return None
+        except ConflictError:
+            if not await self._changed_since(request):
+                raise  # the queue backs off: no event will come for an object that has not changed
+            return None
+        log.info("request written", request=request.key, step=type(action).__name__)
+        self._done(action)
+        self._cache.request_changed(written)
+        return written
+
+    def _done(self, action: lc.LifecycleAction) -> None:
+        if self._on_action is not None:
+            self._on_action(action)
+
+    async def _changed_since(self, request: Request) -> bool:
+        """Read a request again that somebody else seems to have written, as the watch may be behind; whether it was."""
+        try:
+            newest = parse_request(await self._client.get(REQUESTS, request.namespace, request.name))
+        except GoneError:
+            self._cache.request_deleted(request)
+            return True
+        if newest.uid != request.uid:
+            self._cache.request_deleted(request)
+        self._cache.request_changed(newest)
+        return newest.resource_version != request.resource_version
+
+    async def _change_pod(self, action: lc.PodAction) -> bool:
+        """Change a pod's readiness; whether the pod is still there."""
+        match action:
+            case lc.AcquireUnready(pod=pod, key=key):
+                after = await self._readiness.acquire(pod, key)
+            case lc.ReleaseUnready(pod=pod, key=key):
+                after = await self._readiness.release(pod, key)
+            case lc.InitReadiness(pod=pod):
+                after = await self._readiness.init(pod)
+        log.info("readiness changed", pod=pod.key, step=type(action).__name__, gone=after is None)
+        if after is None:
+            self._cache.pod_deleted(pod)
+            return False
+        self._done(action)
+        self._cache.pod_changed(after)
+        return True
+
+
+def _has_work(pod: PodMeta) -> bool:
+    """Whether a pod wants something done that no request asks for."""
+    return bool(pod_steps(pod, ()).actions)

@@ -1,0 +1,151 @@
+"""The manager's metrics: admission, leadership, the lifecycle of requests, the certificate.
+
+What is counted is told by those who do it; this keeps names and labels. Every label has few values: users are capped,
+reasons are enumerations.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from crrd.core.admission.rules import DenialReason
+from crrd.core.lifecycle import steps as lc
+from crrd.core.recreate.actions import EmitEvent
+from crrd.lib.metrics import (
+    FAST_BUCKETS,
+    NONE,
+    Capped,
+    api_call_metrics,
+    dropped_events_metric,
+    new_registry,
+    start_at_zero,
+)
+
+USERS = 50
+"""Users who ask for recreates and are told apart, for the life of the process."""
+WEBHOOKS = ("mutate", "validate", "pods")
+CLOSE_REASONS = ("crowded", "silent")
+_ACTIONS: dict[type[lc.LifecycleAction], str] = {
+    lc.Complete: "completed",
+    lc.AddFinalizer: "finalizer_added",
+    lc.AcquireUnready: "readiness_acquired",
+    lc.MarkAcquired: "marked",
+    lc.ReleaseUnready: "readiness_released",
+    lc.InitReadiness: "readiness_initialised",
+    lc.RemoveFinalizer: "finalizer_removed",
+    lc.RemoveActive: "deactivated",
+    lc.Delete: "deleted",
+}
+
+
+class ManagerMetrics:
+    """One manager's registry, and what has to be told for it."""
+
+    def __init__(self) -> None:
+        self.registry = registry = new_registry()
+        self.api_call = api_call_metrics(registry)
+        """For the API clients: `on_call`."""
+        self.event_dropped = dropped_events_metric(registry)
+        """For the events: `on_drop`."""
+        self._reviews = Counter(
+            "crrd_admission_reviews",
+            "Answers of the admission webhooks.",
+            ["webhook", "decision", "reason"],
+            registry=registry,
+        )
+        seconds = Histogram(
+            "crrd_admission_review_duration_seconds",
+            "Seconds from an admission call to its answer.",
+            ["webhook"],
+            registry=registry,
+            buckets=FAST_BUCKETS,
+        )
+        # An answer is awaited by whoever writes to the API server: it costs no look-up of labels.
+        self._seconds = {webhook: seconds.labels(webhook) for webhook in WEBHOOKS}
+        self._known: dict[tuple[str, str, str], Counter] = {}
+        self._admitted = Counter(
+            "crrd_admitted_requests",
+            "New requests that were let in, by the user who asked.",
+            ["requested_by"],
+            registry=registry,
+        )
+        self._user = Capped(USERS)
+        self._actions = Counter(
+            "crrd_lifecycle_actions",
+            "What the lifecycle controller did to requests and to their pods' readiness.",
+            ["action", "reason"],
+            registry=registry,
+        )
+        self._deletions = Counter(
+            "crrd_ttl_deletions", "Completed requests that were deleted after their TTL.", registry=registry
+        )
+        self._closed = Counter(
+            "crrd_admission_connections_closed",
+            "Connections to the admission webhooks that were closed for others (crowded), or as no call came (silent).",
+            ["reason"],
+            registry=registry,
+        )
+        start_at_zero(self._closed, CLOSE_REASONS)
+        start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (NONE,))
+        start_at_zero(self._reviews, ("mutate", "validate"), ("denied",), DenialReason)
+        start_at_zero(self._actions, set(_ACTIONS.values()) - {"completed"}, [NONE])
+        start_at_zero(self._actions, ["completed"], lc.ENDS)
+
+    def watch(
+        self,
+        leading: Callable[[], bool],
+        not_after: Callable[[], datetime | None],
+        connections: Callable[[], int],
+    ) -> None:
+        """Ask these whenever the page is read.
+
+        Whether this manager leads, when its certificate expires, and how many connections its webhooks have.
+        """
+        leader = Gauge("crrd_leader", "1 on the manager that leads, else 0.", registry=self.registry)
+        leader.set_function(lambda: float(leading()))
+        self.registry.register(_Expiry(not_after))
+        opened = Gauge("crrd_admission_connections", "Connections to the admission webhooks.", registry=self.registry)
+        opened.set_function(lambda: float(connections()))
+
+    def reviewed(self, webhook: str, decision: str, reason: str, seconds: float) -> None:
+        """An admission call was answered; see `crrd.manager.webhook.server.ReviewObserver`."""
+        key = (webhook, decision, reason or NONE)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._reviews.labels(*key)
+        known.inc()
+        self._seconds[webhook].observe(seconds)
+
+    def closed(self, reason: str) -> None:
+        """A connection was closed; see `crrd.lib.connections.CloseObserver`."""
+        self._closed.labels(reason).inc()
+
+    def admitted(self, user: str) -> None:
+        """A new request was let in."""
+        self._admitted.labels(self._user(user or NONE)).inc()
+
+    def acted(self, action: lc.LifecycleAction) -> None:
+        """The lifecycle controller did this."""
+        if isinstance(action, EmitEvent):
+            return
+        reason = action.status.reason if isinstance(action, lc.Complete) else NONE
+        self._actions.labels(_ACTIONS[type(action)], reason).inc()
+        if isinstance(action, lc.Delete):
+            self._deletions.inc()
+
+
+class _Expiry(Collector):
+    """When the serving certificate expires; nothing while there is none."""
+
+    def __init__(self, not_after: Callable[[], datetime | None]) -> None:
+        self._not_after = not_after
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """See Collector."""
+        at = self._not_after()
+        if at is not None:
+            name = "crrd_certificate_expiry_timestamp_seconds"
+            yield GaugeMetricFamily(name, "When the serving certificate expires, Unix time.", value=at.timestamp())

@@ -1,0 +1,144 @@
+"""AdmissionReview v1: the API server's question read, and the answer in its shape. No HTTP and no judging here.
+
+Source of the shapes: Kubernetes' `admission.k8s.io/v1`. What a webhook does not need is not looked at.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from crrd.core.admission.patch import Operation
+from crrd.lib.errors import CrrdError
+from crrd.lib.jsonfields import Reader, items, mapping, shown
+
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+CREATE, UPDATE, DELETE, CONNECT = "CREATE", "UPDATE", "DELETE", "CONNECT"
+_NAMESPACE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
+_REASONS = {422: "Invalid", 500: "InternalError", 503: "ServiceUnavailable"}
+
+
+class BadReviewError(CrrdError):
+    """The body is no question that can be answered: one sentence, for HTTP 400."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One question: may this user write this object?"""
+
+    uid: str
+    operation: str
+    subresource: str
+    namespace: str
+    user: str
+    dry_run: bool
+    """Whether nothing will be stored, whatever the answer."""
+    object: Mapping[str, Any]
+    """Empty on DELETE and CONNECT."""
+    old: Mapping[str, Any]
+    """Empty but on UPDATE (and DELETE)."""
+
+
+def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
+    """Read the body of a webhook's call.
+
+    Args:
+        raw: the body.
+        wanted_kinds: the kinds of object that are asked about here: `group/version Kind`, `v1 Kind` without a group.
+
+    Raises:
+        BadReviewError: it is not JSON, or no AdmissionReview v1 with all that an answer needs, or of another kind.
+    """
+    whole = _load(raw)
+    reader = Reader()
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if whole.get(key) != wanted:
+            reader.reject(key, f"must be {wanted}, not {shown(whole.get(key))}")
+    request = reader.mapping(whole.get("request"), "request")
+    kind = reader.mapping(request.get("kind"), "request.kind")
+    group, version, name = (
+        reader.text(kind.get(key), f"request.kind.{key}", required=key != "group")
+        for key in ("group", "version", "kind")
+    )
+    found_kind = " ".join(filter(None, ("/".join(filter(None, (group, version))), name)))
+    if found_kind not in wanted_kinds:
+        reader.reject("request.kind", f"must be {' or '.join(wanted_kinds)}, not {shown(found_kind)}")
+    operation = reader.text(request.get("operation"), "request.operation")
+    if operation not in (CREATE, UPDATE, DELETE, CONNECT):
+        reader.reject("request.operation", f"must be CREATE, UPDATE, DELETE or CONNECT, not {shown(operation)}")
+    namespace = reader.text(request.get("namespace"), "request.namespace")
+    if not _NAMESPACE.fullmatch(namespace):
+        reader.reject("request.namespace", f"must be a namespace's name, not {shown(namespace)}")
+    user = reader.mapping(request.get("userInfo"), "request.userInfo")
+    review = Review(
+        uid=reader.text(request.get("uid"), "request.uid", required=True),
+        operation=operation,
+        subresource=reader.text(request.get("subResource"), "request.subResource"),
+        namespace=namespace,
+        user=reader.text(user.get("username"), "request.userInfo.username"),
+        dry_run=reader.flag(request.get("dryRun"), "request.dryRun"),
+        object=reader.mapping(request.get("object"), "request.object"),
+        old=reader.mapping(request.get("oldObject"), "request.oldObject"),
+    )
+    if operation in (CREATE, UPDATE) and not review.object:
+        reader.reject("request.object", "must be the object that is to be written")
+    if operation == UPDATE and not review.old:
+        reader.reject("request.oldObject", "must be the object as it was")
+    if reader.error:
+        raise BadReviewError(reader.error)
+    return review
+
+
+def allow(uid: str, patch: Sequence[Operation] = ()) -> bytes:
+    """The answer that lets the write happen, with a patch of the object where there is one.
+
+    Raises:
+        ValueError: a number in the patch is one that JSON does not have.
+    """
+    response: dict[str, Any] = {"uid": uid, "allowed": True}
+    if items(patch):
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(_dump(patch)).decode()}
+    return _answer(response)
+
+
+def deny(uid: str, message: str, code: int, *, retry_after: int | None = None) -> bytes:
+    """The answer that refuses the write.
+
+    Args:
+        uid: the review's.
+        message: what the user reads after 'admission webhook "..." denied the request: '.
+        code: the HTTP status that the user gets.
+        retry_after: seconds after which the user may try again; clients do so by themselves.
+    """
+    status: dict[str, Any] = {"status": "Failure", "message": message, "reason": _REASONS[code], "code": code}
+    if retry_after is not None:
+        status["details"] = {"retryAfterSeconds": retry_after}
+    return _answer({"uid": uid, "allowed": False, "status": status})
+
+
+def _load(raw: bytes | bytearray) -> Mapping[str, Any]:
+    try:
+        whole = json.loads(raw, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise BadReviewError("the body must not be nested that deeply") from error
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, numbers with thousands of digits
+        raise BadReviewError("the body must be JSON") from error
+    if not isinstance(whole, dict):
+        raise BadReviewError("the body must be a JSON object")
+    return mapping(whole)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _answer(response: Mapping[str, Any]) -> bytes:
+    return _dump({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+
+
+def _dump(value: object) -> bytes:
+    """JSON in ASCII, so that text with lone surrogates passes too."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

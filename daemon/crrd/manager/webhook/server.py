@@ -1,0 +1,364 @@
+"""The admission webhook: HTTPS for the API server, with limits on what a caller can cost, and a graceful end.
+
+A call that cannot be understood gets a 4xx; one that can gets an answer with its UID from `handler`.
+
+Without an authority for callers (see `certificates.callers`), anybody who reaches the port can ask. The answers then
+tell which pods and containers there are, on which node and under which IDs; never what is in them.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+
+from crrd.core.api.types import GROUP, KIND, VERSIONS
+from crrd.lib.connections import CloseObserver, Connections
+from crrd.lib.descriptors import room_for_connections
+from crrd.lib.errors import ConfigurationError
+from crrd.lib.health import Health, bound_socket, shown_address, split_address
+from crrd.lib.heartbeat import Heartbeat
+from crrd.manager.certificates.tls import ServingTls
+from crrd.manager.webhook.handler import AdmissionHandler, Answer, Looked, Lookup, PodReader, Refusal
+from crrd.manager.webhook.review import CREATE, BadReviewError, Review, allow, deny, read_review
+
+log = structlog.get_logger(__name__)
+
+REQUEST_KINDS = tuple(f"{GROUP}/{version} {KIND}" for version in VERSIONS)
+POD_KINDS = ("v1 Pod",)
+_TIMEOUT = re.compile(r"([1-9][0-9]?)s")
+"""The API server tells its own timeout in the query, in whole seconds and 30 at most."""
+_TIMEOUT_MARGIN_SECONDS = 0.5
+_LATE_SECONDS = 5.0
+"""By how much an answer may miss its limits before the server counts as hanging."""
+
+WEBHOOKS = {"/mutate-crr": "mutate", "/validate-crr": "validate", "/mutate-pod": "pods"}
+"""Its pages, and what they are called in few words."""
+ALLOWED, DENIED, ERROR = "allowed", "denied", "error"
+BAD_CALL, OVERLOADED, INTERNAL = "bad_call", "overloaded", "internal"
+"""Reasons of errors, beside those of `handler`."""
+
+ReviewObserver = Callable[[str, str, str, float], None]
+"""Is told of each answer: webhook, decision, reason ("" for one that allows) and seconds."""
+AdmissionObserver = Callable[[str], None]
+"""Is told of each new request that is let in and will be stored: the user who asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one caller can cost, and how long the end takes."""
+
+    body: int = 3 * 2**20
+    """Bytes of one call, as many as an API server takes for one object."""
+    bodies: int = 48 * 2**20
+    """Bytes of all calls that have no answer yet. Read, one takes up to 24 times its bytes: never two are at once."""
+    read_seconds: float = 5.0
+    """For the body of a call to arrive."""
+    answer_seconds: float = 8.0
+    """For the whole answer; less where the API server's own timeout is shorter."""
+    idle_seconds: float = 100.0
+    """For an unused connection: more than the 90 s after which API servers close theirs, so that none is closed under
+    a call."""
+    head_seconds: float = 10.0
+    """For the first call on a connection to arrive."""
+    handshake_seconds: float = 10.0
+    connections: int = 1024
+    """All together; an API server has one for each call that it waits for. Each costs 40 KB. Fewer where the process
+    may not have so many file descriptors."""
+    young_seconds: float = 1.0
+    """For which a connection is left alone after it came, or was used: so long take hundreds of handshakes at once."""
+    drain_seconds: float = 10.0
+    """From being unready to accepting nothing: for Services to notice."""
+    stop_seconds: float = 10.0
+    """For what is in flight after that to end."""
+    linger_seconds: float = 1.0
+    """From accepting nothing to closing connections: for calls that are just beginning on those that exist."""
+
+
+_Answerer = Callable[[Review, Looked], Answer | Lookup]
+
+
+class WebhookServer:
+    """Serves /mutate-crr, /validate-crr and /mutate-pod, and the pages of `health`, over TLS.
+
+    Args:
+        address: where to listen, as `split_address` takes it; port 0 picks a free one.
+        tls: the certificate; nothing is served before it has one.
+        pods: the API server.
+        health: gets the checks `webhook` and `certificate` for readiness, and `webhook` for liveness.
+        limits: see there.
+        on_review: is told of each answer.
+        on_admitted: is told of each request that is let in.
+        on_close: is told of each connection that is closed for the limits' sake.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        tls: ServingTls,
+        pods: PodReader,
+        health: Health,
+        *,
+        limits: Limits | None = None,
+        on_review: ReviewObserver | None = None,
+        on_admitted: AdmissionObserver | None = None,
+        on_close: CloseObserver | None = None,
+    ) -> None:
+        self._host, self._port = split_address(address)
+        self._tls = tls
+        self._limits = limits or Limits()
+        self._on_review = on_review
+        self._on_admitted = on_admitted
+        self.connections = Connections(
+            tls.context,
+            most=room_for_connections(self._limits.connections),
+            young_seconds=self._limits.young_seconds,
+            handshake_seconds=self._limits.handshake_seconds,
+            head_seconds=self._limits.head_seconds,
+            on_close=on_close,
+        )
+        self._listening = False
+        self._draining = False
+        self._nothing_in_flight = asyncio.Event()
+        self._nothing_in_flight.set()
+        self._held_bytes = 0
+        self._heartbeat = Heartbeat()
+        self._began: dict[asyncio.Task[object] | None, float] = {}
+        """Calls under way, the oldest first."""
+        health.live["webhook"] = self._check_alive
+        health.ready["webhook"] = self._check
+        health.ready["certificate"] = tls.check
+        self._handler = handler = AdmissionHandler(pods)
+        app = web.Application()
+        app.add_routes(
+            [
+                web.post("/mutate-crr", self._endpoint(REQUEST_KINDS, handler.mutate_request)),
+                web.post("/validate-crr", self._endpoint(REQUEST_KINDS, handler.validate_request)),
+                web.post("/mutate-pod", self._endpoint(POD_KINDS, handler.mutate_pod)),
+                *health.routes(),
+            ]
+        )
+        app.on_response_prepare.append(self._answered)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=self._limits.idle_seconds,
+            shutdown_timeout=self._limits.stop_seconds,
+            lingering_time=self._limits.read_seconds,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve as soon as there is a certificate, until `stop` is set; then drain.
+
+        Raises:
+            ConfigurationError: the address cannot be bound.
+        """
+        self._heartbeat.until(self._tls.loaded, "waiting for a certificate")
+        stopping = asyncio.create_task(stop.wait())
+        loaded = asyncio.create_task(self._tls.loaded.wait())
+        try:
+            await asyncio.wait((stopping, loaded), return_when=asyncio.FIRST_COMPLETED)
+            self._heartbeat.rest()
+            if not stop.is_set():
+                log.info("serving admission", address=await self.start())
+                await stopping
+                await self.drain()
+        finally:
+            for task in (stopping, loaded):
+                task.cancel()
+            await self._close()
+
+    async def start(self) -> str:
+        """Listen; returns the address, with the port that was picked.
+
+        Raises:
+            ConfigurationError: the address cannot be bound.
+        """
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None  # noqa: S101 - setup made it
+        try:
+            bound = bound_socket(self._host, self._port)
+            self.connections.listen(bound, server)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror}; choose another address for the webhook"
+            ) from error
+        self._listening = True
+        return shown_address(bound)
+
+    async def drain(self) -> None:
+        """End without losing a call: unready first, then nothing new, then what is in flight; returns when closed."""
+        self._draining = True
+        log.info("draining", seconds=self._limits.drain_seconds)
+        await asyncio.sleep(self._limits.drain_seconds)
+        self._stop_accepting()
+        await asyncio.sleep(self._limits.linger_seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.stop_seconds):
+                await self._nothing_in_flight.wait()
+        await self._close()
+
+    def _stop_accepting(self) -> None:
+        self._listening = False
+        self.connections.stop_accepting()
+
+    async def _close(self) -> None:
+        self._stop_accepting()
+        self.connections.close()
+        await self._runner.cleanup()
+
+    def _check(self) -> str:
+        if self._draining:
+            return "draining"
+        return "" if self._listening else "not listening yet"
+
+    def _check_alive(self) -> str:
+        if self._listening and not self.connections.listening:
+            return "the listener has ended"
+        now = asyncio.get_running_loop().time()
+        longest = now - next(iter(self._began.values()), now)
+        if longest > self._limits.read_seconds + self._limits.answer_seconds + _LATE_SECONDS:
+            return f"hangs: a call has been under way for {longest:.0f} s"
+        return self._heartbeat.check()
+
+    async def _answered(self, request: web.Request, response: web.StreamResponse) -> None:
+        """While draining, callers go elsewhere after this answer: no connection is closed under a call."""
+        self.connections.used(request.protocol)
+        if self._draining:
+            response.headers["Connection"] = "close"
+            response.force_close()
+
+    def _endpoint(
+        self, kinds: tuple[str, ...], answerer: _Answerer
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            self._began[asyncio.current_task()] = asyncio.get_running_loop().time()
+            self._nothing_in_flight.clear()
+            began = time.monotonic()
+            try:
+                return await self._answer(request, kinds, answerer, began)
+            except web.HTTPException as error:
+                self._observe(request.path, ERROR, OVERLOADED if error.status == 503 else BAD_CALL, began)
+                raise
+            except Exception:
+                self._observe(request.path, ERROR, INTERNAL, began)
+                raise
+            finally:
+                del self._began[asyncio.current_task()]
+                if not self._began:
+                    self._nothing_in_flight.set()
+
+        return handle
+
+    async def _answer(
+        self, request: web.Request, kinds: tuple[str, ...], answerer: _Answerer, began: float
+    ) -> web.Response:
+        body = bytearray()
+        try:
+            await self._receive(request, body)
+            self.connections.busy(request.protocol)
+            answer = self._review(request.path, body, kinds, answerer, None, began=began)
+            if isinstance(answer, Lookup):
+                looked = await self._handler.look_up(answer, began + self._seconds(request))
+                answer = self._review(request.path, body, kinds, answerer, looked, began=began)
+            assert not isinstance(answer, Lookup)  # noqa: S101 - it was looked up
+            return web.Response(body=answer, content_type="application/json")
+        except BadReviewError as error:
+            wrong = str(error)
+        except RecursionError:
+            wrong = "the body must not be nested that deeply"
+        except ValueError:  # a number such as 1e999
+            wrong = "the body must hold numbers of JSON only"
+        finally:
+            self._held_bytes -= len(body)
+        raise _refused(web.HTTPBadRequest, wrong)  # from nothing: the error before holds on to what was read
+
+    def _review(
+        self,
+        path: str,
+        body: bytearray,
+        kinds: tuple[str, ...],
+        answerer: _Answerer,
+        looked: Looked,
+        *,
+        began: float,
+    ) -> bytes | Lookup:
+        """Read the review and answer it, in one go: what was read is gone before anybody waits."""
+        review = read_review(body, kinds)
+        outcome = [] if review.subresource else answerer(review, looked)
+        if isinstance(outcome, Lookup):
+            return outcome
+        answer = _encode(review, outcome)
+        self._report(path, review, outcome, began)
+        return answer
+
+    async def _receive(self, request: web.Request, body: bytearray) -> None:
+        """Read the body of a call, within the limits; raises what answers the caller where it is not.
+
+        What has arrived counts until the caller of this gives it back.
+        """
+        if request.content_type != "application/json":
+            raise _refused(web.HTTPUnsupportedMediaType, "the content type must be application/json")
+        if "Content-Encoding" in request.headers:
+            raise _refused(web.HTTPUnsupportedMediaType, "the body must not be compressed")
+        if (request.content_length or 0) > self._limits.body:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(self._limits.read_seconds):
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    self._held_bytes += len(chunk)
+                    if len(body) > self._limits.body:
+                        raise self._too_large()
+                    if self._held_bytes > self._limits.bodies:
+                        raise _refused(web.HTTPServiceUnavailable, "too many calls at once: try again")
+        except TimeoutError as error:
+            raise _refused(web.HTTPRequestTimeout, "the body must arrive in time") from error
+        except (web.RequestPayloadError, ConnectionError) as error:
+            raise _refused(web.HTTPBadRequest, "the body must be complete") from error
+
+    def _too_large(self) -> web.HTTPException:
+        sentence = f"the body must not be larger than {self._limits.body} bytes"
+        refusal = web.HTTPRequestEntityTooLarge(self._limits.body, text=sentence + "\n")
+        refusal.force_close()
+        return refusal
+
+    def _seconds(self, request: web.Request) -> float:
+        told = _TIMEOUT.fullmatch(request.query.get("timeout", ""))
+        longest = self._limits.answer_seconds
+        return min(longest, int(told[1]) - _TIMEOUT_MARGIN_SECONDS) if told else longest
+
+    def _report(self, path: str, review: Review, outcome: Answer, began: float) -> None:
+        if isinstance(outcome, Refusal):
+            code, reason = outcome.code, outcome.reason
+            why, user = (value.encode("ascii", "backslashreplace").decode() for value in (outcome.message, review.user))
+            log.info("denied", path=path, namespace=review.namespace, user=user, code=code, why=why)
+            self._observe(path, ERROR if code >= 500 else DENIED, reason, began)
+            return
+        self._observe(path, ALLOWED, "", began)
+        # It is validated last, and once: what is let in there is written.
+        stored = review.operation == CREATE and not review.subresource and not review.dry_run
+        if self._on_admitted is not None and path == "/validate-crr" and stored:
+            self._on_admitted(review.user)
+
+    def _observe(self, path: str, decision: str, reason: str, began: float) -> None:
+        if self._on_review is not None:
+            self._on_review(WEBHOOKS[path], decision, reason, time.monotonic() - began)
+
+
+def _encode(review: Review, outcome: Answer) -> bytes:
+    if isinstance(outcome, Refusal):
+        return deny(review.uid, outcome.message, outcome.code, retry_after=outcome.retry_after)
+    return allow(review.uid, outcome)
+
+
+def _refused(kind: type[web.HTTPException], sentence: str) -> web.HTTPException:
+    refusal = kind(text=f"{sentence}\n")
+    refusal.force_close()  # what is left of the body would be taken for the next call
+    return refusal

@@ -1,0 +1,236 @@
+"""The composition root: builds every part of a daemon in one place, runs it in one TaskGroup, and drains it."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import structlog
+from aiohttp import web
+
+from crrd import __version__
+from crrd.cri.runtime import NodeRuntime
+from crrd.kube.cache import NodeCache
+from crrd.kube.client import KubeClient
+from crrd.kube.config import find_access
+from crrd.kube.events import KubeEventSink
+from crrd.kube.reflector import Reflector
+from crrd.kube.server_version import warn_of_old_server
+from crrd.kube.writer import RequestWriter
+from crrd.lib.health import Health, StatusServer
+from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.log import LogFormat, configure, toggle_debug_on_signal
+from crrd.lib.memory import drop_code, give_back, keep_for_good, small_tls_buffers
+from crrd.lib.metrics import metrics_route, new_registry
+from crrd.lib.signals import stop_on_signals
+from crrd.lib.supervise import Loop, supervise
+from crrd.node.controller import NodeController
+from crrd.node.edges import Edges
+from crrd.node.hooks import HookRunner
+from crrd.node.kubelet_health import KubeletProbe
+from crrd.node.metrics import NodeMetrics, NodeState, WatchState
+from crrd.node.watches import KubePodFinder, PodWatches, RequestSource
+
+if TYPE_CHECKING:
+    from crrd.forecast.node import NodeForecast
+
+log = structlog.get_logger(__name__)
+
+QUEUE_LIMIT = 60.0
+"""Seconds that a pod may wait for its turn, or that a look at it may take, before the queue counts as stopped."""
+EVENT_FLUSH_SECONDS = 3.0
+TIDY_SECONDS = 3.0
+"""How long after the last request freed memory is given back: events are written and connections used until then."""
+CODE_TIMES = 2
+"""How often code is dropped: what only the start needed, then what only the first request did. What every request
+needs would have to be mapped again for the next one: that would cost its stop most of a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What `crrd node` runs with."""
+
+    node_name: str
+    kubeconfig: str
+    """Path; "" for ~/.kube/config, or in-cluster credentials where there is none."""
+    cri_endpoints: tuple[str, ...]
+    """Sockets as the user gave them; none for discovery."""
+    bind_address: str
+    log_format: LogFormat
+    log_level: str
+    spec_dir: str = ""
+    """Where to keep the specs of what was seen to start; "" to keep none, and to look for nothing."""
+    serve_forecast: bool = False
+    """Whether anybody who reaches the bind address may read which containers the node has."""
+    kubelet_healthz_port: int = 0
+    """Where kubelet serves /healthz on loopback; 0 to stop containers without asking."""
+    pod_uid: str = ""
+    """Of the pod that it runs in; "" for none."""
+
+
+def run_node(config: NodeConfig) -> int:
+    """Run the node daemon until SIGTERM or Ctrl-C; returns the exit code.
+
+    Raises:
+        ConfigurationError: something that waiting does not heal.
+    """
+    configure(config.log_format, config.log_level, node=config.node_name)
+    small_tls_buffers()
+    return asyncio.run(NodeDaemon(config).run())
+
+
+async def _tidy(cache: NodeCache, heartbeat: Heartbeat) -> NoReturn:
+    """After the start and after every busy time, give back the memory that it took."""
+    code_times = CODE_TIMES
+    while True:
+        heartbeat.until(cache.idle, "waiting for the last request to end")
+        await cache.idle.wait()
+        await asyncio.sleep(TIDY_SECONDS)
+        if cache.idle.is_set():
+            give_back()
+            if code_times:
+                drop_code()
+                code_times -= 1
+        heartbeat.until(cache.active, "waiting for a request")
+        await cache.active.wait()
+
+
+class NodeDaemon:
+    """One run of `crrd node`."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._health = Health()
+        self._registry = new_registry()
+        self._metrics = NodeMetrics(self._registry)
+        self._runtime: NodeRuntime | None = None
+        self._client: KubeClient | None = None
+        self._forecast: NodeForecast | None = None
+
+    async def run(self) -> int:
+        """Serve until a signal comes, then drain."""
+        config = self._config
+        stop = stop_on_signals()
+        toggle_debug_on_signal()
+        log.info("starting", version=__version__)
+        access = find_access(config.kubeconfig, os.environ)
+        pages = [*self._health.routes(), metrics_route(self._registry)]
+        if config.serve_forecast:
+            pages.append(web.get("/forecast", self._forecast_page))
+        server = StatusServer(config.bind_address, pages)
+        address = await server.start()
+        log.info("serving health", address=address)
+        try:
+            client = KubeClient(access, on_call=self._metrics.api_call)
+            asking = asyncio.create_task(warn_of_old_server(client))
+            try:
+                await self.serve(NodeRuntime(on_call=self._metrics.cri_call), client, stop)
+            finally:
+                asking.cancel()
+        finally:
+            await server.stop()
+        log.info("stopped")
+        return 0
+
+    async def serve(self, runtime: NodeRuntime, client: KubeClient, stop: asyncio.Event) -> None:
+        """Run every loop until a signal comes, then drain; both clients are closed afterwards."""
+        config = self._config
+        self._runtime, self._client = runtime, client
+        events = KubeEventSink(client, config.node_name, on_drop=self._metrics.event_dropped)
+        kubelet = KubeletProbe(config.kubelet_healthz_port)
+        edges = Edges(
+            runtime=runtime,
+            hooks=HookRunner(runtime),
+            writer=RequestWriter(client),
+            pods=KubePodFinder(client),
+            kubelet=kubelet,
+            events=events,
+            recorder=self._metrics,
+        )
+        controller = NodeController(config.node_name, edges, asyncio.get_running_loop().time, config.pod_uid)
+        cache = controller.cache
+        requests = RequestSource(client, config.node_name, cache, self._metrics.watch_restarted)
+        pods = PodWatches(client, config.node_name, cache, self._metrics.watch_restarted)
+        self._show(controller, requests, pods)
+        self._check(runtime, controller, requests, pods)
+        memory = Heartbeat()
+
+        async def watch_runtime() -> None:
+            await runtime.discover(config.cri_endpoints)
+            for name, version in runtime.versions:
+                self._metrics.runtime_found(name, version)
+            await controller.watch_runtime()
+
+        loops = [
+            Loop("requests", requests.run, (requests.heartbeat,)),
+            Loop("pods", lambda: controller.watch_pods(pods.run), (controller.pods_heartbeat, pods)),
+            Loop("runtime", watch_runtime, (controller.runtime_heartbeat, controller.poll_heartbeat)),
+            Loop("events", events.run, (events.heartbeat,)),
+            Loop("memory", lambda: _tidy(cache, memory), (memory,)),
+        ]
+        if config.spec_dir:
+            forecast = self._forecaster(runtime, client)
+            self._metrics.show_differing(lambda: forecast.differing)
+
+            async def look() -> None:
+                await runtime.found.wait()
+                await forecast.run(cache.active, cache.idle)
+
+            loops.append(Loop("forecast", look, (forecast.heartbeat,)))
+        try:
+            async with supervise(loops, self._health):
+                keep_for_good()
+                await stop.wait()
+                log.info("draining", stops=controller.executor.working)
+                await controller.drain()
+                await events.flush(EVENT_FLUSH_SECONDS)
+        finally:
+            await controller.close()
+            await client.close()
+            await runtime.close()
+
+    def _show(self, controller: NodeController, *watches: Reflector[Any] | PodWatches) -> None:
+        """Let the metrics tell where the daemon stands."""
+        cache, queue = controller.cache, controller.queue
+        self._metrics.show(
+            NodeState(
+                live=cache.live_requests,
+                first_seen=cache.first_seen,
+                queue_depth=lambda: queue.depth,
+                queue_oldest=lambda: queue.oldest,
+                watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],
+            )
+        )
+
+    async def _forecast_page(self, request: web.Request) -> web.StreamResponse:
+        """Asked by `crrd forecast --all-nodes`."""
+        if self._runtime is None or self._client is None or not self._runtime.found.is_set():
+            return web.Response(status=503, text="no runtime has answered yet\n")
+        return await self._forecaster(self._runtime, self._client).page(request)
+
+    def _forecaster(self, runtime: NodeRuntime, client: KubeClient) -> "NodeForecast":
+        """The one forecaster, made when it is first wanted."""
+        if self._forecast is None:
+            from crrd.forecast.node import NodeForecast  # noqa: PLC0415 - memory for what many nodes never ask
+
+            folder = Path(self._config.spec_dir) if self._config.spec_dir else None
+            self._forecast = NodeForecast(client, runtime, self._config.node_name, folder)
+        return self._forecast
+
+    def _check(
+        self, runtime: NodeRuntime, controller: NodeController, requests: RequestSource, pods: PodWatches
+    ) -> None:
+        """Register the checks beyond those of the loops: alive is who goes on, ready is who reaches what it needs."""
+
+        def stuck() -> str:
+            now = asyncio.get_running_loop().time()
+            for what, since in (("waited", controller.queue.oldest), ("been looked at", controller.queue.longest)):
+                if since is not None and now - since > QUEUE_LIMIT:
+                    return f"a pod has {what} for {now - since:.0f} s"
+            return ""
+
+        self._health.live["queue"] = stuck
+        self._health.ready["runtime"] = runtime.check
+        self._health.ready["requests"] = lambda: requests.last_error or ("" if requests.listed else "not listed yet")
+        self._health.ready["pods"] = lambda: pods.last_error

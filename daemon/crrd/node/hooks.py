@@ -1,0 +1,218 @@
+"""Runs preStop hooks as kubelet would: exec, httpGet and sleep.
+
+Which hook a container has is read by `crrd.cri.convert`, whether and for how long it may run is decided by the core;
+here it is run, and how it ended is told. A hook that fails is a result, not an error: the stop follows all the same.
+
+Source of the rules: Kubernetes' pkg/kubelet/lifecycle/handlers.go and pkg/probe/http.
+"""
+
+import asyncio
+import ipaddress
+import ssl
+from urllib.parse import quote
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from crrd import __version__
+from crrd.core.recreate.actions import RunHook
+from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance
+from crrd.lib.errors import RuntimeCallError
+from crrd.lib.plain import one_line
+from crrd.ports import Runtime
+
+EXEC_MARGIN_SECONDS = 3.0
+"""What an exec hook gets beyond its time, for the runtime to kill the command and say so."""
+MAX_REDIRECTS = 10
+HEAD_BYTES = 80 * 1024
+"""What one line of an answer's head may have: in the 128 lines that aiohttp takes, the 10 MiB of Go's client."""
+BODY_BYTES = 10 * 1024
+"""What is read of an answer's body (kubelet's maxRespBodyLength): a handler may work until it has sent it all."""
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_PATH_CHARACTERS = "/?:@!$&'()*+,;=-._~%"
+"""Left as they are in a path with its query; everything else is percent-encoded."""
+
+
+class HookRunner:
+    """Implements `crrd.ports.Hooks`; exec hooks go through the container runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def run(self, action: RunHook, pod_ip: str) -> HookResult:
+        """Run the hook to its end, or cancel it after `action.seconds`; a hook that fails is in the result.
+
+        - exec: fails with the exit code and the beginning of the output, or when it cannot be started. The runtime's
+          own timeout ends it, so that the command is killed and not merely forgotten.
+        - httpGet: one GET to the pod's IP, unless the hook names a host. Any HTTP answer is a success, whatever its
+          status: kubelet's lifecycle handler looks at transport errors only. https is not verified, and tried again
+          as http (without the header Authorization) where the server turns out not to speak TLS. Redirects are
+          followed on the same host only, at most 10.
+        - sleep: waits.
+        - tcpSocket: an error. The API server refuses it as preStop, and kubelet has no such handler.
+
+        Args:
+            action: The hook, its container instance, and the seconds that it may take.
+            pod_ip: The pod's IP, "" where none is known.
+
+        Raises:
+            RuntimeUnavailableError: the runtime went away while an exec hook ran.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        margin = EXEC_MARGIN_SECONDS if action.hook.kind is HookKind.EXEC else 0.0
+        try:
+            async with asyncio.timeout(action.seconds + margin):
+                error = await self._run(action, pod_ip)
+        except TimeoutError:
+            error = _too_slow(action.hook.kind, action.seconds)
+        return HookResult(seconds=loop.time() - started, error=error)
+
+    async def _run(self, action: RunHook, pod_ip: str) -> str:
+        hook = action.hook
+        match hook.kind:
+            case HookKind.EXEC:
+                return await self._exec(action)
+            case HookKind.HTTP_GET:
+                return await _http_get(hook, action.instance, pod_ip)
+            case HookKind.SLEEP:
+                await asyncio.sleep(hook.seconds)
+                return ""
+            case HookKind.TCP_SOCKET:
+                return "tcpSocket is not supported as a preStop hook"
+            case HookKind.INVALID:
+                return hook.error
+
+    async def _exec(self, action: RunHook) -> str:
+        try:
+            result = await self._runtime.execute(action.instance, action.hook.command, action.seconds)
+        except RuntimeCallError as error:
+            if error.code == "DEADLINE_EXCEEDED":
+                return _too_slow("exec", action.seconds)
+            if error.code == "RESOURCE_EXHAUSTED":
+                return f"exec ran, its result is unknown: its output was too large ({error})"
+            return f"exec could not be run: {error}"
+        if result.exit_code == 0:
+            return ""
+        output = one_line((result.stderr + b" " + result.stdout).decode(errors="replace"))
+        return f"exec ended with exit code {result.exit_code}" + (f": {output}" if output else "")
+
+
+def _too_slow(kind: str, seconds: float) -> str:
+    return f"{kind} was cancelled: it had not ended after {round(seconds, 1):g} s, when the grace period was used up"
+
+
+async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
+    host = hook.host or pod_ip
+    if not host:
+        return "httpGet could not be sent: the pod's IP is not known"
+    port = _port(hook, instance)
+    if port is None:
+        return f"httpGet could not be sent: {hook.port!r} is neither a port number nor the name of one of the ports"
+    try:
+        url = _url(hook.scheme, host, port, hook.path)
+        headers = _headers(hook)
+        try:
+            await _get(url, headers)
+        except aiohttp.ClientConnectorSSLError as error:
+            if not _speaks_no_tls(error):
+                raise
+            headers.popall("Authorization", None)
+            await _get(url.with_scheme("http").with_port(port), headers)
+    except aiohttp.ClientResponseError as error:  # its number is not the server's
+        return one_line(f"httpGet {hook.scheme}://{host}:{port} had an answer that is no HTTP: {error.message}")
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        reason = f"httpGet {hook.scheme}://{host}:{port} failed: {str(error) or type(error).__name__}"
+        return one_line(reason)
+    return ""
+
+
+def _port(hook: Hook, instance: Instance) -> int | None:
+    """As kubelet's ResolveContainerPort: a number, else a port's name, else a number written as text."""
+    if isinstance(hook.port, int):
+        number = hook.port
+    else:
+        named = dict(reversed(instance.ports)).get(hook.port)
+        number = named or (int(hook.port) if hook.port.isascii() and hook.port.isdigit() and len(hook.port) < 6 else 0)
+    return number if 0 < number < 65536 else None
+
+
+def _url(scheme: str, host: str, port: int, path: str) -> URL:
+    """The path keeps its query and loses its fragment; an IPv6 address gets its brackets.
+
+    Raises:
+        ValueError: the host is not one.
+    """
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        address = ipaddress.ip_address(bare)
+        host = f"[{bare}]" if address.version == 6 else bare
+    except ValueError:
+        if any(character in host for character in "/?#@:[]\\ "):
+            raise ValueError(f"{host!r} is not a host name") from None
+    target = quote(path.partition("#")[0], safe=_PATH_CHARACTERS, errors="replace")
+    return URL(f"{scheme}://{host}:{port}/{target.removeprefix('/')}", encoded=True)
+
+
+def _headers(hook: Hook) -> CIMultiDict[str]:
+    """The hook's headers, and kubelet's defaults: a User-Agent, and Accept unless the hook has it empty."""
+    spelling: dict[str, str] = {}
+    headers: CIMultiDict[str] = CIMultiDict()
+    for name, value in hook.headers:
+        # aiohttp sends both of two headers of one name only if they are spelled alike
+        headers.add(spelling.setdefault(name.lower(), name), value)
+    for name in ("Content-Length", "Transfer-Encoding"):  # Go's client, too, sends none with a GET
+        headers.popall(name, None)
+    headers.setdefault("User-Agent", f"crrd/{__version__}")
+    headers.setdefault("Accept", "*/*")
+    if not headers["Accept"]:
+        del headers["Accept"]
+    return headers
+
+
+async def _get(url: URL, headers: CIMultiDict[str]) -> None:
+    """GET and follow redirects as Go's client does with kubelet's check: on the same host, at most 10.
+
+    A session of its own keeps no connection, no cookie and no file descriptor between two hooks.
+    """
+    host = url.host
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=False, force_close=True),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        skip_auto_headers=("Accept", "User-Agent"),
+        auto_decompress=False,
+        max_line_size=HEAD_BYTES,
+        max_field_size=HEAD_BYTES,
+    ) as session:
+        for _ in range(MAX_REDIRECTS):
+            async with session.get(url, headers=headers, allow_redirects=False) as response:
+                location = response.headers.get("Location")
+                if response.status not in _REDIRECTS or not location:
+                    await _read_some(response)
+                    return
+            target = url.join(URL(location))
+            if target.host != host or target.scheme not in ("http", "https"):
+                return  # kubelet takes the redirect itself as the answer
+            if URL(location).absolute:
+                headers.popall("Host", None)
+            url = target
+    raise ValueError(f"stopped after {MAX_REDIRECTS} redirects")
+
+
+async def _read_some(response: aiohttp.ClientResponse) -> None:
+    """Wait for the body's end or its first BODY_BYTES; a body that breaks off is no failure, the answer has come."""
+    left = BODY_BYTES
+    try:
+        while left > 0 and (chunk := await response.content.read(left)):
+            left -= len(chunk)
+    except aiohttp.ClientError:
+        return
+
+
+def _speaks_no_tls(error: aiohttp.ClientConnectorSSLError) -> bool:
+    """Whether the first bytes of the answer to a TLS hello were no TLS at all."""
+    reason = error.os_error.reason if isinstance(error.os_error, ssl.SSLError) else ""
+    return reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")

@@ -1,0 +1,187 @@
+"""What the controllers need from the outside world, as Protocols.
+
+`cri`, `kube` and `node` implement these; the tests bring working stand-ins. The errors are those of `lib.errors`.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Protocol
+
+from crrd.core.api.pod import Pod
+from crrd.core.api.types import Begun, Pin, Request, Status
+from crrd.core.recreate.actions import EmitEvent, RunHook
+from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance
+
+
+class Runtime(Protocol):
+    """The container runtime (or runtimes) of the node."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the runtimes behind it, as in front of container IDs."""
+        ...
+
+    async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+        """Every instance of the pod's containers, exited ones too; none for what is no UID."""
+        ...
+
+    async def find(self, pin: Pin) -> Instance | None:
+        """The instance with exactly this ID, whatever pod it belongs to; None where the runtime has none."""
+        ...
+
+    async def stop(self, instance: Instance, seconds: float) -> None:
+        """CRI StopContainer with this timeout; returns when the container has stopped. An unknown ID counts as stopped.
+
+        Raises:
+            RuntimeCallError: the runtime answered with an error, or not in time.
+            RuntimeUnavailableError: it could not be reached, or the connection broke.
+        """
+        ...
+
+    async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
+        """CRI ExecSync with this timeout.
+
+        Raises:
+            RuntimeCallError: the command could not be started, or took too long (code DEADLINE_EXCEEDED).
+            RuntimeUnavailableError: the runtime could not be reached, or the connection broke.
+        """
+        ...
+
+    def events(self) -> AsyncIterator[str]:
+        """UIDs of pods with a container that changed, as they change; a hint, not a promise.
+
+        Ends with RuntimeUnavailableError when a stream breaks; the caller starts it again.
+
+        Raises:
+            NotImplementedError: at the first step, where one of the node's runtimes has none that may be read.
+        """
+        ...
+
+
+class Hooks(Protocol):
+    """Runs preStop hooks."""
+
+    async def run(self, action: RunHook, pod_ip: str) -> HookResult:
+        """Run the hook to its end or for `action.seconds`; never raises for a hook that fails.
+
+        Raises:
+            RuntimeUnavailableError: the runtime went away while an exec hook ran.
+        """
+        ...
+
+
+class StatusWriter(Protocol):
+    """Writes requests. Every method returns the request as it is after the write.
+
+    Raises:
+        ConflictError: the request is another version than the one that was decided on.
+        GoneError: the request was deleted.
+        ApiUnavailableError, ApiRefusedError: see there.
+    """
+
+    async def write_status(self, request: Request, status: Status) -> Request:
+        """Merge-patch the status subresource, bound to the request's UID and resourceVersion."""
+        ...
+
+    async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+        """Merge-patch the annotation pinned-containers, bound to the request's UID and resourceVersion."""
+        ...
+
+
+class PodFinder(Protocol):
+    """Asks the API server for a pod, past every cache."""
+
+    async def find(self, namespace: str, name: str) -> Pod | None:
+        """The pod that has this name now, None where there is none.
+
+        Raises:
+            ApiUnavailableError, ApiRefusedError: see there.
+        """
+        ...
+
+
+class KubeletHealth(Protocol):
+    """Whether this node's kubelet, which has to start containers again, is there."""
+
+    async def silent_since(self) -> float | None:
+        """Monotonic time since which it does not answer; None while it does, or where nobody can tell."""
+        ...
+
+
+class EventSink(Protocol):
+    """Takes Kubernetes events; never blocks and never raises."""
+
+    def emit(self, event: EmitEvent) -> None:
+        """Queue one event for the request and its pod."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told what the watches saw. Calls are synchronous and quick."""
+
+    def request_changed(self, request: Request) -> None:
+        """A request was added or modified (or listed)."""
+        ...
+
+    def request_deleted(self, request: Request) -> None:
+        """A request is no more, or no longer this node's, or no longer active."""
+        ...
+
+    def requests_listed(self, requests: Iterable[Request], version: str) -> None:
+        """A whole list, as of this resourceVersion: what is not in it is gone."""
+        ...
+
+    def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
+        """What this node has under a pod's `namespace/name`, None for nothing."""
+        ...
+
+    def pod_changed(self, pod: Pod) -> None:
+        """A pod of this node was added or modified."""
+        ...
+
+    def pod_deleted(self, pod: Pod) -> None:
+        """A pod of this node is no more."""
+        ...
+
+    def pods_listed(self, pods: Iterable[Pod], version: str) -> None:
+        """A whole list of this node's pods, as of this resourceVersion: what is not in it is not on this node."""
+        ...
+
+
+class Recorder(Protocol):
+    """Is told what happened to requests. Calls are synchronous and quick."""
+
+    def seen(self, request: Request) -> None:
+        """A live request is looked at for the first time."""
+        ...
+
+    def turn(self, request: Request) -> None:
+        """The request is its pod's current one; told in each round."""
+        ...
+
+    def hook_started(self, request: Request) -> None:
+        """A preStop hook is about to run."""
+        ...
+
+    def hook_ended(self, request: Request, hook: Hook, result: HookResult) -> None:
+        """A preStop hook has ended."""
+        ...
+
+    def stop_sent(self, request: Request, container: str) -> None:
+        """A StopContainer is about to be sent."""
+        ...
+
+    def stop_ended(self, request: Request, seconds: float) -> None:
+        """A container was stopped, once told however many requests stopped it; StopContainer took these seconds."""
+        ...
+
+    def successor_seen(self, request: Request, container: str) -> None:
+        """The runtime lists the next instance of a container that the request waits for."""
+        ...
+
+    def written(self, before: Request, after: Request) -> None:
+        """A request was written; the status says how far it has come, and why containers have failed."""
+        ...
+
+    def forgotten(self, request: Request) -> None:
+        """A request is no longer this node's business: it has ended or is gone."""
+        ...

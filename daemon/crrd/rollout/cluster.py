@@ -1,0 +1,239 @@
+"""What a run sees of the cluster: one list and one watch a kind, kept as the values that `core.rollout` takes."""
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from crrd.core.explain.request import DAEMONS
+from crrd.core.rollout.run import LABEL_RUN
+from crrd.core.rollout.state import (
+    ZONE,
+    Member,
+    Owner,
+    World,
+    read_budget,
+    read_member,
+    read_owner,
+    read_run_request,
+    read_workload,
+)
+from crrd.kube.client import KubeClient
+from crrd.kube.discovery import kind_of
+from crrd.kube.reflector import Reflector
+from crrd.kube.resources import BUDGETS, NODES, PODS, REQUESTS, Resource
+from crrd.lib.errors import ApiRefusedError, GoneError
+from crrd.lib.jsonfields import mapping, text
+from crrd.rollout.known import Known
+from crrd.rollout.target import Aim
+
+T = TypeVar("T")
+Json = Mapping[str, Any]
+_GENERATIONS = 8
+"""Owners above each other that are followed: references that go round end here."""
+
+
+class ClusterView:
+    """The pods of a target, and all that a run on them has to heed. `async with` keeps it up to date."""
+
+    def __init__(self, client: KubeClient, namespace: str, aim: Aim, *, zones: bool) -> None:
+        """`zones`: whether nodes are looked at; it takes a right that is not needed otherwise."""
+        self._client = client
+        self._namespace = namespace
+        self._aim = aim
+        self.changed = asyncio.Event()
+        """Set by whatever is different; the reader clears it."""
+        tell = self.changed.set
+        self._pods = Known(read_member, tell)
+        self._requests = Known(read_run_request, self._requests_changed)
+        self._budgets = Known(read_budget, tell)
+        self._nodes = Known(_zone, tell)
+        self._kind = aim.target.kind
+        # The items of a list do not say of which kind they are.
+        named = {"apiVersion": aim.target.api_version, "kind": self._kind}
+        self._workloads = Known(lambda obj: read_workload({**obj, **named}), tell)
+        self._zones = zones
+        self._daemons: frozenset[str] | None = None
+        self._aborted: set[str] = set()
+        self._labels: dict[str, Mapping[str, str]] = {}
+        """Of pods with a request that are not watched, by UID."""
+        self._owners: dict[str, Owner | None] = {}
+        """By UID: the controller of each object that owns pods, None where it has none."""
+        self._refused: dict[str, str] = {}
+        self._reflectors: list[Reflector[Any]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def __aenter__(self) -> Self:
+        """Start to list and watch; returns once everything is listed.
+
+        Raises:
+            ConfigurationError: something may not be read.
+        """
+        try:
+            self._daemons = await self._nodes_with_daemon()
+            self._watch(self._requests, REQUESTS, labels=LABEL_RUN)
+            target = self._aim.target
+            name = target.name if self._kind == "Pod" else ""
+            self._watch(self._pods, PODS, labels=self._aim.pods_query, fields=f"metadata.name={name}" if name else "")
+            self._watch(self._budgets, BUDGETS)
+            if self._aim.resource is not None:
+                self._watch(self._workloads, self._aim.resource, fields=f"metadata.name={target.name}")
+            if self._zones:
+                self._watch(self._nodes, NODES, namespace="")
+            await self._all_listed()
+            await self.learn()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    @property
+    def problem(self) -> str:
+        """Why what is known may be out of date; "" while every watch is connected."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        return next((each.last_error for each in self._reflectors if each.last_error), "")
+
+    def world(self) -> World:
+        """What is known now."""
+        workload = next((each for each in self._workloads if each.uid == self._aim.target.uid), None)
+        return World(
+            members=tuple(sorted(filter(self._belongs, self._pods), key=lambda each: each.pod.name)),
+            requests=tuple(each for each in self._requests if each is not None),
+            labels=self._labels | {each.pod.uid: each.labels for each in self._pods},
+            workload=workload,
+            budgets=tuple(self._budgets),
+            zones={name: zone for name, zone in self._nodes if zone},
+            daemons=self._daemons,
+            aborted=frozenset(self._aborted),
+            refused=dict(self._refused),
+        )
+
+    def written(self, obj: Json) -> None:
+        """A request as the API server has just told it to this process."""
+        self._requests.put(self._requests.parse(obj))
+
+    def refused(self, pod_uid: str, said: str) -> None:
+        """The API server would not have the run's request for a pod."""
+        self._refused[pod_uid] = said
+        self.changed.set()
+
+    async def look_again(self, name: str) -> None:
+        """Ask for one pod: the watch may lag."""
+        try:
+            self._pods.put(self._pods.parse(await self._client.get(PODS, self._namespace, name)))
+        except GoneError:
+            self._pods.forget(lambda member: member.pod.name == name)
+
+    async def learn(self) -> None:
+        """Find out what no watch tells of what came since, asking once for each object: owners, other targets' pods.
+
+        Raises:
+            ConfigurationError, ApiUnavailableError: it cannot be found out.
+        """
+        await self._learn_owners()
+        watched = {each.pod.uid for each in self._pods}
+        for found in tuple(self._requests):
+            if found is None or found.request.completed:
+                continue
+            uid = found.request.pod_uid
+            if uid and uid not in watched and uid not in self._labels:
+                self._labels[uid] = await self._labels_of(found.request.pod_name, uid)
+
+    async def _labels_of(self, name: str, uid: str) -> Mapping[str, str]:
+        """The labels of a pod; none of one that is gone, and spends no budget by being recreated."""
+        try:
+            member = read_member(await self._client.get(PODS, self._namespace, name))
+        except GoneError:
+            return {}
+        return member.labels if member.pod.uid == uid else {}
+
+    async def _learn_owners(self) -> None:
+        if self._aim.resource is None:
+            return
+        for member in tuple(self._pods):
+            owner = member.owner
+            for _ in range(_GENERATIONS):
+                if owner is None or owner.uid == self._aim.target.uid:
+                    break
+                if owner.uid not in self._owners:
+                    self._owners[owner.uid] = await self._owner_of(owner)
+                owner = self._owners[owner.uid]
+
+    async def _owner_of(self, owner: Owner) -> Owner | None:
+        served = await kind_of(self._client, owner.api_version, owner.kind)
+        if not served.namespaced:
+            return None
+        try:
+            found = await self._client.get(served.resource, self._namespace, owner.name)
+        except GoneError:
+            return None
+        return read_owner(found) if text(mapping(found.get("metadata")).get("uid")) == owner.uid else None
+
+    def _belongs(self, member: Member) -> bool:
+        """Whether a pod is the target's: by owner references, where the target is a workload."""
+        if self._aim.resource is None:
+            return True
+        owner = member.owner
+        for _ in range(_GENERATIONS):
+            if owner is None or owner.uid == self._aim.target.uid:
+                return owner is not None
+            owner = self._owners.get(owner.uid)
+        return False
+
+    def _requests_changed(self) -> None:
+        """A run stays aborted, also once the request that said so is gone."""
+        self._aborted |= {each.mark.run.name for each in self._requests if each is not None and each.mark.aborted}
+        self.changed.set()
+
+    def _watch(
+        self, known: Known[T], resource: Resource, *, labels: str = "", fields: str = "", namespace: str | None = None
+    ) -> None:
+        where = self._namespace if namespace is None else namespace
+        selection = known.selection(resource, where, labels=labels, fields=fields)
+        reflector = Reflector(self._client, selection, known.handler(), strict=True)
+        self._reflectors.append(reflector)
+        self._tasks.append(asyncio.create_task(reflector.run()))
+
+    async def _all_listed(self) -> None:
+        while not all(each.listed for each in self._reflectors):
+            self.changed.clear()
+            waiting = asyncio.ensure_future(self.changed.wait())
+            try:
+                await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+
+    async def _nodes_with_daemon(self) -> frozenset[str] | None:
+        """Nodes on which a pod of the node daemon is; None where one may not look, or where there is none at all.
+
+        Without any, the requests are somebody else's to serve (kruise-daemon's, or a daemon's outside of the cluster).
+        """
+        try:
+            listing = await self._client.list_all(
+                PODS, lambda pod: text(mapping(pod.get("spec")).get("nodeName")), label_selector=DAEMONS
+            )
+        except ApiRefusedError as error:
+            if error.status != 403:
+                raise
+            return None
+        return frozenset(filter(None, listing.items)) or None
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _zone(node: Json) -> tuple[str, str]:
+    meta = mapping(node.get("metadata"))
+    return text(meta.get("name")), text(mapping(meta.get("labels")).get(ZONE))

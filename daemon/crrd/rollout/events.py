@@ -1,0 +1,58 @@
+"""Events on the workload, so that `kubectl describe deployment` tells of a run. Who may not write them goes without."""
+
+import time
+from datetime import datetime
+from enum import StrEnum
+
+from crrd.core.api.time import rfc3339
+from crrd.core.rollout.run import Run
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import EVENTS
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+
+COMPONENT = "crrd-recreate"
+_MESSAGE_CHARACTERS = 1024
+
+
+class WorkloadEvent(StrEnum):
+    """Reasons of the events."""
+
+    RECREATING = "ContainersRecreating"
+    RECREATED = "ContainersRecreated"
+    FAILED = "ContainersRecreateFailed"
+
+
+async def tell(client: KubeClient, now: datetime, run: Run, reason: WorkloadEvent, message: str) -> None:
+    """Write one event on the run's workload; none where the run is about pods themselves.
+
+    `now` is the API server's time: the clock of a laptop may be anything.
+    """
+    target = run.target
+    if not target.uid:
+        return
+    at = rfc3339(now)
+    body = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": run.namespace, "name": f"{target.name[:200]}.{time.time_ns():x}"},
+        "involvedObject": {
+            "apiVersion": target.api_version,
+            "kind": target.kind,
+            "namespace": run.namespace,
+            "name": target.name,
+            "uid": target.uid,
+        },
+        "type": "Warning" if reason is WorkloadEvent.FAILED else "Normal",
+        "reason": reason.value,
+        "message": message[:_MESSAGE_CHARACTERS],
+        "count": 1,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": run.name,
+    }
+    try:
+        await client.create(EVENTS, run.namespace, body)
+    except (ApiRefusedError, ApiUnavailableError):
+        return  # what counts is in the requests

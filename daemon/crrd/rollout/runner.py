@@ -1,0 +1,185 @@
+"""Carries a run out: asks `plan`, creates one request, and looks again; ends where the plan does.
+
+It may be killed between any two lines: what it has created is all that the next one needs to know.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from crrd.core.api.time import parse_time
+from crrd.core.api.types import LABEL_ACTIVE
+from crrd.core.rollout.plan import End, Plan, plan
+from crrd.core.rollout.run import Run, read_run
+from crrd.core.rollout.standing import Row, Stage
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.resources import REQUESTS
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
+from crrd.lib.jsonfields import mapping
+from crrd.rollout.cluster import ClusterView
+
+_RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
+_TICK_SECONDS = 1.0
+"""How often what is shown is drawn anew, for its seconds."""
+
+
+class Screen(Protocol):
+    """Whoever is told how things stand."""
+
+    def show(self, current: Plan) -> None:
+        """How things stand now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run has ended, for this process."""
+
+    plan: Plan
+    timed_out: bool = False
+    """The time for the whole run was over first."""
+
+
+class Runner:
+    """One run."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        view: ClusterView,
+        clock: ServerClock,
+        screen: Screen,
+        *,
+        seconds: float,
+        confirm: Callable[[str], Awaitable[bool]] | None,
+        confirmed: bool,
+    ) -> None:
+        """Start nothing.
+
+        Args:
+            client: for what is written.
+            view: what is known, entered already.
+            clock: the API server's time.
+            screen: is told of every round.
+            seconds: for the whole run, 0 for as long as it takes.
+            confirm: asks somebody whether to go on after the first part; None where nobody is there.
+            confirmed: nobody has to be asked.
+        """
+        self._client, self._view, self._clock, self._screen = client, view, clock, screen
+        self._ends = time.monotonic() + seconds if seconds else float("inf")
+        self._confirm, self._confirmed = confirm, confirmed
+
+    async def run(self, run: Run) -> Outcome:
+        """Go on with the run until it ends.
+
+        Raises:
+            ConfigurationError: waiting does not help: something may not be done, or no admission sees the requests.
+        """
+        await self._let_a_second_pass(run)
+        while True:
+            self._view.changed.clear()
+            trouble = self._view.problem or await self._learn()
+            current = plan(self._view.world(), run, self._clock.now(), confirmed=self._confirmed)
+            if trouble and current.end is not End.ABORTED:
+                # On what may be out of date nothing is begun, and nothing ends.
+                current = replace(current, create=(), end=None, waiting=trouble)
+            self._screen.show(current)
+            if current.end is End.ASK and self._confirm is not None and await self._confirm(current.told):
+                self._confirmed = True
+                continue
+            if current.end is not None:
+                return Outcome(current)
+            if time.monotonic() >= self._ends:
+                return Outcome(current, timed_out=True)
+            if current.create:
+                await self._create(run, current)
+            else:
+                await self._wait(current)
+
+    async def _let_a_second_pass(self, run: Run) -> None:
+        """Kubelet says in whole seconds when a container was started: what this run restarts starts after its start.
+
+        So a pod is known to be done even when its request has been deleted.
+        """
+        started = parse_time(run.started)
+        if started is not None:
+            await asyncio.sleep(max(0.0, 1.0 - (self._clock.now() - started).total_seconds()))
+
+    async def _learn(self) -> str:
+        """Why it is not known to whom all pods belong; "" where it is."""
+        try:
+            await self._view.learn()
+        except ApiUnavailableError as error:
+            await asyncio.sleep(_RETRY.initial)
+            return str(error)
+        return ""
+
+    async def _wait(self, current: Plan) -> None:
+        """Until something is different, or time has made a difference."""
+        seconds = min(_TICK_SECONDS, self._ends - time.monotonic())
+        if current.wake_at is not None:
+            seconds = min(seconds, (current.wake_at - self._clock.now()).total_seconds())
+        try:
+            async with asyncio.timeout(max(0.01, seconds)):
+                await self._view.changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _create(self, run: Run, current: Plan) -> None:
+        """Create the first of the requests. Returns once it is known whether it is there, so that budgets hold."""
+        row = current.create[0]
+        body = run.request(row.pod, row.uid, row.containers)
+        failures = 0
+        while time.monotonic() < self._ends:
+            try:
+                made = await self._client.create(REQUESTS, run.namespace, body)
+            except ConflictError:
+                await self._take_over(run, row)
+                return
+            except ApiRefusedError as error:
+                await self._not_let_in(run, row, error)
+                return
+            except ApiUnavailableError as error:
+                failures += 1
+                told = f"the API server does not take the request: {error}"
+                self._screen.show(replace(current, create=(), waiting=told))
+                await asyncio.sleep(max(_RETRY.delay(failures), error.retry_after))
+            else:
+                await self._seen_by_admission(run, made)
+                self._view.written(made)
+                return
+
+    async def _take_over(self, run: Run, row: Row) -> None:
+        """It is there already: whoever has created it, an answer was lost or a process was killed."""
+        name = run.request_name(row.uid)
+        with suppress(GoneError):  # it was there a moment ago: everything is decided anew
+            found = await self._client.get(REQUESTS, run.namespace, name)
+            mark = read_run(found)
+            if mark is None or mark.run.name != run.name:
+                self._view.refused(row.uid, f"there is a request {name} that is not of this run")
+            self._view.written(found)
+
+    async def _not_let_in(self, run: Run, row: Row, error: ApiRefusedError) -> None:
+        """Admission has refused it: because the pod went, which is normal, or for good."""
+        if error.status in (401, 403, 404):
+            raise ConfigurationError(str(error)) from error
+        await self._view.look_again(row.pod)
+        again = plan(self._view.world(), run, self._clock.now(), confirmed=True)
+        if any(each.uid == row.uid and each.stage is Stage.WAITING for each in again.rows):
+            self._view.refused(row.uid, str(error))
+
+    async def _seen_by_admission(self, run: Run, made: object) -> None:
+        """Without the labels that admission sets, no daemon would ever look at a request."""
+        meta = mapping(mapping(made).get("metadata"))
+        if mapping(meta.get("labels")).get(LABEL_ACTIVE) == "true":
+            return
+        await self._client.delete(REQUESTS, run.namespace, str(meta.get("name")))
+        raise ConfigurationError(
+            "no admission has seen the request, so no daemon would: is the manager running, and asked? "
+            "kubectl get mutatingwebhookconfigurations crrd"
+        )

@@ -1,0 +1,115 @@
+"""How a run looks on a terminal: a live table of the pods that matter now, and a bar for the whole."""
+
+import time
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from crrd.core.explain.container import format_duration, short
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Row, Stage
+from crrd.lib.plain import plain
+from crrd.rollout.lines import Changes, new_ids, old_ids, progress
+
+_STYLES = {Stage.DONE: "green", Stage.FAILED: "bold red", Stage.WAITING: "dim", Stage.SKIPPED: "dim"}
+_URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.ASKED)
+_ORDER = (*_URGENT, Stage.WAITING, Stage.DONE, Stage.GONE, Stage.SKIPPED)
+_COLUMNS = {"pod": 12, "node": 8, "old": 12, "new": 12, "phase": 10, "s": 3, "waits for": 9}
+"""With the least width of each."""
+_DISPENSABLE = ("old", "new", "node")
+"""What a narrow terminal goes without, in this order."""
+_LONGEST = 40
+"""What a name is cut to."""
+_GAP = 2
+_OTHER_LINES = 9
+"""Of the terminal's height: title, head, bar, what is waited for, and what was there before."""
+
+
+class Terminal:
+    """A View for people who watch."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False)
+        self._changes = Changes()
+        self._began = time.monotonic()
+        self._at_first: int | None = None
+        """Pods that were through when this process began."""
+        self._title = ""
+
+    def begin(self, run: Run, words: str) -> None:
+        """See View."""
+        self._title = f"run {run.name}"
+        self.say(f"run {run.name}: {words}")
+
+    def say(self, words: str) -> None:
+        """See View."""
+        self._live.stop()
+        self._console.print(plain(words), markup=False, soft_wrap=True)
+
+    def show(self, current: Plan) -> None:
+        """See View."""
+        self._changes.rows(current)
+        self._live.start()
+        self._live.update(self._picture(current), refresh=True)
+
+    def end(self, outcome: str, words: str) -> None:
+        """See View."""
+        self.say(f"{outcome}: {words} (after {format_duration(time.monotonic() - self._began)})")
+
+    def _picture(self, current: Plan) -> Group:
+        shown, hidden = self._fitting(current.rows)
+        lines = [self._cells(row) for row in shown]
+        table = Table(title=self._title, title_justify="left", box=None, pad_edge=False)
+        widths = _widths(lines, self._console.size.width)
+        for column, width in widths.items():
+            table.add_column(column, width=width, no_wrap=True, overflow="ellipsis")
+        for line in lines:
+            table.add_row(*(line[column] for column in widths))
+        more = Text(f"and {hidden} more pods", "dim") if hidden else Text("")
+        waiting = Text(plain(f"waiting: {current.waiting}") if current.waiting else "", "yellow")
+        return Group(table, more, self._bar(current.rows), waiting)
+
+    def _cells(self, row: Row) -> dict[str, Text]:
+        """A row, by column."""
+        seconds = self._changes.seconds(row) if row.stage is not Stage.DONE else None
+        passed = "" if seconds is None else f"{seconds:.0f}"
+        words = (row.pod, row.node, _ids(old_ids(row)), _ids(new_ids(row)), row.stage.value, passed, row.why)
+        cells = {column: Text(plain(each)) for column, each in zip(_COLUMNS, words, strict=True)}
+        cells["phase"].stylize(_STYLES.get(row.stage, "cyan"))
+        return cells
+
+    def _fitting(self, rows: tuple[Row, ...]) -> tuple[list[Row], int]:
+        """The rows that matter most, as many as there is room for, by name; and how many are not shown."""
+        room = max(3, self._console.size.height - _OTHER_LINES)
+        best = sorted(rows, key=lambda row: (_ORDER.index(row.stage), row.pod))[:room]
+        return sorted(best, key=lambda row: row.pod), max(0, len(rows) - room)
+
+    def _bar(self, rows: tuple[Row, ...]) -> Table:
+        done, total = progress(rows)
+        self._at_first = done if self._at_first is None else self._at_first
+        passed, here = time.monotonic() - self._began, done - self._at_first
+        left = f", about {format_duration(passed / here * (total - done))} left" if here > 0 and done < total else ""
+        line = Table.grid(padding=(0, 1))
+        line.add_row(ProgressBar(total=max(1, total), completed=done, width=40), f"{done} of {total} pods{left}")
+        return line
+
+
+def _widths(lines: list[dict[str, Text]], room: int) -> dict[str, int]:
+    """The columns that there is room for, with the width of each; what is waited for gets the rest."""
+    *others, last = _COLUMNS
+    widths = {each: max([_COLUMNS[each], *(min(_LONGEST, len(line[each])) for line in lines)]) for each in others}
+    for column in _DISPENSABLE:
+        if sum(widths.values()) + _GAP * len(widths) + _COLUMNS[last] > room:
+            del widths[column]
+    left = room - sum(widths.values()) - _GAP * len(widths)
+    widths["pod"] = max(_COLUMNS["pod"], widths["pod"] - max(0, _COLUMNS[last] - left))
+    return widths | {last: max(_COLUMNS[last], left)}
+
+
+def _ids(found: dict[str, str]) -> str:
+    return " ".join(short(each).rpartition("/")[2] for each in found.values())

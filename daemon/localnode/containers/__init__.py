@@ -1,1 +1,0 @@
-"""Containers as plain local processes: what `daemon.localnode.runtime` is made of."""

@@ -1,0 +1,75 @@
+"""What a real cluster's controllers do for CRDs and namespaces, as far as clients would miss it."""
+
+import asyncio
+from collections.abc import Sequence
+
+from crrd_localnode.api.admission import User
+from crrd_localnode.api.crds import kinds_of
+from crrd_localnode.api.deletion import Deletion
+from crrd_localnode.api.kinds import Registry
+from crrd_localnode.api.objects import Object, dig, metadata, with_metadata
+from crrd_localnode.api.resources import CRD, NAMESPACE
+from crrd_localnode.api.store import Event, Store
+from crrd_localnode.api.writes import Asking, Target, Writes
+
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""The namespaces that every cluster has."""
+_SELF = User("system:apiserver", ("system:masters",))
+
+
+class Controllers:
+    """Keeps the kinds served in step with the CRDs, and completes deletions."""
+
+    def __init__(self, store: Store, registry: Registry, writes: Writes, deletion: Deletion) -> None:
+        self._store = store
+        self._registry = registry
+        self._writes = writes
+        self._deletion = deletion
+        store.subscribe(CRD.key, self._crd_changed)
+        store.subscribe(None, self._changed)
+
+    async def lay_ground(self, crds: Sequence[Object]) -> None:
+        """Make sure of the usual namespaces and of these CRDs."""
+        asking = Asking(_SELF)
+        for name in NAMESPACES:
+            if self._store.get(NAMESPACE.key, ("", name)) is None:
+                await self._writes.create(Target(NAMESPACE), {"metadata": {"name": name}}, asking)
+        for crd in crds:
+            if self._store.get(CRD.key, ("", metadata(crd)["name"])) is None:
+                await self._writes.create(Target(CRD), crd, asking)
+
+    def _crd_changed(self, event: Event) -> None:
+        if event.new is not None:
+            self._registry.set_custom(event.new.name[1], kinds_of(event.new.obj))
+            if metadata(event.new.obj).get("deletionTimestamp"):
+                asyncio.get_running_loop().call_soon(self._clean_up)
+        elif event.old is not None:
+            self._registry.set_custom(event.old.name[1], ())
+
+    def _clean_up(self) -> None:
+        """Delete the objects of CRDs that are being deleted, and let those go of which there are no objects left."""
+        for crd in tuple(self._store.objects(CRD.key).values()):
+            finalizers = metadata(crd.obj).get("finalizers") or []
+            if not metadata(crd.obj).get("deletionTimestamp") or CRD.guard not in finalizers:
+                continue
+            content = f"{dig(crd.obj, 'spec', 'group')}/{dig(crd.obj, 'spec', 'names', 'plural')}"
+            for stored in tuple(self._store.objects(content).values()):
+                self._deletion.begin(content, stored)
+            if self._store.objects(content):
+                continue
+            if rest := [name for name in finalizers if name != CRD.guard]:
+                self._store.put(CRD.key, crd, with_metadata(crd.obj, finalizers=rest))
+            else:
+                self._store.delete(CRD.key, crd)
+
+    def _changed(self, event: Event) -> None:
+        if event.new is None and event.old is not None:
+            asyncio.get_running_loop().call_soon(self._after_deletion, event.key, event.old.obj)
+
+    def _after_deletion(self, key: str, gone: Object) -> None:
+        """With the last object the CRD goes, and the namespace, that waited for it."""
+        if key != CRD.key:
+            self._clean_up()
+        namespace = self._store.get(NAMESPACE.key, ("", metadata(gone).get("namespace", "")))
+        if namespace is not None and metadata(namespace.obj).get("deletionTimestamp"):
+            self._deletion.collect(Target(NAMESPACE, name=namespace.name[1]), namespace)

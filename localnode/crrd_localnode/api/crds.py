@@ -1,0 +1,124 @@
+"""From a CustomResourceDefinition to the kinds that it defines; and where the project's own one is found."""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from crrd_localnode.api.errors import Cause
+from crrd_localnode.api.kinds import Column, Kind
+from crrd_localnode.api.objects import Object, dig, metadata
+from crrd_localnode.api.printers import AGE, age_since
+from crrd_localnode.api.schema import Schema
+
+
+def crd_path() -> Path:
+    """The file with the project's CRD: beside this package in an installed wheel, else in the checkout's manifests."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "crd.yaml"
+    return installed if installed.exists() else package.parents[1] / "manifests" / "base" / "crd.yaml"
+
+
+def load_crd() -> Object:
+    """The project's CRD."""
+    crd: Object = yaml.safe_load(crd_path().read_text(encoding="utf-8"))
+    return crd
+
+
+def crd_rules(crd: Object, _old: Object | None = None) -> list[Cause]:
+    """What is wrong with a CRD: the fields without which nothing can be served."""
+    spec = crd.get("spec") or {}
+    causes = [
+        Cause(f"spec.{path}", "Required value", "FieldValueRequired")
+        for path in ("group", "scope", "versions", "names.kind", "names.plural")
+        if not dig(spec, *path.split("."))
+    ]
+    expected = f"{dig(spec, 'names', 'plural')}.{spec.get('group')}"
+    if not causes and metadata(crd).get("name") != expected:
+        text = f'Invalid value: "{metadata(crd).get("name")}": must be spec.names.plural+"."+spec.group'
+        causes.append(Cause("metadata.name", text))
+    versions = spec.get("versions") or []
+    if not causes and sum(bool(version.get("storage")) for version in versions) != 1:
+        text = "Invalid value: must have exactly one version marked as storage version"
+        causes.append(Cause("spec.versions", text))
+    for at, version in enumerate(versions):
+        if not isinstance(dig(version, "schema", "openAPIV3Schema"), dict):
+            path = f"spec.versions[{at}].schema.openAPIV3Schema"
+            causes.append(Cause(path, "Required value: schemas are required", "FieldValueRequired"))
+    return causes
+
+
+def established(crd: Object) -> Object:
+    """The CRD with the status that says that it is served, which the API server's own controllers would write."""
+    names = {"listKind": f"{crd['spec']['names']['kind']}List", **crd["spec"]["names"]}
+    names.setdefault("singular", names["kind"].lower())
+    now = metadata(crd).get("creationTimestamp")
+    conditions = [
+        {"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"},
+        {"type": "Established", "status": "True", "reason": "InitialNamesAccepted",
+         "message": "the initial names have been accepted"},
+    ]  # fmt: skip
+    return {
+        **crd,
+        "status": {
+            "conditions": [{"lastTransitionTime": now, **condition} for condition in conditions],
+            "acceptedNames": names,
+            "storedVersions": [version["name"] for version in crd["spec"]["versions"] if version.get("storage")],
+        },
+    }
+
+
+def kinds_of(crd: Object) -> tuple[Kind, ...]:
+    """One kind for every version that the CRD serves."""
+    spec = crd["spec"]
+    names = spec["names"]
+    (storage,) = (version["name"] for version in spec["versions"] if version.get("storage"))
+    return tuple(
+        Kind(
+            group=spec["group"],
+            version=version["name"],
+            kind=names["kind"],
+            plural=names["plural"],
+            singular=names.get("singular", ""),
+            short_names=tuple(names.get("shortNames") or ()),
+            categories=tuple(names.get("categories") or ()),
+            namespaced=spec["scope"] == "Namespaced",
+            custom=True,
+            storage="" if version["name"] == storage else storage,
+            others=tuple(other["name"] for other in spec["versions"] if other.get("served") and other is not version),
+            status=dig(version, "subresources", "status") is not None,
+            generation=True,
+            unconditional_update=False,
+            columns=tuple(_column(column) for column in version.get("additionalPrinterColumns") or ()) or (AGE,),
+            fields={
+                field["jsonPath"].removeprefix("."): field_path(field["jsonPath"])
+                for field in version.get("selectableFields") or ()
+            },
+            schema=Schema(version["schema"]["openAPIV3Schema"]),
+        )
+        for version in spec["versions"]
+        if version.get("served")
+    )
+
+
+def field_path(path: str) -> tuple[str, ...]:
+    """The field names of a JSONPath, dots in names escaped; a path that is more than names leads nowhere here."""
+    return tuple(name.replace("\\.", ".") for name in re.split(r"(?<!\\)\.", path.removeprefix(".")))
+
+
+def _column(column: Mapping[str, Any]) -> Column:
+    path = field_path(column["jsonPath"])
+    kind = column.get("type", "string")
+
+    def value(obj: Object, now: datetime) -> Any:
+        found = dig(obj, *path)
+        if found is None or kind not in ("date", "string"):
+            return found
+        return age_since(found, now) if kind == "date" else str(found)
+
+    return Column(
+        column["name"], value, kind, column.get("format", ""), column.get("priority", 0), column.get("description", "")
+    )

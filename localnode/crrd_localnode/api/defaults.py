@@ -1,0 +1,198 @@
+"""What the API server fills in, and which changes it refuses, for built-in kinds: as far as this project can notice.
+
+The values are those of Kubernetes' `pkg/apis/core/v1/defaults.go` and of its pod strategy. They matter here since
+kubelet's hash of a container, restart policies and grace periods are all taken after defaulting.
+"""
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS
+from crrd_localnode.api.errors import Cause
+from crrd_localnode.api.objects import Object, dig, metadata
+
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
+_POD: Mapping[str, Any] = {
+    "dnsPolicy": "ClusterFirst",
+    "enableServiceLinks": True,
+    "restartPolicy": "Always",
+    "schedulerName": "default-scheduler",
+    "securityContext": {},
+    "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS,
+}
+_CONTAINER: Mapping[str, Any] = {
+    "resources": {},
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+}
+_PROBE: Mapping[str, Any] = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+
+
+def _changed(obj: Object, field: str, change: Callable[[Any], Any]) -> Object:
+    """The object with a field, where it is set, replaced by what `change` makes of it."""
+    return {**obj, field: change(obj[field])} if obj.get(field) else obj
+
+
+def complete_pod(pod: Object) -> Object:
+    """A pod with the defaults that the API server fills in."""
+    spec = {**_POD, **(pod.get("spec") or {})}
+    for name in _CONTAINER_LISTS:
+        spec = _changed(spec, name, lambda containers: [_complete_container(container) for container in containers])
+    return {**pod, "spec": spec}
+
+
+def _complete_container(container: Object) -> Object:
+    image = str(container.get("image", ""))
+    name, _, tag = image.rpartition("/")[2].partition(":")
+    latest = "@" not in name and tag in ("", "latest")
+    container = {**_CONTAINER, "imagePullPolicy": "Always" if latest else "IfNotPresent", **container}
+    container = _changed(container, "ports", lambda ports: [{"protocol": "TCP", **port} for port in ports])
+    container = _changed(container, "env", lambda entries: [_complete_env(entry) for entry in entries])
+    container = _changed(container, "resources", _complete_resources)
+    for probe in _PROBES:
+        container = _changed(container, probe, lambda value: _complete_handler({**_PROBE, **value}))
+    return _changed(
+        container, "lifecycle", lambda hooks: {name: _complete_handler(hook) for name, hook in hooks.items()}
+    )
+
+
+def _complete_handler(handler: Object) -> Object:
+    return _changed(handler, "httpGet", lambda get: {"path": "/", "scheme": "HTTP", **get})
+
+
+def _complete_env(entry: Object) -> Object:
+    reference = dig(entry, "valueFrom", "fieldRef")
+    if not isinstance(reference, dict):
+        return entry
+    return {**entry, "valueFrom": {"fieldRef": {"apiVersion": "v1", **reference}}}
+
+
+def _complete_resources(resources: Object) -> Object:
+    limits = resources.get("limits")
+    return {**resources, "requests": {**limits, **(resources.get("requests") or {})}} if limits else resources
+
+
+def create_pod(pod: Object) -> Object:
+    """The status that a pod starts with."""
+    return {**pod, "status": {"phase": "Pending", "qosClass": qos_class(pod)}}
+
+
+def qos_class(pod: Object) -> str:
+    """The pod's quality-of-service class, by cpu and memory of its (init) containers."""
+    containers = [c for name in ("containers", "initContainers") for c in dig(pod, "spec", name) or []]
+    amounts = [
+        (dig(container, "resources", "requests", what), dig(container, "resources", "limits", what))
+        for container in containers
+        for what in ("cpu", "memory")
+    ]
+    if all(request is None and limit is None for request, limit in amounts):
+        return "BestEffort"
+    return "Guaranteed" if all(limit is not None and request == limit for request, limit in amounts) else "Burstable"
+
+
+def pod_rules(pod: Object, old: Object | None) -> list[Cause]:
+    """What is wrong with a pod: on create its bare necessities, on update any change but the few that are allowed."""
+    spec: Object = pod["spec"]
+    if old is None:
+        return _new_pod_rules(spec)
+    before: Object = old["spec"]
+    if spec == before:
+        return []
+    for field in _CONTAINER_LISTS[:2]:
+        if [c.get("name") for c in spec.get(field) or []] != [c.get("name") for c in before.get(field) or []]:
+            return [Cause(f"spec.{field}", "Forbidden: pod updates may not add or remove containers", _FORBIDDEN)]
+    added = spec.get("tolerations") or []
+    if any(toleration not in added for toleration in before.get("tolerations") or []):
+        return [Cause("spec.tolerations", "Forbidden: existing toleration can not be modified", _FORBIDDEN)]
+    if _fixed_part(spec) != _fixed_part(before):
+        text = (
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to "
+            "existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously "
+            "negative)"
+        )
+        return [Cause("spec", text, _FORBIDDEN)]
+    return []
+
+
+_FORBIDDEN = "FieldValueForbidden"
+
+
+def _new_pod_rules(spec: Object) -> list[Cause]:
+    containers = spec.get("containers")
+    if not containers:
+        return [Cause("spec.containers", "Required value", "FieldValueRequired")]
+    causes, seen = [], set()
+    for field in _CONTAINER_LISTS[:2]:
+        for at, container in enumerate(spec.get(field) or []):
+            name = container.get("name")
+            if not name:
+                causes.append(Cause(f"spec.{field}[{at}].name", "Required value", "FieldValueRequired"))
+            elif name in seen:
+                path = f"spec.{field}[{at}].name"
+                causes.append(Cause(path, f'Duplicate value: "{name}"', "FieldValueDuplicate"))
+            seen.add(name)
+    if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
+        text = f'Unsupported value: "{spec.get("restartPolicy")}": supported values: "Always", "OnFailure", "Never"'
+        causes.append(Cause("spec.restartPolicy", text, "FieldValueNotSupported"))
+    return causes
+
+
+def _fixed_part(spec: Object) -> Object:
+    free = ("activeDeadlineSeconds", "tolerations", "schedulingGates", "ephemeralContainers")
+    fixed = {name: value for name, value in spec.items() if name not in free}
+    if fixed.get("terminationGracePeriodSeconds", 0) < 0:
+        fixed["terminationGracePeriodSeconds"] = 1
+    for field in _CONTAINER_LISTS[:2]:
+        fixed[field] = [
+            {name: value for name, value in container.items() if name != "image"}
+            for container in fixed.get(field) or []
+        ]
+    return fixed
+
+
+def complete_secret(secret: Object) -> Object:
+    """A secret with its type, and with what was given in clear encoded."""
+    clear = secret.get("stringData")
+    secret = {"type": "Opaque", **{name: value for name, value in secret.items() if name != "stringData"}}
+    if clear:
+        encoded = {name: base64.b64encode(str(text).encode()).decode() for name, text in clear.items()}
+        secret["data"] = {**(secret.get("data") or {}), **encoded}
+    return secret
+
+
+def complete_namespace(namespace: Object) -> Object:
+    """A namespace with the label that carries its name, and active until it is deleted."""
+    meta = metadata(namespace)
+    labels = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta.get("name", "")}
+    return {"spec": {"finalizers": ["kubernetes"]}, **namespace, "metadata": {**meta, "labels": labels}}
+
+
+def create_namespace(namespace: Object) -> Object:
+    """The status that a namespace starts with."""
+    return {**namespace, "status": {"phase": "Active"}}
+
+
+def immutable_data(obj: Object, old: Object | None) -> list[Cause]:
+    """Secrets and config maps that say `immutable: true` keep their data."""
+    if old is None or not old.get("immutable"):
+        return []
+    return [
+        Cause(field, "Forbidden: field is immutable when `immutable` is set", _FORBIDDEN)
+        for field in ("data", "binaryData", "immutable")
+        if obj.get(field) != old.get(field)
+    ]
+
+
+def lease_rules(lease: Object, _old: Object | None) -> list[Cause]:
+    """The numbers that a lease may have; `ValidateLeaseSpec` in pkg/apis/coordination/validation."""
+    bounds = (("leaseDurationSeconds", 1, "must be greater than 0"),
+              ("leaseTransitions", 0, "must be greater than or equal to 0"))  # fmt: skip
+    given = ((field, (lease.get("spec") or {}).get(field), least, text) for field, least, text in bounds)
+    return [
+        Cause(f"spec.{field}", f"Invalid value: {value}: {text}")
+        for field, value, least, text in given
+        if value is not None and value < least
+    ]

@@ -1,0 +1,181 @@
+"""Deleting: at once, after a grace period, after the finalizers, or with everything in a namespace.
+
+The rules are those of k8s.io/apiserver's `rest.BeforeDelete` and of the pod strategy's `CheckGracefulDelete`.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS
+from crrd_localnode.api import errors
+from crrd_localnode.api.admission import Operation
+from crrd_localnode.api.errors import ApiError, bad_request
+from crrd_localnode.api.kinds import Registry
+from crrd_localnode.api.objects import Object, dig, metadata, with_metadata
+from crrd_localnode.api.store import Changed, Stored
+from crrd_localnode.api.writes import Asking, Target, Writes
+
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """What a client wants of a deletion."""
+
+    grace_seconds: int | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+def delete_options(body: Any, grace: str | None) -> DeleteOptions:
+    """The options out of a request's body (a DeleteOptions object or None) and its query. Raises ApiError 400."""
+    body = {} if body is None else body
+    if not isinstance(body, dict):
+        raise bad_request("the body of a deletion is not a DeleteOptions object")
+    given = body.get("gracePeriodSeconds")
+    if given is None and grace is not None:
+        try:
+            given = int(grace)
+        except ValueError:
+            raise bad_request(f"gracePeriodSeconds is not a number: {grace}") from None
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
+        raise bad_request(f"gracePeriodSeconds is not a number: {given}")
+    conditions = body.get("preconditions") or {}
+    return DeleteOptions(given, conditions.get("uid"), conditions.get("resourceVersion"))
+
+
+def _conflict(target: Target, why: str) -> ApiError:
+    """409 for a precondition that does not hold; it names the kind where other conflicts name the resource."""
+    return errors.conflict(target.kind.group, target.kind.kind, target.name, why)
+
+
+class Deletion:
+    """Deletes objects of one store."""
+
+    def __init__(self, writes: Writes, registry: Registry) -> None:
+        self._writes = writes
+        self._store = writes.store
+        self._registry = registry
+
+    async def delete(self, target: Target, options: DeleteOptions, asking: Asking) -> tuple[Stored, bool]:
+        """The object's last or present state, and whether it is gone. Raises ApiError."""
+        for _ in range(_ATTEMPTS):
+            old = self._store.get(target.kind.key, target.key)
+            if old is None:
+                raise target.missing()
+            self._check_conditions(target, old, options)
+            if self._writes.admission.validating:
+                await self._writes.admission.validate(
+                    asking.to(Operation.DELETE, target, target.kind.shown(old).obj, None)
+                )
+            try:
+                return self._delete_now(target, old, options, asking)
+            except Changed:
+                continue
+        raise target.conflict()
+
+    def _delete_now(self, target: Target, old: Stored, options: DeleteOptions, asking: Asking) -> tuple[Stored, bool]:
+        if self._store.get(target.kind.key, target.key) is not old:
+            raise Changed
+        if target.kind.contains:
+            return self._delete_container(target, old, asking)
+        marked = self._marked(target, old.obj, options)
+        if marked is None:
+            if asking.dry_run:
+                return old, True
+            if target.kind.graceful:  # marked first all the same: watchers see it going before it is gone
+                old = self._store.put(target.kind.key, old, self._going(old.obj, self._writes.clock(), 0))
+            return self._store.delete(target.kind.key, old), True
+        if asking.dry_run or marked == old.obj:
+            return old, False
+        return self._store.put(target.kind.key, old, marked), False
+
+    @staticmethod
+    def _check_conditions(target: Target, old: Stored, options: DeleteOptions) -> None:
+        meta = metadata(old.obj)
+        if options.uid is not None and options.uid != meta["uid"]:
+            raise _conflict(
+                target,
+                f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
+                "The object might have been deleted and then recreated",
+            )
+        version = options.resource_version
+        if version is not None and version != meta["resourceVersion"]:
+            raise _conflict(
+                target,
+                f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
+                f"({meta['resourceVersion']}). The object might have been modified",
+            )
+
+    def _marked(self, target: Target, obj: Object, options: DeleteOptions) -> Object | None:
+        """The object marked as being deleted, or None if it can go at once."""
+        if target.kind.guard and not metadata(obj).get("deletionTimestamp"):
+            obj = with_metadata(obj, finalizers=[*(metadata(obj).get("finalizers") or ()), target.kind.guard])
+        meta = metadata(obj)
+        period = self._grace(obj, options) if target.kind.graceful else 0
+        moment = self._writes.clock() + timedelta(seconds=period)
+        if meta.get("deletionTimestamp"):
+            had = meta.get("deletionGracePeriodSeconds") or 0
+            if had and (options.grace_seconds is None or period >= had):
+                return obj
+            began = parse_time(meta["deletionTimestamp"])
+            if began is not None:
+                moment = began - timedelta(seconds=had - period)
+        if period == 0 and not meta.get("finalizers"):
+            return None
+        if meta.get("deletionTimestamp") and meta.get("deletionGracePeriodSeconds") == period:
+            return obj
+        return self._going(obj, moment, period)
+
+    @staticmethod
+    def _going(obj: Object, moment: datetime, period: int) -> Object:
+        """The object with the time at which it is to be gone."""
+        meta = metadata(obj)
+        changes: Object = {"deletionTimestamp": rfc3339(moment), "deletionGracePeriodSeconds": period}
+        if meta.get("generation") and not meta.get("deletionTimestamp"):
+            changes["generation"] = meta["generation"] + 1
+        return with_metadata(obj, **changes)
+
+    @staticmethod
+    def _grace(obj: Object, options: DeleteOptions) -> int:
+        """A pod's grace period: none while nobody runs it, or when it has ended."""
+        if not dig(obj, "spec", "nodeName") or dig(obj, "status", "phase") in ("Succeeded", "Failed"):
+            return 0
+        period = options.grace_seconds
+        if period is None:
+            period = dig(obj, "spec", "terminationGracePeriodSeconds")
+        if period is None:
+            period = DEFAULT_GRACE_SECONDS
+        return int(period) if period >= 0 else 1
+
+    def _delete_container(self, target: Target, old: Stored, asking: Asking) -> tuple[Stored, bool]:
+        """A namespace: what lies in it is deleted, and then it goes too; what is left of it keeps it."""
+        if asking.dry_run:
+            return old, False
+        if not metadata(old.obj).get("deletionTimestamp"):
+            marked = with_metadata(old.obj, deletionTimestamp=rfc3339(self._writes.clock()))
+            old = self._store.put(target.kind.key, old, {**marked, "status": {"phase": "Terminating"}})
+        for key, stored in self._content(target.name):
+            self.begin(key, stored)
+        return self.collect(target, old)
+
+    def begin(self, key: str, stored: Stored) -> None:
+        """Delete an object as a controller does: what is kept by finalizers or a grace period is only marked."""
+        kind = self._registry.by_key(key)
+        target = Target(kind, *stored.name) if kind is not None else None
+        marked = self._marked(target, stored.obj, DeleteOptions()) if target is not None else None
+        if marked is None:
+            self._store.delete(key, stored)
+        elif marked != stored.obj:
+            self._store.put(key, stored, marked)
+
+    def collect(self, target: Target, namespace: Stored) -> tuple[Stored, bool]:
+        """Let a namespace that is being deleted go if nothing lies in it any more."""
+        if self._content(target.name):
+            return namespace, False
+        return self._store.delete(target.kind.key, namespace), True
+
+    def _content(self, namespace: str) -> list[tuple[str, Stored]]:
+        return [(key, stored) for key, stored in self._store.everything() if stored.name[0] == namespace]

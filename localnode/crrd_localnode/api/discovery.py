@@ -1,0 +1,124 @@
+"""The paths that say what the server serves: versions, groups, resources, health."""
+
+import platform
+import re
+from collections.abc import Callable
+
+from crrd_localnode.api.kinds import Kind, Registry
+from crrd_localnode.api.objects import Object
+from crrd_localnode.api.openapi import openapi_document
+
+MAJOR, MINOR = "1", "36"
+"""The Kubernetes version whose behaviour is followed."""
+
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+_STATUS_VERBS = ["get", "patch", "update"]
+
+
+def discover(registry: Registry, path: str, address: str) -> Object | str | None:
+    """The document (or plain text) at a path that names no resource; None where there is none.
+
+    `address` is the server's own, as host:port.
+    """
+    plain = _PLAIN.get(path.rstrip("/") or "/")
+    if plain is not None:
+        return plain(registry, address)
+    parts = [part for part in path.split("/") if part]
+    if parts[:2] == ["openapi", "v3"]:
+        return openapi_document(registry, path)
+    groups = registry.groups()
+    if len(parts) == 2 and parts[0] == "api":
+        return _resources(registry, "", parts[1]) if parts[1] in groups[""] else None
+    if parts[:1] == ["apis"] and len(parts) in (2, 3) and parts[1] in groups:
+        if len(parts) == 2:
+            return {"kind": "APIGroup", "apiVersion": "v1", **_group(parts[1], groups[parts[1]])}
+        return _resources(registry, parts[1], parts[2]) if parts[2] in groups[parts[1]] else None
+    return None
+
+
+def _ok(_registry: Registry, _address: str) -> str:
+    return "ok"
+
+
+def _version(_registry: Registry, _address: str) -> Object:
+    return {
+        "major": MAJOR,
+        "minor": MINOR,
+        "gitVersion": f"v{MAJOR}.{MINOR}.0+crrd-localnode",
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": f"{platform.system().lower()}/{platform.machine()}",
+    }
+
+
+def _versions(_registry: Registry, address: str) -> Object:
+    addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
+
+
+def _groups(registry: Registry, _address: str) -> Object:
+    groups = [_group(name, versions) for name, versions in registry.groups().items() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+
+
+def _paths(registry: Registry, _address: str) -> Object:
+    groups = [(name, version) for name, versions in registry.groups().items() for version in versions]
+    served = [f"/apis/{name}/{version}" if name else f"/api/{version}" for name, version in groups]
+    return {"paths": sorted([*(path for path in _PLAIN if path != "/"), *served])}
+
+
+_PLAIN: dict[str, Callable[[Registry, str], Object | str]] = {
+    "/": _paths,
+    "/api": _versions,
+    "/apis": _groups,
+    "/healthz": _ok,
+    "/livez": _ok,
+    "/readyz": _ok,
+    "/version": _version,
+}
+
+
+def _group(name: str, versions: list[str]) -> Object:
+    """The preferred version comes first: without alpha or beta, then beta, then alpha, the highest number of each."""
+    versions = sorted(versions, key=_priority, reverse=True)
+    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def _priority(version: str) -> tuple[int, int, int]:
+    """What a version is sorted by; `version.CompareKubeAwareVersionStrings` in k8s.io/apimachinery."""
+    found = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
+    if found is None:
+        return (-1, 0, 0)
+    return ({"alpha": 0, "beta": 1}.get(found[2], 2), int(found[1]), int(found[3] or 0))
+
+
+def _resources(registry: Registry, group: str, version: str) -> Object:
+    resources = []
+    for kind in registry.kinds:
+        if (kind.group, kind.version) == (group, version):
+            resources += _entries(kind)
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{group}/{version}" if group else version,
+        "resources": resources,
+    }
+
+
+def _entries(kind: Kind) -> list[Object]:
+    common = {"namespaced": kind.namespaced, "kind": kind.kind}
+    entry: Object = {"name": kind.plural, "singularName": kind.one, **common, "verbs": _VERBS}
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    entries = [entry]
+    if kind.status:
+        entries.append({"name": f"{kind.plural}/status", "singularName": "", **common, "verbs": _STATUS_VERBS})
+    if kind.logs:
+        entries.append({"name": f"{kind.plural}/log", "singularName": "", **common, "verbs": ["get"]})
+    return entries

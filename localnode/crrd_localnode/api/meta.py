@@ -1,0 +1,135 @@
+"""metadata: what the server sets, what users may change, and what is wrong with what they gave.
+
+The rules are those of k8s.io/apiserver's `registry/rest` (BeforeCreate, BeforeUpdate) and of apimachinery's
+`ValidateObjectMeta`.
+"""
+
+import re
+import secrets
+import uuid
+from typing import Any
+
+from crrd_localnode.api.errors import Cause, bad_request
+from crrd_localnode.api.kinds import Kind
+from crrd_localnode.api.objects import Object, metadata
+from crrd_localnode.api.selectors import QUALIFIED_NAME, label_error
+
+_SUFFIX_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX_LENGTH = 5
+_MAX_GENERATED_BASE = 63 - _SUFFIX_LENGTH
+_ANNOTATIONS_LIMIT = 256 * 1024
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_SYSTEM_FIELDS = (
+    "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "name", "namespace",
+    "resourceVersion", "selfLink", "uid",
+)  # fmt: skip
+"""Set by the server alone; what a write says of them is not taken over."""
+METADATA_FIELDS = frozenset(
+    {*_SYSTEM_FIELDS, "annotations", "finalizers", "generateName", "labels", "managedFields", "ownerReferences"}
+)
+
+
+def check_shape(kind: Kind, obj: Any, namespace: str) -> Object:
+    """The object with its kind and namespace made sure of; ApiError 400 if it is not of that kind and place."""
+    if not isinstance(obj, dict):
+        raise bad_request(f"the body of the request is not a {kind.kind}")
+    given = (obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind)
+    if given != (kind.api_version, kind.kind):
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {kind.kind} in {kind.api_version}, "
+            f"not {given[1]} in {given[0]})"
+        )
+    meta = obj.get("metadata") or {}
+    if not isinstance(meta, dict):
+        raise bad_request("metadata is not an object")
+    for field in ("labels", "annotations"):
+        values = meta.get(field)
+        if values is not None and not (isinstance(values, dict) and all(isinstance(v, str) for v in values.values())):
+            raise bad_request(f"json: cannot unmarshal metadata.{field}: the values must be strings")
+    if kind.namespaced and meta.get("namespace") not in (None, "", namespace):
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    rest = {name: value for name, value in obj.items() if name not in ("kind", "apiVersion", "metadata")}
+    meta = {name: value for name, value in meta.items() if value is not None and name != "managedFields"}
+    if kind.namespaced:
+        meta["namespace"] = namespace
+    else:
+        meta.pop("namespace", None)
+    return {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta, **rest}
+
+
+def new_metadata(kind: Kind, obj: Object, now: str) -> Object:
+    """The metadata of an object that is created now: a name if it asked for one, a uid, a time."""
+    given = metadata(obj)
+    name = given.get("name") or ""
+    if not name and given.get("generateName"):
+        suffix = "".join(secrets.choice(_SUFFIX_CHARACTERS) for _ in range(_SUFFIX_LENGTH))
+        name = f"{given['generateName'][:_MAX_GENERATED_BASE]}{suffix}"
+    meta = {"name": name, **_free_part(given)}
+    if kind.namespaced:
+        meta["namespace"] = given["namespace"]
+    meta["uid"] = str(uuid.uuid4())
+    meta["creationTimestamp"] = now
+    if kind.generation:
+        meta["generation"] = 1
+    return meta
+
+
+def updated_metadata(given: Object, old: Object) -> Object:
+    """The metadata of an object after a write: the old one's system fields, and the given one's others."""
+    kept = {field: value for field, value in old.items() if field in _SYSTEM_FIELDS}
+    return {**kept, **_free_part(given)}
+
+
+def _free_part(given: Object) -> Object:
+    """What users say about themselves; empty maps and lists are as good as none, as in Kubernetes' own encoding."""
+    return {field: value for field, value in given.items() if field not in _SYSTEM_FIELDS and value not in ({}, [])}
+
+
+def name_causes(kind: Kind, name: str) -> list[Cause]:
+    """What is wrong with a name."""
+    if not name:
+        return [Cause("metadata.name", "Required value: name or generateName is required", "FieldValueRequired")]
+    if kind.path_names:
+        good = name not in (".", "..") and "/" not in name and "%" not in name
+        return [] if good else [Cause("metadata.name", f'Invalid value: "{name}": may not be a path segment')]
+    if len(name) > 253 or _SUBDOMAIN.fullmatch(name) is None:
+        text = (
+            f'Invalid value: "{name}": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric '
+            "characters, '-' or '.', and must start and end with an alphanumeric character"
+        )
+        return [Cause("metadata.name", text)]
+    return []
+
+
+def metadata_causes(meta: Object, old: Object | None) -> list[Cause]:
+    """What is wrong with labels, annotations and finalizers; those that are as they were are not looked at again."""
+    before = old or {}
+    causes: list[Cause] = []
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    if labels != before.get("labels"):
+        found = (label_error(key, value) for key, value in labels.items())
+        causes += [Cause("metadata.labels", problem) for problem in found if problem]
+    if annotations != before.get("annotations"):
+        found = (label_error(key.lower()) for key in annotations)
+        causes += [Cause("metadata.annotations", problem) for problem in found if problem]
+        if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT:
+            text = f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
+            causes.append(Cause("metadata.annotations", text, "FieldValueTooLong"))
+    return causes + _finalizer_causes(meta, before)
+
+
+def _finalizer_causes(meta: Object, before: Object) -> list[Cause]:
+    had = before.get("finalizers") or []
+    fresh = [finalizer for finalizer in meta.get("finalizers") or [] if finalizer not in had]
+    causes = [
+        Cause("metadata.finalizers", f'Invalid value: "{finalizer}": name is not qualified')
+        for finalizer in fresh
+        if not isinstance(finalizer, str) or QUALIFIED_NAME.fullmatch(finalizer) is None
+    ]
+    if fresh and before.get("deletionTimestamp"):
+        shown = ", ".join(f'"{finalizer}"' for finalizer in fresh)
+        text = (
+            f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers [{shown}]"
+        )
+        causes.append(Cause("metadata.finalizers", text, "FieldValueForbidden"))
+    return causes

@@ -1,0 +1,80 @@
+"""From an HTTP method and path to what is asked: a verb on a resource, as Kubernetes' RequestInfo has it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from crrd_localnode.api.errors import ApiError, no_such_path
+from crrd_localnode.api.kinds import Kind, Registry
+
+_TRUE = ("1", "true", "True", "t", "T", "TRUE")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a path names; `kind` is None for paths that name no resource."""
+
+    verb: str
+    path: str
+    kind: Kind | None = None
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+def is_true(query: Mapping[str, str], name: str) -> bool:
+    """Whether a boolean query parameter is given and true."""
+    return query.get(name) in _TRUE
+
+
+def find_route(registry: Registry, method: str, path: str, query: Mapping[str, str]) -> Route:
+    """What a request asks for. Raises ApiError 404 for unknown resources and 405 for what cannot be done to them."""
+    parts = [part for part in path.split("/") if part]
+    if parts[:1] == ["api"] and len(parts) > 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[:1] == ["apis"] and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return Route(method.lower(), path)
+    namespace, in_namespace = "", False
+    if rest[0] == "namespaces" and len(rest) > 2 and registry.find(group, version, rest[2]) is not None:
+        namespace, in_namespace, rest = rest[1], True, rest[2:]
+    kind = registry.find(group, version, rest[0])
+    if kind is None or len(rest) > 3 or (in_namespace and not kind.namespaced):
+        raise no_such_path()
+    name = rest[1] if len(rest) > 1 else ""
+    subresource = rest[2] if len(rest) > 2 else ""
+    if name and kind.namespaced and not in_namespace:
+        raise no_such_path()
+    verb = _verb(method, name, query)
+    route = Route(verb, path, kind, namespace, name, subresource)
+    if subresource:
+        allowed = {"status": ("get", "update", "patch") * kind.status, "log": ("get",) * kind.logs}.get(subresource)
+        if not allowed:
+            raise no_such_path()
+        if verb not in allowed:
+            raise _not_allowed()
+    elif verb == "create" and (name or (kind.namespaced and not in_namespace)):
+        raise _not_allowed()
+    return route
+
+
+def _verb(method: str, name: str, query: Mapping[str, str]) -> str:
+    match method:
+        case "GET" if name:
+            return "get"
+        case "GET":
+            return "watch" if is_true(query, "watch") else "list"
+        case "POST":
+            return "create"
+        case "PUT" if name:
+            return "update"
+        case "PATCH" if name:
+            return "patch"
+        case "DELETE" if name:
+            return "delete"
+        case _:
+            raise _not_allowed()
+
+
+def _not_allowed() -> ApiError:
+    return ApiError(405, "the server does not allow this method on the requested resource")

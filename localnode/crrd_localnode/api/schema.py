@@ -1,0 +1,228 @@
+"""A custom resource's structural schema: what is kept, what is filled in, and what is refused.
+
+The check itself is the jsonschema library's, with the words in which Kubernetes' OpenAPI differs from JSON Schema
+translated or added, and its findings put as Kubernetes puts them. Of CEL, `self == oldSelf` is enforced, natively and
+with the order of lists; other rules need a CEL engine and are not evaluated here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import jsonschema
+from jsonschema.protocols import Validator
+
+from crrd.core.api.time import parse_time
+from crrd_localnode.api.errors import Cause
+from crrd_localnode.api.objects import Object, dig, dumps
+
+_INT32, _INT64 = 2**31, 2**63
+_ROOT_FIELDS = ("apiVersion", "kind", "metadata")
+_formats = jsonschema.FormatChecker(formats=())
+
+
+@_formats.checks("int32")
+def _int32(value: object) -> bool:
+    return not isinstance(value, int) or -_INT32 <= value < _INT32
+
+
+@_formats.checks("int64")
+def _int64(value: object) -> bool:
+    return not isinstance(value, int) or -_INT64 <= value < _INT64
+
+
+@_formats.checks("date-time")
+def _date_time(value: object) -> bool:
+    return not isinstance(value, str) or parse_time(value) is not None
+
+
+def _required(
+    _validator: Validator, names: Sequence[str], instance: Any, _schema: Mapping[str, Any]
+) -> Iterator[jsonschema.ValidationError]:
+    """`required`, with the path of the error at the missing field, where Kubernetes has it."""
+    if isinstance(instance, dict):
+        for name in names:
+            if name not in instance:
+                yield jsonschema.ValidationError("missing", path=(name,))
+
+
+def _unique_keys(
+    _validator: Validator, keys: Sequence[str], instance: Any, _schema: Mapping[str, Any]
+) -> Iterator[jsonschema.ValidationError]:
+    """`x-kubernetes-list-map-keys`: no two elements with the same keys."""
+    if not isinstance(instance, list):
+        return
+    seen: set[bytes] = set()
+    for at, item in enumerate(instance):
+        if isinstance(item, dict):
+            shown = {key: item[key] for key in keys if key in item}
+            if dumps(shown) in seen:
+                yield jsonschema.ValidationError("duplicate", path=(at,), instance=shown)
+            seen.add(dumps(shown))
+
+
+_Checker: type[Validator] = jsonschema.validators.extend(  # type: ignore[no-untyped-call]  # the stubs leave it open
+    jsonschema.Draft202012Validator,
+    {"required": _required, "x-kubernetes-list-map-keys": _unique_keys},
+)
+
+
+def to_json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A structural OpenAPI v3 schema in the words of JSON Schema."""
+    kept = ("enum", "format", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength",
+            "minProperties", "minimum", "multipleOf", "pattern", "required", "type", "uniqueItems",
+            "x-kubernetes-list-map-keys")  # fmt: skip
+    result = {word: schema[word] for word in kept if word in schema}
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if schema.get(exclusive) is True and bound in result:
+            result[exclusive] = result.pop(bound)
+    if schema.get("x-kubernetes-list-type") == "set":
+        result["uniqueItems"] = True
+    if schema.get("x-kubernetes-int-or-string"):
+        result["type"] = ["integer", "string"]
+    if schema.get("nullable") and "type" in result:
+        result["type"] = [*([result["type"]] if isinstance(result["type"], str) else result["type"]), "null"]
+        if "enum" in result:
+            result["enum"] = [*result["enum"], None]
+    if "properties" in schema:
+        result["properties"] = {name: to_json_schema(inner) for name, inner in schema["properties"].items()}
+    for word in ("items", "additionalProperties", "not"):
+        if isinstance(schema.get(word), dict):
+            result[word] = to_json_schema(schema[word])
+    for word in ("allOf", "anyOf", "oneOf"):
+        if word in schema:
+            result[word] = [to_json_schema(inner) for inner in schema[word]]
+    return result
+
+
+class Schema:
+    """The schema of one version of a custom resource."""
+
+    def __init__(self, openapi: Mapping[str, Any]) -> None:
+        self.openapi = openapi
+        self._immutable = list(_immutable(openapi, ()))
+
+    @cached_property
+    def _root(self) -> Validator:
+        return _Checker({word: value for word, value in self._translated.items() if word != "properties"})
+
+    @cached_property
+    def _fields(self) -> dict[str, Validator]:
+        properties = self._translated.get("properties", {})
+        return {
+            name: _Checker({"properties": {name: inner}}, format_checker=_formats)
+            for name, inner in properties.items()
+            if name not in _ROOT_FIELDS
+        }
+
+    @cached_property
+    def _translated(self) -> dict[str, Any]:
+        return to_json_schema(self.openapi)
+
+    def complete(self, obj: Object) -> tuple[Object, list[str]]:
+        """The object without unknown fields and with defaults, and the paths of the fields that were dropped."""
+        dropped: list[str] = []
+        kept = {name: obj[name] for name in _ROOT_FIELDS if name in obj}
+        rest = {name: value for name, value in obj.items() if name not in _ROOT_FIELDS}
+        return {**kept, **_complete(rest, self.openapi, "", dropped)}, dropped
+
+    def check(self, obj: Object, old: Object | None) -> list[Cause]:
+        """What is wrong with the object; fields that are as in `old` are not looked at again."""
+        errors = list(self._root.iter_errors(obj))
+        for name, checker in self._fields.items():
+            if name in obj and (old is None or obj[name] != old.get(name)):
+                errors += checker.iter_errors(obj)
+        causes = [_cause(error) for error in errors]
+        if old is not None:
+            for path, message in self._immutable:
+                before = dig(old, *path)
+                if before is not None and dig(obj, *path) not in (before, None):
+                    causes.append(Cause(".".join(path), f'Invalid value: "object": {message}'))
+        return causes
+
+
+def _complete(value: Any, schema: Mapping[str, Any], path: str, dropped: list[str]) -> Any:
+    """One value pruned and defaulted; keeps unknown fields where the schema says so."""
+    if isinstance(value, list) and isinstance(schema.get("items"), dict):
+        return [_complete(item, schema["items"], f"{path}[{at}]", dropped) for at, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    additional = schema.get("additionalProperties")
+    result: Object = {}
+    for name, inner in value.items():
+        where = f"{path}.{name}" if path else name
+        if name in properties:
+            if inner is not None or properties[name].get("nullable"):
+                result[name] = _complete(inner, properties[name], where, dropped)
+        elif isinstance(additional, dict):
+            result[name] = _complete(inner, additional, where, dropped)
+        elif additional or schema.get("x-kubernetes-preserve-unknown-fields"):
+            result[name] = inner
+        else:
+            dropped.append(where)
+    for name, inner in properties.items():
+        if name not in result and "default" in inner:
+            result[name] = inner["default"]
+    return result
+
+
+def _immutable(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The paths, outside of lists, that carry the rule `self == oldSelf`, with its message."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        if "".join(rule.get("rule", "").split()) in ("self==oldSelf", "oldSelf==self"):
+            yield path, rule.get("message") or f"failed rule: {rule['rule']}"
+    for name, inner in schema.get("properties", {}).items():
+        yield from _immutable(inner, (*path, name))
+
+
+_BOUNDS = {
+    "minimum": "greater than or equal to {}",
+    "maximum": "less than or equal to {}",
+    "exclusiveMinimum": "greater than {}",
+    "exclusiveMaximum": "less than {}",
+    "minLength": "at least {} chars long",
+}
+"""JSON Schema's word -> what the API server says the value should be."""
+
+
+def _cause(error: jsonschema.ValidationError) -> Cause:
+    """One finding of jsonschema in the words of the API server."""
+    field = ""
+    for step in error.absolute_path:
+        field += f"[{step}]" if isinstance(step, int) else f".{step}" if field else str(step)
+    word, value, limit = str(error.validator), cast("Any", error.instance), cast("Any", error.validator_value)
+    shown = dumps(value).decode() if isinstance(value, (str, int, float)) else f'"{_type_name(value)}"'
+    if word in _BOUNDS:
+        return Cause(field, f"Invalid value: {shown}: {field} in body should be {_BOUNDS[word].format(limit)}")
+    match word:
+        case "required":
+            return Cause(field, "Required value", "FieldValueRequired")
+        case "enum":
+            options = ", ".join(f'"{option}"' for option in limit if option is not None)
+            return Cause(field, f"Unsupported value: {shown}: supported values: {options}", "FieldValueNotSupported")
+        case "type":
+            wanted = limit if isinstance(limit, str) else limit[0]
+            given = _type_name(value)
+            text = f'Invalid value: "{given}": {field} in body must be of type {wanted}: "{given}"'
+            return Cause(field, text, "FieldValueTypeInvalid")
+        case "x-kubernetes-list-map-keys":
+            return Cause(field, f"Duplicate value: {dumps(value).decode()}", "FieldValueDuplicate")
+        case "maxLength":
+            return Cause(field, f"Too long: may not be more than {limit} bytes", "FieldValueTooLong")
+        case "maxItems":
+            return Cause(field, f"Too many: {len(value)}: must have at most {limit} items", "FieldValueTooMany")
+        case "minItems":
+            return Cause(field, f"Invalid value: {len(value)}: {field} in body should have at least {limit} items")
+        case "pattern":
+            return Cause(field, f"Invalid value: {shown}: {field} in body should match '{limit}'")
+        case "format":
+            reason = "FieldValueTypeInvalid" if isinstance(value, str) else "FieldValueInvalid"
+            return Cause(field, f"Invalid value: {shown}: {field} in body must be of type {limit}: {shown}", reason)
+        case _:
+            return Cause(field, f"Invalid value: {shown}: {error.message}")
+
+
+def _type_name(value: object) -> str:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")

@@ -1,0 +1,210 @@
+"""The objects, their one counter of resourceVersions, and the history that watches start from.
+
+What etcd and the watch cache are to a real API server. The store knows no kinds, namespaces or rules: objects lie
+under a key (`Kind.key`) and under (namespace, name). Stored objects are never changed, only replaced, and their JSON
+text and every watch event's line are made at most once, however many readers and watchers there are.
+
+Invariant: for every key, the objects at resourceVersion `floor` plus the history's events give the objects of now.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from crrd_localnode.api.errors import expired
+from crrd_localnode.api.objects import Object, dumps, metadata, with_metadata
+from crrd_localnode.api.selectors import Predicate
+
+Name = tuple[str, str]
+"""Namespace ("" where there is none) and name."""
+
+ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
+
+
+class Stored:
+    """One object as it was at one resourceVersion, with its JSON text once somebody has asked for it."""
+
+    __slots__ = ("_text", "obj", "revision")
+
+    def __init__(self, obj: Object, revision: int) -> None:
+        self.obj = obj
+        self.revision = revision
+        self._text: bytes | None = None
+
+    @property
+    def name(self) -> Name:
+        """What the object lies under."""
+        return name_of(self.obj)
+
+    @property
+    def text(self) -> bytes:
+        """The object as JSON."""
+        if self._text is None:
+            self._text = dumps(self.obj)
+        return self._text
+
+
+def name_of(obj: Object) -> Name:
+    """Namespace and name out of an object's metadata."""
+    meta = metadata(obj)
+    return meta.get("namespace", ""), meta["name"]
+
+
+class Event:
+    """One change: `new` is None for a deletion, `old` for a creation. `revision` is the change's own."""
+
+    __slots__ = ("_lines", "key", "new", "old", "revision")
+
+    def __init__(self, key: str, revision: int, old: Stored | None, new: Stored | None) -> None:
+        self.key = key
+        self.revision = revision
+        self.old = old
+        self.new = new
+        self._lines: dict[str, bytes] = {}
+
+    def seen_through(self, selects: Predicate | None) -> str | None:
+        """The event's type for a watcher who sees only what `selects`; None where it concerns nothing of that.
+
+        An object that begins to match appears as ADDED, one that ceases to match as DELETED, as in Kubernetes.
+        """
+        new, old = self.new, self.old
+        if selects is None:
+            return DELETED if new is None else ADDED if old is None else MODIFIED
+        matches = new is not None and selects(new.obj)
+        matched = old is not None and selects(old.obj)
+        if matches:
+            return MODIFIED if matched else ADDED
+        return DELETED if matched else None
+
+    def object(self, kind: str) -> Stored:
+        """The object that the event of this type carries: for DELETED the last state, at the event's revision."""
+        if kind != DELETED and self.new is not None:
+            return self.new
+        if self.old is None:
+            raise ValueError("an event of nothing")
+        return Stored(with_metadata(self.old.obj, resourceVersion=str(self.revision)), self.revision)
+
+    def line(self, kind: str) -> bytes:
+        """The line of a watch stream; the same bytes for all watchers."""
+        line = self._lines.get(kind)
+        if line is None:
+            line = self._lines[kind] = event_line(kind, self.object(kind).text)
+        return line
+
+
+def event_line(kind: str, text: bytes) -> bytes:
+    """One line of a watch stream, around an object's JSON."""
+    return b'{"type":"%s","object":%s}\n' % (kind.encode(), text)
+
+
+class Changed(Exception):  # noqa: N818 - not an error: the writer looks again
+    """The object is no longer the one that the write was worked out from."""
+
+
+class Subscriber(Protocol):
+    """Whoever is told of changes as they happen; it must not raise and must not write to the store."""
+
+    def __call__(self, event: Event, /) -> None:
+        """Take note of one change."""
+
+
+class Store:
+    """Objects of all kinds. Not for several threads; no method awaits, so each call is atomic for its callers."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.kept = 4096
+        """How many events are kept for every key, from which watches can start."""
+        self._objects: dict[str, dict[Name, Stored]] = {}
+        self._history: dict[str, deque[Event]] = {}
+        self._floors: dict[str, int] = {}
+        self._subscribers: dict[str | None, list[Subscriber]] = {}
+
+    def get(self, key: str, name: Name) -> Stored | None:
+        """The object of that name, None if there is none."""
+        return self._objects.get(key, {}).get(name)
+
+    def objects(self, key: str) -> dict[Name, Stored]:
+        """All objects under a key; not to be changed, and good only until the next write."""
+        return self._objects.get(key, {})
+
+    def cached(self, key: str) -> tuple[int, dict[Name, Stored]]:
+        """What the API server's watch cache knows: a resourceVersion, and the objects at that. Here always the last."""
+        return self.revision, self.objects(key)
+
+    def everything(self) -> Iterator[tuple[str, Stored]]:
+        """All objects, each with the key it lies under; good only until the next write."""
+        for key, objects in self._objects.items():
+            for stored in objects.values():
+                yield key, stored
+
+    def put(self, key: str, old: Stored | None, obj: Object) -> Stored:
+        """Store an object in the place of `old`, or, where that is None, as a new one.
+
+        It gets the next resourceVersion. Raises Changed if what lies there is not `old`.
+        """
+        name = name_of(obj)
+        if self.get(key, name) is not old:
+            raise Changed
+        revision = self.revision + 1
+        new = Stored(with_metadata(obj, resourceVersion=str(revision)), revision)
+        self._apply(Event(key, revision, old, new))
+        return new
+
+    def delete(self, key: str, old: Stored) -> Stored:
+        """Remove an object; answers with its last state at the deletion's resourceVersion. Raises Changed."""
+        if self.get(key, old.name) is not old:
+            raise Changed
+        event = Event(key, self.revision + 1, old, None)
+        self._apply(event)
+        return event.object(DELETED)
+
+    def _apply(self, event: Event) -> None:
+        objects = self._objects.setdefault(event.key, {})
+        if event.new is not None:
+            objects[event.new.name] = event.new
+        elif event.old is not None:
+            del objects[event.old.name]
+        self.revision = event.revision
+        history = self._history.get(event.key)
+        if history is None:
+            history = self._history[event.key] = deque()
+        history.append(event)
+        if len(history) > self.kept:
+            self._floors[event.key] = history.popleft().revision
+        for subscriber in (*self._subscribers.get(event.key, ()), *self._subscribers.get(None, ())):
+            subscriber(event)
+
+    def floor(self, key: str) -> int:
+        """The oldest resourceVersion that a watch of this key can start from."""
+        return self._floors.get(key, 0)
+
+    def since(self, key: str, revision: int) -> list[Event]:
+        """The changes after a resourceVersion, oldest first. Raises ApiError 410 if they are no longer known."""
+        if revision < self.floor(key):
+            raise expired(revision, self.floor(key))
+        found: list[Event] = []
+        for event in reversed(self._history.get(key, ())):
+            if event.revision <= revision:
+                break
+            found.append(event)
+        return found[::-1]
+
+    def at(self, key: str, revision: int) -> dict[Name, Stored]:
+        """All objects under a key as they were at a resourceVersion. Raises ApiError 410 as `since` does."""
+        changes = self.since(key, revision)
+        if not changes:
+            return self.objects(key)
+        then = dict(self.objects(key))
+        for event in reversed(changes):
+            if event.old is not None:
+                then[event.old.name] = event.old
+            elif event.new is not None:
+                del then[event.new.name]
+        return then
+
+    def subscribe(self, key: str | None, subscriber: Subscriber) -> Callable[[], None]:
+        """Tell `subscriber` of every change under a key (None: of all) from now on; returns how to end that."""
+        subscribers = self._subscribers.setdefault(key, [])
+        subscribers.append(subscriber)
+        return lambda: subscribers.remove(subscriber)

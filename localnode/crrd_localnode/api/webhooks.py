@@ -1,0 +1,206 @@
+"""Calls admission webhooks: those of the Mutating- and ValidatingWebhookConfigurations that the store holds.
+
+Webhooks are reached by `clientConfig.url` (there is no Service network here), over TLS with the configuration's
+caBundle. Rules match by group, version, resource and operation; matchPolicy, namespaceSelector, objectSelector and
+failurePolicy count, matchConditions (CEL) do not: a webhook that has them is always asked.
+Source of the shapes: Kubernetes' `admission.k8s.io/v1` and `admissionregistration.k8s.io/v1`.
+"""
+
+import base64
+import binascii
+import json
+import ssl
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import aiohttp
+import jsonpatch
+
+from crrd_localnode.api.admission import Admission, AdmissionRequest
+from crrd_localnode.api.errors import ApiError
+from crrd_localnode.api.objects import Object, dig, metadata
+from crrd_localnode.api.store import Store
+
+REGISTRATION = "admissionregistration.k8s.io/"
+MUTATING = REGISTRATION + "mutatingwebhookconfigurations"
+VALIDATING = REGISTRATION + "validatingwebhookconfigurations"
+NAMESPACES = "/namespaces"
+"""Keys of the store."""
+DEFAULT_SECONDS = 10
+_KEEP_ALIVE_SECONDS = 90.0
+"""For an unused connection, as kube-apiserver's client keeps it."""
+Json = Mapping[str, Any]
+
+
+class Webhooks:
+    """Takes part in the admission of one API server. `close` ends its connections.
+
+    Args:
+        store: where the configurations and the namespaces are.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._session: aiohttp.ClientSession | None = None
+
+    def take_part(self, admission: Admission) -> None:
+        """Be asked about every write from now on."""
+        admission.mutating.append(self._mutate)
+        admission.validating.append(self._validate)
+
+    async def close(self) -> None:
+        """Close connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _mutate(self, request: AdmissionRequest) -> Object | None:
+        new = request.new
+        for webhook in self._asked(MUTATING, request):
+            answer = await self._call(webhook, request, new)
+            if answer and answer.get("patch"):
+                new = jsonpatch.apply_patch(new, json.loads(base64.b64decode(answer["patch"])))
+        return new
+
+    async def _validate(self, request: AdmissionRequest) -> None:
+        for webhook in self._asked(VALIDATING, request):
+            await self._call(webhook, request, request.new)
+
+    def _asked(self, key: str, request: AdmissionRequest) -> Iterator[Json]:
+        """The webhooks that this write is for, in the order of their configurations' names."""
+        for _, stored in sorted(self._store.objects(key).items()):
+            for webhook in stored.obj.get("webhooks") or ():
+                if self._matches(webhook, request):
+                    yield webhook
+
+    def _matches(self, webhook: Json, request: AdmissionRequest) -> bool:
+        namespace = self._store.objects(NAMESPACES).get(("", request.namespace))
+        labels = metadata(namespace.obj).get("labels") if namespace else None
+        own = metadata(request.new or request.old or {}).get("labels")
+        return (
+            _version(webhook, request) is not None
+            and _selects(webhook.get("namespaceSelector"), labels or {})
+            and _selects(webhook.get("objectSelector"), own or {})
+        )
+
+    async def _call(self, webhook: Json, request: AdmissionRequest, new: Object | None) -> Json | None:
+        """Ask one webhook; its answer, or None where it is away and does not matter.
+
+        Raises:
+            ApiError: it denies the write, or is away and failurePolicy is Fail.
+        """
+        name = webhook.get("name", "")
+        try:
+            answer = await self._ask(webhook, request, new)
+        except (aiohttp.ClientError, OSError, ValueError, binascii.Error) as error:
+            if webhook.get("failurePolicy", "Fail") == "Ignore":
+                return None
+            raise ApiError(500, f'failed calling webhook "{name}": {error or type(error).__name__}') from error
+        if not answer.get("allowed"):
+            status = answer.get("status") or {}
+            why = status.get("message") or "no explanation"
+            code = status.get("code") or 403
+            raise ApiError(int(code), f'admission webhook "{name}" denied the request: {why}')
+        return answer
+
+    async def _ask(self, webhook: Json, request: AdmissionRequest, new: Object | None) -> Json:
+        """One call and its answer. Raises ValueError for one that is no answer, and what aiohttp raises."""
+        uid = str(uuid.uuid4())
+        seconds = webhook.get("timeoutSeconds") or DEFAULT_SECONDS
+        url, bundle = (str(dig(webhook, "clientConfig", key) or "") for key in ("url", "caBundle"))
+        tls = _tls(bundle)
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_SECONDS))
+        async with self._session.post(
+            url,
+            params={"timeout": f"{seconds}s"},
+            json=_review(uid, request, new, _version(webhook, request) or request.kind.version),
+            ssl=tls,
+            timeout=aiohttp.ClientTimeout(total=seconds),
+        ) as response:
+            if response.status != 200:
+                raise ValueError(f"HTTP {response.status}: {(await response.text())[:500]}")
+            answer = (await response.json()).get("response") or {}
+        if answer.get("uid") != uid:
+            raise ValueError("the answer is to another question")
+        return dict(answer)
+
+
+def _version(webhook: Json, request: AdmissionRequest) -> str | None:
+    """The version of the kind in which a webhook is asked about this write; None where its rules do not name it.
+
+    Where the rules name another version than that of the write, the object is converted, unless matchPolicy is Exact.
+    """
+    others = () if webhook.get("matchPolicy") == "Exact" else request.kind.others
+    for version in (request.kind.version, *others):
+        if any(_covers(rule, request, version) for rule in webhook.get("rules") or ()):
+            return version
+    return None
+
+
+def _covers(rule: Json, request: AdmissionRequest, version: str) -> bool:
+    """Whether a rule names the operation, and the resource in this version."""
+    resource = f"{request.kind.plural}/{request.subresource}" if request.subresource else request.kind.plural
+    wanted = (
+        ("operations", request.operation.value),
+        ("apiGroups", request.kind.group),
+        ("apiVersions", version),
+        ("resources", resource),
+    )
+    return all(value in (named := rule.get(key) or ()) or "*" in named for key, value in wanted)
+
+
+def _selects(selector: Json | None, labels: Mapping[str, str]) -> bool:
+    """Whether a LabelSelector (matchLabels, matchExpressions) selects something with these labels."""
+    if not selector:
+        return True
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    for expression in selector.get("matchExpressions") or ():
+        value, values = labels.get(expression["key"]), expression.get("values") or ()
+        holds = {
+            "In": value in values,
+            "NotIn": value not in values,
+            "Exists": value is not None,
+            "DoesNotExist": value is None,
+        }
+        if not holds[expression["operator"]]:
+            return False
+    return True
+
+
+@lru_cache(maxsize=8)
+def _tls(bundle: str) -> ssl.SSLContext:
+    """A context that trusts the configuration's caBundle alone; connections are kept with it.
+
+    Raises:
+        ValueError: there is none, or it is no certificate.
+    """
+    if not bundle:
+        raise ValueError("the webhook's caBundle is empty")
+    return ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
+
+
+def _review(uid: str, request: AdmissionRequest, new: Object | None, version: str) -> Json:
+    """The question, in this version of the kind."""
+    kind = request.kind
+    names, own = ({"group": kind.group, "version": each} for each in (version, kind.version))
+    renamed = {"apiVersion": f"{kind.group}/{version}"} if version != kind.version else {}
+    asked: dict[str, Any] = {
+        "uid": uid,
+        "kind": {**names, "kind": kind.kind},
+        "resource": {**names, "resource": kind.plural},
+        "requestKind": {**own, "kind": kind.kind},
+        "requestResource": {**own, "resource": kind.plural},
+        "subResource": request.subresource,
+        "name": request.name,
+        "namespace": request.namespace,
+        "operation": request.operation.value,
+        "userInfo": {"username": request.user.name, "groups": list(request.user.groups)},
+        "object": None if new is None else {**new, **renamed},
+        "oldObject": None if request.old is None else {**request.old, **renamed},
+        "dryRun": request.dry_run,
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}

@@ -1,0 +1,260 @@
+"""Create, update, patch: from what a client sent to what is stored.
+
+The steps are those of k8s.io/apiserver's generic registry: decode, mutate, prepare, check, validate, and then one
+atomic write, which starts over if the object has changed meanwhile and the client did not insist on a version.
+Deleting is in `deletion`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from crrd.core.api.time import rfc3339
+from crrd_localnode.api import errors
+from crrd_localnode.api.admission import ANONYMOUS, Admission, AdmissionRequest, Operation, User
+from crrd_localnode.api.errors import ApiError, Cause, bad_request
+from crrd_localnode.api.kinds import Kind
+from crrd_localnode.api.meta import (
+    METADATA_FIELDS,
+    check_shape,
+    metadata_causes,
+    name_causes,
+    new_metadata,
+    updated_metadata,
+)
+from crrd_localnode.api.objects import Object, metadata
+from crrd_localnode.api.resources import CRD, NAMESPACE
+from crrd_localnode.api.store import Changed, Store, Stored
+
+_ATTEMPTS = 8
+"""How often a write without a required version is worked out anew before the client gets the conflict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request is about."""
+
+    kind: Kind
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What the object lies under in the store."""
+        return self.namespace, self.name
+
+    def missing(self) -> ApiError:
+        """404 for this object."""
+        return errors.not_found(self.kind.group, self.kind.plural, self.name)
+
+    def conflict(self, why: str = errors.MODIFIED) -> ApiError:
+        """409 for this object."""
+        return errors.conflict(self.kind.group, self.kind.plural, self.name, why)
+
+    def invalid(self, causes: list[Cause]) -> ApiError:
+        """422 for this object."""
+        return errors.invalid(self.kind.group, self.kind.kind, self.name, causes)
+
+
+@dataclass(slots=True)
+class Asking:
+    """Who writes, and how the write is to be taken."""
+
+    user: User = ANONYMOUS
+    dry_run: bool = False
+    strict: bool = False
+    """Unknown fields are an error (fieldValidation=Strict) instead of a warning."""
+    warnings: list[str] = field(default_factory=list)
+    """What the client is to be warned of; filled while the write is worked on."""
+
+    def to(self, operation: Operation, target: Target, old: Object | None, new: Object | None) -> AdmissionRequest:
+        """What admission is asked about this write."""
+        return AdmissionRequest(
+            operation=operation,
+            kind=target.kind,
+            subresource=target.subresource,
+            namespace=target.namespace,
+            name=target.name,
+            old=old,
+            new=new,
+            user=self.user,
+            dry_run=self.dry_run,
+        )
+
+
+Make = Callable[[Object], Any]
+"""What a write makes of the present object."""
+
+
+class Writes:
+    """Writes to one store."""
+
+    def __init__(self, store: Store, admission: Admission, clock: Callable[[], datetime]) -> None:
+        self.store = store
+        self.admission = admission
+        self.clock = clock
+
+    async def create(self, target: Target, body: Any, asking: Asking) -> Stored:
+        """A new object, as it is stored. Raises ApiError."""
+        kind = target.kind
+        obj = self._decode(target, check_shape(kind, body, target.namespace), asking)
+        version = metadata(obj).get("resourceVersion")
+        definition = self.store.get(CRD.key, ("", f"{kind.plural}.{kind.group}")) if kind.custom else None
+        if definition is not None and metadata(definition.obj).get("deletionTimestamp"):
+            why = "create not allowed while custom resource definition is terminating"
+            raise errors.forbidden(kind.group, kind.plural, metadata(obj).get("name", ""), why)
+        if kind.namespaced:
+            self._require_namespace(target)
+        if self.admission.mutating:
+            asked = Target(kind, target.namespace, metadata(obj).get("name", ""))
+            mutated = await self.admission.mutate(asking.to(Operation.CREATE, asked, None, obj))
+            obj = self._decode(target, check_shape(kind, mutated, target.namespace), asking)
+        obj = {**obj, "metadata": new_metadata(kind, obj, rfc3339(self.clock()))}
+        if kind.status and not kind.status_on_create:
+            obj.pop("status", None)
+        target = Target(kind, target.namespace, obj["metadata"]["name"])
+        self._check(target, obj, None, name_causes(kind, target.name))
+        obj = kind.on_create(obj)
+        if self.admission.validating:
+            await self.admission.validate(asking.to(Operation.CREATE, target, None, obj))
+        if version:  # the real server's storage says so, whose errors nobody translates
+            raise ApiError(500, "resourceVersion should not be set on objects to be created")
+        present = self.store.get(kind.key, target.key)
+        if present is not None:
+            going = bool(metadata(present.obj).get("deletionTimestamp"))
+            raise errors.already_exists(kind.group, kind.plural, target.name, going=going)
+        return Stored(obj, 0) if asking.dry_run else self.store.put(kind.key, None, kind.to_store(obj))
+
+    async def update(self, target: Target, make: Make, asking: Asking, *, put: bool = False) -> Stored:
+        """The object that `make` makes of the present one, as it is stored; the present one if nothing changes.
+
+        `put` says that the client gave a whole object, whose uid and resourceVersion are conditions. Raises ApiError.
+        """
+        for _ in range(_ATTEMPTS):
+            old = self.store.get(target.kind.key, target.key)
+            if old is None:
+                raise target.missing()
+            try:
+                return await self._replace(target, old, make, asking, put=put)
+            except Changed:
+                continue
+        raise target.conflict()
+
+    async def _replace(self, target: Target, old: Stored, make: Make, asking: Asking, *, put: bool) -> Stored:
+        kind = target.kind
+        present = kind.shown(old).obj
+        new = self._decode(target, check_shape(kind, make(present), target.namespace), asking)
+        if self.admission.mutating:
+            mutated = await self.admission.mutate(asking.to(Operation.UPDATE, target, present, new))
+            new = self._decode(target, check_shape(kind, mutated, target.namespace), asking)
+        _check_conditions(target, metadata(new), metadata(present), put=put)
+        new = prepare_update(target, new, present)
+        if new == present:
+            return old
+        self._check(target, new, present, [])
+        if self.admission.validating:
+            await self.admission.validate(asking.to(Operation.UPDATE, target, present, new))
+        if asking.dry_run:
+            return Stored(new, old.revision)
+        if _may_go(metadata(present), metadata(new)):
+            self.store.delete(kind.key, old)
+            return Stored(new, self.store.revision)
+        return self.store.put(kind.key, old, kind.to_store(new))
+
+    def _require_namespace(self, target: Target) -> None:
+        """A namespaced object needs its namespace, and one that is not being deleted (NamespaceLifecycle)."""
+        namespace = self.store.get(NAMESPACE.key, ("", target.namespace))
+        if namespace is None:
+            raise errors.not_found("", "namespaces", target.namespace)
+        if metadata(namespace.obj).get("deletionTimestamp"):
+            why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
+            error = errors.forbidden(target.kind.group, target.kind.plural, target.name, why)
+            text = f"namespace {target.namespace} is being terminated"
+            cause = {"reason": "NamespaceTerminating", "message": text, "field": "metadata.namespace"}
+            error.status["details"]["causes"] = [cause]
+            raise error
+
+    def _decode(self, target: Target, obj: Object, asking: Asking) -> Object:
+        """The object with its kind's defaults and without unknown fields."""
+        meta = metadata(obj)
+        dropped = [f"metadata.{name}" for name in meta if name not in METADATA_FIELDS]
+        obj = {**obj, "metadata": {name: value for name, value in meta.items() if name in METADATA_FIELDS}}
+        if target.kind.schema is None:
+            obj = target.kind.complete(obj)
+        else:
+            obj, unknown = target.kind.schema.complete(obj)
+            dropped += unknown
+        texts = [f'unknown field "{path}"' for path in sorted(dropped)]
+        if texts and asking.strict:
+            name = target.kind.kind
+            raise bad_request(
+                f'{name} in version "{target.kind.version}" cannot be handled as a {name}: '
+                f"strict decoding error: {', '.join(texts)}"
+            )
+        asking.warnings += [text for text in texts if text not in asking.warnings]
+        return obj
+
+    def _check(self, target: Target, new: Object, old: Object | None, causes: list[Cause]) -> None:
+        causes = causes + metadata_causes(new["metadata"], None if old is None else metadata(old))
+        if target.kind.schema is not None:
+            causes += target.kind.schema.check(new, old)
+        if not causes:
+            causes = target.kind.rules(new, old)
+        if causes:
+            raise target.invalid(causes)
+
+
+def _check_conditions(target: Target, given: Object, old: Object, *, put: bool) -> None:
+    """The name, uid and resourceVersion that the new object carries, against the present one.
+
+    Only in a PUT is a uid a condition of the write. In a patch another uid is an invalid change, once the version is
+    right; and not even that for the status of a custom resource, where all metadata of the patch is passed over.
+    Source: `Update` in k8s.io/apiserver's pkg/registry/generic/registry/store.go, and status_strategy.go in
+    k8s.io/apiextensions-apiserver's pkg/registry/customresource.
+    """
+    if given.get("name") != target.name:
+        raise bad_request(
+            f"the name of the object ({given.get('name', '')}) does not match the name on the URL ({target.name})"
+        )
+    uid, version = given.get("uid") or old["uid"], given.get("resourceVersion")
+    if put and uid != old["uid"]:
+        raise target.conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}")
+    if version in (None, "", "0"):
+        if not target.kind.unconditional_update:
+            kind, text = target.kind, "Invalid value: 0: must be specified for an update"
+            raise errors.invalid(kind.group, kind.plural, target.name, [Cause("metadata.resourceVersion", text)])
+    elif version != old["resourceVersion"]:
+        raise target.conflict()
+    if uid != old["uid"] and not (target.kind.custom and target.subresource == "status"):
+        raise target.invalid([Cause("metadata.uid", f'Invalid value: "{uid}": field is immutable')])
+
+
+def prepare_update(target: Target, new: Object, old: Object) -> Object:
+    """The object that a write leads to: system fields stay, and each subresource changes only what is its own."""
+    kind = target.kind
+    meta = updated_metadata(metadata(new), metadata(old))
+    if target.subresource == "status":
+        kept = {name: value for name, value in old.items() if name != "status"}
+        status = {"status": new["status"]} if "status" in new else {}
+        return {**kept, **status} if kind.custom else {**kept, "metadata": meta, **status}
+    if kind.status:
+        new = {name: value for name, value in new.items() if name != "status"}
+        if "status" in old:
+            new["status"] = old["status"]
+    if kind.generation and any(
+        new.get(name) != old.get(name) for name in new.keys() | old.keys() if name not in ("metadata", "status")
+    ):
+        meta["generation"] = int(meta.get("generation") or 0) + 1
+    return {**new, "metadata": meta}
+
+
+def _may_go(old: Object, new: Object) -> bool:
+    """Whether the object was kept only by the finalizers that this write takes away."""
+    return bool(
+        old.get("deletionTimestamp")
+        and old.get("finalizers")
+        and not new.get("finalizers")
+        and not new.get("deletionGracePeriodSeconds")
+    )

@@ -1,0 +1,31 @@
+"""`crrd demo`: its flags. `crrd` finds this module by the entry point `demo` in the group `crrd.commands`."""
+
+import argparse
+
+from crrd.cli.options import add_cri_flag, add_flag
+from crrd_localnode.demo import run_demo
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags and words."""
+    parser.description = (
+        "Starts a local node (API server, kubelet and a runtime of plain processes, all on loopback), a pod of\n"
+        "two containers and the node daemon; posts a request, and shows what happens."
+    )
+    parser.epilog = (
+        "examples:\n  crrd demo\n  crrd demo --cri-endpoint unix:///run/containerd/containerd.sock --image busybox:1.36"
+    )
+    add_cri_flag(parser)
+    add_flag(
+        parser, "--image", "an image with a shell that the runtime has or can pull", default="busybox", metavar="IMAGE"
+    )
+    parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to try kubectl")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show it; 0 when the container was recreated.
+
+    Raises:
+        ConfigurationError: the runtime cannot be used.
+    """
+    return run_demo(cri_endpoints=args.cri_endpoint or [], image=args.image, keep=args.keep)

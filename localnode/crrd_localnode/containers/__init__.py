@@ -1,0 +1,1 @@
+"""Containers as plain local processes: what `crrd_localnode.runtime` is made of."""

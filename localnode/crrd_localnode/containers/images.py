@@ -1,0 +1,103 @@
+"""Images that are names only: the local runtime runs the node's own programs, whatever the image.
+
+A reference that has `does-not-exist` in it is the one that no registry knows, so that a failed pull can be shown.
+"""
+
+import hashlib
+import json
+import time
+from pathlib import Path
+
+from cri_stubs import api_pb2
+from crrd_localnode.containers.errors import invalid, not_found
+from crrd_localnode.containers.shim import write_json
+
+MISSING = "does-not-exist"
+
+
+def image_id(reference: str) -> str:
+    """The ID that stands for a reference; an ID stands for itself."""
+    if reference.startswith("sha256:"):
+        return reference
+    return f"sha256:{hashlib.sha256(reference.encode()).hexdigest()}"
+
+
+def check_reference(reference: str) -> None:
+    """Refuse what cannot be had.
+
+    Raises:
+        CallError: the reference is empty, or of an image that does not exist.
+    """
+    if not reference:
+        raise invalid("the image has no name")
+    if MISSING in reference:
+        raise not_found("image", reference)
+
+
+class ImageService:
+    """The CRI's ImageService over a list of references, kept in one file."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._file = root / "images.json"
+        self._references: list[str] = []
+
+    def load(self) -> None:
+        """Read the list of an earlier life."""
+        if self._file.exists():
+            self._references = json.loads(self._file.read_text())
+
+    async def list_images(self, request: api_pb2.ListImagesRequest) -> api_pb2.ListImagesResponse:
+        """Answer ListImages."""
+        wanted = request.filter.image.image
+        return api_pb2.ListImagesResponse(
+            images=[self._image(reference) for reference in self._references if not wanted or _is(reference, wanted)]
+        )
+
+    async def image_status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        """Answer ImageStatus; the answer is empty for an image that was not pulled."""
+        found = self._find(request.image.image)
+        return api_pb2.ImageStatusResponse(image=self._image(found) if found else None)
+
+    async def pull_image(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
+        """Answer PullImage."""
+        reference = request.image.image
+        check_reference(reference)
+        if self._find(reference) is None:
+            self._references.append(reference)
+            self._save()
+        return api_pb2.PullImageResponse(image_ref=image_id(reference))
+
+    async def remove_image(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
+        """Answer RemoveImage."""
+        found = self._find(request.image.image)
+        if found is not None:
+            self._references.remove(found)
+            self._save()
+        return api_pb2.RemoveImageResponse()
+
+    async def image_fs_info(self, _request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
+        """Answer ImageFsInfo: images take no room."""
+        usage = api_pb2.FilesystemUsage(
+            timestamp=time.time_ns(),
+            fs_id=api_pb2.FilesystemIdentifier(mountpoint=str(self._root)),
+            used_bytes=api_pb2.UInt64Value(value=0),
+            inodes_used=api_pb2.UInt64Value(value=0),
+        )
+        return api_pb2.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
+
+    def _find(self, wanted: str) -> str | None:
+        return next((reference for reference in self._references if _is(reference, wanted)), None)
+
+    def _image(self, reference: str) -> api_pb2.Image:
+        # Kubelet takes an image without a size for a broken one.
+        return api_pb2.Image(
+            id=image_id(reference), size=1, repo_tags=[reference], spec=api_pb2.ImageSpec(image=reference)
+        )
+
+    def _save(self) -> None:
+        write_json(str(self._file), self._references)
+
+
+def _is(reference: str, wanted: str) -> bool:
+    return wanted in (reference, image_id(reference))

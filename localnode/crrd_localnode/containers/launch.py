@@ -1,0 +1,101 @@
+"""From a CRI container config to what is run: the container's first process, and commands beside it."""
+
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from cri_stubs import api_pb2
+from crrd_localnode.containers.errors import invalid
+from crrd_localnode.containers.rootfs import Mount
+from crrd_localnode.containers.shim import Spec
+
+DEFAULT_COMMAND = ("sleep", "infinity")
+"""What runs where neither command nor args are given: there is no image that could say."""
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ROOT_VARIABLE = "CRRD_ROOT"
+"""Set where mounts are symbolic links only (see `rootfs`): the directory below which they are."""
+
+
+def mounts_of(config: api_pb2.ContainerConfig) -> list[Mount]:
+    """The mounts of a container.
+
+    Raises:
+        CallError: a path is not absolute, or the mounted path does not exist.
+    """
+    mounts: list[Mount] = []
+    for mount in config.mounts:
+        for path in (mount.container_path, mount.host_path):
+            if not Path(path).is_absolute():
+                raise invalid(f"mount path {path!r} is not absolute")
+        if Path(mount.container_path) == Path("/"):
+            raise invalid("the root directory cannot be mounted over")
+        if not Path(mount.host_path).exists():
+            raise invalid(f"mount path {mount.host_path!r} does not exist")
+        mounts.append(
+            {"container_path": mount.container_path, "host_path": mount.host_path, "readonly": mount.readonly}
+        )
+    return mounts
+
+
+def stop_signal(config: api_pb2.ContainerConfig) -> int:
+    """The number of the signal that StopContainer sends first."""
+    found = signal.Signals.__members__.get(api_pb2.Signal.Name(config.stop_signal))
+    return int(found or signal.SIGTERM)
+
+
+def spec_of(config: api_pb2.ContainerConfig, *, rootfs: Path, log_path: str, hostname: str, namespaced: bool) -> Spec:
+    """What the shim is to run.
+
+    Args:
+        config: as the container was created with.
+        rootfs: the container's own root directory, see `rootfs`.
+        log_path: absolute path of the log, "" for none.
+        hostname: for the environment only.
+        namespaced: whether containers get a mount namespace.
+
+    Raises:
+        CallError: the config makes no sense.
+    """
+    cwd = config.working_dir or "/"
+    env = {"PATH": DEFAULT_PATH, "HOME": "/", "HOSTNAME": hostname}
+    if not namespaced:
+        below = rootfs / cwd.lstrip("/")
+        cwd = str(below if below.is_dir() else rootfs)
+        env[ROOT_VARIABLE] = str(rootfs)
+    return {
+        "argv": [*config.command, *config.args] or list(DEFAULT_COMMAND),
+        "env": env | {variable.key: variable.value.decode() for variable in config.envs},
+        "cwd": cwd,
+        "log_path": log_path,
+        "mounts": mounts_of(config),
+        "namespaced": namespaced,
+        "stop_signal": stop_signal(config),
+    }
+
+
+def exec_argv(spec: Spec, pid: int, command: Sequence[str]) -> list[str]:
+    """The command line that runs `command` beside the container's first process `pid`.
+
+    Raises:
+        FileNotFoundError: the container has no such program.
+    """
+    root = f"/proc/{pid}/root" if spec["namespaced"] else ""
+    cwd = root + spec["cwd"]
+    if not _has_program(command[0], spec["env"].get("PATH", DEFAULT_PATH), root, cwd):
+        raise FileNotFoundError(f"{command[0]!r}: no such program in the container")
+    if not spec["namespaced"]:
+        return list(command)
+    # Looked up on the runtime's own path: the container's need not have it.
+    nsenter = shutil.which("nsenter") or "/usr/bin/nsenter"
+    return [nsenter, f"--target={pid}", "--mount", f"--root={root}", f"--wd={cwd}", "--", *command]
+
+
+def _has_program(name: str, path: str, root: str, cwd: str) -> bool:
+    """Whether a program is there; nsenter itself would only say 127, as a shell in the container might, too."""
+    if "/" in name:
+        candidates = [Path(root + name) if name.startswith("/") else Path(cwd) / name]
+    else:
+        candidates = [Path(root + directory) / name for directory in path.split(":")]
+    return any(candidate.is_file() and os.access(candidate, os.X_OK) for candidate in candidates)

@@ -1,0 +1,164 @@
+"""All sandboxes and containers of the local runtime: finding them, listing them, and what a restart finds.
+
+Below the runtime's root directory: `sandboxes/<id>.json` and `containers/<id>/`.
+"""
+
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import grpc
+
+from cri_stubs import api_pb2
+from crrd_localnode.containers.container import Changed, Container
+from crrd_localnode.containers.errors import CallError, invalid, not_found, wrong_state
+from crrd_localnode.containers.images import check_reference
+from crrd_localnode.containers.launch import mounts_of
+from crrd_localnode.containers.sandbox import Sandbox
+
+
+class Registry:
+    """The runtime's things by their IDs: 64 hexadecimal digits, as in containerd."""
+
+    def __init__(self, root: Path, changed: Changed) -> None:
+        self.sandboxes: dict[str, Sandbox] = {}
+        self.containers: dict[str, Container] = {}
+        self._sandbox_directory = root / "sandboxes"
+        self._container_directory = root / "containers"
+        self.changed = changed
+        self._last_time = 0
+
+    def load(self) -> None:
+        """Take over what an earlier life of the runtime left; needs the event loop."""
+        self._sandbox_directory.mkdir(parents=True, exist_ok=True)
+        self._container_directory.mkdir(parents=True, exist_ok=True)
+        for file in self._sandbox_directory.glob("*.json"):
+            self.sandboxes[file.stem] = Sandbox.load(file)
+        for directory in self._container_directory.iterdir():
+            if (directory / "container.json").exists():
+                self.containers[directory.name] = Container.load(directory, self.changed)
+            else:
+                # Died between making the directory and the record: nobody has been told of this container.
+                shutil.rmtree(directory)
+
+    def sandbox(self, sandbox_id: str) -> Sandbox:
+        """The sandbox.
+
+        Raises:
+            CallError: NOT_FOUND.
+        """
+        if sandbox_id not in self.sandboxes:
+            raise not_found("pod sandbox", sandbox_id)
+        return self.sandboxes[sandbox_id]
+
+    def container(self, container_id: str) -> Container:
+        """The container.
+
+        Raises:
+            CallError: NOT_FOUND.
+        """
+        if container_id not in self.containers:
+            raise not_found("container", container_id)
+        return self.containers[container_id]
+
+    def containers_of(self, sandbox_id: str) -> list[Container]:
+        """The containers of a sandbox, the oldest first."""
+        own = [container for container in self.containers.values() if container.sandbox_id == sandbox_id]
+        return sorted(own, key=lambda container: container.created_at)
+
+    def add_sandbox(self, config: api_pb2.PodSandboxConfig, handler: str) -> Sandbox:
+        """Make a sandbox.
+
+        Raises:
+            CallError: the config has no name, or a sandbox of the same name and attempt is there already.
+        """
+        if not config.metadata.name:
+            raise invalid("the sandbox config has no metadata.name")
+        for other in self.sandboxes.values():
+            if other.config.metadata == config.metadata:
+                raise _taken(f"pod sandbox {config.metadata.namespace}/{config.metadata.name}", other.id)
+        sandbox = Sandbox(secrets.token_hex(32), config, self._now(), handler)
+        self.save_sandbox(sandbox)
+        self.sandboxes[sandbox.id] = sandbox
+        return sandbox
+
+    def save_sandbox(self, sandbox: Sandbox) -> None:
+        """Write the sandbox down as it is now."""
+        sandbox.save(self._sandbox_directory)
+
+    def forget_sandbox(self, sandbox_id: str) -> None:
+        """Drop a sandbox that has no containers any more."""
+        (self._sandbox_directory / f"{sandbox_id}.json").unlink(missing_ok=True)
+        self.sandboxes.pop(sandbox_id, None)
+
+    def add_container(self, sandbox_id: str, config: api_pb2.ContainerConfig) -> Container:
+        """Make a container; the image need not have been pulled.
+
+        Raises:
+            CallError: no such sandbox or image, the sandbox is stopped, the config makes no sense, or a container of
+                the same name and attempt is there already.
+        """
+        sandbox = self.sandbox(sandbox_id)
+        if not sandbox.ready:
+            raise wrong_state(f"pod sandbox {sandbox_id} is stopped")
+        if not config.metadata.name:
+            raise invalid("the container config has no metadata.name")
+        check_reference(config.image.image)
+        mounts_of(config)
+        for other in self.containers_of(sandbox_id):
+            if other.config.metadata == config.metadata:
+                raise _taken(f"container {config.metadata.name} attempt {config.metadata.attempt}", other.id)
+        container = Container(
+            self._container_directory / secrets.token_hex(32),
+            sandbox_id=sandbox_id,
+            config=config,
+            created_at=self._now(),
+            log_path=sandbox.log_path(config.log_path),
+            changed=self.changed,
+        )
+        container.save()
+        self.containers[container.id] = container
+        return container
+
+    def forget_container(self, container: Container) -> None:
+        """Drop a container that does not run, with its directory."""
+        self.containers.pop(container.id, None)
+        shutil.rmtree(container.directory, ignore_errors=True)
+
+    def list_sandboxes(self, wanted: api_pb2.PodSandboxFilter) -> list[api_pb2.PodSandbox]:
+        """The sandboxes that pass the filter, the oldest first."""
+        found = [
+            sandbox
+            for sandbox in self.sandboxes.values()
+            if (not wanted.id or sandbox.id == wanted.id)
+            and (not wanted.HasField("state") or sandbox.state == wanted.state.state)
+            and _matches(wanted.label_selector, sandbox.config.labels)
+        ]
+        return [sandbox.summary() for sandbox in sorted(found, key=lambda sandbox: sandbox.created_at)]
+
+    def list_containers(self, wanted: api_pb2.ContainerFilter) -> list[api_pb2.Container]:
+        """The containers that pass the filter, the oldest first."""
+        found = [
+            container
+            for container in self.containers.values()
+            if (not wanted.id or container.id == wanted.id)
+            and (not wanted.HasField("state") or container.state == wanted.state.state)
+            and (not wanted.pod_sandbox_id or container.sandbox_id == wanted.pod_sandbox_id)
+            and _matches(wanted.label_selector, container.config.labels)
+        ]
+        return [container.summary() for container in sorted(found, key=lambda container: container.created_at)]
+
+    def _now(self) -> int:
+        """The time, later than at any call before: the newest of two containers can always be told."""
+        self._last_time = max(time.time_ns(), self._last_time + 1)
+        return self._last_time
+
+
+def _matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def _taken(what: str, by: str) -> CallError:
+    return CallError(grpc.StatusCode.ALREADY_EXISTS, f"{what} exists already: {by}")

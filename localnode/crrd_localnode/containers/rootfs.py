@@ -1,0 +1,184 @@
+"""How a container's process gets to see its mounts, and working directory, at the paths of the pod's spec.
+
+As root: a mount namespace whose root is a small tmpfs, into which every entry of the node's root directory is
+bound, and then the mounts of the container. So programs and libraries are the node's own, nothing needs an image,
+and a path like `/data` that the node does not have is not made on the node either.
+
+Without the right to do that: a directory of symbolic links (`<rootfs>/data` -> the mounted path). Then a command
+finds its mounts through the environment variable CRRD_ROOT, which names that directory and which is not set in the
+other case, so that `$CRRD_ROOT/data` is right in both.
+
+Nothing else is isolated: no other namespace, no cgroup, no user. This is for trying things out. The module is
+loaded in every shim and imports the standard library only; run as `python -S -m crrd_localnode.containers.rootfs DIR`
+it tries whether namespaces can be had.
+"""
+# ruff: noqa: PTH101, PTH102, PTH103, PTH112, PTH115, PTH116, PTH118, PTH120, PTH211
+# pathlib takes as long to load as all the rest of a shim.
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
+
+CLONE_NEWNS = 0x00020000
+MS_RDONLY = 0x1
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_UNBINDABLE = 0x20000
+MS_SLAVE = 0x80000
+
+
+class Mount(TypedDict):
+    """One path of the node to be seen in the container."""
+
+    container_path: str
+    host_path: str
+    readonly: bool
+
+
+def enter(rootfs: str, mounts: Sequence[Mount], directories: Iterable[str] = ()) -> None:
+    """Move the calling process into a mount namespace of its own, with the mounts, and into its root directory.
+
+    Args:
+        rootfs: an empty directory of the node; it looks empty from outside the namespace ever after.
+        mounts: absolute paths on both sides.
+        directories: further absolute paths that are made in the new root where they are missing.
+
+    Raises:
+        OSError: something cannot be mounted; the process is then of no further use.
+    """
+    _check(_libc().unshare(CLONE_NEWNS), "unshare")
+    # Unmounting on the node shall still work while containers run, so no private mounts; slaves follow the node.
+    _mount("none", "/", MS_REC | MS_SLAVE)
+    _mount("tmpfs", rootfs, 0)
+    # Otherwise binding the directory that holds rootfs would bind the new root into itself.
+    _mount("none", rootfs, MS_UNBINDABLE)
+    root = _Root(rootfs)
+    # Parents first. A path below another mount exists only when that one has been mounted; all others are made
+    # before anything is mounted, because making a path can cover its parent directory.
+    ordered = sorted(mounts, key=lambda mount: os.path.realpath(mount["container_path"]).count("/"))
+    top = [mount for mount in ordered if not _nested(mount, ordered)]
+    for path in directories:
+        if not any(_below(path, mount["container_path"]) for mount in mounts):
+            root.make(path, directory=True)
+    for mount in top:
+        root.make(mount["container_path"], directory=os.path.isdir(mount["host_path"]))
+    for mount in ordered:
+        root.bind(mount)
+    for path in directories:
+        root.make(path, directory=True)
+    os.chroot(rootfs)
+    os.chdir("/")
+
+
+def link(rootfs: str, mounts: Sequence[Mount]) -> None:
+    """Make the mounts reachable below the directory `rootfs` by symbolic links.
+
+    Raises:
+        OSError: a link cannot be made; one mount below another would have to be made inside the mounted path.
+    """
+    for mount in sorted(mounts, key=lambda mount: mount["container_path"].count("/")):
+        if _nested(mount, mounts):
+            raise OSError(f"{mount['container_path']} is below another mount, which needs a mount namespace")
+        target = rootfs + mount["container_path"].rstrip("/")
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.symlink(mount["host_path"], target)
+
+
+class _Root:
+    """The new root directory, and which of its directories are its own (in memory) rather than the node's."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._own: set[str] = set()
+        self._bound: list[str] = []
+        self._mirror("/")
+
+    def make(self, path: str, *, directory: bool) -> None:
+        """Make `path`, and what is above it, exist in the new root without making it on the node."""
+        path = os.path.realpath(path)
+        target = self._path + path
+        if os.path.lexists(target):
+            return
+        parent = os.path.dirname(path)
+        self.make(parent, directory=True)
+        inside = any(_below(path, bound) for bound in self._bound)
+        if parent not in self._own and not inside:
+            _mount("tmpfs", self._path + parent, 0)
+            self._mirror(parent)
+        if directory:
+            os.mkdir(target)
+        else:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+        if directory and not inside:
+            self._own.add(path)
+
+    def bind(self, mount: Mount) -> None:
+        """Mount a path of the node."""
+        path = os.path.realpath(mount["container_path"])
+        self.make(path, directory=os.path.isdir(mount["host_path"]))
+        _mount(mount["host_path"], self._path + path, MS_BIND | MS_REC)
+        if mount["readonly"]:
+            _mount("none", self._path + path, MS_REMOUNT | MS_BIND | MS_RDONLY)
+        self._bound.append(path)
+
+    def _mirror(self, path: str) -> None:
+        """Bind the entries of a directory of the node one by one, so that others can be put beside them."""
+        os.chmod(self._path + path, os.stat(path).st_mode & 0o7777)
+        with os.scandir(path) as entries:
+            for entry in entries:
+                target = os.path.join(self._path + path, entry.name)
+                if entry.is_symlink():
+                    os.symlink(os.readlink(entry.path), target)
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    os.mkdir(target)
+                else:
+                    os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+                try:
+                    _mount(entry.path, target, MS_BIND | MS_REC)
+                except OSError as error:
+                    # An entry that vanished meanwhile, or a dead network mount, is nobody's need as a rule.
+                    sys.stderr.write(f"{error}\n")
+        self._own.add(path)
+
+
+def _below(path: str, above: str) -> bool:
+    above = os.path.realpath(above)
+    return os.path.realpath(path).startswith(above.rstrip("/") + "/")
+
+
+def _nested(mount: Mount, mounts: Iterable[Mount]) -> bool:
+    return any(_below(mount["container_path"], other["container_path"]) for other in mounts)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _mount(source: str, target: str, flags: int) -> None:
+    kind = b"tmpfs" if source == "tmpfs" else None
+    result = _libc().mount(os.fsencode(source), os.fsencode(target), kind, ctypes.c_ulong(flags), None)
+    _check(result, f"mount {source} on {target}")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def main() -> int:
+    """Try to enter a root like a container's at a given directory; the exit code says whether that works."""
+    try:
+        enter(sys.argv[1], [])
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

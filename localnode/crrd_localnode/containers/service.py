@@ -1,0 +1,165 @@
+"""The CRI's RuntimeService for local processes: what each call does, in terms of the registry.
+
+Methods that are missing here are answered UNIMPLEMENTED, see `rpc`.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from cri_stubs import api_pb2
+from crrd import __version__
+from crrd_localnode.containers.container import Container
+from crrd_localnode.containers.errors import invalid
+from crrd_localnode.containers.events import EventHub
+from crrd_localnode.containers.registry import Registry
+
+NAME = "crrd-local"
+"""The runtime's name, as in front of container IDs in the API."""
+
+
+class RuntimeService:
+    """The calls. `registry` and `hub` are made by the owner, which also feeds the hub."""
+
+    def __init__(self, registry: Registry, hub: EventHub, *, namespaced: bool) -> None:
+        self._registry = registry
+        self._hub = hub
+        self._namespaced = namespaced
+        self._starts: set[asyncio.Task[None]] = set()
+
+    async def version(self, _request: api_pb2.VersionRequest) -> api_pb2.VersionResponse:
+        """Answer Version."""
+        return api_pb2.VersionResponse(
+            version="0.1.0", runtime_name=NAME, runtime_version=__version__, runtime_api_version="v1"
+        )
+
+    async def status(self, _request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
+        """Answer Status: there is nothing that would have to become ready."""
+        conditions = [api_pb2.RuntimeCondition(type=kind, status=True) for kind in ("RuntimeReady", "NetworkReady")]
+        return api_pb2.StatusResponse(
+            status=api_pb2.RuntimeStatus(conditions=conditions), runtime_handlers=[api_pb2.RuntimeHandler(name="")]
+        )
+
+    async def run_pod_sandbox(self, request: api_pb2.RunPodSandboxRequest) -> api_pb2.RunPodSandboxResponse:
+        """Answer RunPodSandbox."""
+        if request.runtime_handler:
+            raise invalid(f"there is no runtime handler {request.runtime_handler!r}")
+        sandbox = self._registry.add_sandbox(request.config, request.runtime_handler)
+        return api_pb2.RunPodSandboxResponse(pod_sandbox_id=sandbox.id)
+
+    async def stop_pod_sandbox(self, request: api_pb2.StopPodSandboxRequest) -> api_pb2.StopPodSandboxResponse:
+        """Answer StopPodSandbox: its containers are killed."""
+        sandbox = self._registry.sandboxes.get(request.pod_sandbox_id)
+        if sandbox is not None:
+            sandbox.ready = False
+            self._registry.save_sandbox(sandbox)
+            await asyncio.gather(*(one.stop(0) for one in self._registry.containers_of(sandbox.id)))
+        return api_pb2.StopPodSandboxResponse()
+
+    async def remove_pod_sandbox(self, request: api_pb2.RemovePodSandboxRequest) -> api_pb2.RemovePodSandboxResponse:
+        """Answer RemovePodSandbox: its containers go with it."""
+        if request.pod_sandbox_id in self._registry.sandboxes:
+            await self.stop_pod_sandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=request.pod_sandbox_id))
+            for container in self._registry.containers_of(request.pod_sandbox_id):
+                await self._remove(container)
+            self._registry.forget_sandbox(request.pod_sandbox_id)
+        return api_pb2.RemovePodSandboxResponse()
+
+    async def pod_sandbox_status(self, request: api_pb2.PodSandboxStatusRequest) -> api_pb2.PodSandboxStatusResponse:
+        """Answer PodSandboxStatus."""
+        sandbox = self._registry.sandbox(request.pod_sandbox_id)
+        return api_pb2.PodSandboxStatusResponse(
+            status=sandbox.status(),
+            containers_statuses=[one.status() for one in self._registry.containers_of(sandbox.id)],
+            timestamp=time.time_ns(),
+        )
+
+    async def list_pod_sandbox(self, request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        """Answer ListPodSandbox."""
+        return api_pb2.ListPodSandboxResponse(items=self._registry.list_sandboxes(request.filter))
+
+    async def create_container(self, request: api_pb2.CreateContainerRequest) -> api_pb2.CreateContainerResponse:
+        """Answer CreateContainer."""
+        container = self._registry.add_container(request.pod_sandbox_id, request.config)
+        self._registry.changed(container, api_pb2.CONTAINER_CREATED_EVENT)
+        return api_pb2.CreateContainerResponse(container_id=container.id)
+
+    async def start_container(self, request: api_pb2.StartContainerRequest) -> api_pb2.StartContainerResponse:
+        """Answer StartContainer; a start that has begun goes on when the caller goes away."""
+        container = self._registry.container(request.container_id)
+        sandbox = self._registry.sandbox(container.sandbox_id)
+        hostname = sandbox.config.hostname or sandbox.config.metadata.name
+        start = asyncio.ensure_future(container.start(hostname=hostname, namespaced=self._namespaced))
+        self._starts.add(start)
+        start.add_done_callback(self._starts.discard)
+        await asyncio.shield(start)
+        return api_pb2.StartContainerResponse()
+
+    async def stop_container(self, request: api_pb2.StopContainerRequest) -> api_pb2.StopContainerResponse:
+        """Answer StopContainer; one that is not there has stopped: the CRI wants the call to be idempotent."""
+        container = self._registry.containers.get(request.container_id)
+        if container is not None:
+            await container.stop(request.timeout)
+        return api_pb2.StopContainerResponse()
+
+    async def remove_container(self, request: api_pb2.RemoveContainerRequest) -> api_pb2.RemoveContainerResponse:
+        """Answer RemoveContainer: one that runs is killed first."""
+        container = self._registry.containers.get(request.container_id)
+        if container is not None:
+            await self._remove(container)
+        return api_pb2.RemoveContainerResponse()
+
+    async def list_containers(self, request: api_pb2.ListContainersRequest) -> api_pb2.ListContainersResponse:
+        """Answer ListContainers."""
+        return api_pb2.ListContainersResponse(containers=self._registry.list_containers(request.filter))
+
+    async def container_status(self, request: api_pb2.ContainerStatusRequest) -> api_pb2.ContainerStatusResponse:
+        """Answer ContainerStatus; the verbose part holds the number of the container's process."""
+        container = self._registry.container(request.container_id)
+        return api_pb2.ContainerStatusResponse(
+            status=container.status(), info=container.details() if request.verbose else None
+        )
+
+    async def container_stats(self, request: api_pb2.ContainerStatsRequest) -> api_pb2.ContainerStatsResponse:
+        """Answer ContainerStats."""
+        container = self._registry.container(request.container_id)
+        return api_pb2.ContainerStatsResponse(stats=await asyncio.to_thread(container.stats))
+
+    async def list_container_stats(
+        self, request: api_pb2.ListContainerStatsRequest
+    ) -> api_pb2.ListContainerStatsResponse:
+        """Answer ListContainerStats: those that run."""
+        wanted = api_pb2.ContainerFilter(
+            id=request.filter.id,
+            state=api_pb2.ContainerStateValue(state=api_pb2.CONTAINER_RUNNING),
+            pod_sandbox_id=request.filter.pod_sandbox_id,
+            label_selector=request.filter.label_selector,
+        )
+        found = [self._registry.container(each.id) for each in self._registry.list_containers(wanted)]
+        return api_pb2.ListContainerStatsResponse(
+            stats=await asyncio.to_thread(lambda: [container.stats() for container in found])
+        )
+
+    async def exec_sync(self, request: api_pb2.ExecSyncRequest) -> api_pb2.ExecSyncResponse:
+        """Answer ExecSync."""
+        container = self._registry.container(request.container_id)
+        if not request.cmd:
+            raise invalid("the command is empty")
+        seconds = float(request.timeout) if request.timeout > 0 else None
+        outcome = await container.execute(list(request.cmd), seconds)
+        return api_pb2.ExecSyncResponse(
+            exit_code=outcome.exit_code, stdout=bytes(outcome.output[1]), stderr=bytes(outcome.output[2])
+        )
+
+    async def get_container_events(
+        self, _request: api_pb2.GetEventsRequest
+    ) -> AsyncIterator[api_pb2.ContainerEventResponse]:
+        """Answer GetContainerEvents."""
+        async for event in self._hub.listen():
+            yield event
+
+    async def _remove(self, container: Container) -> None:
+        await container.stop(0)
+        if container.id in self._registry.containers:
+            self._registry.forget_container(container)
+            self._registry.changed(container, api_pb2.CONTAINER_DELETED_EVENT)

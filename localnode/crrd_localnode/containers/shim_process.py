@@ -1,0 +1,129 @@
+"""The runtime's side of a shim: starting it, finding it again, telling it what to do, noticing its end.
+
+A shim is held by a pidfd, which works for shims of an earlier life of the runtime as well as for its own children,
+never means another process, and becomes readable when the shim ends: so nothing is polled.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from crrd_localnode.containers import shim
+from crrd_localnode.containers.identity import identity
+
+SOURCE = Path(__file__).resolve().parents[2]
+"""Where the package is imported from: a shim is started without site-packages, which halves its start."""
+
+
+def python_command(module: str, argument: str) -> list[str]:
+    """Command line for one of the helper programs; needs `python_environment`."""
+    return [sys.executable, "-S", "-m", module, argument]
+
+
+def python_environment() -> dict[str, str]:
+    """Environment for the helper programs: only where to find them."""
+    return {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class ShimProcess:
+    """A shim that runs, or ran when the object was made."""
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+
+    @classmethod
+    def find(cls, pid: int, known_as: str) -> "ShimProcess | None":
+        """The shim with this number and identity, None if it is no more."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+        # Asked for after opening: from then on the number cannot change hands unnoticed.
+        if identity(pid) == known_as:
+            return cls(pid, pidfd)
+        os.close(pidfd)
+        return None
+
+    def on_exit(self, callback: Callable[[], None]) -> None:
+        """Call back once, from the event loop, when the shim has ended."""
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            loop.remove_reader(self._pidfd)
+            # A shim of an earlier life is not our child: whoever inherited it reaps it.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+            os.close(self._pidfd)
+            self._pidfd = -1
+            callback()
+
+        loop.add_reader(self._pidfd, ended)
+
+    def let_go(self) -> None:
+        """Stop watching; the shim goes on by itself."""
+        if self._pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def tell(self, word: signal.Signals) -> None:
+        """Send one of the shim's signals; does nothing when it has ended."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, word)
+
+
+class StartingShim:
+    """A shim that waits for the word to run its container."""
+
+    def __init__(self, directory: Path) -> None:
+        """Start the program.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        go_read, self._go = os.pipe2(os.O_CLOEXEC)
+        self._reply, reply_write = os.pipe2(os.O_CLOEXEC)
+        errors = os.open(directory / "shim.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        command = python_command(shim.__name__, str(directory))
+        inherit = [(os.POSIX_SPAWN_DUP2, own, theirs) for theirs, own in enumerate((go_read, reply_write, errors))]
+        try:
+            pid = os.posix_spawn(
+                command[0],
+                command,
+                python_environment(),
+                file_actions=inherit,
+                setsid=True,
+                setsigmask=shim.HELD,
+            )
+        except OSError:
+            os.close(self._go)
+            os.close(self._reply)
+            raise
+        finally:
+            for file in (go_read, reply_write, errors):
+                os.close(file)
+        self.process = ShimProcess(pid, os.pidfd_open(pid))
+        self.known_as = identity(pid) or ""
+
+    async def run(self) -> str:
+        """Give the word and wait for the answer: "" when the container's process runs, else the reason why not."""
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._reply, "rb", buffering=0)
+        )
+        try:
+            # A shim that died already has closed its end; the empty answer says so below.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._go, b"!")
+            os.close(self._go)
+            answer = (await reader.read()).decode(errors="replace")
+        finally:
+            transport.close()
+        return answer.removesuffix("\n") if answer.endswith("\n") else "the shim died, see its shim.log"

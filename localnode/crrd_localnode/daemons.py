@@ -1,0 +1,173 @@
+"""crrd's daemons on a local node: each a process of its own that is told nothing but what a cluster would tell it.
+
+What they do there is shown by `demo`.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+
+from crrd.core.api.types import GROUP, PLURAL, VERSIONS
+from crrd.kube.resources import Resource
+from crrd.lib.errors import ConfigurationError, ConflictError
+from crrd.manager.certificates.keeper import MUTATING, VALIDATING
+from crrd_localnode.node import LocalNode
+
+READY_SECONDS = 60.0
+END_SECONDS = 30.0
+"""For a daemon to end by itself."""
+_WEBHOOKS = {
+    MUTATING: ("mutate-crr", ["CREATE", "UPDATE"]),
+    VALIDATING: ("validate-crr", ["CREATE", "UPDATE"]),
+}
+"""By kind of webhook configuration: the path that it names, and the operations that it is about."""
+_CONFIGURATION = "crrd"
+"""The name of both configurations."""
+
+
+class Daemon:
+    """`crrd node` or `crrd manager` in a process; its log goes to a file, JSON. An async context manager."""
+
+    PROGRAM = (sys.executable, "-m", "crrd")
+
+    def __init__(self, command: str, log_file: Path, kubeconfig: Path, *flags: str) -> None:
+        self.log_file = log_file
+        self._name = f"crrd {command}"
+        self._command = [*self.PROGRAM, command, "--kubeconfig", str(kubeconfig)]
+        self._command += ["--bind-address", "127.0.0.1:0", "--log-format", "json", *flags]
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process' ID, 0 before it was started."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def address(self) -> str:
+        """Where it serves its health and its metrics; "" until it has said so."""
+        return self._told("serving health")
+
+    @property
+    def admission_address(self) -> str:
+        """Where a manager serves admission; "" until it has said so."""
+        return self._told("serving admission")
+
+    def _told(self, event: str) -> str:
+        """The address in the line of the log that tells of this event."""
+        for line in self.log_file.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError):
+                entry = json.loads(line)
+                if entry.get("event") == event:
+                    return str(entry["address"])
+        return ""
+
+    async def start(self) -> None:
+        """Start the process, its log anew."""
+        with self.log_file.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    async def wait_ready(self) -> None:
+        """Wait until /readyz says that it serves.
+
+        Raises:
+            ConfigurationError: it ended instead; with the last line of its log.
+            TimeoutError: it took too long.
+        """
+        async with asyncio.timeout(READY_SECONDS), aiohttp.ClientSession() as session:
+            while True:
+                if self._process is not None and self._process.returncode is not None:
+                    tail = self.log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+                    raise ConfigurationError(f"{self._name} ended: {' '.join(tail)}")
+                if address := self.address:
+                    with suppress(aiohttp.ClientError):
+                        async with session.get(f"http://{address}/readyz") as answer:
+                            if answer.status == 200:
+                                return
+                await asyncio.sleep(0.05)
+
+    async def stop(self) -> None:
+        """SIGTERM, and wait for its end; SIGKILL where it takes too long. None is running afterwards."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), END_SECONDS)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+    async def __aenter__(self) -> Self:
+        """Start it; returns when it is ready. Raises as `wait_ready` does."""
+        try:
+            await self.start()
+            await self.wait_ready()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def node_daemon(node: LocalNode) -> Daemon:
+    """`crrd node` for a local node."""
+    log = node.root / "crrd-node.log"
+    return Daemon("node", log, node.kubeconfig, "--node-name", node.node_name, "--cri-endpoint", node.cri_endpoint)
+
+
+def manager_daemon(node: LocalNode, log_file: Path, kubeconfig: Path, *flags: str) -> Daemon:
+    """`crrd manager` for a local node; the API server does not ask it before `direct_webhooks`."""
+    admission = ("--webhook-address", "127.0.0.1:0", "--certificate-name", "127.0.0.1", "--drain-seconds", "0")
+    return Daemon("manager", log_file, kubeconfig, *admission, *flags)
+
+
+@asynccontextmanager
+async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> AsyncIterator[Daemon]:
+    """`crrd manager` for a local node, and the webhook configurations by which the API server asks it while it runs.
+
+    They are asked about every update: matchConditions, which in a cluster keep the daemons' own writes from them, are
+    CEL, and CEL is not evaluated here.
+
+    `kubeconfig` is the manager's; None for the node's own.
+    """
+    for resource, (path, operations) in _WEBHOOKS.items():  # the manager writes the caBundle into what it finds
+        await node.client.create(resource, "", _webhook_configuration(path, operations))
+    with suppress(ConflictError):
+        await node.client.create(Resource("namespaces"), "", {"metadata": {"name": "crrd-system"}})
+    async with manager_daemon(node, node.root / "crrd-manager.log", kubeconfig or node.kubeconfig) as manager:
+        await ask_manager(node, manager)
+        yield manager
+    for resource in _WEBHOOKS:
+        await node.client.delete(resource, "", _CONFIGURATION)
+
+
+async def ask_manager(node: LocalNode, manager: Daemon) -> None:
+    """Have the API server ask this manager, as a Service sees to it in a cluster."""
+    for resource, (path, _) in _WEBHOOKS.items():
+        (webhook,) = (await node.client.get(resource, "", _CONFIGURATION))["webhooks"]
+        url = f"https://{manager.admission_address}/{path}"
+        asking = {**webhook, "clientConfig": {**webhook["clientConfig"], "url": url}}
+        await node.client.merge_patch(resource, "", _CONFIGURATION, {"webhooks": [asking]})
+
+
+def _webhook_configuration(path: str, operations: list[str]) -> dict[str, Any]:
+    """What manifests install, with a URL instead of a Service; the port is not known yet, and nobody is at this one."""
+    rule = {"apiGroups": [GROUP], "apiVersions": list(VERSIONS), "resources": [PLURAL], "operations": operations}
+    webhook = {
+        "name": f"{path}.{GROUP}",
+        "clientConfig": {"url": f"https://127.0.0.1:1/{path}"},
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": "Fail",
+    }
+    return {"metadata": {"name": _CONFIGURATION}, "webhooks": [webhook]}

@@ -1,0 +1,289 @@
+"""`crrd demo`: a local node, a pod, the node daemon, one request, and what it changed, live on a terminal.
+
+The daemon runs as a separate process and is told nothing but what a cluster would tell it. In the end a workload of
+three pods is recreated by `crrd recreate`. Everything goes away with the demo, however it is ended; with `--keep` it
+stays until then.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import structlog
+
+from crrd.core.api.pod import Pod, parse_pod
+from crrd.core.api.types import API_VERSION, KIND, Request
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.cri.client import CriClient
+from crrd.cri.discovery import discover
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS, REQUESTS
+from crrd.lib.errors import CrrdError
+from crrd_localnode import leftovers
+from crrd_localnode.daemons import node_daemon, running_manager
+from crrd_localnode.demo_view import Snapshot, View, short_id
+from crrd_localnode.node import LocalNode
+from crrd_localnode.workload import Maker
+
+NAMESPACE = "default"
+POD = "demo"
+WORKLOAD = "web"
+REQUEST = "restart-app"
+PATIENCE_SECONDS = 60.0
+IN_VOLUME = "$CRRD_ROOT/data/hook"
+"""A file in the pod's volume; the variable is set, by a runtime of plain processes, where `/data` cannot be mounted."""
+SHELL_LOOP = "trap 'echo got TERM; exit 0' TERM; while true; do sleep 0.1; done"
+
+
+def run_demo(*, cri_endpoints: Sequence[str], image: str, keep: bool) -> int:
+    """Run the demo; returns 0 when the container was recreated, 1 when not.
+
+    Args:
+        cri_endpoints: a real runtime's socket; none for a runtime of plain processes.
+        image: an image with a shell.
+        keep: leave everything running until Ctrl-C.
+
+    Raises:
+        ConfigurationError: the given runtime cannot be used.
+    """
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the node daemon's log has a file
+    return asyncio.run(_until_told(_Demo(View(), image).run(list(cri_endpoints), keep=keep)))
+
+
+async def _until_told(demo: Coroutine[Any, Any, int]) -> int:
+    """Run the demo; SIGTERM, and SIGHUP of a closed terminal, end it as Ctrl-C does, with all that it has begun."""
+    loop, told = asyncio.get_running_loop(), 0
+    task = asyncio.ensure_future(demo)
+
+    def end(number: int) -> None:
+        nonlocal told
+        if not told:  # a second one does not stop the cleaning up
+            told = number
+            task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            loop.add_signal_handler(number, end, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not told:
+            raise
+        return 128 + told
+
+
+class _Demo:
+    """One run."""
+
+    def __init__(self, view: View, image: str) -> None:
+        self._view = view
+        self._image = image
+
+    async def run(self, cri_endpoints: list[str], *, keep: bool) -> int:
+        """Set up, show, compare, clean up."""
+        endpoint = ""
+        if cri_endpoints:
+            (probe, *_) = await discover(cri_endpoints)
+            endpoint = probe.endpoint
+        for folder in await leftovers.clear():
+            self._view.say(f"cleared what an earlier demo has left: {folder}")
+        async with AsyncExitStack() as stack:
+            self._view.say(
+                "starting a local node: API server, kubelet, " + (endpoint or "a runtime of plain processes")
+            )
+            node = await stack.enter_async_context(LocalNode(cri_endpoint=endpoint))
+            try:
+                return await self._play(node, stack, keep=keep)
+            except TimeoutError:
+                self._view.say(f"not there after {PATIENCE_SECONDS:.0f} s; giving up")
+                if endpoint:
+                    self._view.say("the image has to be one that the runtime has or can pull: --image (crictl images)")
+                    self._view.say("this node's own kubelet, if one runs, removes the demo's pod: stop it meanwhile")
+                return 1
+            finally:
+                with suppress(CrrdError, TimeoutError):
+                    await self._remove_pods(node.client)
+
+    async def _play(self, node: LocalNode, stack: AsyncExitStack, *, keep: bool) -> int:
+        client = node.client
+        await client.create(PODS, NAMESPACE, self._pod(node.node_name))
+        self._view.say(f'creating pod "{POD}": "app" with a preStop hook that writes into a volume, and "side"')
+        before = await self._pod_ready(client)
+        self._view.say("starting crrd manager (admission, lifecycle) and crrd node, as processes of their own")
+        manager = await stack.enter_async_context(running_manager(node))
+        daemon = await stack.enter_async_context(node_daemon(node))
+        self._view.say(f"manager {manager.pid} and node daemon {daemon.pid} are ready, their logs in {node.root}")
+        self._view.say(f'posting ContainerRecreateRequest "{REQUEST}" for container "app"')
+        created = await client.create(REQUESTS, NAMESPACE, _request())
+        final = await self._follow(client, parse_request(created))
+        after = await self._pod_ready(client)
+        hook = await _read_hook(node.cri_endpoint, after)
+        self._view.summary(_comparison(before, after, final, hook))
+        ok = all(state.phase.value == "Succeeded" for state in final.status.states)
+        ok = await self._recreate_workload(node) and ok
+        if keep:
+            self._view.say("everything keeps running, until Ctrl-C; in another terminal (docs/local-testing.md):")
+            self._view.say(f"export KUBECONFIG={node.kubeconfig} CONTAINER_RUNTIME_ENDPOINT={node.cri_endpoint}")
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return 0 if ok else 1
+
+    async def _recreate_workload(self, node: LocalNode) -> bool:
+        """Three pods of a Deployment, and `crrd recreate` on them, as its user sees it."""
+        command = {"command": ["sh", "-c", SHELL_LOOP], "image": self._image}
+        spec = {
+            "nodeName": node.node_name,
+            "hostNetwork": True,
+            "terminationGracePeriodSeconds": 10,
+            "containers": [{"name": "app", **command}, {"name": "side", **command}],
+        }
+        self._view.say(f'creating Deployment "{WORKLOAD}" of three pods')
+        await Maker(node.client, NAMESPACE).workload("Deployment", WORKLOAD, 3, spec)
+        await _until_pods(node.client, lambda pods: all(map(_all_ready, pods)))
+        words = ["recreate", f"deployment/{WORKLOAD}", "-c", "app", "--reason", "demo"]
+        self._view.say(f"crrd {' '.join(words)}")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "crrd", *words, "--kubeconfig", str(node.kubeconfig), "-n", NAMESPACE),
+            env={**os.environ, "NO_COLOR": "1"} if not sys.stdout.isatty() else None,
+        )
+        try:
+            return await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def _pod(self, node_name: str) -> dict[str, Any]:
+        """The pod of the demo."""
+        mounts = [{"name": "data", "mountPath": "/data"}]
+        hook = {"exec": {"command": ["sh", "-c", f"sleep 0.3; echo preStop hook ran >> {IN_VOLUME}"]}}
+        command = ["sh", "-c", SHELL_LOOP]
+        app = {"name": "app", "command": command, "volumeMounts": mounts, "lifecycle": {"preStop": hook}}
+        side = {"name": "side", "command": command}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": POD, "namespace": NAMESPACE},
+            "spec": {
+                "nodeName": node_name,
+                "hostNetwork": True,
+                "terminationGracePeriodSeconds": 10,
+                "volumes": [{"name": "data", "emptyDir": {}}],
+                "containers": [{**container, "image": self._image} for container in (app, side)],
+            },
+        }
+
+    async def _pod_ready(self, client: KubeClient) -> Pod:
+        """Wait until every container of the pod is ready."""
+        said: set[str] = set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                pod = parse_pod(await client.get(PODS, NAMESPACE, POD))
+                self._view.show(Snapshot(pod, None))
+                for message in (found.waiting_message for found in pod.containers.values()):
+                    if message and message not in said:
+                        self._view.say(message)
+                    said.add(message)
+                if _all_ready(pod):
+                    return pod
+                await asyncio.sleep(0.1)
+
+    async def _follow(self, client: KubeClient, request: Request) -> Request:
+        """Show every change of the request and of the pod until the request has ended."""
+        changes: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue()
+        selector = f"metadata.name={POD}"
+        watches = [
+            asyncio.ensure_future(_watch(client, PODS, selector, changes)),
+            asyncio.ensure_future(_watch(client, REQUESTS, f"metadata.name={REQUEST}", changes)),
+        ]
+        pod = parse_pod(await client.get(PODS, NAMESPACE, POD))
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while True:
+                    self._view.show(Snapshot(pod, request))
+                    if request.completed:
+                        return request
+                    kind, shape = await changes.get()
+                    if kind == PODS.plural:
+                        pod = parse_pod(shape)
+                    else:
+                        request = parse_request(shape)
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    async def _remove_pods(self, client: KubeClient) -> None:
+        """Delete the pods, and wait until the kubelet has cleared them away (a real runtime is left as it was)."""
+        for pod in await _pods(client):
+            await client.delete(PODS, NAMESPACE, pod.name)
+        await _until_pods(client, lambda pods: not pods)
+
+
+async def _until_pods(client: KubeClient, condition: Callable[[tuple[Pod, ...]], bool]) -> None:
+    """Wait until it holds for the demo's pods."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            if condition(await _pods(client)):
+                return
+            await asyncio.sleep(0.1)
+
+
+async def _pods(client: KubeClient) -> tuple[Pod, ...]:
+    """All of the demo's."""
+    return (await client.list_all(PODS, parse_pod, namespace=NAMESPACE)).items
+
+
+def _all_ready(pod: Pod) -> bool:
+    return bool(pod.containers) and all(container.ready for container in pod.containers.values())
+
+
+def _request() -> dict[str, Any]:
+    """The request as a user writes it: admission adds labels, defaults and the container's ID."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": REQUEST, "namespace": NAMESPACE},
+        "spec": {"podName": POD, "containers": [{"name": "app"}]},
+    }
+
+
+async def _watch(
+    client: KubeClient, resource: Any, selector: str, changes: asyncio.Queue[tuple[str, Mapping[str, Any]]]
+) -> None:
+    """Queue every version of one object."""
+    async with client.watch(resource, "0", namespace=NAMESPACE, field_selector=selector) as events:
+        async for event in events:
+            if event.kind in ("ADDED", "MODIFIED"):
+                await changes.put((resource.plural, event.object))
+
+
+async def _read_hook(endpoint: str, pod: Pod) -> str:
+    """What the hook left in the volume, read inside the new container."""
+    client = CriClient(endpoint)
+    try:
+        bare = pod.containers["app"].container_id.partition("://")[2]
+        result = await client.exec_sync(bare, ["sh", "-c", f"cat {IN_VOLUME}"], 10)
+    finally:
+        await client.close()
+    return result.stdout.decode(errors="replace").strip() or result.stderr.decode(errors="replace").strip()
+
+
+def _comparison(before: Pod, after: Pod, final: Request, hook: str) -> list[tuple[str, str, str]]:
+    """Rows of the summary: what, before, after."""
+
+    def container(name: str, pod: Pod) -> str:
+        return f"{short_id(pod.containers[name])}, {pod.containers[name].restart_count} restarts"
+
+    return [
+        ("container app", container("app", before), container("app", after)),
+        ("container side", container("side", before), container("side", after)),
+        ("pod UID", before.uid, after.uid),
+        ("pod IP", before.pod_ip, after.pod_ip),
+        ("file in the volume", "-", hook),
+        ("request", "-", f"{final.status.phase}: {final.status.message}"),
+    ]

@@ -1,0 +1,100 @@
+"""How the demo looks: a story, and below it on a terminal a live table; anywhere else a line for every change."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.types import Request
+
+Row = tuple[str, str, str]
+_STYLES = {"ready": "green", "not running": "red"}
+
+
+def short_id(container: PodContainer) -> str:
+    """A container's ID as crictl prints it."""
+    return container.container_id.partition("://")[2][:13]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is shown at one moment."""
+
+    pod: Pod
+    request: Request | None
+
+    def container_rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Per container: name, short ID, restarts, state, what the request says of it."""
+        rows = []
+        for name, container in self.pod.containers.items():
+            state = "ready" if container.ready else "running" if container.running else "not running"
+            if container.waiting_reason:
+                state = container.waiting_reason
+            said = ""
+            if self.request is not None and any(wanted.name == name for wanted in self.request.containers):
+                recreate = self.request.status.state(name)
+                said = f"{recreate.phase}{', stop sent' if recreate.is_killed else ''}"
+            rows.append((name, short_id(container) or "-", str(container.restart_count), state, said))
+        return rows
+
+    @property
+    def phase(self) -> str:
+        """The request's; "" where there is none yet."""
+        return (self.request.status.phase.value or "posted") if self.request else ""
+
+    def line(self) -> str:
+        """The snapshot in one line."""
+        parts = [
+            f"{name} {short} restarts={restarts} {state}{f' [{said}]' if said else ''}"
+            for name, short, restarts, state, said in self.container_rows()
+        ]
+        return " | ".join([*([f"request {self.phase}"] if self.phase else []), *parts])
+
+    def table(self) -> Table:
+        """The same as a table."""
+        table = Table(title=f"pod {self.pod.name}, UID {self.pod.uid}", title_justify="left")
+        for column in ("container", "ID", "restarts", "state", "request"):
+            table.add_column(column, min_width=8)
+        for name, short, restarts, state, said in self.container_rows():
+            table.add_row(name, short, restarts, Text(state, _STYLES.get(state, "yellow")), Text(said, "cyan"))
+        return table
+
+
+class View:
+    """Shows the demo on standard output."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._live = Live(console=self._console, refresh_per_second=12)
+        self._start = time.monotonic()
+        self._last = ""
+
+    def say(self, words: str) -> None:
+        """One step of the story, with the time since the start."""
+        self._console.print(Text(f"{time.monotonic() - self._start:6.2f} s ", "dim"), words, markup=False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The state of things, where it has changed."""
+        terminal = self._console.is_terminal
+        told = f"request is {snapshot.phase}" if terminal and snapshot.phase else "" if terminal else snapshot.line()
+        if told not in ("", self._last):
+            self._last = told
+            self.say(told)
+        if terminal:
+            self._live.start()
+            self._live.update(snapshot.table(), refresh=True)
+
+    def summary(self, rows: Sequence[Row]) -> None:
+        """What changed and what did not."""
+        self._live.stop()
+        self._console.print()
+        for what, before, after in rows:
+            verdict, style = ("same", "green") if before == after else ("new" if before == "-" else "changed", "cyan")
+            told = after if before in (after, "-") else f"{before} -> {after}"
+            self._console.print(f"  {what:20}", Text(f"{verdict:7}", style), f" {told}", markup=False)
+        self._console.print()

@@ -1,0 +1,286 @@
+"""A small kubelet: runs the pods that are bound to its node on any CRI runtime, and says in the API what there is.
+
+It reaches the runtime only through its CRI socket and the API only through HTTP, and keeps nothing on disk that it
+could not do without: killed and started again, it finds its pods in the runtime. It touches only sandboxes that carry
+its node's name in a label of their own, so it can share a runtime with others.
+
+Faithful where the node daemon could notice: what is done about a pod (`crrd.kubelet.pod_actions` says it, as for
+the forecasts), labels and annotations on containers, restart counts, back-off and its words, the relist once a second,
+in-place image updates, grace periods. Left out: CNI (every pod is on the host's network), resource limits and their
+change in place, ephemeral containers, volumes but emptyDir and hostPath, images' credentials, eviction, static pods,
+the HTTPS port, node leases.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from crrd.kube.client import KubeClient
+from crrd.kube.reflector import Handler, Reflector, Selection
+from crrd.kube.resources import NODES, PODS
+from crrd.lib.errors import ApiUnavailableError, ConflictError, RuntimeCallError, RuntimeUnavailableError
+from crrd_localnode.pods import backoff
+from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.handlers import Handlers
+from crrd_localnode.pods.kuberuntime import KubeRuntime, Relisted, Sandbox
+from crrd_localnode.pods.log_server import LogServer
+from crrd_localnode.pods.probes import Probes
+from crrd_localnode.pods.spec import Json
+from crrd_localnode.pods.starter import Starter
+from crrd_localnode.pods.status import timestamp
+from crrd_localnode.pods.stopper import Stopper
+from crrd_localnode.pods.volumes import PodFolders
+from crrd_localnode.pods.worker import Node, PodWorker
+
+_log = structlog.get_logger()
+_T = TypeVar("_T")
+
+NODE_IP = "127.0.0.1"
+KUBELET_VERSION = "v1.36.0"
+AGAIN_SECONDS = 0.25
+"""The wait before the runtime or the API server is asked again at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds that a kubelet waits."""
+
+    backoff: float = backoff.CONTAINER_INITIAL_SECONDS
+    """The first wait of a container that was restarted before; it doubles from there."""
+    retry: float = 10.0
+    """After a sync that failed for a reason without a back-off of its own."""
+    relist: float = 1.0
+    """Between two relists (kubelet's generic PLEG)."""
+
+
+_USUAL = Timing()
+
+
+class Kubelet:
+    """One node's kubelet: `await start()`, `await stop()`; containers run on when it stops."""
+
+    def __init__(
+        self, client: KubeClient, cri_endpoint: str, node_name: str, root: Path, timing: Timing = _USUAL
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            client: To the API server; stays the caller's to close.
+            cri_endpoint: `unix:///...`.
+            node_name: Pods with this spec.nodeName are run.
+            root: Directory for volumes, logs and termination messages.
+            timing: Kubelet's own where none is given.
+        """
+        self.node_name = node_name
+        self._client = client
+        self._endpoint = cri_endpoint
+        self._folders = PodFolders(root.absolute())
+        self._backoff = backoff.BackOff(timing.backoff, backoff.MAXIMUM_SECONDS)
+        self._timing = timing
+        self._workers: dict[str, PodWorker] = {}
+        self._known: dict[str, frozenset[tuple[str, int]]] = {}
+        self._ended: set[str] = set()
+        """Pods that have ended while the API may still speak of them."""
+        self._listed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._runtime: KubeRuntime | None = None
+        self._node: Node | None = None
+        self._logs = LogServer(self._folders.logs_of)
+
+    async def start(self) -> None:
+        """Register the node and take up work; returns once the node stands in the API and its pods are known.
+
+        A runtime or an API server that is not there yet is waited for.
+        """
+        runtime = self._runtime = KubeRuntime(self._endpoint, self.node_name)
+        name, version = await self._patiently(runtime.version)
+        handlers = Handlers(runtime, NODE_IP)
+        retry = self._timing.retry
+        starter = Starter(runtime, handlers, self._folders, self.node_name, NODE_IP, self._backoff, retry)
+        self._node = Node(
+            client=self._client,
+            runtime=runtime,
+            runtime_name=name,
+            starter=starter,
+            stopper=Stopper(runtime, handlers),
+            probes=Probes(handlers, self._wake),
+            folders=self._folders,
+            node_ip=NODE_IP,
+            retry_seconds=retry,
+            version=KUBELET_VERSION,
+        )
+        port = await self._logs.start()
+        await self._patiently(lambda: self._register(f"{name}://{version}", port))
+        self._spawn(self._watch_pods())
+        await self._listed.wait()
+        self._spawn(self._relist_forever(runtime))
+
+    async def stop(self) -> None:
+        """Leave everything as it is and end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._logs.stop()
+        if self._node is not None:
+            await self._node.probes.close()
+        if self._runtime is not None:
+            await self._runtime.close()
+
+    async def _patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """The call's result, however long the other side takes to be there."""
+        said = ""
+        while True:
+            try:
+                return await call()
+            except (RuntimeUnavailableError, RuntimeCallError, ApiUnavailableError) as error:
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("waiting", node=self.node_name, error=said)
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("kubelet_task_failed", node=self.node_name, exc_info=task.exception())
+
+    async def _register(self, runtime_version: str, port: int) -> None:
+        """Create the Node object, or say anew in an old one that the node is ready."""
+        node = node_object(self.node_name, runtime_version, port)
+        try:
+            await self._client.create(NODES, "", node)
+        except ConflictError:
+            _log.debug("node_exists", node=self.node_name)
+        status = {"status": node["status"]}
+        await self._client.merge_patch(NODES, "", self.node_name, status, subresource="status")
+
+    async def _watch_pods(self) -> None:
+        selection: Selection[Json] = Selection(PODS, dict, field_selector=f"spec.nodeName={self.node_name}")
+        handler = Handler(self._pods_listed, self._pod_changed, self._pod_deleted)
+        await Reflector(self._client, selection, handler, strict=False).run()
+
+    def _pods_listed(self, pods: tuple[Json, ...], _: str) -> None:
+        for pod in pods:
+            self._pod_changed(pod)
+        present = {podspec.uid(pod) for pod in pods}
+        self._ended &= present
+        for uid in self._workers.keys() - present:
+            self._workers[uid].object_gone()
+        self._listed.set()
+
+    def _pod_changed(self, pod: Json) -> None:
+        uid = podspec.uid(pod)
+        if uid in self._workers:
+            self._workers[uid].update(pod)
+        elif uid not in self._ended:  # else an event from before its end, seen late
+            self._begin(pod)
+
+    def _pod_deleted(self, pod: Json) -> None:
+        uid = podspec.uid(pod)
+        self._ended.discard(uid)
+        if uid in self._workers:
+            self._workers[uid].object_gone()
+
+    def _begin(self, pod: Json) -> PodWorker:
+        if self._node is None:
+            raise RuntimeError("the kubelet was not started")
+        worker = PodWorker(self._node, pod, self._pod_ended)
+        self._workers[podspec.uid(pod)] = worker
+        self._spawn(worker.run())
+        return worker
+
+    def _pod_ended(self, uid: str) -> None:
+        del self._workers[uid]
+        self._ended.add(uid)
+
+    def _wake(self, uid: str) -> None:
+        if uid in self._workers:
+            self._workers[uid].wake()
+
+    async def _relist_forever(self, runtime: KubeRuntime) -> None:
+        while True:
+            try:
+                self._compare(await runtime.relist())
+            except (RuntimeUnavailableError, RuntimeCallError) as error:
+                _log.warning("relist_failed", node=self.node_name, error=str(error))
+            await asyncio.sleep(self._timing.relist)
+
+    def _compare(self, relisted: Relisted) -> None:
+        """Wake the workers of pods that have changed since the last relist; end pods that nobody wants any more."""
+        for uid in self._known.keys() | relisted.pods.keys():
+            if self._known.get(uid) != relisted.pods.get(uid):
+                self._wake(uid)
+        self._known = relisted.pods
+        for sandbox in relisted.sandboxes:
+            if sandbox.pod_uid not in self._workers:
+                _log.info("orphaned_pod", pod=f"{sandbox.pod_namespace}/{sandbox.pod_name}", uid=sandbox.pod_uid)
+                self._begin(_remembered(sandbox)).object_gone()
+
+
+def node_object(name: str, runtime_version: str, port: int) -> Json:
+    """The Node as kubelet registers it: ready, with room for 110 pods; `port` is that of kubelet's own server."""
+    system = os.uname()
+    capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_kib()}Ki", "pods": "110"}
+    now = timestamp(time.time_ns())
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": "kubelet is posting ready status",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(system.machine, system.machine)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": architecture,
+            },
+        },
+        "status": {
+            "conditions": [ready],
+            "addresses": [{"type": "InternalIP", "address": NODE_IP}, {"type": "Hostname", "address": name}],
+            "capacity": capacity,
+            "allocatable": capacity,
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+            "nodeInfo": {
+                "architecture": architecture,
+                "operatingSystem": "linux",
+                "kernelVersion": system.release,
+                "kubeletVersion": KUBELET_VERSION,
+                "containerRuntimeVersion": runtime_version,
+            },
+        },
+    }
+
+
+def _memory_kib() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024
+
+
+def _remembered(sandbox: Sandbox) -> Json:
+    """What is known of a pod whose object is gone."""
+    return {
+        "metadata": {
+            "name": sandbox.pod_name,
+            "namespace": sandbox.pod_namespace,
+            "uid": sandbox.pod_uid,
+            "resourceVersion": "0",
+        },
+        "spec": {"containers": []},
+    }

@@ -1,0 +1,134 @@
+"""A whole node on one machine: API server, container runtime and kubelet, put together for the demo and the tests.
+
+Ends where the node daemon begins: what it gives is what a cluster gives one, a kubeconfig, a CRI endpoint and the
+node's name. Loopback and Unix sockets only.
+"""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from crrd.kube.client import KubeClient
+from crrd.kube.config import Access
+from crrd_localnode.apiserver import ApiServer
+from crrd_localnode.kubelet import Kubelet, Timing
+from crrd_localnode.leftovers import PREFIX, hold
+from crrd_localnode.runtime import ProcessRuntime
+
+
+class LocalAccess:
+    """Access to a local API server: plain HTTP, nobody to be."""
+
+    def __init__(self, url: str) -> None:
+        self._access = Access(url)
+
+    @property
+    def description(self) -> str:
+        """For messages."""
+        return "no credentials"
+
+    async def current(self) -> Access:
+        """Always the same."""
+        return self._access
+
+    async def renew(self, refused: Access) -> Access:
+        """Always the same."""
+        return self._access
+
+
+class LocalNode:
+    """API server, runtime and kubelet. The constructor starts nothing; `async with` (or `start`, `stop`) does."""
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        node_name: str = "local-node",
+        cri_endpoint: str = "",
+        api: ApiServer | None = None,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            root: Directory for everything that the node keeps; None for a temporary one that goes with the node.
+                A short path: a Unix socket lies in it.
+            node_name: The node's name in the API.
+            cri_endpoint: A CRI runtime to use, `unix:///...`; "" for one of plain processes of its own.
+            api: The API server; None for a new one.
+        """
+        self.node_name = node_name
+        self.api = api or ApiServer()
+        self._temporary = root is None
+        self.root = (root or Path(tempfile.mkdtemp(prefix=PREFIX))).absolute()
+        self.kubeconfig = self.root / "kubeconfig"
+        self.timing = Timing()
+        self.runtime = None if cri_endpoint else ProcessRuntime(self.root / "runtime", self.root / "cri.sock")
+        self.cri_endpoint = self.runtime.endpoint if self.runtime else cri_endpoint
+        self._held = -1
+        self._client: KubeClient | None = None
+        self._kubelet: Kubelet | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def client(self) -> KubeClient:
+        """A client of the node's API server, closed with the node.
+
+        Raises:
+            RuntimeError: the node was not started.
+        """
+        if self._client is None:
+            raise RuntimeError("the local node was not started")
+        return self._client
+
+    async def start(self) -> None:
+        """Start everything; returns once the node stands in the API as ready."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._held = hold(self.root)
+        await self.api.start()
+        self.api.kubeconfig(self.kubeconfig)
+        self._client = KubeClient(LocalAccess(self.api.url))
+        if self.runtime is not None:
+            await self.runtime.start()
+        await self.start_kubelet()
+
+    async def stop(self) -> None:
+        """Stop everything. A runtime of its own takes its containers with it, a foreign one keeps them."""
+        await self.stop_kubelet()
+        if self.runtime is not None:
+            await self.runtime.stop()
+        if self._client is not None:
+            await self._client.close()
+        await self.api.stop()
+        if self._temporary:
+            await asyncio.to_thread(shutil.rmtree, self.root, ignore_errors=True)
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+    async def start_kubelet(self) -> None:
+        """Start a kubelet, which knows nothing of an earlier one but what that left in the runtime and the API."""
+        folder = self.root / "kubelet"
+        self._kubelet = Kubelet(self.client, self.cri_endpoint, self.node_name, folder, self.timing)
+        await self._kubelet.start()
+
+    async def stop_kubelet(self) -> None:
+        """Stop the kubelet; the pods run on."""
+        kubelet, self._kubelet = self._kubelet, None
+        if kubelet is not None:
+            await kubelet.stop()

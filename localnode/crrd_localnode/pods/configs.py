@@ -1,0 +1,243 @@
+"""From a pod's spec to the CRI configs of its sandbox and containers, kubelet's labels and annotations on them.
+
+What stands on a container is the contract with everything that reads the runtime later (the node daemon, kubelet after
+a restart), so it is written exactly as kubelet does it. Nothing here calls the runtime.
+
+Source: pkg/kubelet/kuberuntime/labels.go, kuberuntime_container.go and security_context.go in Kubernetes.
+"""
+
+import json
+from typing import Any
+
+from cri_stubs import api_pb2
+from crrd.kubelet.labels import (
+    ANNOTATION_GRACE,
+    ANNOTATION_HASH,
+    ANNOTATION_MESSAGE_PATH,
+    ANNOTATION_MESSAGE_POLICY,
+    ANNOTATION_PORTS,
+    ANNOTATION_PRE_STOP,
+    ANNOTATION_RESTART_COUNT,
+    LABEL_CONTAINER_NAME,
+    LABEL_POD_NAME,
+    LABEL_POD_NAMESPACE,
+    LABEL_POD_UID,
+)
+from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.kuberuntime import LABEL_NODE
+from crrd_localnode.pods.spec import Json
+
+MASKED_PATHS = (
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+)
+READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+_FIELD_ORDER = {
+    "ports": ("name", "hostPort", "containerPort", "protocol", "hostIP"),
+    "preStop": ("exec", "httpGet", "tcpSocket", "sleep"),
+}
+
+
+class ConfigError(Exception):
+    """The container's spec cannot be turned into a config: the message of CreateContainerConfigError."""
+
+
+def pod_labels(pod: Json) -> dict[str, str]:
+    """The three labels by which a sandbox or container names its pod."""
+    metadata = pod["metadata"]
+    return {
+        LABEL_POD_NAME: metadata["name"],
+        LABEL_POD_NAMESPACE: metadata["namespace"],
+        LABEL_POD_UID: metadata["uid"],
+    }
+
+
+def sandbox_config(pod: Json, *, node_name: str, log_directory: str, attempt: int) -> api_pb2.PodSandboxConfig:
+    """The sandbox's config. Its network is always the host's: a local node has no CNI."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    return api_pb2.PodSandboxConfig(
+        metadata=api_pb2.PodSandboxMetadata(
+            name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"], attempt=attempt
+        ),
+        log_directory=log_directory,
+        labels={**(metadata.get("labels") or {}), **pod_labels(pod), LABEL_NODE: node_name},
+        annotations=metadata.get("annotations") or {},
+        linux=api_pb2.LinuxPodSandboxConfig(
+            security_context=api_pb2.LinuxSandboxSecurityContext(
+                namespace_options=namespace_options(pod),
+                privileged=any(_privileged(container) for container in podspec.all_containers(pod)),
+                seccomp=api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.Unconfined),
+                supplemental_groups=_supplemental_groups(spec),
+            ),
+        ),
+    )
+
+
+def namespace_options(pod: Json) -> api_pb2.NamespaceOption:
+    """Which namespaces the pod's containers share with whom."""
+    spec = pod["spec"]
+    pid: api_pb2.NamespaceMode.ValueType = api_pb2.CONTAINER
+    if spec.get("hostPID"):
+        pid = api_pb2.NODE
+    elif spec.get("shareProcessNamespace"):
+        pid = api_pb2.POD
+    return api_pb2.NamespaceOption(
+        network=api_pb2.NODE, pid=pid, ipc=api_pb2.NODE if spec.get("hostIPC") else api_pb2.POD
+    )
+
+
+def container_annotations(pod: Json, spec: Json, *, restart_count: int, container_hash: str) -> dict[str, str]:
+    """The annotations that kubelet writes on a container (`newContainerAnnotations`)."""
+    annotations = {
+        ANNOTATION_HASH: container_hash,
+        ANNOTATION_RESTART_COUNT: str(restart_count),
+        ANNOTATION_MESSAGE_PATH: spec["terminationMessagePath"],
+        ANNOTATION_MESSAGE_POLICY: spec["terminationMessagePolicy"],
+    }
+    grace = pod["spec"].get("terminationGracePeriodSeconds")
+    if grace is not None:
+        annotations[ANNOTATION_GRACE] = str(grace)
+    pre_stop = (spec.get("lifecycle") or {}).get("preStop")
+    if pre_stop:
+        annotations[ANNOTATION_PRE_STOP] = _dump(_ordered(pre_stop, "preStop"))
+    if spec.get("ports"):
+        annotations[ANNOTATION_PORTS] = _dump([_ordered(port, "ports") for port in spec["ports"]])
+    return annotations
+
+
+def _ordered(value: Json, kind: str) -> Json:
+    """The object with its known fields in the order of Kubernetes' Go type, as its JSON has them."""
+    names = [name for name in _FIELD_ORDER[kind] if name in value]
+    return {name: value[name] for name in [*names, *(name for name in value if name not in names)]}
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def container_config(
+    pod: Json,
+    spec: Json,
+    *,
+    image_id: str,
+    restart_count: int,
+    container_hash: str,
+    mounts: list[api_pb2.Mount],
+    pod_ip: str,
+    host_ip: str,
+) -> api_pb2.ContainerConfig:
+    """The config of one container instance.
+
+    Raises:
+        ConfigError: an environment variable comes from something that a local node does not have.
+    """
+    variables = environment(pod, spec, pod_ip=pod_ip, host_ip=host_ip)
+    return api_pb2.ContainerConfig(
+        metadata=api_pb2.ContainerMetadata(name=spec["name"], attempt=restart_count),
+        image=api_pb2.ImageSpec(image=image_id, user_specified_image=spec["image"]),
+        command=[podspec.expand(word, variables) for word in spec.get("command") or []],
+        args=[podspec.expand(word, variables) for word in spec.get("args") or []],
+        working_dir=spec.get("workingDir", ""),
+        envs=[api_pb2.KeyValue(key=name, value=value.encode()) for name, value in variables.items()],
+        mounts=mounts,
+        labels={**pod_labels(pod), LABEL_CONTAINER_NAME: spec["name"]},
+        annotations=container_annotations(pod, spec, restart_count=restart_count, container_hash=container_hash),
+        log_path=f"{spec['name']}/{restart_count}.log",
+        stdin=bool(spec.get("stdin")),
+        stdin_once=bool(spec.get("stdinOnce")),
+        tty=bool(spec.get("tty")),
+        linux=api_pb2.LinuxContainerConfig(security_context=_security_context(pod, spec)),
+    )
+
+
+def environment(pod: Json, spec: Json, *, pod_ip: str, host_ip: str) -> dict[str, str]:
+    """The container's variables in the order of the spec, references to earlier ones put in.
+
+    Raises:
+        ConfigError: see `container_config`.
+    """
+    variables: dict[str, str] = {}
+    for entry in spec.get("env") or []:
+        source = entry.get("valueFrom")
+        if not source:
+            variables[entry["name"]] = podspec.expand(entry.get("value") or "", variables)
+            continue
+        if "fieldRef" in source:
+            variables[entry["name"]] = _field(pod, source["fieldRef"]["fieldPath"], pod_ip=pod_ip, host_ip=host_ip)
+        elif not any((reference or {}).get("optional") for reference in source.values()):
+            kind = ", ".join(source)
+            raise ConfigError(f"env {entry['name']}: a local node has no values from {kind}")
+    return variables
+
+
+def _field(pod: Json, path: str, *, pod_ip: str, host_ip: str) -> str:
+    """The value of a `fieldRef`, by the paths that the API allows for it."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    plain = {
+        "metadata.name": metadata["name"],
+        "metadata.namespace": metadata["namespace"],
+        "metadata.uid": metadata["uid"],
+        "spec.nodeName": spec.get("nodeName", ""),
+        "spec.serviceAccountName": spec.get("serviceAccountName", ""),
+        "status.podIP": pod_ip,
+        "status.podIPs": pod_ip,
+        "status.hostIP": host_ip,
+        "status.hostIPs": host_ip,
+    }
+    if path in plain:
+        return str(plain[path])
+    for kind in ("labels", "annotations"):
+        prefix = f"metadata.{kind}['"
+        if path.startswith(prefix) and path.endswith("']"):
+            return str((metadata.get(kind) or {}).get(path[len(prefix) : -2], ""))
+    raise ConfigError(f'fieldRef "{path}" is not known')
+
+
+def _security(pod: Json, spec: Json, name: str) -> Any:
+    """A securityContext's field: the container's own, else the pod's."""
+    own = (spec.get("securityContext") or {}).get(name)
+    return (pod["spec"].get("securityContext") or {}).get(name) if own is None else own
+
+
+def _privileged(spec: Json) -> bool:
+    return bool((spec.get("securityContext") or {}).get("privileged"))
+
+
+def _supplemental_groups(pod_spec: Json) -> list[int]:
+    context = pod_spec.get("securityContext") or {}
+    groups = [int(group) for group in context.get("supplementalGroups") or []]
+    return [*groups, int(context["fsGroup"])] if context.get("fsGroup") is not None else groups
+
+
+def _security_context(pod: Json, spec: Json) -> api_pb2.LinuxContainerSecurityContext:
+    own = spec.get("securityContext") or {}
+    privileged = _privileged(spec)
+    capabilities = own.get("capabilities") or {}
+    context = api_pb2.LinuxContainerSecurityContext(
+        namespace_options=namespace_options(pod),
+        privileged=privileged,
+        readonly_rootfs=bool(own.get("readOnlyRootFilesystem")),
+        no_new_privs=own.get("allowPrivilegeEscalation") is False,
+        supplemental_groups=_supplemental_groups(pod["spec"]),
+        capabilities=api_pb2.Capability(
+            add_capabilities=capabilities.get("add") or [], drop_capabilities=capabilities.get("drop") or []
+        ),
+        seccomp=api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.Unconfined),
+        masked_paths=() if privileged else MASKED_PATHS,
+        readonly_paths=() if privileged else READONLY_PATHS,
+    )
+    user, group = _security(pod, spec, "runAsUser"), _security(pod, spec, "runAsGroup")
+    if user is not None:
+        context.run_as_user.value = int(user)
+        if group is not None:
+            context.run_as_group.value = int(group)  # the CRI takes a group only beside a user
+    return context

@@ -1,0 +1,301 @@
+"""The local kubelet's way to the container runtime: its CRI socket, and nothing else.
+
+Thin: each method is one or two calls with a deadline. What is found there is handed on as `RuntimePod`; what to do
+about it is decided elsewhere. `crrd.cri` is the node daemon's own client; a kubelet needs the other half of the
+interface: sandboxes, images, creating and removing.
+"""
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from grpc.aio import AioRpcError, UnaryUnaryMultiCallable, insecure_channel
+
+from cri_stubs import api_pb2, api_pb2_grpc
+from crrd.core.recreate.observation import ExecResult
+from crrd.cri.errors import translate
+from crrd.kubelet.labels import (
+    ANNOTATION_GRACE,
+    ANNOTATION_HASH,
+    ANNOTATION_MESSAGE_PATH,
+    ANNOTATION_PORTS,
+    ANNOTATION_PRE_STOP,
+    ANNOTATION_RESTART_COUNT,
+    LABEL_CONTAINER_NAME,
+    LABEL_POD_NAME,
+    LABEL_POD_NAMESPACE,
+    LABEL_POD_UID,
+)
+from crrd.lib.errors import RuntimeCallError
+
+CALL_SECONDS = 120.0
+"""Kubelet's runtimeRequestTimeout."""
+PULL_SECONDS = 600.0
+"""Kubelet puts no end to a pull; a local node does, so that no call is without one."""
+
+LABEL_NODE = "localnode.crrd/node"
+"""On the sandboxes of a local node: it never touches a sandbox without its own name on it."""
+
+_Request = TypeVar("_Request", bound=Message)
+_Response = TypeVar("_Response", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """One pod sandbox."""
+
+    id: str
+    pod_uid: str
+    pod_name: str
+    pod_namespace: str
+    attempt: int
+    ready: bool
+    created_at: int
+    """Nanoseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeContainer:
+    """One container instance with its whole status. Times are nanoseconds since the epoch, 0 for "not yet"."""
+
+    id: str
+    name: str
+    sandbox_id: str
+    state: api_pb2.ContainerState.ValueType
+    created_at: int
+    started_at: int
+    finished_at: int
+    exit_code: int
+    reason: str
+    message: str
+    image: str
+    image_id: str
+    hash: str
+    """Kubelet's hash of the container's spec, hex, as its annotation has it."""
+    restart_count: int
+    grace_seconds: int | None
+    """The pod's terminationGracePeriodSeconds as it stands on the container."""
+    pre_stop: str
+    """The preStop handler as it stands on the container, JSON; "" for none."""
+    ports: str
+    """The container's ports as they stand on it, a JSON list; "" for none."""
+    log_path: str
+    termination_file: str
+    """The file on the host that is mounted as the termination message; "" for none."""
+
+    @property
+    def running(self) -> bool:
+        """Whether the runtime says that it runs."""
+        return self.state == api_pb2.CONTAINER_RUNNING
+
+    @property
+    def exited(self) -> bool:
+        """Whether the runtime says that it has ended."""
+        return self.state == api_pb2.CONTAINER_EXITED
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimePod:
+    """All that the runtime has of one pod, the newest first in both lists."""
+
+    uid: str
+    sandboxes: tuple[Sandbox, ...] = ()
+    containers: tuple[RuntimeContainer, ...] = ()
+
+    def newest(self, name: str) -> RuntimeContainer | None:
+        """The current instance of a container."""
+        return next((container for container in self.containers if container.name == name), None)
+
+    def instances(self, name: str) -> list[RuntimeContainer]:
+        """Every instance of a container, the newest first."""
+        return [container for container in self.containers if container.name == name]
+
+    @property
+    def sandbox(self) -> Sandbox | None:
+        """The current sandbox, whether ready or not."""
+        return self.sandboxes[0] if self.sandboxes else None
+
+
+@dataclass(frozen=True, slots=True)
+class Relisted:
+    """What one relist found: for each pod UID, the state of each of its containers and sandboxes by ID."""
+
+    sandboxes: tuple[Sandbox, ...]
+    pods: dict[str, frozenset[tuple[str, int]]]
+
+
+class KubeRuntime:
+    """Calls one CRI endpoint. Raises `RuntimeUnavailableError` and `RuntimeCallError` only."""
+
+    def __init__(self, endpoint: str, node_name: str) -> None:
+        self.endpoint = endpoint
+        self._node_name = node_name
+        self._channel = insecure_channel(
+            endpoint,
+            # gRPC's own back-off grows to two minutes: a restarted runtime would not be found again for as long.
+            options=[("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000)],
+        )
+        self._runtime = api_pb2_grpc.RuntimeServiceStub(self._channel)
+        self._images = api_pb2_grpc.ImageServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._channel.close()
+
+    async def version(self) -> tuple[str, str]:
+        """The runtime's name and version."""
+        answer = await self._call(self._runtime.Version, api_pb2.VersionRequest())
+        return answer.runtime_name, answer.runtime_version
+
+    async def relist(self) -> Relisted:
+        """Every sandbox of this node and every container in them, in two calls (kubelet's PLEG)."""
+        sandboxes = await self._sandboxes({LABEL_NODE: self._node_name})
+        listed = await self._call(self._runtime.ListContainers, api_pb2.ListContainersRequest())
+        states: dict[str, set[tuple[str, int]]] = {}
+        owners = {sandbox.id: sandbox.pod_uid for sandbox in sandboxes}
+        for sandbox in sandboxes:
+            states.setdefault(sandbox.pod_uid, set()).add((sandbox.id, int(sandbox.ready)))
+        for container in listed.containers:
+            if container.pod_sandbox_id in owners:
+                states[owners[container.pod_sandbox_id]].add((container.id, container.state))
+        return Relisted(sandboxes, {uid: frozenset(pairs) for uid, pairs in states.items()})
+
+    async def pod(self, uid: str) -> RuntimePod:
+        """All instances of the pod's containers with their statuses, and its sandboxes."""
+        sandboxes = await self._sandboxes({LABEL_NODE: self._node_name, LABEL_POD_UID: uid})
+        request = api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector={LABEL_POD_UID: uid}))
+        listed = await self._call(self._runtime.ListContainers, request)
+        own = {sandbox.id for sandbox in sandboxes}
+        found = await asyncio.gather(
+            *(self._container(entry) for entry in listed.containers if entry.pod_sandbox_id in own)
+        )
+        containers = [container for container in found if container is not None]
+        containers.sort(key=lambda container: (container.created_at, container.restart_count), reverse=True)
+        return RuntimePod(uid, sandboxes, tuple(containers))
+
+    async def _sandboxes(self, labels: dict[str, str]) -> tuple[Sandbox, ...]:
+        request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=labels))
+        listed = await self._call(self._runtime.ListPodSandbox, request)
+        sandboxes = [
+            Sandbox(
+                id=entry.id,
+                pod_uid=entry.labels[LABEL_POD_UID],
+                pod_name=entry.labels[LABEL_POD_NAME],
+                pod_namespace=entry.labels[LABEL_POD_NAMESPACE],
+                attempt=entry.metadata.attempt,
+                ready=entry.state == api_pb2.SANDBOX_READY,
+                created_at=entry.created_at,
+            )
+            for entry in listed.items
+        ]
+        return tuple(sorted(sandboxes, key=lambda sandbox: (sandbox.created_at, sandbox.attempt), reverse=True))
+
+    async def _container(self, entry: api_pb2.Container) -> RuntimeContainer | None:
+        """The container's status; None where it was removed since it was listed."""
+        try:
+            request = api_pb2.ContainerStatusRequest(container_id=entry.id)
+            status = (await self._call(self._runtime.ContainerStatus, request)).status
+        except RuntimeCallError as error:
+            if error.not_found:
+                return None
+            raise
+        restarts = entry.annotations.get(ANNOTATION_RESTART_COUNT, "")
+        grace = entry.annotations.get(ANNOTATION_GRACE, "")
+        message_path = entry.annotations.get(ANNOTATION_MESSAGE_PATH, "")
+        return RuntimeContainer(
+            id=entry.id,
+            name=entry.labels.get(LABEL_CONTAINER_NAME, ""),
+            sandbox_id=entry.pod_sandbox_id,
+            state=status.state,
+            created_at=status.created_at,
+            started_at=status.started_at,
+            finished_at=status.finished_at,
+            exit_code=status.exit_code,
+            reason=status.reason,
+            message=status.message,
+            image=status.image.image,
+            image_id=status.image_ref,
+            hash=entry.annotations.get(ANNOTATION_HASH, ""),
+            restart_count=int(restarts) if restarts.isdigit() else entry.metadata.attempt,
+            grace_seconds=int(grace) if grace.isdigit() else None,
+            pre_stop=entry.annotations.get(ANNOTATION_PRE_STOP, ""),
+            ports=entry.annotations.get(ANNOTATION_PORTS, ""),
+            log_path=status.log_path,
+            termination_file=next(
+                (mount.host_path for mount in status.mounts if mount.container_path == message_path), ""
+            ),
+        )
+
+    async def run_sandbox(self, config: api_pb2.PodSandboxConfig) -> str:
+        """Create and start a sandbox; its ID."""
+        request = api_pb2.RunPodSandboxRequest(config=config)
+        return (await self._call(self._runtime.RunPodSandbox, request)).pod_sandbox_id
+
+    async def stop_sandbox(self, sandbox_id: str) -> None:
+        """Stop a sandbox and kill what still runs in it."""
+        await self._call(self._runtime.StopPodSandbox, api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
+
+    async def remove_sandbox(self, sandbox_id: str) -> None:
+        """Remove a stopped sandbox and all containers in it."""
+        await self._call(self._runtime.RemovePodSandbox, api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
+
+    async def image_id(self, image: str) -> str:
+        """The runtime's own ID of an image that it has; "" for one that it has not."""
+        request = api_pb2.ImageStatusRequest(image=api_pb2.ImageSpec(image=image))
+        return (await self._call(self._images.ImageStatus, request)).image.id
+
+    async def pull(self, image: str) -> str:
+        """Pull an image; the reference by which a container is created from it."""
+        request = api_pb2.PullImageRequest(image=api_pb2.ImageSpec(image=image))
+        return (await self._call(self._images.PullImage, request, PULL_SECONDS)).image_ref
+
+    async def create(
+        self, sandbox_id: str, config: api_pb2.ContainerConfig, sandbox_config: api_pb2.PodSandboxConfig
+    ) -> str:
+        """Create a container in a sandbox; its ID."""
+        request = api_pb2.CreateContainerRequest(
+            pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config
+        )
+        return (await self._call(self._runtime.CreateContainer, request)).container_id
+
+    async def start(self, container_id: str) -> None:
+        """Start a created container."""
+        await self._call(self._runtime.StartContainer, api_pb2.StartContainerRequest(container_id=container_id))
+
+    async def stop(self, container_id: str, seconds: int) -> None:
+        """Stop a container: SIGTERM, SIGKILL after so many seconds. An unknown ID counts as stopped."""
+        request = api_pb2.StopContainerRequest(container_id=container_id, timeout=seconds)
+        try:
+            await self._call(self._runtime.StopContainer, request, CALL_SECONDS + seconds)
+        except RuntimeCallError as error:
+            if not error.not_found:
+                raise
+
+    async def remove(self, container_id: str) -> None:
+        """Remove a container. An unknown ID counts as removed."""
+        request = api_pb2.RemoveContainerRequest(container_id=container_id)
+        try:
+            await self._call(self._runtime.RemoveContainer, request)
+        except RuntimeCallError as error:
+            if not error.not_found:
+                raise
+
+    async def execute(self, container_id: str, command: list[str], seconds: float) -> ExecResult:
+        """Run a command in a container, for so many seconds (rounded up) at the most."""
+        whole = math.ceil(seconds)
+        request = api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=whole)
+        answer = await self._call(self._runtime.ExecSync, request, CALL_SECONDS + whole)
+        return ExecResult(answer.exit_code, answer.stdout, answer.stderr)
+
+    async def _call(
+        self,
+        method: UnaryUnaryMultiCallable[_Request, _Response],
+        request: _Request,
+        seconds: float = CALL_SECONDS,
+    ) -> _Response:
+        try:
+            return await method(request, timeout=seconds)
+        except AioRpcError as error:
+            raise translate(error, type(request).__name__.removesuffix("Request"), self.endpoint) from error

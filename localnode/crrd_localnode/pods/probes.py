@@ -1,0 +1,151 @@
+"""Probing the containers of a node: one set of tasks per running container instance, and what they found.
+
+An instance's results live and die with it: a new instance starts unknown, as with kubelet. What follows from a result
+(readiness in the status, a restart) is not decided here; a change only wakes the pod's worker.
+
+Source: pkg/kubelet/prober in Kubernetes.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from crrd.lib.errors import RuntimeUnavailableError
+from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.handlers import Handlers
+from crrd_localnode.pods.kuberuntime import RuntimeContainer, RuntimePod
+from crrd_localnode.pods.spec import Json
+
+STARTUP, READINESS, LIVENESS = "startupProbe", "readinessProbe", "livenessProbe"
+_KINDS = (STARTUP, READINESS, LIVENESS)
+
+
+@dataclass(slots=True)
+class _Instance:
+    """One running container instance under probes."""
+
+    pod_uid: str
+    started: bool
+    ready: bool
+    failed: str = ""
+    """Which probe says that the container has to be restarted; "" for none."""
+    task: asyncio.Task[None] | None = None
+
+
+class Probes:
+    """All probes of one node."""
+
+    def __init__(self, handlers: Handlers, changed: Callable[[str], None]) -> None:
+        """`changed` is called with a pod's UID when a result of one of its probes has changed."""
+        self._handlers = handlers
+        self._changed = changed
+        self._instances: dict[str, _Instance] = {}
+
+    def sync(self, pod: Json, view: RuntimePod) -> None:
+        """Probe the containers that run now, and no others of this pod."""
+        uid = podspec.uid(pod)
+        running = {container.id: container for container in view.containers if container.running}
+        for spec in podspec.all_containers(pod):
+            container = view.newest(spec["name"])
+            probed = any(spec.get(kind) for kind in _KINDS)
+            if probed and container and container.running and container.id not in self._instances:
+                self._begin(pod, spec, container)
+        self._end(key for key, known in self._instances.items() if known.pod_uid == uid and key not in running)
+
+    def forget(self, pod_uid: str) -> None:
+        """End the probes of a pod."""
+        self._end(key for key, known in self._instances.items() if known.pod_uid == pod_uid)
+
+    def started(self, spec: Json, container: RuntimeContainer) -> bool:
+        """Whether a running container's startupProbe has succeeded; True without one."""
+        known = self._instances.get(container.id)
+        return known.started if known else not spec.get(STARTUP)
+
+    def ready(self, spec: Json, container: RuntimeContainer) -> bool:
+        """Whether a running container's readinessProbe succeeds; True without one."""
+        known = self._instances.get(container.id)
+        return known.ready if known else not spec.get(READINESS)
+
+    def failed(self, container_id: str) -> str:
+        """The probe for which the instance has to be restarted, "startup" or "liveness"; "" for none."""
+        known = self._instances.get(container_id)
+        return known.failed if known else ""
+
+    def _begin(self, pod: Json, spec: Json, container: RuntimeContainer) -> None:
+        # A kubelet that was restarted goes on from what it last said of this very instance.
+        before: Json = next(
+            (
+                entry
+                for kind in ("containerStatuses", "initContainerStatuses")
+                for entry in (pod.get("status") or {}).get(kind) or []
+                if str(entry.get("containerID", "")).endswith(f"://{container.id}")
+            ),
+            {},
+        )
+        instance = _Instance(
+            pod_uid=podspec.uid(pod),
+            started=not spec.get(STARTUP) or bool(before.get("started")),
+            ready=not spec.get(READINESS) or bool(before.get("ready")),
+        )
+        self._instances[container.id] = instance
+        instance.task = asyncio.create_task(self._probe_all(instance, spec, container))
+
+    def _end(self, keys: Iterable[str]) -> None:
+        for key in list(keys):
+            task = self._instances.pop(key).task
+            if task is not None:
+                task.cancel()
+
+    async def close(self) -> None:
+        """End all probes."""
+        tasks = [known.task for known in self._instances.values() if known.task]
+        self._end(self._instances)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _probe_all(self, instance: _Instance, spec: Json, container: RuntimeContainer) -> None:
+        """The startup probe until it has succeeded, then the others for as long as the instance lives."""
+        if not instance.started:
+            await self._probe(instance, STARTUP, spec, container)
+        async with asyncio.TaskGroup() as group:
+            for kind in (READINESS, LIVENESS):
+                if spec.get(kind):
+                    group.create_task(self._probe(instance, kind, spec, container))
+
+    async def _probe(self, instance: _Instance, kind: str, spec: Json, container: RuntimeContainer) -> None:
+        """One probe: on for ever, but a startup probe ends with its first success."""
+        probe: Json = spec[kind]
+        delay = container.started_at / 1e9 + probe.get("initialDelaySeconds", 0) - time.time()
+        await asyncio.sleep(max(0.0, delay))
+        successes = failures = 0
+        while True:
+            # A runtime that is away says nothing about the container.
+            with suppress(RuntimeUnavailableError):
+                outcome = await self._handlers.run(probe, spec, container.id, float(probe.get("timeoutSeconds") or 1))
+                successes, failures = (successes + 1, 0) if outcome.succeeded else (0, failures + 1)
+                if successes >= (probe.get("successThreshold") or 1):
+                    self._succeeded(instance, kind)
+                    if kind == STARTUP:
+                        return
+                elif failures >= (probe.get("failureThreshold") or 3):
+                    self._failed(instance, kind)
+            await asyncio.sleep(float(probe.get("periodSeconds") or 10))
+
+    def _succeeded(self, instance: _Instance, kind: str) -> None:
+        if kind == STARTUP and not instance.started:
+            instance.started = True
+        elif kind == READINESS and not instance.ready:
+            instance.ready = True
+        else:
+            return
+        self._changed(instance.pod_uid)
+
+    def _failed(self, instance: _Instance, kind: str) -> None:
+        if kind == READINESS and instance.ready:
+            instance.ready = False
+        elif kind != READINESS and not instance.failed:
+            instance.failed = kind.removesuffix("Probe")
+        else:
+            return
+        self._changed(instance.pod_uid)

@@ -1,0 +1,89 @@
+"""Reading a pod's JSON as kubelet does; the API server has filled in the defaults.
+
+Ends where something is decided or built: this only answers questions about what the pod says.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS
+from crrd.kubelet.restart_rules import RestartPolicy
+
+Json = dict[str, Any]
+"""A Kubernetes object, or a part of one, as the API speaks it."""
+
+_VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
+
+
+def uid(pod: Json) -> str:
+    """The pod's UID."""
+    return str(pod["metadata"]["uid"])
+
+
+def full_name(pod: Json) -> str:
+    """As kubelet's messages name a pod: `name_namespace(uid)`."""
+    metadata = pod["metadata"]
+    return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
+
+
+def key(pod: Json) -> str:
+    """`namespace/name`."""
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def regular_containers(pod: Json) -> list[Json]:
+    """`spec.containers`."""
+    return list(pod["spec"].get("containers") or [])
+
+
+def init_containers(pod: Json) -> list[Json]:
+    """`spec.initContainers`, native sidecars among them."""
+    return list(pod["spec"].get("initContainers") or [])
+
+
+def all_containers(pod: Json) -> list[Json]:
+    """Init containers first, then the regular ones."""
+    return init_containers(pod) + regular_containers(pod)
+
+
+def container(pod: Json, name: str) -> Json | None:
+    """The container of this name, None where the pod has none."""
+    return next((spec for spec in all_containers(pod) if spec["name"] == name), None)
+
+
+def is_sidecar(spec: Json) -> bool:
+    """Whether an init container is a native sidecar (KEP-753): one that is kept running beside the pod's own."""
+    return spec.get("restartPolicy") == RestartPolicy.ALWAYS
+
+
+def grace_seconds(pod: Json) -> int:
+    """For how long a container of the pod may take to stop: of its deletion where it is being deleted."""
+    deletion = pod["metadata"].get("deletionGracePeriodSeconds")
+    if pod["metadata"].get("deletionTimestamp") and deletion is not None:
+        return int(deletion)
+    given = pod["spec"].get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE_SECONDS if given is None else int(given)
+
+
+def being_deleted(pod: Json) -> bool:
+    """Whether the API server has marked the pod for deletion."""
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def phase(pod: Json) -> str:
+    """The phase in the pod's status; Pending where none was written yet."""
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Put variables' values where the text says `$(NAME)`; `$$` is one dollar, an unknown name stays as it is.
+
+    Source: k8s.io/kubernetes/third_party/forked/golang/expansion.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[1]
+        return "$" if name is None else variables.get(name, match[0])
+
+    return _VARIABLE.sub(replace, text)

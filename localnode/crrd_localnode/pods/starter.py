@@ -1,0 +1,165 @@
+"""Starting one container of a pod: back-off, image, create, start, postStart; and why it could not be started.
+
+The reasons are kubelet's own words, for they end in the pod's status. When to start which container is decided
+elsewhere.
+
+Source: `startContainer` and `doBackOff` in pkg/kubelet/kuberuntime, pkg/kubelet/images in Kubernetes.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+from cri_stubs import api_pb2
+from crrd.lib.errors import RuntimeCallError
+from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.backoff import BackOff, go_duration
+from crrd_localnode.pods.configs import ConfigError, container_config, sandbox_config
+from crrd_localnode.pods.handlers import Handlers
+from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimePod
+from crrd_localnode.pods.spec import Json
+from crrd_localnode.pods.status import Waiting
+from crrd_localnode.pods.volumes import PodFolders, VolumeError
+
+POST_START_SECONDS = 120.0
+
+
+class StartError(Exception):
+    """The container was not started: what it now waits for, and when to try again."""
+
+    def __init__(self, reason: str, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.waiting = Waiting(reason, message)
+        self.retry_after = retry_after
+        """Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandboxed:
+    """Where a container is started: its pod, as the API and as the runtime have it, and the ready sandbox."""
+
+    pod: Json
+    view: RuntimePod
+    sandbox_id: str
+    sandbox_attempt: int
+
+
+@dataclass(slots=True)
+class Starter:
+    """Starts sandboxes and containers on one node; keeps the back-offs of all its pods."""
+
+    runtime: KubeRuntime
+    handlers: Handlers
+    folders: PodFolders
+    node_name: str
+    node_ip: str
+    backoff: BackOff
+    retry_seconds: float
+    """The wait after a failure that has no back-off of its own (kubelet: 10 s)."""
+    _pull_backoff: BackOff = field(default_factory=BackOff)
+    _pull_errors: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    def forget(self, pod: Json) -> None:
+        """The pod is gone: its back-offs with it."""
+        self.backoff.forget(podspec.uid(pod))
+        self._pull_backoff.forget(podspec.uid(pod))
+
+    async def start_sandbox(self, pod: Json, attempt: int) -> str:
+        """Run a new sandbox for the pod, of this number; its ID.
+
+        Raises:
+            VolumeError: a volume of the pod cannot be had.
+            RuntimeCallError, RuntimeUnavailableError: the runtime did not make one.
+        """
+        self.folders.prepare(pod)
+        return await self.runtime.run_sandbox(self._sandbox_config(pod, attempt))
+
+    def _sandbox_config(self, pod: Json, attempt: int) -> api_pb2.PodSandboxConfig:
+        logs = str(self.folders.logs(pod))
+        return sandbox_config(pod, node_name=self.node_name, log_directory=logs, attempt=attempt)
+
+    async def start(self, place: Sandboxed, spec: Json, container_hash: str) -> None:
+        """Start a new instance of the container.
+
+        Raises:
+            StartError: it was not started; says why, in kubelet's words.
+            RuntimeUnavailableError: the runtime could not be reached.
+        """
+        self._check_backoff(place, spec, container_hash)
+        image_id = await self._image(place.pod, spec)
+        current = place.view.newest(spec["name"])
+        attempt = current.restart_count + 1 if current else self.folders.next_log(place.pod, spec["name"])
+        try:
+            config = container_config(
+                place.pod,
+                spec,
+                image_id=image_id,
+                restart_count=attempt,
+                container_hash=container_hash,
+                mounts=self.folders.mounts(place.pod, spec, attempt),
+                pod_ip=self.node_ip,
+                host_ip=self.node_ip,
+            )
+        except (ConfigError, VolumeError) as error:
+            raise self._error("CreateContainerConfigError", str(error)) from error
+        (self.folders.logs(place.pod) / spec["name"]).mkdir(parents=True, exist_ok=True)
+        try:
+            container_id = await self.runtime.create(
+                place.sandbox_id, config, self._sandbox_config(place.pod, place.sandbox_attempt)
+            )
+        except RuntimeCallError as error:
+            raise self._error("CreateContainerError", str(error)) from error
+        try:
+            await self.runtime.start(container_id)
+        except RuntimeCallError as error:
+            raise self._error("RunContainerError", str(error)) from error
+        await self._post_start(spec, container_id)
+
+    def _error(self, reason: str, message: str) -> StartError:
+        return StartError(reason, message, retry_after=self.retry_seconds)
+
+    def _check_backoff(self, place: Sandboxed, spec: Json, container_hash: str) -> None:
+        exited = next((found for found in place.view.instances(spec["name"]) if found.exited), None)
+        if exited is None:
+            return
+        key = f"{podspec.uid(place.pod)}/{spec['name']}/{container_hash}"
+        failed_at, now = exited.finished_at / 1e9, time.time()
+        remaining = self.backoff.remaining(key, failed_at, now)
+        if remaining > 0:
+            delay = go_duration(self.backoff.delay(key))
+            message = f"back-off {delay} restarting failed container={spec['name']} pod={podspec.full_name(place.pod)}"
+            raise StartError("CrashLoopBackOff", message, retry_after=remaining)
+        self.backoff.advance(key, failed_at, now)
+
+    async def _image(self, pod: Json, spec: Json) -> str:
+        """The ID of the container's image, pulled if need be."""
+        image, policy = str(spec["image"]), spec["imagePullPolicy"]
+        present = await self.runtime.image_id(image)
+        if present and policy != "Always":
+            return present
+        if policy == "Never":
+            message = f'Container image "{image}" is not present with pull policy of Never'
+            raise self._error("ErrImageNeverPull", message)
+        key = f"{podspec.uid(pod)}/{image}"
+        failed_at, before = self._pull_errors.get(key, (0.0, ""))
+        remaining = self._pull_backoff.remaining(key, failed_at, time.time())
+        if remaining > 0:
+            message = f'Back-off pulling image "{image}": ErrImagePull: {before}'
+            raise StartError("ImagePullBackOff", message, retry_after=remaining)
+        try:
+            return await self.runtime.pull(image)
+        except RuntimeCallError as error:
+            now = time.time()
+            self._pull_backoff.advance(key, now, now)
+            self._pull_errors[key] = (now, str(error))
+            # Looked at again before the back-off is over: that is when kubelet says ImagePullBackOff.
+            raise StartError("ErrImagePull", str(error), retry_after=self._pull_backoff.delay(key) / 2) from error
+
+    async def _post_start(self, spec: Json, container_id: str) -> None:
+        """Run the postStart hook; a container whose hook fails is killed."""
+        handler = (spec.get("lifecycle") or {}).get("postStart")
+        if not handler:
+            return
+        outcome = await self.handlers.run(handler, spec, container_id, POST_START_SECONDS)
+        if not outcome.succeeded:
+            await self.runtime.stop(container_id, 0)
+            raise self._error("PostStartHookError", outcome.message)

@@ -1,0 +1,131 @@
+"""Stopping what runs of a pod: preStop hook, grace period, sandbox; and clearing away what is left in the runtime.
+
+Kubelet's own procedure, which the node daemon's is modelled on: hook first, what is left of the grace period to the
+runtime's stop, never less than two seconds.
+
+Source: `killContainer` in pkg/kubelet/kuberuntime/kuberuntime_container.go, `evictableContainers` in
+kuberuntime_gc.go and `getContainersToDeleteInPod` in pkg/kubelet/pod_container_deletor.go.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import structlog
+
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS, MINIMUM_GRACE_SECONDS
+from crrd.kubelet.actions import Kill, Remove
+from crrd_localnode.pods.handlers import Handlers
+from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimeContainer, RuntimePod
+from crrd_localnode.pods.spec import Json
+
+_log = structlog.get_logger()
+
+
+class Stopper:
+    """Stops and removes containers and sandboxes of one node."""
+
+    def __init__(self, runtime: KubeRuntime, handlers: Handlers) -> None:
+        self._runtime = runtime
+        self._handlers = handlers
+
+    async def stop(self, container: RuntimeContainer, reason: str, grace: int | None = None) -> None:
+        """Stop one container with all that kubelet grants it; returns when it has stopped.
+
+        Args:
+            container: Its preStop hook and grace period are those that stand on it.
+            reason: For the log.
+            grace: Seconds in place of the container's own, at least 1: of the pod's deletion.
+
+        Raises:
+            RuntimeCallError, RuntimeUnavailableError: it could not be stopped.
+        """
+        own = container.grace_seconds if container.grace_seconds is not None else DEFAULT_GRACE_SECONDS
+        seconds: float = own if grace is None else grace
+        _log.info("stopping_container", container=container.name, id=container.id, reason=reason)
+        hook = _json(container.pre_stop)
+        if hook and seconds > 0 and container.running:
+            begun = time.monotonic()
+            spec: Json = {"ports": _json(container.ports) or []}
+            outcome = await self._handlers.run(hook, spec, container.id, seconds)
+            if not outcome.succeeded:
+                _log.warning("pre_stop_failed", container=container.name, id=container.id, error=outcome.message)
+            seconds -= time.monotonic() - begun
+        least = MINIMUM_GRACE_SECONDS if grace is None else 1
+        await self._runtime.stop(container.id, max(round(seconds), least))
+
+    async def stop_pod(self, view: RuntimePod, kills: Sequence[Kill], grace: int | None = None) -> None:
+        """Stop these containers of the pod, those of one stage at once and the stages in turn; then its sandboxes.
+
+        The later stages get what is left of the grace period (KEP-753). Raises as `stop` does.
+        """
+        begun = time.monotonic()
+        known = {container.id: container for container in view.containers}
+        for stage in sorted({kill.stage for kill in kills}):
+            spent = time.monotonic() - begun if stage else 0.0
+            await asyncio.gather(
+                *(
+                    self.stop(known[kill.container.id], kill.message, _left(known[kill.container.id], grace, spent))
+                    for kill in kills
+                    if kill.stage == stage
+                )
+            )
+        for sandbox in view.sandboxes:
+            if sandbox.ready:
+                await self._runtime.stop_sandbox(sandbox.id)
+
+    async def remove(self, removals: Sequence[Remove]) -> None:
+        """Remove these containers in their order, what runs of them being killed; their logs stay, and count on."""
+        for removal in removals:
+            _log.info("removing_container", container=removal.container.name, id=removal.container.id)
+            if removal.kill:
+                await self._runtime.stop(removal.container.id, 0)
+            await self._runtime.remove(removal.container.id)
+
+    async def remove_pod(self, view: RuntimePod) -> None:
+        """Remove the pod's stopped sandboxes and with them all containers."""
+        for sandbox in view.sandboxes:
+            await self._runtime.stop_sandbox(sandbox.id)  # gives back what a dead sandbox may still hold
+            await self._runtime.remove_sandbox(sandbox.id)
+
+    async def purge(self, containers: Iterable[RuntimeContainer]) -> None:
+        """Remove stopped containers with their logs."""
+        for container in containers:
+            await self._runtime.remove(container.id)
+            if container.log_path:
+                _remove_log(container.log_path)
+
+    async def clear(self, view: RuntimePod) -> None:
+        """Remove dead instances but the newest of each container, and sandboxes that hold nothing any more."""
+        kept: set[str] = set()
+        left = {sandbox.id: 0 for sandbox in view.sandboxes}
+        for container in view.containers:  # the newest first
+            if container.exited and container.name in kept:
+                await self.purge([container])
+                continue
+            if container.exited:
+                kept.add(container.name)
+            left[container.sandbox_id] = left.get(container.sandbox_id, 0) + 1
+        for sandbox in view.sandboxes[1:]:
+            if not sandbox.ready and not left[sandbox.id]:
+                await self._runtime.stop_sandbox(sandbox.id)
+                await self._runtime.remove_sandbox(sandbox.id)
+
+
+def _left(container: RuntimeContainer, grace: int | None, spent: float) -> int | None:
+    """What other stages have left of the grace period, in seconds, at least 1; None for the container's own."""
+    if not spent:
+        return grace
+    own = container.grace_seconds if grace is None else grace
+    return max(1, round((DEFAULT_GRACE_SECONDS if own is None else own) - spent))
+
+
+def _remove_log(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
+def _json(text: str) -> Json:
+    """What kubelet wrote as JSON; {} for nothing."""
+    return json.loads(text) if text else {}

@@ -1,0 +1,143 @@
+"""The pod's folders on the node: where volumes, logs and termination messages lie, and how volumes get mounted.
+
+Kubelet's own layout below a root folder of choice. Only emptyDir and hostPath volumes are known: a local node has
+neither storage nor ConfigMaps.
+"""
+
+import shutil
+from pathlib import Path
+
+from cri_stubs import api_pb2
+from crrd_localnode.pods.spec import Json, uid
+
+_PROPAGATION = {
+    "HostToContainer": api_pb2.PROPAGATION_HOST_TO_CONTAINER,
+    "Bidirectional": api_pb2.PROPAGATION_BIDIRECTIONAL,
+}
+
+
+class VolumeError(Exception):
+    """A volume of the pod cannot be had: a sentence that names it."""
+
+
+class PodFolders:
+    """The folders of one node's pods below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def pod(self, pod_uid: str) -> Path:
+        """Everything that goes when the pod goes, except its logs."""
+        return self._root / "pods" / pod_uid
+
+    def logs(self, pod: Json) -> Path:
+        """The sandbox's log directory: `<namespace>_<name>_<uid>` as under /var/log/pods."""
+        metadata = pod["metadata"]
+        return self._root / "logs" / f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
+
+    def logs_of(self, namespace: str, name: str) -> Path | None:
+        """The log directory of the pod that has this name now; None where there is none."""
+        found = (self._root / "logs").glob(f"{namespace}_{name}_*")
+        return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
+
+    def empty_dir(self, pod_uid: str, volume: str) -> Path:
+        """Where an emptyDir volume lies."""
+        return self.pod(pod_uid) / "volumes" / "kubernetes.io~empty-dir" / volume
+
+    def prepare(self, pod: Json) -> None:
+        """Make the pod's folders and volumes; again is no harm.
+
+        Raises:
+            VolumeError: a volume is of a kind that is not known, or its hostPath is not what `type` says.
+        """
+        self.logs(pod).mkdir(parents=True, exist_ok=True)
+        self.pod(uid(pod)).mkdir(parents=True, exist_ok=True)
+        for volume in pod["spec"].get("volumes") or []:
+            self._source(pod, volume)
+
+    def _source(self, pod: Json, volume: Json) -> Path:
+        """The folder or file of the host that a volume is."""
+        name = volume["name"]
+        if "emptyDir" in volume or set(volume) == {"name"}:
+            folder = self.empty_dir(uid(pod), name)
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o777)  # as kubelet's emptyDir: any user of any container may write
+            return folder
+        if "hostPath" in volume:
+            return _host_path(name, volume["hostPath"])
+        kind = ", ".join(sorted(set(volume) - {"name"}))
+        raise VolumeError(f'volume "{name}" is of a kind that a local node does not have: {kind}')
+
+    def mounts(self, pod: Json, spec: Json, attempt: int) -> list[api_pb2.Mount]:
+        """The mounts of one container, the termination message's file among them.
+
+        Raises:
+            VolumeError: a mount names no volume of the pod, or the volume cannot be had.
+        """
+        volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}
+        found = []
+        for mount in spec.get("volumeMounts") or []:
+            volume = volumes.get(mount["name"])
+            if volume is None:
+                raise VolumeError(f'the pod has no volume "{mount["name"]}"')
+            source = self._source(pod, volume)
+            if mount.get("subPath"):
+                source = _inside(source, mount["subPath"])
+            found.append(
+                api_pb2.Mount(
+                    container_path=mount["mountPath"],
+                    host_path=str(source),
+                    readonly=bool(mount.get("readOnly")),
+                    propagation=_PROPAGATION.get(mount.get("mountPropagation", ""), api_pb2.PROPAGATION_PRIVATE),
+                )
+            )
+        message = self.pod(uid(pod)) / "containers" / spec["name"] / f"termination-{attempt}"
+        message.parent.mkdir(parents=True, exist_ok=True)
+        message.touch()
+        message.chmod(0o666)  # whatever user the container runs as may write its last words
+        found.append(api_pb2.Mount(container_path=spec["terminationMessagePath"], host_path=str(message)))
+        return found
+
+    def next_log(self, pod: Json, name: str) -> int:
+        """The restart count that follows the container's newest log file, 0 where there is none.
+
+        Kubelet's `calcRestartCountByLogDir`: counts on where the runtime has forgotten the container.
+        """
+        folder = self.logs(pod) / name
+        numbers = [int(file.stem) for file in folder.glob("*.log") if file.stem.isdigit()] if folder.is_dir() else []
+        return max(numbers) + 1 if numbers else 0
+
+    def remove(self, pod: Json) -> None:
+        """Take the pod's folders and logs away."""
+        shutil.rmtree(self.pod(uid(pod)), ignore_errors=True)
+        shutil.rmtree(self.logs(pod), ignore_errors=True)
+
+
+def _inside(source: Path, part: str) -> Path:
+    """A subPath of a volume, made where it is missing; never one that leads out of the volume."""
+    target = (source / part).resolve()
+    if not target.is_relative_to(source.resolve()):
+        raise VolumeError(f'subPath "{part}" leads out of its volume')
+    if not target.exists():
+        target.mkdir(parents=True)
+    return target
+
+
+def _host_path(name: str, given: Json) -> Path:
+    path, kind = Path(given["path"]), given.get("type", "")
+    if kind == "DirectoryOrCreate":
+        path.mkdir(parents=True, exist_ok=True)
+    elif kind == "FileOrCreate" and not path.exists():
+        path.touch()
+    elif kind == "" and not path.exists():
+        # Without a type nothing is checked: what the runtime needs to bind to is made, as Docker once did.
+        path.mkdir(parents=True)
+    fits = {
+        "Directory": path.is_dir,
+        "DirectoryOrCreate": path.is_dir,
+        "File": path.is_file,
+        "FileOrCreate": path.is_file,
+    }
+    if not fits.get(kind, path.exists)():
+        raise VolumeError(f'volume "{name}": hostPath {path} is not a {kind}')
+    return path

@@ -1,0 +1,235 @@
+"""One pod's worker: brings what runs to what the spec says, one step at a time.
+
+Serial within a pod, as kubelet's pod workers are: while a stop takes its grace period, nothing else happens to its pod.
+A worker is woken when the pod's object changes, when the relist finds another state in the runtime, when a probe's
+result changes and when a back-off is over. It decides nothing about containers: `crrd.kubelet` does, which `plan`
+asks. It tells nobody: the `Reporter` does.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS
+from crrd.kubelet.actions import PodActions
+from crrd.lib.errors import (
+    ApiRefusedError,
+    ApiUnavailableError,
+    ConflictError,
+    GoneError,
+    RuntimeCallError,
+    RuntimeUnavailableError,
+)
+from crrd_localnode.pods import plan
+from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimePod
+from crrd_localnode.pods.probes import Probes
+from crrd_localnode.pods.report import Reporter
+from crrd_localnode.pods.spec import Json
+from crrd_localnode.pods.starter import Sandboxed, Starter, StartError
+from crrd_localnode.pods.status import Waiting, pod_status
+from crrd_localnode.pods.stopper import Stopper
+from crrd_localnode.pods.volumes import PodFolders, VolumeError
+
+_log = structlog.get_logger()
+
+RESYNC_SECONDS = 60.0
+"""Kubelet's syncFrequency: a pod is looked at this often though nothing was heard of it."""
+AWAY_SECONDS = 1.0
+"""The wait after the runtime or the API server was not to be reached."""
+FORCED_GRACE_SECONDS = 1
+"""What a pod gets whose object has gone from the API (kubelet: the least for a pod that is removed)."""
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What all workers of one node share."""
+
+    client: KubeClient
+    runtime: KubeRuntime
+    runtime_name: str
+    starter: Starter
+    stopper: Stopper
+    probes: Probes
+    folders: PodFolders
+    node_ip: str
+    retry_seconds: float
+    version: str
+    """Kubelet's, whose rules are followed."""
+
+
+class PodWorker:
+    """Runs one pod, from its first appearance on the node to its end."""
+
+    def __init__(self, node: Node, pod: Json, ended: Callable[[str], None]) -> None:
+        """`ended` is called with the pod's UID once nothing of it is left."""
+        self._node = node
+        self._uid = podspec.uid(pod)
+        self._ended = ended
+        self._reporter = Reporter(node.client, pod, self._status, self.object_gone)
+        self._gone = False
+        self._over = False
+        self._view: RuntimePod | None = None
+        self._waiting: dict[str, Waiting] = {}
+        self._woken = asyncio.Event()
+        self._woken.set()
+
+    def update(self, pod: Json) -> None:
+        """A version of the pod's object that the watch brought."""
+        if self._reporter.take(pod):
+            self.wake()
+
+    def object_gone(self) -> None:
+        """The pod's object is no more: end the pod."""
+        self._gone = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Something about the pod may have changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Sync whenever woken, until the pod is over and removed."""
+        reporting = asyncio.create_task(self._reporter.run())
+        try:
+            delay = 0.0
+            while not self._over:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay):
+                        await self._woken.wait()
+                self._woken.clear()
+                delay = await self._sync_safely()
+        finally:
+            reporting.cancel()
+        self._node.probes.forget(self._uid)
+        self._node.starter.forget(self._reporter.pod)
+        self._ended(self._uid)
+
+    async def _sync_safely(self) -> float:
+        """One sync; the seconds after which the next one is due."""
+        try:
+            return await self._sync(self._reporter.pod)
+        except (RuntimeUnavailableError, ApiUnavailableError) as error:
+            _log.warning("pod_sync_failed", pod=podspec.key(self._reporter.pod), error=str(error))
+            return AWAY_SECONDS
+        except (RuntimeCallError, ApiRefusedError, VolumeError) as error:
+            _log.warning("pod_sync_failed", pod=podspec.key(self._reporter.pod), error=str(error))
+            return self._node.retry_seconds
+
+    async def _sync(self, pod: Json) -> float:
+        view = await self._look()
+        if self._gone or podspec.being_deleted(pod):
+            await self._terminate(pod, view)
+            return AWAY_SECONDS
+        self._node.probes.sync(pod, view)
+        self._reporter.due()
+        if podspec.phase(pod) in _ENDED or (self._status(pod) or {}).get("phase") in _ENDED:
+            ending = plan.end(pod, view, self._node.version, "the pod has run to its end")
+            await self._node.stopper.stop_pod(view, ending.kill)
+            return RESYNC_SECONDS
+        before = dict(self._waiting)
+        delay = await self._carry_out(pod, view)
+        if self._waiting != before:
+            await self._look()
+            self._reporter.due()
+        await self._node.stopper.clear(view)
+        return delay
+
+    async def _look(self) -> RuntimePod:
+        """Ask the runtime what it has of the pod."""
+        self._view = await self._node.runtime.pod(self._uid)
+        return self._view
+
+    def _status(self, pod: Json) -> Json | None:
+        """The status of the pod as the runtime was seen last."""
+        if self._gone or self._view is None:
+            return None
+        return pod_status(
+            pod,
+            self._view,
+            waiting=self._waiting,
+            health=self._node.probes,
+            runtime_name=self._node.runtime_name,
+            node_ip=self._node.node_ip,
+            version=self._node.version,
+            now=time.time_ns(),
+        )
+
+    async def _carry_out(self, pod: Json, view: RuntimePod) -> float:
+        """Do what the plan says; the seconds after which to look again."""
+        todo = plan.make(pod, view, self._node.probes, self._node.version)
+        await self._kill(pod, view, todo)
+        if todo.remove:
+            await self._node.stopper.remove(todo.remove)
+            return 0.0
+        sandbox = view.sandbox
+        if todo.new_sandbox:
+            sandbox_id = await self._node.starter.start_sandbox(pod, todo.attempt)
+        elif sandbox is None:
+            return RESYNC_SECONDS
+        else:
+            sandbox_id = sandbox.id
+        delay = RESYNC_SECONDS
+        place = Sandboxed(pod, view, sandbox_id, todo.attempt)
+        for start in todo.start:
+            spec = podspec.container(pod, start.name)
+            if spec is None:  # an ephemeral container, which a local node does not have
+                continue
+            delay = min(delay, await self._start(place, spec))
+            if start.name in self._waiting and spec in podspec.init_containers(pod) and not podspec.is_sidecar(spec):
+                break  # nothing comes before it has run
+        return delay
+
+    async def _kill(self, pod: Json, view: RuntimePod, todo: PodActions) -> None:
+        """Stop what the plan says; where the pod begins anew, forget how its init containers ended."""
+        if not todo.kill_pod:
+            known = {container.id: container for container in view.containers}
+            for kill in todo.kill:
+                await self._node.stopper.stop(known[kill.container.id], kill.message)
+            return
+        _log.info("stopping_pod", pod=podspec.key(pod), reason=todo.why)
+        await self._node.stopper.stop_pod(view, todo.kill)
+        if todo.new_sandbox:
+            init = {spec["name"] for spec in podspec.init_containers(pod)}
+            await self._node.stopper.purge(each for each in view.containers if each.name in init)
+
+    async def _start(self, place: Sandboxed, spec: Json) -> float:
+        """Start one container, or keep in mind why it could not be; the seconds after which to look again."""
+        name = spec["name"]
+        try:
+            await self._node.starter.start(place, spec, plan.hash_of(spec, self._node.version))
+        except StartError as error:
+            if self._waiting.get(name) != error.waiting:
+                _log.info("container_not_started", pod=podspec.key(place.pod), container=name, error=str(error))
+            self._waiting[name] = error.waiting
+            return error.retry_after
+        self._waiting.pop(name, None)
+        return RESYNC_SECONDS
+
+    async def _terminate(self, pod: Json, view: RuntimePod) -> None:
+        """End the pod: stop it, say so, remove it from the runtime, then from the API."""
+        grace = FORCED_GRACE_SECONDS if self._gone else max(podspec.grace_seconds(pod), FORCED_GRACE_SECONDS)
+        ending = plan.end(pod, view, self._node.version, "the pod is being deleted")
+        await self._node.stopper.stop_pod(view, ending.kill, grace)
+        view = await self._look()
+        await self._reporter.write()
+        await self._node.stopper.remove_pod(view)
+        await asyncio.to_thread(self._node.folders.remove, pod)
+        if not self._gone:
+            await self._delete_object(pod)
+        self._over = True
+
+    async def _delete_object(self, pod: Json) -> None:
+        metadata = pod["metadata"]
+        try:
+            await self._node.client.delete(
+                PODS, metadata["namespace"], metadata["name"], uid=metadata["uid"], grace_seconds=0
+            )
+        except (GoneError, ConflictError):
+            _log.debug("pod_object_gone", pod=podspec.key(pod))

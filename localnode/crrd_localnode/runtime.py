@@ -1,0 +1,124 @@
+"""A container runtime whose containers are plain local processes: CRI v1 on a Unix socket, no images, no root needed.
+
+It is for the demo and the tests, where a node shall behave like a node without containerd: exit codes, logs, labels,
+signals and timeouts are real, isolation is not (see `containers.rootfs` for how mounts are made reachable). Each
+container is watched by a process of its own (`containers.shim`), so the runtime can be killed and started again, and
+finds its containers running. What it knows is in its root directory, which one runtime at a time can use.
+"""
+
+import asyncio
+import fcntl
+import os
+import stat
+import time
+from pathlib import Path
+
+import grpc
+
+from cri_stubs import api_pb2
+from crrd_localnode.containers import rootfs
+from crrd_localnode.containers.container import Container
+from crrd_localnode.containers.events import EventHub
+from crrd_localnode.containers.images import ImageService
+from crrd_localnode.containers.registry import Registry
+from crrd_localnode.containers.rpc import handlers
+from crrd_localnode.containers.service import RuntimeService
+from crrd_localnode.containers.shim_process import python_command, python_environment
+
+MAX_SOCKET_PATH = 107
+"""Bytes that a Unix socket's path may have on Linux."""
+
+
+class ProcessRuntime:
+    """The runtime: `await start()`, use the socket, `await stop()`."""
+
+    def __init__(self, root: Path, socket: Path) -> None:
+        """Start nothing yet.
+
+        Args:
+            root: directory for the runtime's state, made if need be.
+            socket: where to listen; a socket left over there is replaced.
+        """
+        self.root = root.absolute()
+        self.socket = socket.absolute()
+        self._hub = EventHub()
+        self._registry = Registry(self.root, self._publish)
+        self._server: grpc.aio.Server | None = None
+        self._lock = -1
+
+    @property
+    def endpoint(self) -> str:
+        """Where to connect to, in gRPC's words."""
+        return f"unix://{self.socket}"
+
+    async def start(self) -> None:
+        """Take over what an earlier life left, and serve.
+
+        Raises:
+            OSError: the root or the socket cannot be used, or another runtime uses them.
+        """
+        if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH:
+            raise OSError(f"the socket's path is longer than {MAX_SOCKET_PATH} bytes: {self.socket}")
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _lock(self.root / "lock")
+        namespaced = await self._can_mount()
+        images = ImageService(self.root)
+        images.load()
+        self._registry.load()
+        runtime = RuntimeService(self._registry, self._hub, namespaced=namespaced)
+        self.socket.parent.mkdir(parents=True, exist_ok=True)
+        if self.socket.exists() and stat.S_ISSOCK(self.socket.stat().st_mode):
+            self.socket.unlink()
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((handlers("RuntimeService", runtime), handlers("ImageService", images)))
+        server.add_insecure_port(self.endpoint)
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """End, together with all containers; calls under way are cut off."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+        await asyncio.gather(*(container.stop(0) for container in self._registry.containers.values()))
+        for container in self._registry.containers.values():
+            container.let_go()
+        self.socket.unlink(missing_ok=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    async def _can_mount(self) -> bool:
+        """Whether containers can have a mount namespace: tried, because being root does not say it."""
+        directory = self.root / "probe"
+        directory.mkdir(exist_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            *python_command(rootfs.__name__, str(directory)),
+            env=python_environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        return await process.wait() == 0
+
+    def _publish(self, container: Container, kind: api_pb2.ContainerEventType.ValueType) -> None:
+        sandbox = self._registry.sandboxes.get(container.sandbox_id)
+        self._hub.publish(
+            api_pb2.ContainerEventResponse(
+                container_id=container.id,
+                container_event_type=kind,
+                created_at=time.time_ns(),
+                pod_sandbox_status=sandbox.status() if sandbox else None,
+                containers_statuses=[one.status() for one in self._registry.containers_of(container.sandbox_id)],
+            )
+        )
+
+
+def _lock(path: Path) -> int:
+    """Take the root directory for this process; the kernel gives it back however the process ends."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(file)
+        raise OSError(error.errno, f"{path.parent} is in use by another runtime") from error
+    return file

@@ -1,0 +1,76 @@
+"""Workloads on a local node, which has no controllers: the objects that a cluster's would have made, made at once.
+
+They stay as they are: nobody replaces a pod that goes, and nobody keeps a status up to date.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS, Resource
+
+Json = dict[str, Any]
+RESOURCES = {kind: Resource(f"{kind.lower()}s", "apps") for kind in ("Deployment", "ReplicaSet", "StatefulSet")}
+_HASH = "6c7f9d5b8"
+_LETTERS = "bcdfghjklm"
+_MORE_LETTERS = "kmnpqrstvw"
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes the objects in one namespace."""
+
+    client: KubeClient
+    namespace: str
+
+    async def workload(self, kind: str, name: str, replicas: int, pod_spec: Mapping[str, Any]) -> Json:
+        """Create a Deployment with its ReplicaSet, or a StatefulSet, rolled out, and its pods; returns the workload.
+
+        `pod_spec` names the node: there is no scheduler. The pods are not ready yet.
+        """
+        labels = {"app": name}
+        workload = await self._rolled_out(kind, name, _spec(replicas, labels, pod_spec), {})
+        if kind == "StatefulSet":
+            for number in range(replicas):
+                await self._pod(f"{name}-{number}", labels, pod_spec, workload)
+            return workload
+        labels = {**labels, "pod-template-hash": _HASH}
+        owner = await self._rolled_out(
+            "ReplicaSet", f"{name}-{_HASH}", _spec(replicas, labels, pod_spec), owned_by(workload)
+        )
+        for number in range(replicas):
+            made_up = f"{_LETTERS[number // 10 % 10]}{_LETTERS[number % 10]}x7{_MORE_LETTERS[number // 100 % 10]}"
+            await self._pod(f"{name}-{_HASH}-{made_up}", labels, pod_spec, owner)
+        return workload
+
+    async def _pod(self, name: str, labels: Mapping[str, str], spec: Mapping[str, Any], owner: Json) -> None:
+        meta = {"name": name, "namespace": self.namespace, "labels": dict(labels), **owned_by(owner)}
+        await self.client.create(PODS, self.namespace, {"metadata": meta, "spec": dict(spec)})
+
+    async def _rolled_out(self, kind: str, name: str, spec: Json, owner: Json) -> Json:
+        """One object, with the status that its controller writes in the end."""
+        resource = RESOURCES[kind]
+        meta = {"name": name, "namespace": self.namespace, **owner}
+        body = {"apiVersion": "apps/v1", "kind": kind, "metadata": meta, "spec": spec}
+        made = await self.client.create(resource, self.namespace, body)
+        counts = ("replicas", "readyReplicas", "availableReplicas", *(["updatedReplicas"] if not owner else []))
+        status = {"observedGeneration": made["metadata"]["generation"], **dict.fromkeys(counts, spec["replicas"])}
+        patch = {"status": status}
+        return dict(await self.client.merge_patch(resource, self.namespace, name, patch, subresource="status"))
+
+
+def _spec(replicas: int, labels: Mapping[str, str], pod_spec: Mapping[str, Any]) -> Json:
+    template = {"metadata": {"labels": dict(labels)}, "spec": dict(pod_spec)}
+    return {"replicas": replicas, "selector": {"matchLabels": dict(labels)}, "template": template}
+
+
+def owned_by(owner: Mapping[str, Any]) -> Json:
+    """Metadata of what a controller has made."""
+    reference = {
+        **{key: owner[key] for key in ("apiVersion", "kind")},
+        **{key: owner["metadata"][key] for key in ("name", "uid")},
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {"ownerReferences": [reference]}
