@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 BENCHES = ("recreate", "way_to_stop", "admission", "metrics_cost", "forecast", "size", "rollout")
-DAEMONS = tuple(f"daemon.{name}" for name in ("cli.main", "cli.node", "cli.manager", "node.daemon", "manager.daemon"))
+DAEMONS = tuple(f"crrd.{name}" for name in ("cli.main", "cli.node", "cli.manager", "node.daemon", "manager.daemon"))
 """Modules that import all that the daemons start with."""
 DOCKERFILE = Path(__file__).parents[2] / "Dockerfile"
 
