@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.markdown import anchor, anchors
+from tests.tools.phase_diagram import diagram, drawn_in
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "docs" / "contract.md"
@@ -78,6 +79,23 @@ def test_every_reference_leads_somewhere() -> None:
 def test_references_are_found_where_the_rules_are_kept() -> None:
     named = set(named_steps((ROOT / "daemon" / "crrd" / "core" / "recreate" / "decide.py").read_text(encoding="utf-8")))
     assert {2, 4, 5, 6, 7, 8, 9, 10, 11} <= named
+
+
+def test_the_diagrams_are_those_of_the_tables() -> None:
+    page = CONTRACT.read_text(encoding="utf-8")
+    assert drawn_in(page) == page, "write them anew: python -m tests.tools.phase_diagram"
+    assert page.count("stateDiagram-v2") == 2
+
+
+def test_a_diagram_has_a_line_for_each_move() -> None:
+    drawn = diagram({("", "Going"): "begins", ("Going", "Going"): "goes on", ("Going", "Done"): "ends"})
+    assert drawn.splitlines()[2:-1] == [
+        "    [*] --> Empty",
+        "    Empty --> Going: begins",
+        "    Going --> Going: goes on",
+        "    Going --> Done: ends",
+        "    Done --> [*]",
+    ]
 
 
 def test_a_reference_that_leads_nowhere_is_told(tmp_path: Path) -> None:

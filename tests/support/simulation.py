@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from crrd.core.api.phases import check_move
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.types import Pin, Request, RequestedContainer, StatePhase, Strategy
 from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.checks import target_of
-from crrd.core.recreate.decide import check_move, decide
+from crrd.core.recreate.decide import decide
 from crrd.core.recreate.observation import (
     Hook,
     HookKind,

@@ -28,7 +28,7 @@ from crrd.core.recreate.actions import (
     WriteStatus,
 )
 from crrd.core.recreate.checks import hook_end_untold, retry_delay, told, told_seconds
-from crrd.core.recreate.decide import IllegalMoveError, check_move, decide, in_turn
+from crrd.core.recreate.decide import decide, in_turn
 from crrd.core.recreate.observation import (
     Ending,
     Hook,
@@ -1351,15 +1351,3 @@ class TestStopAndDrain:
         assert not actions(one(request(), instance("old", hook=HOOK), draining=True), RunHook)
         begun = request(status=recreating(killed()))
         assert stops(one(begun, instance("old", hook=HOOK), works=hooked(HookResult(1.0)), draining=True)) == ["old"]
-
-
-class TestMoves:
-    def test_completed_is_final(self) -> None:
-        done = Status(RequestPhase.COMPLETED)
-        with pytest.raises(IllegalMoveError, match="Completed -> Recreating"):
-            check_move(done, Status(RequestPhase.RECREATING))
-
-    def test_final_states_do_not_move(self) -> None:
-        old = recreating(RecreateState("app", StatePhase.SUCCEEDED))
-        with pytest.raises(IllegalMoveError, match="container app: Succeeded -> Failed"):
-            check_move(old, recreating(RecreateState("app", StatePhase.FAILED)))

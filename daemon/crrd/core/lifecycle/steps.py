@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from crrd.core.api.phases import check_move
 from crrd.core.api.pod import PodMeta
 from crrd.core.api.reasons import EventReason, Reason, say
 from crrd.core.api.time import after, rfc3339
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, Request, RequestPhase, StatePhase, Status
 from crrd.core.recreate.actions import EmitEvent
-from crrd.core.recreate.decide import check_move
 
 ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING, Reason.NO_ANSWER, Reason.DEADLINE)
 """Why the manager completes a request that its node does not bring to an end."""

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from crrd.core.api.phases import check_move
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import rfc3339
@@ -85,32 +86,6 @@ LOOK_AGAIN = 1.0
 """Seconds between looks at what announces nothing: kubelet's health."""
 LOOK_AT_UNREADY = 5.0
 """Seconds between looks at an instance that is to get ready."""
-
-REQUEST_MOVES = {
-    RequestPhase.EMPTY: frozenset(RequestPhase) - {RequestPhase.EMPTY},
-    RequestPhase.PENDING: frozenset({RequestPhase.PENDING, RequestPhase.RECREATING, RequestPhase.COMPLETED}),
-    RequestPhase.RECREATING: frozenset({RequestPhase.RECREATING, RequestPhase.COMPLETED}),
-    RequestPhase.COMPLETED: frozenset[RequestPhase](),
-}
-STATE_MOVES = {
-    StatePhase.PENDING: frozenset(StatePhase),
-    StatePhase.RECREATING: frozenset(StatePhase) - {StatePhase.PENDING},
-    StatePhase.SUCCEEDED: frozenset({StatePhase.SUCCEEDED}),
-    StatePhase.FAILED: frozenset({StatePhase.FAILED}),
-}
-
-
-class IllegalMoveError(Exception):
-    """A phase was about to move against the tables: a bug of this module, never a state of the world."""
-
-
-def check_move(old: Status, new: Status) -> None:
-    """Raise IllegalMoveError unless the status may become the new one."""
-    if new.phase not in REQUEST_MOVES[old.phase]:
-        raise IllegalMoveError(f"request: {old.phase or 'new'} -> {new.phase}")
-    for state in new.states:
-        if state.phase not in STATE_MOVES[old.state(state.name).phase]:
-            raise IllegalMoveError(f"container {state.name}: {old.state(state.name).phase} -> {state.phase}")
 
 
 def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decision:
