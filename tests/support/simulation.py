@@ -12,7 +12,6 @@ from crrd.core.api.phases import check_move
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.types import Pin, Request, RequestedContainer, StatePhase, Strategy
 from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
-from crrd.core.recreate.checks import target_of
 from crrd.core.recreate.decide import decide
 from crrd.core.recreate.observation import (
     Hook,
@@ -24,6 +23,7 @@ from crrd.core.recreate.observation import (
     Work,
     WorkKind,
 )
+from crrd.core.recreate.view import target_of
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import NODE, POD_UID, RUNTIME, instance, pin

@@ -113,10 +113,10 @@ def hooked(
 
 
 def stopped(
-    sent: float, attempt: StopAttempt, container_id: str = "old", uid: str = "r1"
+    sent: float, attempt: StopAttempt, container_id: str = "old", uid: str = "r1", *, name: str = "app"
 ) -> dict[tuple[str, str], Work]:
     """A stop that has returned."""
-    return {(uid, container_id): Work("app", pin(container_id), stop_sent=sent, stop=attempt)}
+    return {(uid, container_id): Work(name, pin(container_id), stop_sent=sent, stop=attempt)}
 
 
 def seen(*instances: Instance, **changes: Any) -> Observation:

@@ -54,11 +54,7 @@ EQUIVALENT: dict[str, str] = {
     "core/explain/request.py: Lt -> LtE: before = sorted((other for other in served if turn_order(oth":
         "no two requests of a namespace have one name",
     "core/lifecycle/steps.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
-    "core/recreate/decide.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
-    "core/recreate/checks.py: condition true: uid = seen.pod.static_uid if seen.pod else ''":
-        "not asked about instances before the pod is known",
-    "core/recreate/checks.py: condition true: uid = uid or request.pod_uid or (seen.pod.uid if seen.pod el":
-        "not asked about instances before the pod is known",
+    "core/recreate/draft.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
     "core/rollout/plan.py: condition true: if zone:": "a node whose zone is not known is in none: nothing is counted",
     "core/rollout/plan.py: Lt -> LtE: return first if first is not None and _age(first) < _age(run":
         "another run has another name",
@@ -69,13 +65,11 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/preview.py: 0 -> 1: asks_after: int = 0": "preview always says it",
     "core/rollout/preview.py: False -> True: requests = tuple((RunRequest(_request(run, row), RunMark(run":
         "what is previewed has not begun: nobody reads it from there",
-    "core/recreate/decide.py: Lt -> LtE: if at is not None and (self.wake_at is None or at < self.wak":
+    "core/recreate/draft.py: Lt -> LtE: if at is not None and (self.wake_at is None or at < self.wak":
         "the same time once more",
-    "core/recreate/decide.py: 0.0 -> 1.0: if self.seen.listed_at < self.seen.first_seen.get(request.ui":
+    "core/recreate/decide.py: 0.0 -> 1.0: if seen.listed_at < seen.first_seen.get(request.uid, 0.0):":
         "a request that is served has been seen: the cache always says when",
-    "core/recreate/decide.py: False -> True: if (why := will_not_return(*where, instance, exited=False)):":
-        "an instance that has not exited has no exit code",
-    "core/recreate/checks.py: 1000 -> 1001: return base * (1 + RETRY_JITTER * (crc32(f'{salt}/{attempts}":
+    "core/recreate/stop.py: 1000 -> 1001: return base * (1 + RETRY_JITTER * (crc32(f'{salt}/{attempts}":
         "a thousandth of a jitter",
     "core/recreate/actions.py: False -> True: warning: bool = False": "whoever makes an event says it",
     "core/recreate/observation.py: 0.0 -> 1.0: seconds: float = 0.0": "read only of a sleep, which always says it",

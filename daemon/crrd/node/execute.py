@@ -15,7 +15,6 @@ import structlog
 
 from crrd.core.api.types import Request, RequestPhase, Status
 from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
-from crrd.core.recreate.checks import hook_ended
 from crrd.core.recreate.observation import NO_WORK, HookResult, StopAttempt, Work, WorkKind
 from crrd.kube.cache import NodeCache
 from crrd.lib.backoff import Backoff
@@ -213,7 +212,7 @@ class Executor:
             return
         loop = asyncio.get_running_loop()
         stopped = work.stop is not None and not work.stop.error
-        ended = hook_ended(work)
+        ended = work.hook_ended
         if ended is not None and not stopped and self._waited_for(pod_key, ended):
             return
         kept_until = 0.0

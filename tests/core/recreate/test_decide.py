@@ -27,8 +27,8 @@ from crrd.core.recreate.actions import (
     StopContainer,
     WriteStatus,
 )
-from crrd.core.recreate.checks import hook_end_untold, retry_delay, told, told_seconds
 from crrd.core.recreate.decide import decide, in_turn
+from crrd.core.recreate.messages import Message, seconds_in_steps
 from crrd.core.recreate.observation import (
     Ending,
     Hook,
@@ -40,6 +40,8 @@ from crrd.core.recreate.observation import (
     Work,
     WorkKind,
 )
+from crrd.core.recreate.record import hook_end_untold
+from crrd.core.recreate.stop import retry_delay
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import (
@@ -317,9 +319,9 @@ class TestTrust:
 
     def test_one_that_has_fallen_behind_another_says_no_old_news(self) -> None:
         first = request(status=recreating(killed()))
-        away = told(Reason.RUNTIME_UNAVAILABLE, error="away")
+        away = Message.of(Reason.RUNTIME_UNAVAILABLE, error="away")
         waited = RecreateState("app", message="not started yet", reason=Reason.NOT_STARTED)
-        second = request(uid="r2", status=Status(RequestPhase.PENDING, (waited,), away.message, reason=away.reason))
+        second = request(uid="r2", status=Status(RequestPhase.PENDING, (waited,), away.text, reason=away.reason))
         decision = decide([first, second], seen(instance("old"), works=stopping(since=99.0)), NOW)
         assert written(decision) == Status(RequestPhase.PENDING, (RecreateState("app"),))
 
@@ -337,8 +339,8 @@ class TestTrust:
 
     def test_and_one_that_was_begun_before_it_too(self) -> None:
         waited = RecreateState("app", message="a stop is under way", reason=Reason.OTHER_WORK)
-        away = told(Reason.RUNTIME_UNAVAILABLE, error="away")
-        behind = Status(RequestPhase.RECREATING, (waited,), away.message, reason=away.reason)
+        away = Message.of(Reason.RUNTIME_UNAVAILABLE, error="away")
+        behind = Status(RequestPhase.RECREATING, (waited,), away.text, reason=away.reason)
         second = request(uid="r2", status=behind)
         first = request(status=recreating(killed()))
         decision = decide([second, first], seen(instance("old"), works=stopping(since=99.0)), NOW)
@@ -749,7 +751,7 @@ class TestOrder:
             ),
             (instance("old-a", "a", state=ContainerState.CREATED), {"first_seen": {"r1": NOW}}),
             (instance("old-a", "a", state=ContainerState.CREATED), {"first_seen": {"r1": 0.0}}),
-            (instance("old-a", "a"), {"works": stopped(90.0, StopAttempt(2, 99.5, "broken"), "old-a")}),
+            (instance("old-a", "a"), {"works": stopped(90.0, StopAttempt(2, 99.5, "broken"), "old-a", name="a")}),
             (instance("old-a", "a", hook=HOOK), {}),
             (instance("old-a", "a", hook=HOOK), {"works": hooked(HookResult(1.0), "old-a")}),
             (instance("old-a", "a"), {"works": hooked(HookResult(1.0), "old-b", uid="gone"), "draining": True}),
@@ -1332,8 +1334,8 @@ class TestBackOff:
         ("steps", "seconds"), list(pairwise([0, 2, 10, 30, 60, 120, 300, 600, 1800, 3600, 14_400, 86_400]))
     )
     def test_a_wait_is_told_in_few_steps(self, steps: int, seconds: int) -> None:
-        assert told_seconds(seconds - 0.1) == steps
-        assert told_seconds(seconds) == seconds
+        assert seconds_in_steps(seconds - 0.1) == steps
+        assert seconds_in_steps(seconds) == seconds
 
     def test_kubelets_own_words_go_first(self) -> None:
         waiting = PodContainer("app", waiting_reason="ErrImagePull", waiting_message="no such image")

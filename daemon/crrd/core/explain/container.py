@@ -12,7 +12,8 @@ from crrd.core.api.reasons import CAUSES, EventReason, Reason, remedy
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, Begun, Pin, RecreateState, RequestedContainer, StatePhase
 from crrd.core.explain.facts import Facts
-from crrd.core.recreate.checks import UNREMARKABLE_WAITS, held_back, target_of
+from crrd.core.recreate.messages import UNREMARKABLE_WAITS, held_back
+from crrd.core.recreate.view import target_of
 
 NOT_ITS_TURN = "its turn has not come yet"
 LATE_SECONDS = 15.0

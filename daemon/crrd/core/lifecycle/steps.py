@@ -10,15 +10,17 @@ Completed status is never followed by another.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from crrd.core.api.phases import check_move
 from crrd.core.api.pod import PodMeta
-from crrd.core.api.reasons import EventReason, Reason, say
+from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import after, rfc3339
-from crrd.core.api.types import DEFAULT_GRACE_SECONDS, Request, RequestPhase, StatePhase, Status
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS, Request, RequestPhase, Status
 from crrd.core.recreate.actions import EmitEvent
+from crrd.core.recreate.messages import Message
+from crrd.core.recreate.settle import given_up
 
 ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING, Reason.NO_ANSWER, Reason.DEADLINE)
 """Why the manager completes a request that its node does not bring to an end."""
@@ -240,13 +242,8 @@ def _clean_up(request: Request, release: tuple[LifecycleAction, ...], now: datet
 
 def _end(request: Request, reason: Reason, now: datetime, **values: object) -> Steps:
     """Complete a request that nobody else completes. The cleaning up follows once that is written."""
-    message = say(reason, **values)
-    names = dict.fromkeys(container.name for container in request.containers)
-    states = tuple(
-        state if state.phase.final else replace(state, phase=StatePhase.FAILED, message=message, reason=reason)
-        for state in map(request.status.state, names)
-    )
-    status = Status(RequestPhase.COMPLETED, states, message, rfc3339(now), reason)
+    why = Message.of(reason, **values)
+    status = given_up(request, why, rfc3339(now))
     check_move(request.status, status)
-    event = EmitEvent(request, EventReason.FAILED, f"Request {request.name}: {message}", warning=True)
+    event = EmitEvent(request, EventReason.FAILED, f"Request {request.name}: {why.text}", warning=True)
     return Steps((Complete(status), event))

@@ -130,6 +130,16 @@ class Work:
     """Seconds of the grace period that were used up before."""
     stop: StopAttempt | None = None
 
+    @property
+    def hook_ended(self) -> float | None:
+        """Monotonic time at which the hook ended, None where none has."""
+        return None if self.hook is None or self.hook_began is None else self.hook_began + self.hook.seconds
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the runtime has reported that the instance is stopped."""
+        return self.stop is not None and not self.stop.error
+
 
 NO_WORK = Work()
 

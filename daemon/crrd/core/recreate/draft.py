@@ -1,0 +1,133 @@
+"""The decision of one round while it is made: what is to be done so far, and when to look again."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from crrd.core.api.phases import check_move
+from crrd.core.api.reasons import EventReason
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import Begun, Pin, RecreateState, Request, StatePhase, Status
+from crrd.core.recreate.actions import Action, Decision, EmitEvent, PinContainers, WriteStatus
+from crrd.core.recreate.messages import NO_MESSAGE, Message
+from crrd.core.recreate.observation import Observation, Work
+from crrd.core.recreate.record import begun_with
+
+QUIET = 1.0
+"""Seconds that a wait for the pod or a container goes on before it is worth a status write."""
+BEGUN_SECONDS = 2.0
+"""Seconds that a hook or a stop goes on before its beginning is persisted: so much grace a restart may grant anew."""
+
+
+@dataclass(slots=True)
+class Move:
+    """What became of one container in this round."""
+
+    state: RecreateState
+    blocks: bool = False
+    """Whether the next container has to wait: this one's stop has not ended."""
+
+
+def with_message(state: RecreateState, message: Message) -> RecreateState:
+    """The state with another message."""
+    return replace(state, message=message.text, reason=message.reason)
+
+
+def without_waits(states: Iterable[RecreateState]) -> tuple[RecreateState, ...]:
+    """The states without what containers waited for that were not begun: it is no longer true."""
+    return tuple(with_message(state, NO_MESSAGE) if state.phase is StatePhase.PENDING else state for state in states)
+
+
+@dataclass(slots=True)
+class Draft:
+    """Collects what `decide` returns."""
+
+    seen: Observation
+    now: float
+    actions: list[Action] = field(default_factory=list)
+    wake_at: float | None = None
+    watch_runtime: bool = False
+    waits_for_slot: bool = False
+    ask_api: bool = False
+    hook_runs: bool = False
+    """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
+    begun: dict[str, tuple[Pin, Begun]] = field(default_factory=dict)
+    """Container name -> what was begun and is to be persisted."""
+
+    def decision(self) -> Decision:
+        """What was decided."""
+        return Decision(tuple(self.actions), self.wake_at, self.watch_runtime, self.waits_for_slot, self.ask_api)
+
+    def wake(self, at: float | None) -> None:
+        """Look again at this time at the latest."""
+        if at is not None and (self.wake_at is None or at < self.wake_at):
+            self.wake_at = at
+
+    def first_seen(self, request: Request) -> float:
+        """Monotonic time at which this process first saw the request."""
+        return self.seen.first_seen.get(request.uid, self.now)
+
+    def too_early_to_tell(self, request: Request) -> bool:
+        """Whether the request is so new that what it waits for may be over at once; looked at again after that."""
+        quiet_until = self.first_seen(request) + QUIET
+        if self.now < quiet_until:
+            self.wake(quiet_until)
+        return self.now < quiet_until
+
+    def hold(self, request: Request, state: RecreateState, why: Message) -> Move:
+        """Something has to happen before the container's turn; its state says so only when it takes a while."""
+        self.watch_runtime = True
+        return Move(state if self.too_early_to_tell(request) else with_message(state, why), blocks=True)
+
+    def fail(self, request: Request, state: RecreateState, why: Message) -> Move:
+        """The container is not recreated by this request."""
+        self.emit(request, EventReason.FAILED, f"Container {state.name}: {why.text}", state.name, warning=True)
+        return Move(with_message(replace(state, phase=StatePhase.FAILED), why))
+
+    def note_begun(self, request: Request, work: Work) -> None:
+        """Step 12: when a hook or stop began that goes on for a while is to be persisted, once."""
+        known = begun = begun_with(request, work.name, work.pin)
+        if not known.hook and not known.stop:
+            begun = replace(begun, hook=self._long_begun(work.hook_began))
+        if not known.stop:
+            begun = replace(begun, stop=self._long_begun(work.stop_sent))
+        if begun != known:
+            self.begun[work.name] = (work.pin, begun)
+
+    def _long_begun(self, at: float | None) -> str:
+        """A monotonic time as that of the wall clock; "" for none, or one that is too recent to be persisted."""
+        if at is None:
+            return ""
+        if self.now < at + BEGUN_SECONDS:
+            self.wake(at + BEGUN_SECONDS)
+            return ""
+        return rfc3339(datetime.fromtimestamp(self.seen.wall - (self.now - at), UTC))
+
+    def note_hook_end(self, request: Request, state: RecreateState, pin: Pin) -> RecreateState:
+        """The stop after a hook waits until the request says so: a restarted daemon must not run the hook again."""
+        if self.seen.prunes_is_killed:
+            self.begun[state.name] = (pin, Begun(request.begun.get(state.name, Begun()).hook, self.seen.utc))
+        return replace(state, is_killed=True)
+
+    def persist_begun(self, request: Request) -> None:
+        """Step 12: a daemon that starts anew has to know what was begun, and when; before it reads how that ended."""
+        if self.begun or request.uid in self.seen.unpinned:
+            pins = {name: pin for name, (pin, _) in self.begun.items()}
+            begun = {name: times for name, (_, times) in self.begun.items()}
+            self.actions.append(PinContainers(request, {**request.pinned, **pins}, {**request.begun, **begun}))
+
+    def write(self, request: Request, status: Status) -> None:
+        """Write a status, if it says anything new."""
+        if self.seen.prunes_is_killed:
+            status = replace(status, states=tuple(replace(state, is_killed=False) for state in status.states))
+        if status != request.status:
+            check_move(request.status, status)
+            self.actions.append(WriteStatus(request, status))
+
+    def emit(
+        self, request: Request, reason: EventReason, message: str, container: str = "", *, warning: bool = False
+    ) -> None:
+        """Emit an event on the request and its pod."""
+        pod = self.seen.pod
+        own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
+        self.actions.append(EmitEvent(request, reason, message, container, warning, own))

@@ -1,0 +1,65 @@
+"""What a status says: a reason with its sentence, and waits in words that change seldom."""
+
+from dataclasses import dataclass
+
+from crrd.core.api.pod import PodContainer
+from crrd.core.api.reasons import Reason, say
+from crrd.core.recreate.observation import Ending, Instance
+
+UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Reasons of a waiting container that every start goes through: not worth a write."""
+STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
+"""Seconds after which a wait is written, and written again: a status is not written every second."""
+BACK_OFF_RESET_SECONDS = 600.0
+"""After which kubelet's restart back-off begins anew (twice its maximum, pkg/kubelet/kuberuntime)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A reason and its sentence; falsy where there is nothing to say."""
+
+    reason: Reason = Reason.NONE
+    text: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.reason)
+
+    @classmethod
+    def of(cls, reason: Reason, **values: object) -> "Message":
+        """A reason with its sentence from the table of reasons."""
+        return cls(reason, say(reason, **values))
+
+
+NO_MESSAGE = Message()
+
+
+def seconds_in_steps(seconds: float) -> int:
+    """The last of the steps that a duration has reached."""
+    return max((step for step in STEPS if seconds >= step), default=0)
+
+
+def held_back(status: PodContainer) -> str:
+    """Kubelet's own words for what it waits for before it starts the container, "" for nothing remarkable."""
+    if status.waiting_reason in UNREMARKABLE_WAITS:
+        return ""
+    return f"{status.waiting_reason}: {status.waiting_message}".removesuffix(": ")
+
+
+def not_started_again(ending: Ending | None, last: Instance | None, now: float) -> tuple[Message, float | None]:
+    """Step 10: what is known of a container that kubelet has not started again, and when there is more to say.
+
+    Kubelet (1.36) shows its back-off only when that ends. What can be said before: for how long nothing has come, and
+    whether the instance that ended was itself a restart of less than ten minutes before.
+    """
+    if ending is None:
+        return NO_MESSAGE, None
+    passed = seconds_in_steps(now - ending.at)
+    more_at = next((ending.at + step for step in STEPS if now < ending.at + step), None)
+    if not passed:
+        return NO_MESSAGE, more_at
+    before = ""
+    if last is not None and last.restart_count > 0:
+        lived = ending.wall - last.created_at / 1e9
+        if 0 <= lived < BACK_OFF_RESET_SECONDS:
+            before = f"; it was restarted {lived:.0f} s before, so kubelet's back-off (10 s or more) may hold it"
+    return Message.of(Reason.NOT_STARTED_AGAIN, seconds=passed, before=before), more_at

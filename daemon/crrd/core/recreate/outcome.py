@@ -1,0 +1,69 @@
+"""From a stop's answer to a container's end: its instance exits, kubelet makes the next one, and that one is ready.
+
+Each function is one of these waits: the container is Recreating while it lasts, Succeeded or Failed when it is over.
+When all containers of the request are at their end, `settle` completes it.
+"""
+
+from dataclasses import replace
+
+from crrd.core.api.reasons import EventReason, Reason
+from crrd.core.api.types import StatePhase
+from crrd.core.recreate.draft import Draft, Move
+from crrd.core.recreate.messages import Message, held_back, not_started_again
+from crrd.core.recreate.observation import Instance
+from crrd.core.recreate.view import ContainerView
+from crrd.kubelet.runtime_status import ContainerState
+
+STOP_SETTLE = 10.0
+"""Seconds that a container may still be listed as running after its stop was reported as done."""
+A_MOMENT = 0.05
+"""Seconds after which what was asked for too early is asked for again."""
+LOOK_AT_EXIT = 0.5
+"""Seconds between looks at an instance that was stopped and is still listed as running."""
+LOOK_AT_UNREADY = 5.0
+"""Seconds between looks at an instance that is to get ready."""
+
+
+def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> Move:
+    """The runtime said that the container has stopped; what lists it as running may have been asked before."""
+    if draft.seen.listed_at >= stopped_at + STOP_SETTLE:
+        return draft.fail(view.request, view.state, Message.of(Reason.STILL_RUNS))
+    draft.wake(draft.now + (A_MOMENT if draft.seen.listed_at <= stopped_at else LOOK_AT_EXIT))
+    draft.watch_runtime = True
+    return Move(replace(view.state, phase=StatePhase.RECREATING))
+
+
+def await_successor(draft: Draft, view: ContainerView) -> Move:
+    """Steps 6 and 10: the instance is gone; kubelet has to make the next one."""
+    if view.left_down:
+        return draft.fail(view.request, view.state, view.left_down)
+    draft.watch_runtime = True
+    why, more_at = not_started_again(draft.seen.endings.get(view.name), view.newest, draft.now)
+    draft.wake(more_at)
+    return Move(view.recreating(_kubelet_says(view) or why))
+
+
+def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Move:
+    """Step 10: the next instance is there; the pod's status has to show it running and ready."""
+    if newest.state is not ContainerState.RUNNING:
+        if view.pod.ended:
+            return draft.fail(view.request, view.state, Message.of(Reason.POD_ENDED, phase=view.pod.phase))
+        draft.watch_runtime = True
+        return Move(view.recreating(_kubelet_says(view)))
+    waiting = Move(view.recreating())
+    if view.status.container_id != newest.pin.container_id or not (view.status.running and view.status.ready):
+        draft.wake(draft.now + LOOK_AT_UNREADY)  # it may end again while kubelet, who would say so, is away
+        return waiting
+    runs_until = draft.seen.running_since.get(newest.id, draft.now) + view.request.strategy.min_started_seconds
+    if draft.now < runs_until:
+        draft.wake(runs_until)
+        return waiting
+    message = f"Container {view.name} was recreated as {newest.pin.container_id}"
+    draft.emit(view.request, EventReason.RECREATED, message, view.name)
+    return Move(replace(waiting.state, phase=StatePhase.SUCCEEDED))
+
+
+def _kubelet_says(view: ContainerView) -> Message:
+    """What kubelet waits for, in its words."""
+    words = held_back(view.status)
+    return Message.of(Reason.HELD_BACK, words=words) if words else Message()

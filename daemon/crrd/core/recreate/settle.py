@@ -1,0 +1,87 @@
+"""What came of a request: it is completed, or its status says how far it has come (steps 10 and 11)."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from crrd.core.api.reasons import EventReason, Reason
+from crrd.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status
+from crrd.core.recreate.draft import Draft, with_message
+from crrd.core.recreate.messages import Message
+
+
+def settle(
+    draft: Draft, request: Request, states: tuple[RecreateState, ...], gate: Message, owed: Collection[str]
+) -> None:
+    """Complete the request, or write how far it has come.
+
+    Args:
+        draft: takes what is decided.
+        request: the current one.
+        states: of all its containers, as they are after this round.
+        gate: what the unready grace period has to say.
+        owed: names of the containers whose stop follows even if another one has failed.
+    """
+    failed = [state for state in states if state.phase is StatePhase.FAILED]
+    causes = [state for state in failed if state.reason is not Reason.EARLIER_FAILURE] or failed
+    cause = causes[0] if causes else None
+    if cause is not None and request.strategy.failure_policy is FailurePolicy.FAIL:
+        awaited = Message.of(Reason.EARLIER_FAILURE, what="not awaited", name=cause.name)
+        pending = Message.of(Reason.EARLIER_FAILURE, what="not started", name=cause.name)
+        states = _fail_rest(states, awaited, pending, owed)
+    if all(state.phase.final for state in states):
+        reason = cause.reason if cause is not None else Reason.NONE
+        draft.write(request, Status(RequestPhase.COMPLETED, states, _summary(states, gate), draft.seen.utc, reason))
+        return
+    status = Status(RequestPhase.RECREATING, states, gate.text, reason=gate.reason)
+    if draft.hook_runs and _only_begun(request.status, status) and draft.too_early_to_tell(request):
+        return
+    draft.persist_begun(request)
+    draft.write(request, status)
+
+
+def give_up(draft: Draft, request: Request, why: Message) -> None:
+    """Complete a request that cannot be served, for a reason that holds for all of it."""
+    draft.emit(request, EventReason.FAILED, f"Request {request.name}: {why.text}", warning=True)
+    draft.write(request, given_up(request, why, draft.seen.utc))
+
+
+def given_up(request: Request, why: Message, at: str) -> Status:
+    """The last status of a request that is given up as a whole; `at`: RFC 3339."""
+    return Status(RequestPhase.COMPLETED, _fail_rest(all_states(request), why, why), why.text, at, why.reason)
+
+
+def all_states(request: Request, moved: Iterable[RecreateState] = ()) -> tuple[RecreateState, ...]:
+    """One state for every container of the request, in the order of the spec; `moved` goes before what is written."""
+    known = {state.name: state for state in (*request.status.states, *moved)}
+    names = dict.fromkeys(container.name for container in request.containers)
+    return tuple(known.get(name, RecreateState(name)) for name in names)
+
+
+def _fail_rest(
+    states: Iterable[RecreateState], recreating: Message, pending: Message, spared: Collection[str] = ()
+) -> tuple[RecreateState, ...]:
+    """Every state that is not final yet becomes Failed, with the message for its phase; `spared`: names that go on."""
+    messages = {StatePhase.PENDING: pending, StatePhase.RECREATING: recreating}
+    return tuple(
+        state
+        if state.phase.final or state.name in spared
+        else with_message(replace(state, phase=StatePhase.FAILED), messages[state.phase])
+        for state in states
+    )
+
+
+def _only_begun(old: Status, new: Status) -> bool:
+    """Whether all that a status would say is that work has begun."""
+    return all(
+        replace(state, phase=before.phase) == before and (before.phase.final or not state.phase.final)
+        for state in new.states
+        for before in (old.state(state.name),)
+    )
+
+
+def _summary(states: Sequence[RecreateState], gate: Message) -> str:
+    """The request's message when it is completed."""
+    failed = [state.name for state in states if state.phase is StatePhase.FAILED]
+    count = f"{len(states) - len(failed)} of {len(states)} containers recreated"
+    text = f"{count}; failed: {', '.join(failed)}" if failed else count
+    return f"{text}; {gate.text}" if gate else text
