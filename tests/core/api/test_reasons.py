@@ -46,10 +46,10 @@ def givers() -> Iterator[tuple[str, Reason, set[str]]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
-            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            called = ast.unparse(node.func)
             first = node.args[0]
             certain = isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name)
-            if name in ("told", "say") and certain and isinstance(first, ast.Attribute):
+            if called in ("Message.of", "say") and certain and isinstance(first, ast.Attribute):
                 given = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
                 yield f"{path.relative_to(DAEMON)}:{node.lineno}", Reason[first.attr], given
 

@@ -200,8 +200,9 @@ class ContainerView:
         code = status.exit_code if ends else None
         ruled = code is not None and matching_action(status.restart_rules, code)
         if not ruled and (ends or self.newest is None) and not comes_back(policy, code):
-            never = policy is RestartPolicy.NEVER
-            return Message(Reason.LEFT_DOWN, say(Reason.NOT_RESTARTABLE if never else Reason.LEFT_DOWN))
+            if policy is RestartPolicy.NEVER:
+                return Message(Reason.LEFT_DOWN, say(Reason.NOT_RESTARTABLE))
+            return Message.of(Reason.LEFT_DOWN)
         return self._pod_ended
 
     @property
