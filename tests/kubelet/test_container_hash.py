@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crrd.kubelet.hash import go_dump
-from crrd.kubelet.hash.container_hash import container_hash, era, hash_of
+from crrd.kubelet.hash.container_hash import container_hash, era_of, hash_of
 from crrd.kubelet.hash.fnv import fnv32a, fnv32a_of_printed_bytes
 from crrd.kubelet.hash.go_json import Writer
 from crrd.kubelet.hash.texts import Texts
@@ -223,7 +223,7 @@ def test_what_spew_prints(change: dict[str, Any], printed: str) -> None:
 
 
 def test_the_eras_in_words() -> None:
-    assert [era(minor) for minor in (15, 16, 30, 31)] == [
+    assert [era_of(minor).hashed for minor in (15, 16, 30, 31)] == [
         "a dump of the whole container",
         "the whole container's JSON",
         "the whole container's JSON",

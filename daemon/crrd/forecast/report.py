@@ -13,7 +13,7 @@ from typing import Any
 
 from crrd.core.api.pod import ContainerKind
 from crrd.forecast.spec_diff import diff
-from crrd.kubelet.hash.container_hash import Hash, era, hash_of
+from crrd.kubelet.hash.container_hash import Hash, era_of, hash_of
 from crrd.kubelet.hash.container_types import added_fields
 from crrd.kubelet.init_actions import SIDECAR_HASH_SINCE
 from crrd.kubelet.restart_rules import SIDECARS_SINCE
@@ -200,13 +200,14 @@ def _judge(
     if then.value == stored:
         return Outcome.KEEP, "the hash stays the same"
     if now.value is None:
-        return Outcome.REBUILD, f"kubelet 1.{target} hashes {era(target)}, and this is not what is stored"
+        return Outcome.REBUILD, f"kubelet 1.{target} hashes {era_of(target).hashed}, and this is not what is stored"
     if now.value != stored and not is_compared(container.kind, today):
         return Outcome.REBUILD, f"kubelet 1.{target} compares the hash of a {container.kind}, 1.{today} did not"
     if now.value != stored:
         return Outcome.REBUILD, f"the spec is not the one it was started with: kubelet 1.{today} would rebuild it, too"
-    if era(today) != era(target):
-        return Outcome.REBUILD, f"kubelet 1.{today} hashes {era(today)}, 1.{target} {era(target)}"
+    before, after = era_of(today), era_of(target)
+    if before is not after:
+        return Outcome.REBUILD, f"kubelet 1.{today} hashes {before.hashed}, 1.{target} {after.hashed}"
     return Outcome.REBUILD, _changed_fields(today, target)
 
 

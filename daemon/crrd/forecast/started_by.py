@@ -9,11 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from crrd.forecast.report import ForecastInput, is_compared, parse_stored
-from crrd.kubelet.hash.container_hash import JSON_SINCE, NAME_AND_IMAGE_SINCE, hash_of
-from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR
+from crrd.kubelet.hash.container_hash import ERAS, hash_of
+from crrd.kubelet.version import NEWEST_MINOR
 
-HASHERS = (NEWEST_MINOR, NAME_AND_IMAGE_SINCE - 1, *range(JSON_SINCE - 1, OLDEST_MINOR - 1, -1))
-"""One minor version for each way to hash, the newest first; the structs of the oldest era differ by version."""
+_LAST = (*(era.since - 1 for era in ERAS[1:]), NEWEST_MINOR)
+"""The last minor version of each era."""
+HASHERS = tuple(
+    minor
+    for era, last in reversed(list(zip(ERAS, _LAST, strict=True)))
+    for minor in (range(last, era.since - 1, -1) if era.absent_counts else (last,))
+)
+"""One minor version for each way to hash, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """The hash that a kubelet of a given version computes of a container, and compares with the one it once stored.
 
-Three eras, all FNV-1a with 32 bits: up to 1.15 over a dump of the Go struct, from 1.16 over the container's JSON, from
-1.31 over the JSON of name and image alone. Source: `HashContainer` in pkg/kubelet/container/helpers.go and
-`DeepHashObject` in pkg/util/hash/hash.go. What this does with the hash is `report`'s matter.
+Each era of kubelet hashes another text, all of them by FNV-1a with 32 bits: ERAS is the table. Source: `HashContainer`
+in pkg/kubelet/container/helpers.go and `DeepHashObject` in pkg/util/hash/hash.go. What follows from the hash is the
+matter of `crrd.forecast.report`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,6 @@ from crrd.kubelet.hash.fnv import fnv32a, fnv32a_of_printed_bytes
 from crrd.kubelet.hash.go_json import Writer
 from crrd.kubelet.version import OLDEST_MINOR, parse_minor
 
-JSON_SINCE = 16
-"""Minor version from which the container's JSON is hashed instead of its dump."""
-NAME_AND_IMAGE_SINCE = 31
-"""Minor version from which name and image alone are hashed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Hash:
@@ -28,6 +23,51 @@ class Hash:
     value: int | None
     why: str = ""
     """Where there is no value: one line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """Versions of kubelet that hash containers in one way."""
+
+    since: int
+    """The first minor version."""
+    hashed: str
+    """What is hashed, in words."""
+    hash: Callable[[Mapping[str, Any], int], int]
+    """The hash of a container for a minor version; raises InexpressibleError."""
+    absent_counts: bool = False
+    """Whether fields that are not set are hashed too, so that each version with a new field hashes differently."""
+
+
+def _hash_dump(container: Mapping[str, Any], minor: int) -> int:
+    return fnv32a(go_dump.dump(container, minor).encode())
+
+
+def _hash_json(container: Mapping[str, Any], minor: int) -> int:
+    return fnv32a_of_printed_bytes(Writer(minor).container(container).encode())
+
+
+def _hash_name_and_image(container: Any, minor: int) -> int:
+    if not isinstance(container, Mapping):
+        raise InexpressibleError("container is no object")
+    name, image = (
+        Writer(minor).text(go_values.text(container.get(key) or "", f"container.{key}"), key)
+        for key in ("name", "image")
+    )
+    return fnv32a_of_printed_bytes(f'{{"image":{image},"name":{name}}}'.encode())
+
+
+ERAS = (
+    Era(OLDEST_MINOR, "a dump of the whole container", _hash_dump, absent_counts=True),
+    Era(16, "the whole container's JSON", _hash_json),
+    Era(31, "name and image alone", _hash_name_and_image),
+)
+"""Every era, the oldest first."""
+
+
+def era_of(minor: int) -> Era:
+    """The era of kubelet 1.`minor`; the oldest for versions before it."""
+    return next((era for era in reversed(ERAS) if era.since <= minor), ERAS[0])
 
 
 def container_hash(container: Mapping[str, Any], kubelet_version: str) -> int | None:
@@ -45,29 +85,9 @@ def container_hash(container: Mapping[str, Any], kubelet_version: str) -> int | 
 
 def hash_of(container: Mapping[str, Any], minor: int) -> Hash:
     """The same for 1.`minor`, with the reason where it cannot be told."""
+    if minor < OLDEST_MINOR:
+        return Hash(None, f"how kubelet 1.{minor} hashes is not known: 1.{OLDEST_MINOR} is the oldest that is")
     try:
-        if minor < OLDEST_MINOR:
-            return Hash(None, f"how kubelet 1.{minor} hashes is not known: 1.{OLDEST_MINOR} is the oldest that is")
-        if minor < JSON_SINCE:
-            return Hash(fnv32a(go_dump.dump(container, minor).encode()))
-        writer = Writer(minor)
-        written = writer.container(container) if minor < NAME_AND_IMAGE_SINCE else _name_and_image(container, writer)
-        return Hash(fnv32a_of_printed_bytes(written.encode()))
+        return Hash(era_of(minor).hash(container, minor))
     except InexpressibleError as error:
         return Hash(None, str(error))
-
-
-def era(minor: int) -> str:
-    """What kubelet 1.`minor` hashes, in words."""
-    if minor < JSON_SINCE:
-        return "a dump of the whole container"
-    return "the whole container's JSON" if minor < NAME_AND_IMAGE_SINCE else "name and image alone"
-
-
-def _name_and_image(container: Any, writer: Writer) -> str:
-    if not isinstance(container, Mapping):
-        raise InexpressibleError("container is no object")
-    name, image = (
-        writer.text(go_values.text(container.get(key) or "", f"container.{key}"), key) for key in ("name", "image")
-    )
-    return f'{{"image":{image},"name":{name}}}'
