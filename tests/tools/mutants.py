@@ -44,7 +44,8 @@ TESTS = {
 }  # fmt: skip
 """Which tests are asked about which room, one after the other, the quick ones first."""
 EQUIVALENT: dict[str, str] = {
-    "core/admission/rules.py: 0 -> 1: seconds = Reader().integer(asked, '') or 0": "only asked whether it is too long",
+    "core/admission/rules.py: 0 -> 1: seconds = Reader().integer(value_at(obj, field.path), '') or ":
+        "only asked whether it is too long",
     "core/admission/rules.py: True -> False: for (index, given), wanted in zip(_containers(obj), complete":
         "what was completed has as many containers",
     "core/explain/request.py: 0.0 -> 1.0: ended = facts.seconds_since(parse_time(request.status.comple":

@@ -12,7 +12,7 @@ from typing import Any
 
 from crrd.cli.explain import explained, render
 from crrd.cli.options import add_flag, add_kubeconfig_flag, count, duration
-from crrd.core.admission.rules import LONGEST, LONGEST_UNREADY
+from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.preview import Preview

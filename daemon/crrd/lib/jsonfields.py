@@ -33,6 +33,22 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def value_at(obj: object, path: str) -> Any:
+    """What a JSON object holds at a path such as `spec.podName`; None for nothing."""
+    for key in path.split("."):
+        obj = mapping(obj).get(key)
+    return obj
+
+
+def with_values(obj: object, values: Mapping[str, object]) -> dict[str, Any]:
+    """A JSON object with these values at these paths; the objects around them are made where there are none."""
+    result = dict(mapping(obj))
+    for path, value in values.items():
+        key, _, rest = path.partition(".")
+        result[key] = with_values(result.get(key), {rest: value}) if rest else value
+    return result
+
+
 def shown(value: object) -> str:
     """A wrong value as a message may repeat it: quoted, escaped and cut; of objects and lists only what they are."""
     if isinstance(value, str):

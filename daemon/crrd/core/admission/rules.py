@@ -16,6 +16,7 @@ from typing import Any
 
 from crrd.core.admission.patch import Operation, json_patch
 from crrd.core.api.pod import Pod, PodContainer, has_gate, parse_pod
+from crrd.core.api.schema import FIELDS, Field, SetBy
 from crrd.core.api.types import (
     ANNOTATION_PINNED,
     ANNOTATION_REQUESTED_BY,
@@ -24,32 +25,21 @@ from crrd.core.api.types import (
     LABEL_NODE_NAME,
     LABEL_POD_UID,
     READINESS_GATE,
-    FailurePolicy,
 )
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.kubelet.labels import ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy
-from crrd.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text
+from crrd.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text, value_at, with_values
 
 NAMING_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME)
 """The labels that say which pod a request is for, and which node's daemon serves it."""
 WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
 """What manager and node write on a request; on a new one it can only be left over from the one it was copied from."""
-SET_BY_ADMISSION = ("statusContext", "preStop", "ports")
+SET_BY_ADMISSION = tuple(
+    field.name for field in FIELDS.values() if field.parent == "spec.containers[]" and field.set_by is not SetBy.USER
+)
 """In an entry of spec.containers, what OpenKruise's admission sets included."""
-GRACE = "terminationGracePeriodSeconds"
 _LONGEST_LABEL = 63
-_DAY, _WEEK = 86_400, 7 * 86_400
-LONGEST_UNREADY = (_DAY, "a day")
-LONGEST = (_WEEK, "7 days")
-_DURATIONS: Mapping[tuple[str, ...], tuple[int, str]] = {
-    ("strategy", "unreadyGracePeriodSeconds"): LONGEST_UNREADY,
-    ("strategy", GRACE): LONGEST,
-    ("strategy", "minStartedSeconds"): LONGEST,
-    ("activeDeadlineSeconds",): LONGEST,
-    ("ttlSecondsAfterFinished",): LONGEST,
-}
-"""What a new request may ask for at most. Those who serve it take more, from requests that no admission saw."""
 
 
 class DenialReason(StrEnum):
@@ -192,27 +182,27 @@ def _unfit(obj: Mapping[str, Any], pod: Mapping[str, Any] | None) -> Denied | No
         return name
     return (
         _unfit_pod(name, pod)
-        or _too_long(mapping(obj.get("spec")), mapping(pod))
+        or _too_long(obj, mapping(pod))
         or next(_unfit_containers(obj, parse_pod(mapping(pod))), None)
     )
 
 
-def _too_long(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
+def _too_long(obj: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
     """A duration beyond reason; the pod's own grace period, which admission fills in, may be what it is."""
-    for path, (longest, words) in _DURATIONS.items():
-        asked: object = spec
-        for key in path:
-            asked = mapping(asked).get(key)
-        seconds = Reader().integer(asked, "") or 0
-        own = path[-1] == GRACE and seconds == _grace_of(pod)
-        if seconds > longest and not own:
-            sentence = f"spec.{'.'.join(path)} must be at most {longest} ({words}), not {seconds}"
+    for field in FIELDS.values():
+        if field.longest is None:
+            continue
+        longest, words = field.longest
+        seconds = Reader().integer(value_at(obj, field.path), "") or 0
+        if seconds > longest and not (field.of_pod and seconds == _of_pod(field, pod)):
+            sentence = f"{field.path} must be at most {longest} ({words}), not {seconds}"
             return Denied(sentence, DenialReason.INVALID_SPEC)
     return None
 
 
-def _grace_of(pod: Mapping[str, Any]) -> int | None:
-    return Reader().integer(mapping(pod.get("spec")).get(GRACE), "")
+def _of_pod(field: Field, pod: Mapping[str, Any]) -> int | None:
+    """The number of the same name in the pod's spec."""
+    return Reader().integer(mapping(pod.get("spec")).get(field.name), "")
 
 
 def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
@@ -262,31 +252,33 @@ def _node_name(pod: Mapping[str, Any]) -> str:
 
 def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dict[str, Any]:
     """The request with all that admission sets, whatever stood there before."""
-    meta, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
+    meta = mapping(obj.get("metadata"))
     labels = {
         LABEL_POD_UID: text(mapping(pod.get("metadata")).get("uid")),
         LABEL_NODE_NAME: _node_name(pod),
         LABEL_ACTIVE: "true",
     }
     annotations = {key: value for key, value in mapping(meta.get("annotations")).items() if key not in WHILE_SERVED}
-    strategy = dict(mapping(spec.get("strategy")))
-    strategy["failurePolicy"] = strategy.get("failurePolicy") or FailurePolicy.FAIL.value
-    grace = _grace_of(pod)
-    if strategy.get(GRACE) is None and grace is not None:
-        strategy[GRACE] = grace
     containers = [
         {**mapping(_bare(entry)), "statusContext": _status_context(text(entry.get("name")), pod)}
         for _, entry in _containers(obj)
     ]
-    return {
-        **obj,
-        "metadata": {
-            **meta,
-            "labels": {**mapping(meta.get("labels")), **labels},
-            "annotations": {**annotations, ANNOTATION_REQUESTED_BY: user},
+    return with_values(
+        obj,
+        {
+            "metadata.labels": {**mapping(meta.get("labels")), **labels},
+            "metadata.annotations": {**annotations, ANNOTATION_REQUESTED_BY: user},
+            "spec.containers": containers,
+            **_defaults(obj, pod),
         },
-        "spec": {**spec, "strategy": strategy, "containers": containers},
-    }
+    )
+
+
+def _defaults(obj: Mapping[str, Any], pod: Mapping[str, Any]) -> dict[str, object]:
+    """The defaults of the fields that the user left out, by path."""
+    left_out = (field for field in FIELDS.values() if field.filled_in and field.absent(value_at(obj, field.path)))
+    defaults = ((field.path, _of_pod(field, pod) if field.of_pod else field.default) for field in left_out)
+    return {path: default for path, default in defaults if default is not None}
 
 
 def _status_context(name: str, pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from crrd.core.admission.rules import (
-    GRACE,
     NAMING_LABELS,
     SET_BY_ADMISSION,
     WHILE_SERVED,
@@ -18,12 +17,9 @@ from crrd.core.admission.rules import (
     Denied,
     of_meta,
 )
-from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, LABEL_ACTIVE, FailurePolicy
-from crrd.lib.jsonfields import items, mapping, shown
-
-_FAIL = ("failurePolicy", FailurePolicy.FAIL.value)
-_EMPTY = ("failurePolicy", "")
-"""In a new request it is filled in as an absent one is."""
+from crrd.core.api.schema import FIELDS
+from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, LABEL_ACTIVE
+from crrd.lib.jsonfields import items, mapping, shown, value_at, with_values
 
 
 def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +31,7 @@ def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
     Nobody knows whether a grace period in the old object was the user's or the pod's: one that is left out stays.
     """
-    meta, spec = mapping(new.get("metadata")), mapping(new.get("spec"))
+    meta = mapping(new.get("metadata"))
     labels, annotations = mapping(meta.get("labels")), mapping(meta.get("annotations"))
     from_file = all(labels.get(key) is None for key in NAMING_LABELS)
     whole = annotations.get(ANNOTATION_REQUESTED_BY) is None
@@ -45,14 +41,8 @@ def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
             of_meta(old, "annotations"), annotations, ANNOTATION_REQUESTED_BY, *(WHILE_SERVED if whole else ())
         ),
     }
-    result = dict(new)
-    if any(kept.values()):
-        filled = {field: {**mapping(meta.get(field)), **found} for field, found in kept.items() if found}
-        result["metadata"] = {**meta, **filled}
-    changed = _spec(mapping(old.get("spec")), spec)
-    if changed:
-        result["spec"] = {**spec, **changed}
-    return result
+    values = {f"metadata.{field}": {**mapping(meta.get(field)), **found} for field, found in kept.items() if found}
+    return with_values(new, {**values, **_defaults(old, new), **_containers(old, new)})
 
 
 def review_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> Admitted | Denied:
@@ -82,24 +72,27 @@ def _kept(old: Mapping[str, Any], new: Mapping[str, Any], *keys: str) -> dict[st
     return {key: old[key] for key in keys if old.get(key) is not None and new.get(key) is None}
 
 
-def _spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the spec in which something is put back, whole."""
-    changed: dict[str, Any] = {}
-    strategy, wanted = mapping(old.get("strategy")), mapping(new.get("strategy"))
-    defaults = {key: found for key, found in strategy.items() if (key, found) == _FAIL or key == GRACE}
-    mentioned = {key: found for key, found in wanted.items() if (key, found) != _EMPTY}
-    if kept := _kept(defaults, mentioned, *defaults):
-        changed["strategy"] = {**wanted, **kept}
-    before = items(old.get("containers"))
-    after = [
+def _defaults(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object]:
+    """What admission has filled in, as far as anybody can tell, and the new object leaves out: by path."""
+    kept: dict[str, object] = {}
+    for field in FIELDS.values():
+        value = value_at(old, field.path)
+        ours = field.filled_in and value is not None and (field.of_pod or value == field.default)
+        if ours and field.absent(value_at(new, field.path)):
+            kept[field.path] = value
+    return kept
+
+
+def _containers(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object]:
+    """The containers with what admission set in them, by their path; none where they have it all."""
+    before, after = (items(value_at(obj, "spec.containers")) for obj in (old, new))
+    filled = [
         {**entry, **_kept(before[index], entry, *SET_BY_ADMISSION)}
         if index < len(before) and _same_name(before[index], entry)
         else entry
-        for index, entry in enumerate(items(new.get("containers")))
+        for index, entry in enumerate(after)
     ]
-    if after != list(items(new.get("containers"))):
-        changed["containers"] = after
-    return changed
+    return {} if filled == list(after) else {"spec.containers": filled}
 
 
 def _same_name(old: object, new: object) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from crrd.core.api.reasons import Reason
+from crrd.core.api.schema import Section
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
     ANNOTATION_PINNED,
@@ -32,14 +33,14 @@ from crrd.core.api.types import (
     Status,
     Strategy,
 )
-from crrd.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text
+from crrd.lib.jsonfields import Reader, items, mapping, shown, text
 
 _IDENTITY = ("namespace", "name", "uid")
 _POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """No other name is a pod's (RFC 1123); a field selector would read some as more than a name."""
 _CONTAINER_ID = re.compile(r"[^\s:/]+://\S+")
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
-_MINIMUM_DEADLINE_SECONDS = 3
+_CONTEXT = "spec.containers[].statusContext"
 _REASONS = frozenset(Reason)
 
 
@@ -48,24 +49,21 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     reader = Reader()
     whole = reader.mapping(obj, "the object")
     meta = reader.mapping(whole.get("metadata"), "metadata")
-    spec = reader.mapping(whole.get("spec"), "spec")
+    spec = Section(reader, whole.get("spec"), "spec")
     labels = reader.mapping(meta.get("labels"), "metadata.labels")
     namespace, name, uid = (reader.text(meta.get(key), f"metadata.{key}", required=True) for key in _IDENTITY)
-    pod_name = reader.text(spec.get("podName"), "spec.podName", required=True)
+    pod_name = spec.text("podName")
     if pod_name and not _POD_NAME.fullmatch(pod_name):
         reader.reject("spec.podName", f"must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown(pod_name)}")
     containers = _containers(reader, spec)
-    strategy = _strategy(reader, spec)
-    deadline = reader.integer(
-        spec.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds", low=_MINIMUM_DEADLINE_SECONDS
-    )
-    ttl = reader.integer(spec.get("ttlSecondsAfterFinished"), "spec.ttlSecondsAfterFinished", high=INT32_MAX)
+    strategy = _strategy(spec.section("strategy"))
+    deadline, ttl = spec.integer("activeDeadlineSeconds"), spec.integer("ttlSecondsAfterFinished")
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
-    raw_status = reader.mapping(whole.get("status"), "status")
-    status = _status(reader, raw_status)
+    status_section = Section(reader, whole.get("status"), "status")
+    status = _status(status_section)
     notes = Reader()
     pinned, begun = _pinned(notes, annotations.get(ANNOTATION_PINNED), {container.name for container in containers})
-    unready_acquired = _unready_acquired(notes, annotations, raw_status, strategy)
+    unready_acquired = _unready_acquired(notes, annotations, status_section.raw, strategy)
     return Request(
         namespace=namespace,
         name=name,
@@ -120,48 +118,38 @@ def _label(reader: Reader, labels: Mapping[str, Any], key: str) -> str:
     return reader.text(labels.get(key), f"the label {key}")
 
 
-def _containers(reader: Reader, spec: Mapping[str, Any]) -> tuple[RequestedContainer, ...]:
+def _containers(reader: Reader, spec: Section) -> tuple[RequestedContainer, ...]:
     found: dict[str, RequestedContainer] = {}
-    entries = reader.items(spec.get("containers"), "spec.containers")
+    entries = spec.sections("containers")
     if not entries:
         reader.reject("spec.containers", "must name at least one container")
-    for index, raw in enumerate(entries):
-        path = f"spec.containers[{index}]"
-        entry = reader.mapping(raw, path)
-        name = reader.text(entry.get("name"), f"{path}.name", required=True)
-        context = entry.get("statusContext")
-        pin = None if context is None else _pin(reader, context, f"{path}.statusContext")
+    for entry in entries:
+        name = entry.text("name")
+        pin = None if entry.raw.get("statusContext") is None else _pin(reader, entry.section("statusContext"))
         if name in found:
-            reader.reject(f"{path}.name", f"must not repeat {shown(name)}, which the list has already")
+            reader.reject(entry.where("name"), f"must not repeat {shown(name)}, which the list has already")
         elif name:
             found[name] = RequestedContainer(name, pin)
     return tuple(found.values())
 
 
-def _pin(reader: Reader, raw: object, path: str) -> Pin | None:
-    entry = reader.mapping(raw, path)
-    count = reader.integer(entry.get("restartCount"), f"{path}.restartCount", high=INT32_MAX)
-    container_id = entry.get("containerID")
+def _pin(reader: Reader, context: Section) -> Pin | None:
+    count = context.integer("restartCount")
+    container_id = context.raw.get("containerID")
     if isinstance(container_id, str) and _CONTAINER_ID.fullmatch(container_id):
         return Pin(container_id, count or 0)
-    reader.reject(f"{path}.containerID", f"must look like containerd://ID, not {shown(container_id)}")
+    reader.reject(context.where("containerID"), f"must look like containerd://ID, not {shown(container_id)}")
     return None
 
 
-def _strategy(reader: Reader, spec: Mapping[str, Any]) -> Strategy:
-    path = "spec.strategy"
-    raw = reader.mapping(spec.get("strategy"), path)
-
-    def seconds(key: str, **limits: int) -> int | None:
-        return reader.integer(raw.get(key), f"{path}.{key}", **limits)
-
+def _strategy(section: Section) -> Strategy:
     return Strategy(
-        failure_policy=reader.choice(raw.get("failurePolicy"), f"{path}.failurePolicy", FailurePolicy.FAIL),
-        ordered=reader.flag(raw.get("orderedRecreate"), f"{path}.orderedRecreate"),
-        force=reader.flag(raw.get("forceRecreate"), f"{path}.forceRecreate"),
-        grace_seconds=seconds("terminationGracePeriodSeconds"),
-        unready_grace_seconds=seconds("unreadyGracePeriodSeconds"),
-        min_started_seconds=seconds("minStartedSeconds", high=INT32_MAX) or 0,
+        failure_policy=section.choice("failurePolicy", FailurePolicy),
+        ordered=section.flag("orderedRecreate"),
+        force=section.flag("forceRecreate"),
+        grace_seconds=section.integer("terminationGracePeriodSeconds"),
+        unready_grace_seconds=section.integer("unreadyGracePeriodSeconds"),
+        min_started_seconds=section.integer("minStartedSeconds") or 0,
     )
 
 
@@ -179,7 +167,10 @@ def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mappin
         reader.reject(path, "must be a JSON object of containers")
         return NO_PINS, NOTHING_BEGUN
     entries = {name: entry for name, entry in shape.items() if name in names}
-    pins = ((name, _pin(reader, entry, f"{path}: {shown(name)}")) for name, entry in entries.items())
+    pins = (
+        (name, _pin(reader, Section(reader, entry, _CONTEXT, f"{path}: {shown(name)}")))
+        for name, entry in entries.items()
+    )
     begun = ((name, _begun(mapping(entry))) for name, entry in entries.items())
     return {name: pin for name, pin in pins if pin is not None}, {name: times for name, times in begun if times}
 
@@ -211,26 +202,23 @@ def _is_rfc3339(value: object) -> bool:
     return isinstance(value, str) and _RFC3339.fullmatch(value) is not None and parse_time(value) is not None
 
 
-def _status(reader: Reader, raw: Mapping[str, Any]) -> Status:
-    states = []
-    for index, entry in enumerate(reader.items(raw.get("containerRecreateStates"), "status.containerRecreateStates")):
-        path = f"status.containerRecreateStates[{index}]"
-        raw_state = reader.mapping(entry, path)
-        states.append(
-            RecreateState(
-                name=reader.text(raw_state.get("name"), f"{path}.name", required=True),
-                phase=reader.choice(raw_state.get("phase"), f"{path}.phase", StatePhase.PENDING),
-                message=reader.text(raw_state.get("message"), f"{path}.message"),
-                is_killed=reader.flag(raw_state.get("isKilled"), f"{path}.isKilled"),
-                reason=_reason(raw_state.get("reason")),
-            )
+def _status(section: Section) -> Status:
+    states = (
+        RecreateState(
+            name=entry.text("name"),
+            phase=entry.choice("phase", StatePhase),
+            message=entry.text("message"),
+            is_killed=entry.flag("isKilled"),
+            reason=_reason(entry.raw.get("reason")),
         )
+        for entry in section.sections("containerRecreateStates")
+    )
     return Status(
-        phase=reader.choice(raw.get("phase"), "status.phase", RequestPhase.EMPTY),
         states=tuple(states),
-        message=reader.text(raw.get("message"), "status.message"),
-        completion_time=reader.text(raw.get("completionTime"), "status.completionTime"),
-        reason=_reason(raw.get("reason")),
+        phase=section.choice("phase", RequestPhase),
+        message=section.text("message"),
+        completion_time=section.text("completionTime"),
+        reason=_reason(section.raw.get("reason")),
     )
 
 

@@ -1,0 +1,256 @@
+"""The schema of a ContainerRecreateRequest: one table of its fields.
+
+The table drives the reader (`v1alpha1`, by way of `Section`) and admission: what it fills in, what an update may leave
+out, the longest durations. Tests hold the bounds and descriptions in manifests/base/crd.yaml against it, and the tables
+in docs/contract.md are written from it: `python -m tests.tools.schema_tables`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from crrd.core.api.types import FailurePolicy, RequestPhase, StatePhase
+from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, Choice, Reader
+
+
+class Type(StrEnum):
+    """What JSON a field holds, as docs/contract.md calls it."""
+
+    OBJECT = "object"
+    LIST = "list"
+    STRING = "string"
+    TIME = "RFC 3339 time"
+    BOOLEAN = "bool"
+    INT32 = "int32"
+    INT64 = "int64"
+
+
+class SetBy(StrEnum):
+    """Who writes a field."""
+
+    USER = "user"
+    """Where they leave it out, admission fills in the default."""
+    ADMISSION = "admission"
+    OPENKRUISE = "OpenKruise's admission"
+    STATUS = "node and manager"
+    OTHERS = "other managers"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the request."""
+
+    type: Type
+    path: str
+    """From the top of the object; `[]` stands for the entries of a list."""
+    description: str
+    set_by: SetBy = SetBy.USER
+    required: bool = False
+    low: int = 0
+    """The smallest number, the least characters of a string, or the least entries of a list."""
+    high: int | None = None
+    """The most characters or entries; numbers are as large as their type allows."""
+    default: StrEnum | bool | int | None = None
+    """What the reader takes for an absent field. A member of an enumeration: the field is one of its members."""
+    of_pod: bool = False
+    """Whether admission takes the default from the field of this name in the pod's spec."""
+    longest: tuple[int, str] | None = None
+    """The most seconds that admission lets in, also in words. Requests that no admission saw are served with more."""
+
+    @property
+    def parent(self) -> str:
+        """Path of the object or list that the field is in."""
+        return self.path.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The field's name in its object."""
+        return self.path.rpartition(".")[2].removesuffix("[]")
+
+    @property
+    def filled_in(self) -> bool:
+        """Whether admission writes the default into a new request; none, false and 0 are left unsaid."""
+        return self.set_by is SetBy.USER and (self.of_pod or bool(self.default))
+
+    def absent(self, value: object) -> bool:
+        """Whether a value stands for the default."""
+        return value is None or (value == "" and isinstance(self.default, StrEnum))
+
+
+LONGEST = (7 * 86_400, "7 days")
+LONGEST_UNREADY = (86_400, "a day")
+_object, _list, _string, _boolean, _int32, _int64 = (
+    partial(Field, type_) for type_ in (Type.OBJECT, Type.LIST, Type.STRING, Type.BOOLEAN, Type.INT32, Type.INT64)
+)
+_ENTRY, _CONTEXT = "spec.containers[]", "spec.containers[].statusContext"
+_STATE = "status.containerRecreateStates[]"
+_TABLE = (
+    _object("spec", "What is to be recreated, and how. It cannot be changed once the request exists.", required=True),
+    _string("spec.podName", "Name of the pod, in the namespace of the request.", required=True, low=1, high=253),
+    _list(
+        _ENTRY,
+        "The containers to recreate, in the order in which they are stopped. Each name may appear once.",
+        required=True,
+        low=1,
+        high=256,
+    ),
+    _string(
+        f"{_ENTRY}.name",
+        "Name of a container of the pod, or of a native sidecar (an init container whose restartPolicy is Always).",
+        required=True,
+        low=1,
+        high=63,
+    ),
+    _object(
+        _CONTEXT,
+        "The container instance that must go, as it was when the request was admitted. Set by admission, not by users: "
+        "if a newer instance runs, nothing is stopped.",
+        SetBy.ADMISSION,
+    ),
+    _string(
+        f"{_CONTEXT}.containerID",
+        "ID of the instance with its runtime's name in front, such as containerd://5f0e.",
+        SetBy.ADMISSION,
+        required=True,
+        high=1024,
+    ),
+    _int32(f"{_CONTEXT}.restartCount", "How often the container had been restarted.", SetBy.ADMISSION, required=True),
+    _object(
+        f"{_ENTRY}.preStop",
+        "The container's preStop hook, as OpenKruise's admission copies it. For information only: the hook that runs "
+        "is the one that kubelet recorded on the container.",
+        SetBy.OPENKRUISE,
+    ),
+    _list(
+        f"{_ENTRY}.ports[]",
+        "The container's ports, as OpenKruise's admission copies them. For information only.",
+        SetBy.OPENKRUISE,
+        high=1024,
+    ),
+    _object("spec.strategy", "How the containers are recreated."),
+    _string(
+        "spec.strategy.failurePolicy",
+        "What a failed container means for those after it: Fail (the default) ends the request, Ignore goes on with "
+        "the next one.",
+        default=FailurePolicy.FAIL,
+    ),
+    _boolean(
+        "spec.strategy.orderedRecreate",
+        "Wait until a container has been recreated before the next one is stopped. By default only the stops are one "
+        "after the other.",
+        default=False,
+    ),
+    _boolean(
+        "spec.strategy.forceRecreate",
+        "Stop the container that runs now, once, even if it has been restarted since the request was admitted.",
+        default=False,
+    ),
+    _int64(
+        "spec.strategy.terminationGracePeriodSeconds",
+        "Seconds that a container gets to end, its preStop hook included. By default the pod's own "
+        "terminationGracePeriodSeconds.",
+        of_pod=True,
+        longest=LONGEST,
+    ),
+    _int64(
+        "spec.strategy.unreadyGracePeriodSeconds",
+        "Seconds between the pod being made unready and the first stop, so that traffic goes elsewhere first. Has an "
+        "effect only on pods with the readiness gate KruisePodReady.",
+        longest=LONGEST_UNREADY,
+    ),
+    _int32(
+        "spec.strategy.minStartedSeconds",
+        "Seconds that a new container must have run before it counts as recreated. By default 0.",
+        default=0,
+        longest=LONGEST,
+    ),
+    _int64(
+        "spec.activeDeadlineSeconds",
+        "Seconds from the creation of the request after which it is completed in any case; containers that are not "
+        "recreated by then are Failed. By default what its grace periods and minStartedSeconds ask for, and an hour.",
+        low=3,
+        longest=LONGEST,
+    ),
+    _int32(
+        "spec.ttlSecondsAfterFinished",
+        "Seconds after completion after which the request is deleted. By default it is kept.",
+        longest=LONGEST,
+    ),
+    _object("status", "How far the request has come. Written by the node's daemon and by the manager.", SetBy.STATUS),
+    _string(
+        "status.phase",
+        "Pending, Recreating or Completed. Completed does not mean that all went well: only containers in Succeeded "
+        "were recreated.",
+        SetBy.STATUS,
+        high=32,
+        default=RequestPhase.EMPTY,
+    ),
+    Field(Type.TIME, "status.completionTime", "When the request was completed, in UTC.", SetBy.STATUS),
+    _string("status.message", "What the request waits for, or why it ended as it did.", SetBy.STATUS),
+    _string("status.reason", "What the message says, in one word of a few.", SetBy.STATUS),
+    _list(_STATE, "How far each container has come.", SetBy.STATUS, high=256),
+    _string(f"{_STATE}.name", "Name of the container.", SetBy.STATUS, required=True, high=63),
+    _string(
+        f"{_STATE}.phase",
+        "Pending, Recreating, Succeeded or Failed.",
+        SetBy.STATUS,
+        high=32,
+        default=StatePhase.PENDING,
+    ),
+    _string(f"{_STATE}.message", "What the container waits for, or why it failed.", SetBy.STATUS),
+    _boolean(f"{_STATE}.isKilled", "Whether this request's stop has been sent to the runtime.", SetBy.STATUS),
+    _string(f"{_STATE}.reason", "What the message says, in one word of a few.", SetBy.STATUS),
+    _list("status.conditions[]", "Conditions that other managers of this API set. Kept as they are.", SetBy.OTHERS),
+)
+FIELDS: dict[str, Field] = {field.path: field for field in _TABLE}
+
+
+class Section:
+    """One object of a request, the fields of which are read as the table has them; `reader` keeps what is wrong.
+
+    Args:
+        path: of the object in the table.
+        shown: what messages call it; its path if nothing is given.
+    """
+
+    def __init__(self, reader: Reader, value: object, path: str, shown: str = "") -> None:
+        self._reader, self._path, self._shown = reader, path, shown or path
+        self.raw: Mapping[str, Any] = reader.mapping(value, self._shown)
+
+    def where(self, key: str) -> str:
+        """What messages call a field."""
+        return f"{self._shown}.{key}"
+
+    def text(self, key: str) -> str:
+        """A string."""
+        return self._reader.text(self.raw.get(key), self.where(key), required=self._field(key).required)
+
+    def flag(self, key: str) -> bool:
+        """A boolean."""
+        value = self.raw.get(key)
+        return self._reader.flag(self._field(key).default if value is None else value, self.where(key))
+
+    def integer(self, key: str) -> int | None:
+        """A whole number; None where it is absent and has no default."""
+        field = self._field(key)
+        most = INT32_MAX if field.type is Type.INT32 else INT64_MAX
+        found = self._reader.integer(self.raw.get(key), self.where(key), low=field.low, high=most)
+        return found if found is not None or field.default is None else int(field.default)
+
+    def choice(self, key: str, kind: type[Choice]) -> Choice:
+        """One of an enumeration, of which the field's default is a member."""
+        return self._reader.choice(self.raw.get(key), self.where(key), kind(str(self._field(key).default)))
+
+    def section(self, key: str) -> "Section":
+        """The object in a field."""
+        return Section(self._reader, self.raw.get(key), self._field(key).path, self.where(key))
+
+    def sections(self, key: str) -> list["Section"]:
+        """The objects in a list."""
+        entries = enumerate(self._reader.items(self.raw.get(key), self.where(key)))
+        return [Section(self._reader, raw, f"{self._path}.{key}[]", f"{self.where(key)}[{at}]") for at, raw in entries]
+
+    def _field(self, key: str) -> Field:
+        return FIELDS[f"{self._path}.{key}"]
