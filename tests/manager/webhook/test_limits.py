@@ -1,12 +1,11 @@
 """What a caller can send instead of a sound call: it gets a clear answer, and the next one is served as before."""
 
 import asyncio
-import gc
 import io
 import json
 import ssl
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crrd.manager.webhook import handler, server
+from crrd.manager.webhook.review import Review, read_review
 from tests.support.admission import JsonObject, new_pod, new_request, new_review
 from tests.support.webhook import QUICK, Pods, Served, trusting, webhook
 
@@ -201,32 +202,63 @@ async def test_bodies_of_all_callers_together_are_bounded(pods: Pods) -> None:
         slow.close()
 
 
-def trees(uid: str) -> int:
-    """How many reviews with this UID are there as JSON that was read."""
-    return sum(type(found) is dict and found.get("uid") == uid for found in gc.get_objects())
-
-
 @pytest.mark.parametrize("path", ["/mutate-crr", "/validate-crr"])
-async def test_a_call_that_waits_for_its_pod_keeps_its_bytes_alone(pods: Pods, path: str) -> None:
-    """What is read from them takes many times their room, and is let go; the bytes count until there is an answer."""
+async def test_a_call_that_waits_for_its_pod_is_read_once_and_counts(
+    pods: Pods, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes count until there is an answer."""
     body = json.dumps(given_(uid="waits")).encode()
-    calls, found, looked, go_on = 3, [], asyncio.Event(), asyncio.Event()
+    calls, read, looked, go_on = 3, [], asyncio.Event(), asyncio.Event()
+
+    def counted(raw: bytes, kinds: Sequence[str]) -> Review:
+        read.append(raw)
+        return read_review(raw, kinds)
 
     async def before() -> None:
         if len(pods.asked) == calls:
-            found.append(trees("waits"))
             looked.set()
         await go_on.wait()
 
+    monkeypatch.setattr(server, "read_review", counted)
     pods.before = before
     async with webhook(pods, limits=replace(QUICK, bodies=calls * len(body))) as served:
         waiting = [asyncio.create_task(served.post(path, body)) for _ in range(calls)]
         await looked.wait()
-        assert found == [0]
         assert await served.post(path, body) == (503, b"too many calls at once: try again\n")
         go_on.set()
         assert [status for status, _ in await asyncio.gather(*waiting)] == [200] * calls
+        assert len(read) == calls
         assert (await served.post(path, body))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/mutate-crr", "/validate-crr"])
+async def test_what_was_read_and_waits_for_its_pod_is_bounded(
+    served: Served, pods: Pods, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes many times the room of its bytes. What needs no pod is answered all the same."""
+    body = json.dumps(SOUND).encode()
+    looked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def before() -> None:
+        if len(pods.asked) == 2:
+            looked.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(handler, "WAITING_BYTES", 2 * len(body))
+    pods.before = before
+    waiting = [asyncio.create_task(served.post(path, body)) for _ in range(2)]
+    await looked.wait()
+    status = (await served.ask(path, SOUND))["status"]
+    assert (status["code"], status["details"]) == (503, {"retryAfterSeconds": 1})
+    assert status["message"] == (
+        "spec.podName cannot be checked now: too many requests wait for their pods to be looked up; try again"
+    )
+    unchanged = new_review(new_request(), "UPDATE", old=new_request())
+    assert (await served.ask(path, unchanged))["allowed"]
+    go_on.set()
+    assert [status for status, _ in await asyncio.gather(*waiting)] == [200] * 2
+    assert (await served.post(path, body))[0] == 200
+    assert len(pods.asked) == 3
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -40,6 +40,8 @@ class Review:
     """Empty on DELETE and CONNECT."""
     old: Mapping[str, Any]
     """Empty but on UPDATE (and DELETE)."""
+    size: int
+    """Bytes of the body that it was read from."""
 
 
 def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
@@ -82,6 +84,7 @@ def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
         dry_run=reader.flag(request.get("dryRun"), "request.dryRun"),
         object=reader.mapping(request.get("object"), "request.object"),
         old=reader.mapping(request.get("oldObject"), "request.oldObject"),
+        size=len(raw),
     )
     if operation in (CREATE, UPDATE) and not review.object:
         reader.reject("request.object", "must be the object that is to be written")

@@ -23,7 +23,7 @@ from crrd.lib.errors import ConfigurationError
 from crrd.lib.health import Health, bound_socket, shown_address, split_address
 from crrd.lib.heartbeat import Heartbeat
 from crrd.manager.certificates.tls import ServingTls
-from crrd.manager.webhook.handler import AdmissionHandler, Answer, Looked, Lookup, PodReader, Refusal
+from crrd.manager.webhook.handler import OVERLOADED, AdmissionHandler, Answer, PodReader, Refusal
 from crrd.manager.webhook.review import CREATE, BadReviewError, Review, allow, deny, read_review
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ _LATE_SECONDS = 5.0
 WEBHOOKS = {"/mutate-crr": "mutate", "/validate-crr": "validate", "/mutate-pod": "pods"}
 """Its pages, and what they are called in few words."""
 ALLOWED, DENIED, ERROR = "allowed", "denied", "error"
-BAD_CALL, OVERLOADED, INTERNAL = "bad_call", "overloaded", "internal"
+BAD_CALL, INTERNAL = "bad_call", "internal"
 """Reasons of errors, beside those of `handler`."""
 
 ReviewObserver = Callable[[str, str, str, float], None]
@@ -55,7 +55,7 @@ class Limits:
     body: int = 3 * 2**20
     """Bytes of one call, as many as an API server takes for one object."""
     bodies: int = 48 * 2**20
-    """Bytes of all calls that have no answer yet. Read, one takes up to 24 times its bytes: never two are at once."""
+    """Bytes of all calls that have no answer yet."""
     read_seconds: float = 5.0
     """For the body of a call to arrive."""
     answer_seconds: float = 8.0
@@ -79,7 +79,7 @@ class Limits:
     """From accepting nothing to closing connections: for calls that are just beginning on those that exist."""
 
 
-_Answerer = Callable[[Review, Looked], Answer | Lookup]
+_Answerer = Callable[[Review, float], Awaitable[Answer]]
 
 
 class WebhookServer:
@@ -132,7 +132,7 @@ class WebhookServer:
         health.live["webhook"] = self._check_alive
         health.ready["webhook"] = self._check
         health.ready["certificate"] = tls.check
-        self._handler = handler = AdmissionHandler(pods)
+        handler = AdmissionHandler(pods)
         app = web.Application()
         app.add_routes(
             [
@@ -263,11 +263,10 @@ class WebhookServer:
         try:
             await self._receive(request, body)
             self.connections.busy(request.protocol)
-            answer = self._review(request.path, body, kinds, answerer, None, began=began)
-            if isinstance(answer, Lookup):
-                looked = await self._handler.look_up(answer, began + self._seconds(request))
-                answer = self._review(request.path, body, kinds, answerer, looked, began=began)
-            assert not isinstance(answer, Lookup)  # noqa: S101 - it was looked up
+            review = read_review(body, kinds)
+            outcome = [] if review.subresource else await answerer(review, began + self._seconds(request))
+            answer = _encode(review, outcome)
+            self._report(request.path, review, outcome, began)
             return web.Response(body=answer, content_type="application/json")
         except BadReviewError as error:
             wrong = str(error)
@@ -278,25 +277,6 @@ class WebhookServer:
         finally:
             self._held_bytes -= len(body)
         raise _refused(web.HTTPBadRequest, wrong)  # from nothing: the error before holds on to what was read
-
-    def _review(
-        self,
-        path: str,
-        body: bytearray,
-        kinds: tuple[str, ...],
-        answerer: _Answerer,
-        looked: Looked,
-        *,
-        began: float,
-    ) -> bytes | Lookup:
-        """Read the review and answer it, in one go: what was read is gone before anybody waits."""
-        review = read_review(body, kinds)
-        outcome = [] if review.subresource else answerer(review, looked)
-        if isinstance(outcome, Lookup):
-            return outcome
-        answer = _encode(review, outcome)
-        self._report(path, review, outcome, began)
-        return answer
 
     async def _receive(self, request: web.Request, body: bytearray) -> None:
         """Read the body of a call, within the limits; raises what answers the caller where it is not.
