@@ -66,7 +66,7 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/preview.py: 0 -> 1: asks_after: int = 0": "preview always says it",
     "core/rollout/preview.py: False -> True: requests = tuple((RunRequest(_request(run, row), RunMark(run":
         "what is previewed has not begun: nobody reads it from there",
-    "core/recreate/draft.py: Lt -> LtE: if at is not None and (self.wake_at is None or at < self.wak":
+    "core/recreate/draft.py: Lt -> LtE: if self.wake_at is None or at < self.wake_at:":
         "the same time once more",
     "core/recreate/decide.py: 0.0 -> 1.0: if seen.listed_at < seen.first_seen.get(request.uid, 0.0):":
         "a request that is served has been seen: the cache always says when",

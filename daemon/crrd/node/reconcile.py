@@ -15,8 +15,7 @@ from crrd.core.api.types import Pin, Request
 from crrd.core.recreate.decide import decide, in_turn
 from crrd.core.recreate.draft import QUIET
 from crrd.core.recreate.observation import Ending, Instance, Live, Observation
-from crrd.core.recreate.record import hook_end_untold, stop_untold
-from crrd.core.recreate.view import target_of
+from crrd.core.recreate.record import hook_end_untold, stop_untold, target_of
 from crrd.kube.cache import NodeCache
 from crrd.kubelet.runtime_status import ContainerState, newest
 from crrd.lib.backoff import Backoff

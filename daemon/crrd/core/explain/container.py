@@ -13,7 +13,7 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, Begun, Pin, RecreateState, RequestedContainer, StatePhase
 from crrd.core.explain.facts import Facts
 from crrd.core.recreate.messages import UNREMARKABLE_WAITS, held_back
-from crrd.core.recreate.view import target_of
+from crrd.core.recreate.record import target_of
 
 NOT_ITS_TURN = "its turn has not come yet"
 LATE_SECONDS = 15.0

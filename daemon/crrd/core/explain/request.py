@@ -23,7 +23,7 @@ from crrd.core.explain.container import (
 from crrd.core.explain.facts import Facts
 from crrd.core.lifecycle.steps import ANSWER_SECONDS, DEFAULT_SLACK_SECONDS, default_deadline
 from crrd.core.recreate.decide import turn_order
-from crrd.core.recreate.view import target_of
+from crrd.core.recreate.record import target_of
 
 ANSWER_PATIENCE_SECONDS = 5.0
 """A daemon that is there answers within a second or so."""

@@ -4,9 +4,8 @@
 state: after a crash the same request, runtime and pod give the same decision. Step numbers are those of
 docs/contract.md.
 
-A round, file by file: here, which request has the turn and each of its containers in turn; `waits` for a request that
-cannot go on; `view` for what is known of a container; `stop`, then `outcome` for what a container's turn consists of;
-`settle` for what is written.
+A round, file by file: here, which request has the turn, what it waits for as a whole, and each of its containers in
+order; `view` is what is known of a container; `stop`, then `outcome`, is its turn; `settle` writes what came of it.
 
 The invariant, checked by the property tests at every step: a StopContainer or RunHook names a live request of the
 pod, an instance that this request means (its statusContext, or what it pinned), that runs, that nothing else is at
@@ -16,18 +15,22 @@ Completed status is never followed by another.
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from crrd.core.api.pod import Pod
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase
+from crrd.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status
 from crrd.core.recreate.actions import Decision, PinContainers, RunHook
-from crrd.core.recreate.draft import Draft, Move
-from crrd.core.recreate.messages import Message
+from crrd.core.recreate.draft import Draft, Gate, recreating, with_message
+from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
-from crrd.core.recreate.outcome import A_MOMENT, await_ready, await_successor
-from crrd.core.recreate.settle import give_up, settle
+from crrd.core.recreate.outcome import await_ready, await_successor
+from crrd.core.recreate.record import hook_end_untold
+from crrd.core.recreate.settle import all_states, give_up, settle
 from crrd.core.recreate.stop import stop
 from crrd.core.recreate.view import ContainerView
-from crrd.core.recreate.waits import Gate, await_pod, await_runtime, await_turn, unready_gate
 from crrd.kubelet.runtime_status import ContainerState
+
+POD_PATIENCE = 60.0
+"""Seconds after which a pod that was never seen on this node is asked for."""
 
 
 def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decision:
@@ -45,7 +48,7 @@ def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decisi
     if sound := in_turn(requests, seen.works):
         _serve(draft, sound[0])
         for request in sound[1:]:
-            await_turn(draft, request)
+            _await_turn(draft, request)
     return draft.decision()
 
 
@@ -68,23 +71,110 @@ def _serve(draft: Draft, request: Request) -> None:
     """The pod's current request: what it waits for as a whole, then the instances it means, then its containers."""
     seen, pod = draft.seen, draft.seen.pod
     if pod is None or (request.pod_uid and pod.uid != request.pod_uid):
-        await_pod(draft, request)
+        _await_pod(draft, request)
     elif pod.deleting:
         give_up(draft, request, Message.of(Reason.POD_DELETING))
     elif seen.runtime_error:
-        await_runtime(draft, request)
+        _await_runtime(draft, request)
     elif seen.listed_at < seen.first_seen.get(request.uid, 0.0):
         draft.wake(draft.now)  # what was listed for another, or before it came back, may be over since
     else:
-        views = [ContainerView(request, container, pod, seen, draft.now) for container in request.containers]
+        views = [ContainerView.of(request, container, pod, seen, draft.now) for container in request.containers]
         pins = {view.name: view.to_pin for view in views if view.to_pin is not None}
         if pins:
             draft.actions.append(PinContainers(request, {**request.pinned, **pins}, request.begun))
         if not pins or request.uid in seen.pin_errors:
-            _recreate(draft, request, views, unready_gate(draft, request, pod))
+            draft.gate = _unready_gate(draft, request, pod)
+            _recreate(draft, request, views)
 
 
-def _recreate(draft: Draft, request: Request, views: Sequence[ContainerView], gate: Gate) -> None:
+def _await_turn(draft: Draft, request: Request) -> None:
+    """Step 2: another one has the turn. What was begun for this one before it left the selection is written."""
+    ended = _hooks_ended(draft, request)
+    phase = RequestPhase.RECREATING if ended else request.status.phase or RequestPhase.PENDING
+    anew = ended or request.status.phase is RequestPhase.EMPTY
+    states = all_states(request, ended) if anew else request.status.states
+    waits_over = (with_message(state, NO_MESSAGE) if state.phase is StatePhase.PENDING else state for state in states)
+    draft.write(request, Status(phase, tuple(waits_over)))
+
+
+def _await_runtime(draft: Draft, request: Request) -> None:
+    """Step 12: the runtime does not answer; what is known of hooks and stops is written all the same."""
+    why = Message.of(Reason.RUNTIME_UNAVAILABLE, error=draft.seen.runtime_error)
+    _wait(draft, request, why, _hooks_ended(draft, request))
+
+
+def _await_pod(draft: Draft, request: Request) -> None:
+    """Step 6: a pod not seen yet is waited for; one that the API server itself does not have ends the request.
+
+    What the watch says (it has gone, another one has its name, it never came) is a reason to ask. A watch can be
+    behind, and a verdict is final.
+    """
+    seen = draft.seen
+    missing = seen.pod_gone or seen.pod is not None
+    if not missing and seen.known_since is not None:
+        until = max(draft.first_seen(request), seen.known_since) + POD_PATIENCE
+        missing = draft.now >= until
+        if not missing:
+            draft.wake(until)
+    if missing:
+        lost = draft.pod_lost(request)
+        if lost:
+            give_up(draft, request, lost)
+            return
+        draft.ask_api = lost is None
+    why = Message.of(Reason.WAITING_FOR_POD, key=request.pod_key, node=seen.node_name)
+    _wait(draft, request, why, _hooks_ended(draft, request))
+
+
+def _wait(draft: Draft, request: Request, why: Message, moved: Iterable[RecreateState]) -> None:
+    """Nothing can be done for the request; its status says so when it takes a while.
+
+    `moved`: states that have changed all the same.
+    """
+    if draft.too_early_to_tell(request):
+        return
+    states = all_states(request, moved)
+    begun = request.status.phase is RequestPhase.RECREATING or any(state.begun for state in states)
+    phase = RequestPhase.RECREATING if begun else RequestPhase.PENDING
+    draft.write(request, Status(phase, states, why.text, reason=why.reason))
+
+
+def _hooks_ended(draft: Draft, request: Request) -> list[RecreateState]:
+    """States that say that a hook has ended; when it began, and a stop, is persisted."""
+    draft.begun = {}
+    ended = []
+    for work in (work for (uid, _), work in draft.seen.works.items() if uid == request.uid):
+        draft.note_begun(request, work)
+        if work.hook is not None and hook_end_untold(request, work):
+            state = recreating(request.status.state(work.name), work)
+            ended.append(draft.note_hook_end(request, state, work.pin))
+    draft.persist_begun(request)
+    return ended
+
+
+def _unready_gate(draft: Draft, request: Request, pod: Pod) -> Gate:
+    """Step 7: the mark, then the grace period on this node's monotonic clock from when the mark was seen.
+
+    A request that has already stopped something has its grace period behind it.
+    """
+    grace = request.strategy.unready_grace_seconds
+    if grace is None:
+        return Gate(open=True)
+    if not pod.readiness_gate:
+        return Gate(open=True, message=Message.of(Reason.NO_READINESS_GATE))
+    if any(state.is_killed for state in request.status.states) or any(begun.stop for begun in request.begun.values()):
+        return Gate(open=True)
+    if not request.unready_acquired:
+        return Gate(open=False, message=Message.of(Reason.WAITING_FOR_UNREADY))
+    until = draft.seen.unready_seen.get(request.uid, draft.now) + grace
+    if draft.now < until:
+        draft.wake(until)
+        return Gate(open=False, message=Message.of(Reason.UNREADY_GRACE, grace=grace))
+    return Gate(open=True)
+
+
+def _recreate(draft: Draft, request: Request, views: Sequence[ContainerView]) -> None:
     """Each container in the order of the spec (step 8), then the phase of the request that follows from them."""
     states: list[RecreateState] = []
     blocked = over = False
@@ -92,38 +182,35 @@ def _recreate(draft: Draft, request: Request, views: Sequence[ContainerView], ga
         if over and not view.owes_stop:
             states.append(view.written)
             continue
-        move = _move(draft, view, gate, blocked=blocked)
-        states.append(move.state)
-        blocked = blocked or move.blocks or (request.strategy.ordered and not move.state.phase.final)
-        failed = move.state.phase is StatePhase.FAILED
+        state = _move(draft, view, blocked=blocked)
+        states.append(state)
+        blocked = blocked or (not state.phase.final and (request.strategy.ordered or not view.stop_ended))
+        failed = state.phase is StatePhase.FAILED
         over = over or (failed and request.strategy.failure_policy is FailurePolicy.FAIL)
     owed = {view.name for view in views if view.owes_stop}
     owed |= {action.instance.name for action in draft.actions if isinstance(action, RunHook)}
-    settle(draft, request, tuple(states), gate.message, owed)
+    settle(draft, request, tuple(states), owed)
 
 
-def _move(draft: Draft, view: ContainerView, gate: Gate, *, blocked: bool) -> Move:
+def _move(draft: Draft, view: ContainerView, *, blocked: bool) -> RecreateState:
     """One container of the current request: to be stopped, stopped, or already recreated (step 4)."""
     if view.written.phase.final:
-        return Move(view.written)
+        return view.written
     if view.problem:
         return draft.fail(view.request, view.written, view.problem)
-    if view.not_looked_up:
-        draft.wake(draft.now)
-        return Move(view.written, blocks=True)
-    if view.list_is_behind:
-        draft.wake(draft.now + A_MOMENT)
-        return Move(view.written, blocks=True)
+    if view.look_again_in is not None:
+        draft.wake(draft.now + view.look_again_in)
+        return view.written
     if view.target is None:
         return _without_target(draft, view)
     if view.outgoing is not None:
-        return stop(draft, view, view.outgoing, gate, blocked=blocked)
+        return stop(draft, view, view.outgoing, blocked=blocked)
     if view.newest is None or view.newest.state is ContainerState.EXITED:
         return await_successor(draft, view)
     return await_ready(draft, view, view.newest)
 
 
-def _without_target(draft: Draft, view: ContainerView) -> Move:
+def _without_target(draft: Draft, view: ContainerView) -> RecreateState:
     """Nobody can say which instance is meant: there is none yet, or who said so took it back after the stop."""
     if view.state.begun:
         return draft.fail(view.request, view.state, Message.of(Reason.PIN_LOST))

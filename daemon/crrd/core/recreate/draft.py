@@ -1,11 +1,10 @@
 """The decision of one round while it is made: what is to be done so far, and when to look again."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from crrd.core.api.phases import check_move
-from crrd.core.api.reasons import EventReason
+from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import Begun, Pin, RecreateState, Request, StatePhase, Status
 from crrd.core.recreate.actions import Action, Decision, EmitEvent, PinContainers, WriteStatus
@@ -15,17 +14,18 @@ from crrd.core.recreate.record import begun_with
 
 QUIET = 1.0
 """Seconds that a wait for the pod or a container goes on before it is worth a status write."""
+A_MOMENT = 0.05
+"""Seconds after which what was asked for too early is asked for again."""
 BEGUN_SECONDS = 2.0
 """Seconds that a hook or a stop goes on before its beginning is persisted: so much grace a restart may grant anew."""
 
 
-@dataclass(slots=True)
-class Move:
-    """What became of one container in this round."""
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Whether the unready grace period lets stops through."""
 
-    state: RecreateState
-    blocks: bool = False
-    """Whether the next container has to wait: this one's stop has not ended."""
+    open: bool
+    message: Message = NO_MESSAGE
 
 
 def with_message(state: RecreateState, message: Message) -> RecreateState:
@@ -33,9 +33,16 @@ def with_message(state: RecreateState, message: Message) -> RecreateState:
     return replace(state, message=message.text, reason=message.reason)
 
 
-def without_waits(states: Iterable[RecreateState]) -> tuple[RecreateState, ...]:
-    """The states without what containers waited for that were not begun: it is no longer true."""
-    return tuple(with_message(state, NO_MESSAGE) if state.phase is StatePhase.PENDING else state for state in states)
+def recreating(state: RecreateState, work: Work, why: Message = NO_MESSAGE) -> RecreateState:
+    """The container's turn goes on, and what it waited for before is over; `why`: what it waits for now.
+
+    That its hook has failed outlives the waits.
+    """
+    if not why and state.reason is Reason.HOOK_FAILED:
+        why = Message(state.reason, state.message)
+    elif not why and work.hook is not None and work.hook.error:
+        why = Message.of(Reason.HOOK_FAILED, error=work.hook.error)
+    return with_message(replace(state, phase=StatePhase.RECREATING), why)
 
 
 @dataclass(slots=True)
@@ -49,6 +56,8 @@ class Draft:
     watch_runtime: bool = False
     waits_for_slot: bool = False
     ask_api: bool = False
+    gate: Gate = field(default_factory=lambda: Gate(open=True))
+    """Of the request that has the turn."""
     hook_runs: bool = False
     """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
     begun: dict[str, tuple[Pin, Begun]] = field(default_factory=dict)
@@ -58,9 +67,9 @@ class Draft:
         """What was decided."""
         return Decision(tuple(self.actions), self.wake_at, self.watch_runtime, self.waits_for_slot, self.ask_api)
 
-    def wake(self, at: float | None) -> None:
+    def wake(self, at: float) -> None:
         """Look again at this time at the latest."""
-        if at is not None and (self.wake_at is None or at < self.wake_at):
+        if self.wake_at is None or at < self.wake_at:
             self.wake_at = at
 
     def first_seen(self, request: Request) -> float:
@@ -74,15 +83,28 @@ class Draft:
             self.wake(quiet_until)
         return self.now < quiet_until
 
-    def hold(self, request: Request, state: RecreateState, why: Message) -> Move:
+    def pod_lost(self, request: Request) -> Message | None:
+        """Why the pod of the request is lost, by the API server's own answer; None while that is not asked for."""
+        live, node, key = self.seen.live, self.seen.node_name, request.pod_key
+        if live is None or live.asked_at < self.first_seen(request):
+            return None
+        if (found := live.pod) is None:
+            return Message.of(Reason.POD_GONE)
+        if request.pod_uid not in ("", found.uid):
+            return Message.of(Reason.POD_REPLACED, wanted=request.pod_uid, key=key, found=found.uid)
+        if found.node_name != node:
+            return Message.of(Reason.POD_ELSEWHERE, key=key, found=found.node_name or "none yet", node=node)
+        return NO_MESSAGE
+
+    def hold(self, request: Request, state: RecreateState, why: Message) -> RecreateState:
         """Something has to happen before the container's turn; its state says so only when it takes a while."""
         self.watch_runtime = True
-        return Move(state if self.too_early_to_tell(request) else with_message(state, why), blocks=True)
+        return state if self.too_early_to_tell(request) else with_message(state, why)
 
-    def fail(self, request: Request, state: RecreateState, why: Message) -> Move:
+    def fail(self, request: Request, state: RecreateState, why: Message) -> RecreateState:
         """The container is not recreated by this request."""
         self.emit(request, EventReason.FAILED, f"Container {state.name}: {why.text}", state.name, warning=True)
-        return Move(with_message(replace(state, phase=StatePhase.FAILED), why))
+        return with_message(replace(state, phase=StatePhase.FAILED), why)
 
     def note_begun(self, request: Request, work: Work) -> None:
         """Step 12: when a hook or stop began that goes on for a while is to be persisted, once."""

@@ -53,7 +53,7 @@ def not_started_again(ending: Ending | None, last: Instance | None, now: float) 
     """
     if ending is None:
         return NO_MESSAGE, None
-    passed = seconds_in_steps(now - ending.at)
+    passed = [step for step in STEPS if now >= ending.at + step]
     more_at = next((ending.at + step for step in STEPS if now < ending.at + step), None)
     if not passed:
         return NO_MESSAGE, more_at
@@ -62,4 +62,4 @@ def not_started_again(ending: Ending | None, last: Instance | None, now: float) 
         lived = ending.wall - last.created_at / 1e9
         if 0 <= lived < BACK_OFF_RESET_SECONDS:
             before = f"; it was restarted {lived:.0f} s before, so kubelet's back-off (10 s or more) may hold it"
-    return Message.of(Reason.NOT_STARTED_AGAIN, seconds=passed, before=before), more_at
+    return Message.of(Reason.NOT_STARTED_AGAIN, seconds=passed[-1], before=before), more_at

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.types import Pin
-from crrd.kubelet.runtime_status import ContainerState, newest
+from crrd.kubelet.runtime_status import ContainerState
 
 
 class HookKind(StrEnum):
@@ -217,18 +217,6 @@ class Observation:
     draining: bool = False
     """The daemon is going down: no new hooks, no new stops."""
 
-    def newest(self, name: str) -> Instance | None:
-        """The current instance of a container."""
-        return newest(self.instances, name)
-
     def instance(self, bare_id: str) -> Instance | None:
         """The pod's instance with this ID."""
         return next((instance for instance in self.instances if instance.id == bare_id), None)
-
-    def work(self, uid: str, bare_id: str) -> Work:
-        """This process' work on an instance for a request."""
-        return self.works.get((uid, bare_id), NO_WORK)
-
-    def others(self, uid: str, bare_id: str) -> tuple[Work, ...]:
-        """The same for every other request: all of them have ended or gone."""
-        return tuple(work for (owner, known), work in self.works.items() if known == bare_id and owner != uid)

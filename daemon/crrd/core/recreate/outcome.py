@@ -7,8 +7,8 @@ When all containers of the request are at their end, `settle` completes it.
 from dataclasses import replace
 
 from crrd.core.api.reasons import EventReason, Reason
-from crrd.core.api.types import StatePhase
-from crrd.core.recreate.draft import Draft, Move
+from crrd.core.api.types import RecreateState, StatePhase
+from crrd.core.recreate.draft import A_MOMENT, Draft
 from crrd.core.recreate.messages import Message, held_back, not_started_again
 from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.view import ContainerView
@@ -16,41 +16,40 @@ from crrd.kubelet.runtime_status import ContainerState
 
 STOP_SETTLE = 10.0
 """Seconds that a container may still be listed as running after its stop was reported as done."""
-A_MOMENT = 0.05
-"""Seconds after which what was asked for too early is asked for again."""
 LOOK_AT_EXIT = 0.5
 """Seconds between looks at an instance that was stopped and is still listed as running."""
 LOOK_AT_UNREADY = 5.0
 """Seconds between looks at an instance that is to get ready."""
 
 
-def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> Move:
+def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> RecreateState:
     """The runtime said that the container has stopped; what lists it as running may have been asked before."""
     if draft.seen.listed_at >= stopped_at + STOP_SETTLE:
         return draft.fail(view.request, view.state, Message.of(Reason.STILL_RUNS))
     draft.wake(draft.now + (A_MOMENT if draft.seen.listed_at <= stopped_at else LOOK_AT_EXIT))
     draft.watch_runtime = True
-    return Move(replace(view.state, phase=StatePhase.RECREATING))
+    return replace(view.state, phase=StatePhase.RECREATING)
 
 
-def await_successor(draft: Draft, view: ContainerView) -> Move:
+def await_successor(draft: Draft, view: ContainerView) -> RecreateState:
     """Steps 6 and 10: the instance is gone; kubelet has to make the next one."""
     if view.left_down:
         return draft.fail(view.request, view.state, view.left_down)
     draft.watch_runtime = True
     why, more_at = not_started_again(draft.seen.endings.get(view.name), view.newest, draft.now)
-    draft.wake(more_at)
-    return Move(view.recreating(_kubelet_says(view) or why))
+    if more_at is not None:
+        draft.wake(more_at)
+    return view.recreating(_kubelet_says(view) or why)
 
 
-def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Move:
+def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> RecreateState:
     """Step 10: the next instance is there; the pod's status has to show it running and ready."""
     if newest.state is not ContainerState.RUNNING:
-        if view.pod.ended:
-            return draft.fail(view.request, view.state, Message.of(Reason.POD_ENDED, phase=view.pod.phase))
+        if view.pod_ended:
+            return draft.fail(view.request, view.state, view.pod_ended)
         draft.watch_runtime = True
-        return Move(view.recreating(_kubelet_says(view)))
-    waiting = Move(view.recreating())
+        return view.recreating(_kubelet_says(view))
+    waiting = view.recreating()
     if view.status.container_id != newest.pin.container_id or not (view.status.running and view.status.ready):
         draft.wake(draft.now + LOOK_AT_UNREADY)  # it may end again while kubelet, who would say so, is away
         return waiting
@@ -60,7 +59,7 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Move:
         return waiting
     message = f"Container {view.name} was recreated as {newest.pin.container_id}"
     draft.emit(view.request, EventReason.RECREATED, message, view.name)
-    return Move(replace(waiting.state, phase=StatePhase.SUCCEEDED))
+    return replace(waiting, phase=StatePhase.SUCCEEDED)
 
 
 def _kubelet_says(view: ContainerView) -> Message:

@@ -1,13 +1,21 @@
-"""What a request itself says of the work that was begun for it: all that a restarted daemon knows (step 12).
+"""What a request itself says: which instances it means, and what was begun with them (all a restarted daemon knows).
 
-Its annotation has when a hook or a stop began, its status (isKilled) that a hook has ended.
+Its annotation has when a hook or a stop began, its status (isKilled) that a hook has ended (step 12).
 """
 
-from crrd.core.api.types import Begun, Pin, Request
+from crrd.core.api.types import Begun, Pin, Request, RequestedContainer
 from crrd.core.recreate.observation import Work, WorkKind
 
 HASTE_SECONDS = 10.0
 """For how long a stop that is still to be persisted makes looks at the runtime short."""
+
+
+def target_of(request: Request, container: RequestedContainer) -> Pin | None:
+    """Which instance has to go, as the request says; None where it must be pinned first (steps 4 and 5)."""
+    pin = request.pinned.get(container.name)
+    if request.strategy.force:
+        return pin
+    return container.context or pin
 
 
 def begun_with(request: Request, name: str, pin: Pin | None) -> Begun:
@@ -17,14 +25,13 @@ def begun_with(request: Request, name: str, pin: Pin | None) -> Begun:
     return request.begun.get(name, Begun()) if same else Begun()
 
 
-def hook_end_told(request: Request, name: str, pin: Pin | None) -> bool:
-    """Whether the request says that the instance's hook has ended: by isKilled, or by its pin if a CRD prunes that."""
-    return request.status.state(name).is_killed or bool(begun_with(request, name, pin).stop)
-
-
 def hook_end_untold(request: Request, work: Work) -> bool:
-    """Whether the request does not say yet that this hook of it has ended, as it has to once it did."""
-    said = request.status.state(work.name).phase.final or hook_end_told(request, work.name, work.pin)
+    """Whether the request does not say yet that this hook of it has ended, as it has to once it did.
+
+    It says so by isKilled, or by its annotation if a CRD prunes that.
+    """
+    state = request.status.state(work.name)
+    said = state.phase.final or state.is_killed or begun_with(request, work.name, work.pin).stop
     return not said and (work.under_way is WorkKind.HOOK or work.hook_began is not None)
 
 

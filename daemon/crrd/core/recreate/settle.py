@@ -9,18 +9,12 @@ from crrd.core.recreate.draft import Draft, with_message
 from crrd.core.recreate.messages import Message
 
 
-def settle(
-    draft: Draft, request: Request, states: tuple[RecreateState, ...], gate: Message, owed: Collection[str]
-) -> None:
+def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], owed: Collection[str]) -> None:
     """Complete the request, or write how far it has come.
 
-    Args:
-        draft: takes what is decided.
-        request: the current one.
-        states: of all its containers, as they are after this round.
-        gate: what the unready grace period has to say.
-        owed: names of the containers whose stop follows even if another one has failed.
+    `states`: of all its containers, after this round; `owed`: names of those whose stop follows whatever else fails.
     """
+    gate = draft.gate.message
     failed = [state for state in states if state.phase is StatePhase.FAILED]
     causes = [state for state in failed if state.reason is not Reason.EARLIER_FAILURE] or failed
     cause = causes[0] if causes else None
@@ -30,7 +24,8 @@ def settle(
         states = _fail_rest(states, awaited, pending, owed)
     if all(state.phase.final for state in states):
         reason = cause.reason if cause is not None else Reason.NONE
-        draft.write(request, Status(RequestPhase.COMPLETED, states, _summary(states, gate), draft.seen.utc, reason))
+        status = Status(RequestPhase.COMPLETED, states, _summary(states, gate), draft.seen.utc, reason)
+        draft.write(request, status)
         return
     status = Status(RequestPhase.RECREATING, states, gate.text, reason=gate.reason)
     if draft.hook_runs and _only_begun(request.status, status) and draft.too_early_to_tell(request):
@@ -72,11 +67,9 @@ def _fail_rest(
 
 def _only_begun(old: Status, new: Status) -> bool:
     """Whether all that a status would say is that work has begun."""
-    return all(
-        replace(state, phase=before.phase) == before and (before.phase.final or not state.phase.final)
-        for state in new.states
-        for before in (old.state(state.name),)
-    )
+    before = [old.state(state.name) for state in new.states]
+    begun = [replace(state, phase=StatePhase.RECREATING) for state in before]
+    return all(state in (was, now) for state, was, now in zip(new.states, before, begun, strict=True))
 
 
 def _summary(states: Sequence[RecreateState], gate: Message) -> str:

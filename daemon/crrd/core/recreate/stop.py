@@ -8,14 +8,13 @@ from dataclasses import replace
 from zlib import crc32
 
 from crrd.core.api.reasons import EventReason, Reason
-from crrd.core.api.types import StatePhase
+from crrd.core.api.types import RecreateState, StatePhase
 from crrd.core.recreate.actions import RunHook, StopContainer
-from crrd.core.recreate.draft import BEGUN_SECONDS, Draft, Move
+from crrd.core.recreate.draft import BEGUN_SECONDS, Draft
 from crrd.core.recreate.messages import Message, seconds_in_steps
 from crrd.core.recreate.observation import Hook, HookKind, Instance, StopAttempt, Work, WorkKind
 from crrd.core.recreate.outcome import await_exit
 from crrd.core.recreate.view import ContainerView
-from crrd.core.recreate.waits import Gate, live_answer, lost_pod
 from crrd.kubelet.runtime_status import ContainerState
 
 IP_PATIENCE = 10.0
@@ -31,7 +30,7 @@ LOOK_AGAIN = 1.0
 """Seconds between looks at what announces nothing: kubelet's health."""
 
 
-def stop(draft: Draft, view: ContainerView, instance: Instance, gate: Gate, *, blocked: bool) -> Move:
+def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool) -> RecreateState:
     """Steps 6 to 9: the instance that has to go still runs.
 
     `blocked`: whether a container before this one in the request has to be stopped, or to be back, first.
@@ -40,7 +39,7 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, gate: Gate, *, b
     if work.under_way is not None:
         draft.note_begun(view.request, work)
         draft.hook_runs = draft.hook_runs or work.under_way is WorkKind.HOOK
-        return Move(replace(view.state, phase=StatePhase.RECREATING), blocks=True)
+        return replace(view.state, phase=StatePhase.RECREATING)
     if work.stop is not None and work.stopped:
         return await_exit(draft, view, work.stop.ended)
     if view.never_returns:
@@ -49,16 +48,13 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, gate: Gate, *, b
         return failed
     if instance.state is ContainerState.CREATED:
         return draft.hold(view.request, view.state, Message.of(Reason.NOT_STARTED))
-    if not gate.open:
-        draft.wake(gate.wake_at)
-        return Move(view.resting())  # so it is for each container
-    if blocked or (seen.draining and not view.hook_done):
-        return Move(view.resting(), blocks=True)
+    if not draft.gate.open or blocked or (seen.draining and not view.hook_done):
+        return view.resting()
     if seen.kubelet_silent_since is not None:
         return _await_kubelet(draft, view, instance, seen.kubelet_silent_since)
     if others := [work for work in view.others if work.under_way is not None]:
         return _beside(draft, view, instance, others)
-    return _begin(draft, view, instance, gate)
+    return _begin(draft, view, instance)
 
 
 def retry_delay(attempts: int, salt: str) -> float:
@@ -67,7 +63,7 @@ def retry_delay(attempts: int, salt: str) -> float:
     return base * (1 + RETRY_JITTER * (crc32(f"{salt}/{attempts}".encode()) % 1000) / 1000)
 
 
-def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: StopAttempt) -> Move | None:
+def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: StopAttempt) -> RecreateState | None:
     """Give up after so many attempts and seconds, or wait before the next one; None when that is due."""
     began = view.work.stop_sent if view.work.stop_sent is not None else last.ended
     if last.count >= STOP_ATTEMPTS and last.ended >= began + STOP_PATIENCE:
@@ -79,10 +75,10 @@ def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: St
         return None
     draft.note_begun(view.request, view.work)
     draft.wake(retry_at)
-    return Move(view.recreating(Message.of(Reason.STOP_RETRIED, count=last.count, error=last.error)), blocks=True)
+    return view.recreating(Message.of(Reason.STOP_RETRIED, count=last.count, error=last.error))
 
 
-def _await_kubelet(draft: Draft, view: ContainerView, instance: Instance, silent_since: float) -> Move:
+def _await_kubelet(draft: Draft, view: ContainerView, instance: Instance, silent_since: float) -> RecreateState:
     """Step 9: kubelet would not start the container again; that its hook has ended is written all the same."""
     draft.wake(draft.now + LOOK_AGAIN)
     state = view.state
@@ -92,7 +88,7 @@ def _await_kubelet(draft: Draft, view: ContainerView, instance: Instance, silent
     return draft.hold(view.request, state, Message.of(Reason.KUBELET_SILENT, seconds=seconds))
 
 
-def _beside(draft: Draft, view: ContainerView, instance: Instance, others: list[Work]) -> Move:
+def _beside(draft: Draft, view: ContainerView, instance: Instance, others: list[Work]) -> RecreateState:
     """Step 9: requests that are gone left a hook or a stop under way: it is waited for as long as our own grace.
 
     CRI takes a second StopContainer with a shorter timeout. Its TERM, or its hook, has had its time by then.
@@ -109,33 +105,38 @@ def _beside(draft: Draft, view: ContainerView, instance: Instance, others: list[
     return draft.hold(view.request, view.state, Message.of(Reason.OTHER_WORK, work=longest.under_way))
 
 
-def _begin(draft: Draft, view: ContainerView, instance: Instance, gate: Gate) -> Move:
+def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateState:
     """Step 9: nothing stands in the way: the hook, then that the request says how it ended, then the stop."""
     request, state, work = view.request, view.state, view.work
     if not view.hook_done and work.stop is None and not state.is_killed:
         hook = instance.hook if view.grace > view.spent_before else None
         if hook is not None or draft.seen.may_stop:
             draft.emit(request, EventReason.RECREATING, f"Stopping container {view.name} to recreate it", view.name)
-            if gate.message:
-                draft.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {gate.message.text}")
+            if no_gate := draft.gate.message:
+                draft.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {no_gate.text}")
         if hook is not None:
-            return _await_ip(draft, view, hook) or _run(draft, view, instance, hook)
+            if wait := _await_ip(draft, view, hook):
+                return wait
+            used = view.spent_before
+            draft.actions.append(RunHook(request, instance, hook, view.grace - used, used))
+            draft.wake(draft.now + BEGUN_SECONDS)
+            draft.hook_runs = True
+            return view.recreating()
     if work.hook is not None and work.hook.error:
         why = Message.of(Reason.HOOK_FAILED, error=work.hook.error)
         draft.emit(request, EventReason.HOOK_FAILED, f"Container {view.name}: {why.text}", view.name, warning=True)
     if view.hook_done and not state.is_killed:
         draft.note_begun(request, work)
-        return Move(draft.note_hook_end(request, view.recreating(), instance.pin), blocks=True)
+        return draft.note_hook_end(request, view.recreating(), instance.pin)
     return _send(draft, view, instance)
 
 
-def _await_ip(draft: Draft, view: ContainerView, hook: Hook) -> Move | None:
+def _await_ip(draft: Draft, view: ContainerView, hook: Hook) -> RecreateState | None:
     """Step 9: a hook that needs the pod's IP waits for it; what the watch has not told after a while is asked for."""
     if hook.kind is not HookKind.HTTP_GET or hook.host or view.pod.pod_ip:
         return None
-    live = live_answer(draft, view.request)
-    if live is not None:
-        lost = lost_pod(draft, view.request, live.pod)
+    lost = draft.pod_lost(view.request)
+    if lost is not None:
         return draft.fail(view.request, view.state, lost) if lost else None
     patience = draft.first_seen(view.request) + IP_PATIENCE
     if draft.now < patience:
@@ -145,20 +146,11 @@ def _await_ip(draft: Draft, view: ContainerView, hook: Hook) -> Move | None:
     return draft.hold(view.request, view.state, Message.of(Reason.WAITING_FOR_IP))
 
 
-def _run(draft: Draft, view: ContainerView, instance: Instance, hook: Hook) -> Move:
-    """The hook, for as long as the grace period lasts."""
-    used = view.spent_before
-    draft.actions.append(RunHook(view.request, instance, hook, view.grace - used, used))
-    draft.wake(draft.now + BEGUN_SECONDS)
-    draft.hook_runs = True
-    return Move(view.recreating(), blocks=True)
-
-
-def _send(draft: Draft, view: ContainerView, instance: Instance) -> Move:
+def _send(draft: Draft, view: ContainerView, instance: Instance) -> RecreateState:
     """The stop itself, once it may be sent."""
     if not draft.seen.may_stop:
         draft.waits_for_slot = True
-        return Move(view.resting(), blocks=True)
+        return view.resting()
     draft.actions.append(StopContainer(view.request, instance, view.stop_seconds, view.spent_before))
     draft.wake(draft.now + BEGUN_SECONDS)
-    return Move(replace(view.recreating(), is_killed=True), blocks=True)
+    return replace(view.recreating(), is_killed=True)

@@ -3,8 +3,10 @@
 Built once a round, each question is answered once. No phase is moved here.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason, say
@@ -19,32 +21,12 @@ from crrd.core.api.types import (
     RequestedContainer,
     StatePhase,
 )
-from crrd.core.recreate.draft import with_message
+from crrd.core.recreate.draft import A_MOMENT, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
-from crrd.core.recreate.record import begun_with, hook_end_told
+from crrd.core.recreate.record import begun_with, target_of
 from crrd.kubelet.restart_rules import RestartPolicy, comes_back, matching_action
-from crrd.kubelet.runtime_status import ContainerState
-
-
-def target_of(request: Request, container: RequestedContainer) -> Pin | None:
-    """Which instance has to go, as the request says; None where it must be pinned first (steps 4 and 5)."""
-    pin = request.pinned.get(container.name)
-    if request.strategy.force:
-        return pin
-    return container.context or pin
-
-
-def recreating(state: RecreateState, work: Work, why: Message = NO_MESSAGE) -> RecreateState:
-    """The container's turn goes on, and what it waited for before is over; `why`: what it waits for now.
-
-    That its hook has failed outlives the waits.
-    """
-    if not why and state.reason is Reason.HOOK_FAILED:
-        why = Message(state.reason, state.message)
-    elif not why and work.hook is not None and work.hook.error:
-        why = Message.of(Reason.HOOK_FAILED, error=work.hook.error)
-    return with_message(replace(state, phase=StatePhase.RECREATING), why)
+from crrd.kubelet.runtime_status import ContainerState, newest
 
 
 @dataclass(frozen=True)
@@ -52,37 +34,45 @@ class ContainerView:
     """One requested container: what its request, its pod, the runtime and this process know of it."""
 
     request: Request
-    container: RequestedContainer
+    name: str
     pod: Pod
     seen: Observation
     now: float
+    status: PodContainer
+    """In the pod's spec and status; an empty one where the pod has none of that name."""
+    named: tuple[Pin, ...]
+    """The instances that the request names."""
+    newest: Instance | None
+    work: Work
+    """What this process has done to it for this request."""
+    target: Pin | None
+    """Which instance has to go; what was worked on goes before what the request says by now."""
+    begun: Begun
+    """What the annotation says was begun with that instance, in this life of the daemon or an earlier one."""
+    written: RecreateState
+    """As the request's status has it."""
 
-    @property
-    def name(self) -> str:
-        """The container's."""
-        return self.container.name
-
-    @cached_property
-    def status(self) -> PodContainer:
-        """The container in the pod's spec and status; an empty one where the pod has none of that name."""
-        return self.pod.containers.get(self.name, PodContainer(self.name))
-
-    @cached_property
-    def newest(self) -> Instance | None:
-        """Its current instance in the runtime."""
-        return self.seen.newest(self.name)
-
-    @cached_property
-    def work(self) -> Work:
-        """What this process has done to it for this request."""
-        works = self.seen.works.items()
-        own = (work for (uid, _), work in works if uid == self.request.uid and work.name == self.name)
-        return next(own, NO_WORK)
-
-    @cached_property
-    def target(self) -> Pin | None:
-        """Which instance has to go; what was worked on goes before what the request says by now."""
-        return target_of(self.request, self.container) if self.work is NO_WORK else self.work.pin
+    @classmethod
+    def of(cls, request: Request, container: RequestedContainer, pod: Pod, seen: Observation, now: float) -> Self:
+        """What is known of a container of the request whose pod is there."""
+        name, pinned = container.name, request.pinned.get(container.name)
+        works = (work for (uid, _), work in seen.works.items() if uid == request.uid and work.name == name)
+        work = next(works, NO_WORK)
+        target = target_of(request, container) if work is NO_WORK else work.pin
+        return cls(
+            request,
+            name,
+            pod,
+            seen,
+            now,
+            status=pod.containers.get(name, PodContainer(name)),
+            named=tuple(pin for pin in (container.context, pinned) if pin is not None),
+            newest=newest(seen.instances, name),
+            work=work,
+            target=target,
+            begun=begun_with(request, name, target),
+            written=request.status.state(name),
+        )
 
     @cached_property
     def outgoing(self) -> Instance | None:
@@ -92,24 +82,20 @@ class ContainerView:
             return None
         return newest if newest.id == target.bare_id and newest.restart_count <= target.restart_count else None
 
-    @cached_property
-    def begun_before(self) -> Begun:
-        """What the annotation says was begun with that instance, in this life of the daemon or an earlier one."""
-        return begun_with(self.request, self.name, self.target)
-
     @property
-    def written(self) -> RecreateState:
-        """The container's state as the request's status has it."""
-        return self.request.status.state(self.name)
+    def stop_ended(self) -> bool:
+        """Step 8: whether for certain nothing is left to stop."""
+        gone = self.target is not None and self.outgoing is None
+        return (gone or self.work.stopped) and self.look_again_in is None
 
     @cached_property
     def state(self) -> RecreateState:
-        """The same; a stop that was sent is in it, also where its write got lost."""
-        sent = self.work.stop_sent is not None or bool(self.begun_before.stop)
+        """The written one; a stop that was sent is in it, also where its write got lost."""
+        sent = self.work.stop_sent is not None or bool(self.begun.stop)
         return replace(self.written, is_killed=True) if sent else self.written
 
     def recreating(self, why: Message = NO_MESSAGE) -> RecreateState:
-        """The state while the container's turn goes on."""
+        """The state while the container's turn goes on; `why`: what it waits for."""
         return recreating(self.state, self.work, why)
 
     def resting(self) -> RecreateState:
@@ -121,52 +107,48 @@ class ContainerView:
 
     @cached_property
     def problem(self) -> Message:
-        """Why the pod's spec, or the runtime's labels, do not allow this container to be recreated."""
+        """Steps 3 and 4: why the pod's spec, or the runtime's labels, do not allow this container to be recreated.
+
+        An ID that the runtime does not know any more is no mistake: dead containers are collected.
+        """
         if self.name not in self.pod.containers:
             return Message.of(Reason.CONTAINER_NOT_FOUND, key=self.request.pod_key, name=self.name)
         if not self.status.kind.recreatable:
             return Message.of(Reason.NOT_RECREATABLE, kind=self.status.kind)
-        return self._mismatch()
-
-    def _mismatch(self) -> Message:
-        """Steps 3 and 4: why a container ID of the request is not this pod's container.
-
-        An ID that the runtime does not know any more is no mistake: dead containers are collected.
-        """
-        for pin in self._named:
-            if pin.runtime not in self.seen.runtime_names:
-                runtimes = ", ".join(sorted(self.seen.runtime_names))
-                return _mismatch(pin, f"is of runtime {pin.runtime!r}, this node has {runtimes}")
-            instance = self.seen.instance(pin.bare_id) or self.seen.foreign.get(pin.bare_id)
-            if instance is not None and (problem := self._not_its_own(instance)):
-                return _mismatch(pin, problem)
-        if self.newest is not None and (problem := self._not_its_own(self.newest)):
-            return _mismatch(self.newest.pin, problem)
+        for pin, problem in self._mismatches():
+            if problem:
+                return Message.of(Reason.CONTAINER_MISMATCH, container_id=pin.container_id, problem=problem)
         return NO_MESSAGE
 
-    @property
-    def _named(self) -> tuple[Pin, ...]:
-        """The instances that the request names."""
-        return tuple(pin for pin in (self.container.context, self.request.pinned.get(self.name)) if pin is not None)
+    def _mismatches(self) -> Iterator[tuple[Pin, str]]:
+        """Each instance that is named or runs, and why it is not this pod's container, "" where it is."""
+        for pin in self.named:
+            if pin.runtime not in self.seen.runtime_names:
+                yield pin, f"is of runtime {pin.runtime!r}, this node has {', '.join(sorted(self.seen.runtime_names))}"
+            yield pin, self._not_its_own(self.seen.instance(pin.bare_id) or self.seen.foreign.get(pin.bare_id))
+        if self.newest is not None:
+            yield self.newest.pin, self._not_its_own(self.newest)
 
-    def _not_its_own(self, instance: Instance) -> str:
+    def _not_its_own(self, instance: Instance | None) -> str:
         """What the runtime's labels say otherwise than the request; they have the UID that the pod has on its node."""
+        if instance is None:
+            return ""
         request, uid = self.request, self.pod.static_uid or self.request.pod_uid or self.pod.uid
         if (instance.pod_namespace, instance.pod_name, instance.pod_uid) != (request.namespace, request.pod_name, uid):
             return f"belongs to pod {instance.pod_namespace}/{instance.pod_name} with UID {instance.pod_uid}"
         return "" if instance.name == self.name else f'is container "{instance.name}", not "{self.name}"'
 
-    @property
-    def not_looked_up(self) -> bool:
-        """Whether nobody has asked the runtime yet whose a container ID of the request is: nothing may follow."""
-        ids = (pin.bare_id for pin in self._named)
-        return any(self.seen.instance(bare_id) is None and bare_id not in self.seen.foreign for bare_id in ids)
+    @cached_property
+    def look_again_in(self) -> float | None:
+        """Seconds after which the runtime is to be asked again before anything follows; None where it need not be.
 
-    @property
-    def list_is_behind(self) -> bool:
-        """Whether the API shows an instance that came after the runtime was asked: it has to be asked again."""
-        bare_id = Pin(self.status.container_id).bare_id
-        return bool(bare_id) and self.seen.pod_at > self.seen.listed_at and self.seen.instance(bare_id) is None
+        Nobody has asked yet whose a named ID is, or the API shows an instance that came after the runtime was asked.
+        """
+        listed, shown = {instance.id for instance in self.seen.instances}, Pin(self.status.container_id).bare_id
+        if any(pin.bare_id not in listed and pin.bare_id not in self.seen.foreign for pin in self.named):
+            return 0.0
+        behind = shown and shown not in listed and self.seen.pod_at > self.seen.listed_at
+        return A_MOMENT if behind else None
 
     @cached_property
     def to_pin(self) -> Pin | None:
@@ -185,7 +167,7 @@ class ContainerView:
         """Step 6: why kubelet would not start the container again if it was stopped."""
         if not comes_back(self.status.restart_policy, None):
             return Message.of(Reason.NOT_RESTARTABLE)
-        return self._pod_ended
+        return self.pod_ended
 
     @cached_property
     def left_down(self) -> Message:
@@ -203,10 +185,11 @@ class ContainerView:
             if policy is RestartPolicy.NEVER:
                 return Message(Reason.LEFT_DOWN, say(Reason.NOT_RESTARTABLE))
             return Message.of(Reason.LEFT_DOWN)
-        return self._pod_ended
+        return self.pod_ended
 
     @property
-    def _pod_ended(self) -> Message:
+    def pod_ended(self) -> Message:
+        """Step 6: that kubelet starts nothing any more in a pod that has ended."""
         return Message.of(Reason.POD_ENDED, phase=self.pod.phase) if self.pod.ended else NO_MESSAGE
 
     # Its hook, and its grace period.
@@ -216,8 +199,16 @@ class ContainerView:
         """Step 9: whether a hook has begun, in whichever life, and its container runs: its stop follows in any case."""
         if self.outgoing is None or self.outgoing.state is ContainerState.CREATED:
             return False
-        ended = self.work.stop_sent is None and hook_end_told(self.request, self.name, self.target)
-        return self.work.hook_began is not None or bool(self.begun_before.hook) or ended
+        hook_ended = self.state.is_killed and self.work.stop_sent is None
+        return self.work.hook_began is not None or bool(self.begun.hook) or hook_ended
+
+    @cached_property
+    def others(self) -> tuple[Work, ...]:
+        """What this process has done to the outgoing instance for other requests, all of which have ended or gone."""
+        if self.outgoing is None:
+            return ()
+        own, works = (self.request.uid, self.outgoing.id), self.seen.works.items()
+        return tuple(work for key, work in works if key != own and key[1] == self.outgoing.id)
 
     @cached_property
     def hook_done(self) -> bool:
@@ -235,18 +226,12 @@ class ContainerView:
         )
 
     @cached_property
-    def others(self) -> tuple[Work, ...]:
-        """What this process has done to the outgoing instance for other requests, all of which have ended or gone."""
-        return self.seen.others(self.request.uid, self.outgoing.id) if self.outgoing is not None else ()
-
-    @cached_property
     def grace(self) -> int:
         """Step 9: the grace period in whole seconds: the strategy's, else the pod's, else Kubernetes' default."""
-        of_pod = self.outgoing.grace_seconds if self.outgoing is not None else None
-        for seconds in (self.request.strategy.grace_seconds, of_pod):
-            if seconds is not None:
-                return max(0, seconds)
-        return DEFAULT_GRACE_SECONDS
+        seconds = self.request.strategy.grace_seconds
+        if seconds is None and self.outgoing is not None:
+            seconds = self.outgoing.grace_seconds
+        return DEFAULT_GRACE_SECONDS if seconds is None else max(0, seconds)
 
     @cached_property
     def spent_before(self) -> float:
@@ -258,7 +243,7 @@ class ContainerView:
         """
         if self.work.hook_began is not None or self.work.stop_sent is not None:
             return self.work.spent_before
-        started, wall = parse_time(self.begun_before.hook or self.begun_before.stop), self.seen.wall
+        started, wall = parse_time(self.begun.hook or self.begun.stop), self.seen.wall
         seen_for = self.now - self.seen.first_seen.get(self.request.uid, self.now)
         if started is None or started.timestamp() + 1 > wall - seen_for:
             return 0.0  # times are told in whole seconds
@@ -273,7 +258,3 @@ class ContainerView:
         if self.work.stop_sent is not None:
             left -= self.now - self.work.stop_sent
         return max(float(MINIMUM_GRACE_SECONDS), left)
-
-
-def _mismatch(pin: Pin, problem: str) -> Message:
-    return Message.of(Reason.CONTAINER_MISMATCH, container_id=pin.container_id, problem=problem)
