@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RequestPhase
-from crrd.core.rollout.plan import End, Plan, plan
+from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Amount, Options, Run, Target
 from crrd.core.rollout.standing import Stage
 from crrd.core.rollout.state import Budget, Member, RunRequest, World
@@ -98,7 +98,7 @@ class Model:
         if self.known is None:
             self.look()
         assert self.known is not None
-        return plan(self.known, self.run, self.now, confirmed=self.confirmed)
+        return make_plan(self.known, self.run, self.now, confirmed=self.confirmed)
 
     def step(self, *, dies: bool = False) -> Plan:
         """One round of the runner; it may die between the creation and its note of it."""

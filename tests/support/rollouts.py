@@ -17,7 +17,7 @@ from crrd.core.api.types import (
     Status,
 )
 from crrd.core.rollout.labels import read_selector
-from crrd.core.rollout.plan import Plan, plan
+from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.run import Options, Run, RunMark, Target
 from crrd.core.rollout.state import Budget, Member, RunRequest, Workload, World
 
@@ -111,7 +111,7 @@ def recreated(pod: Member, *, ready: bool = True, seconds: float = 30) -> Member
 
 def planned(world: World, of: Run | None = None, **options: Any) -> Plan:
     """The plan at NOW."""
-    return plan(world, of or run(), NOW, **options)
+    return make_plan(world, of or run(), NOW, **options)
 
 
 def chosen(found: Plan) -> list[str]:

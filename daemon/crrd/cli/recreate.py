@@ -1,60 +1,29 @@
-"""`crrd recreate`, `kubectl recreate`: flags and words, and what is said in the end; the work is `crrd.rollout`'s."""
+"""`crrd recreate`, `kubectl recreate`: its flags, and what they ask for; the work is `crrd.rollout`'s."""
 
 import argparse
 import asyncio
 import os
-import re
-import signal
-import sys
-from contextlib import suppress
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from crrd.cli.explain import explained, render
-from crrd.cli.options import add_flag, add_kubeconfig_flag, count, duration
+from crrd.cli.options import Convert, add_flag, add_kubeconfig_flag, count, duration
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import parse_time
-from crrd.core.rollout.plan import End, Plan
-from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import RUN_NAME, Options, read_amount
-from crrd.core.rollout.standing import Stage, tally
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.config import find_access
-from crrd.kube.discovery import KNOWN
-from crrd.kube.errors import ResourceMissingError
-from crrd.kube.reflector import APPLY
-from crrd.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource
-from crrd.lib.errors import (
-    ApiRefusedError,
-    ApiUnavailableError,
-    ConfigurationError,
-    CrrdError,
-    GoneError,
-    OutputError,
-)
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
 from crrd.lib.log import configure as configure_log
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
-from crrd.rollout import verbs
-from crrd.rollout.lines import JsonLines, Lines, View, summary
-from crrd.rollout.pages import preview_page, runs_page, status_page
-from crrd.rollout.runner import Outcome
-from crrd.rollout.verbs import Session, Wanted
+from crrd.rollout.ending import EXIT_FAILED, EXIT_INTERRUPTED
+from crrd.rollout.refusals import describe_refusal
+from crrd.rollout.session import Command, execute
 
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
-EXIT_TIMED_OUT = 3
-EXIT_INTERRUPTED = 130
 VERBS = ("status", "resume", "abort")
-_KRUISE = tuple(Resource(each, REQUESTS.group) for each in ("clonesets", "statefulsets", "daemonsets"))
-IN_ROLE = {
-    ".".join(filter(None, (each.plural, each.group)))
-    for each in (REQUESTS, PODS, BUDGETS, NODES, EVENTS, *(known.resource for known in KNOWN), *_KRUISE)
-}
-"""Resources that the ClusterRole crrd-recreate has rights on, as kubectl names them."""
-_CALL = re.compile(r"\w+ /api(?:s/(?P<group>[^/]+))?/[^/]+(?:/namespaces/[^/]+)?/(?P<plural>[^/:]+)")
-"""What an error of the API begins with: verb and path."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -78,30 +47,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {called} pod/web-7d4b9c -c app --dry-run\n\n"
         "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 130 interrupted"
     )
-    add = parser.add_argument
+    add, flag = parser.add_argument, partial(add_flag, parser)
     add("words", nargs="*", metavar="TYPE/NAME", help="a workload of any kind with spec.selector, or a pod")
     add("-l", "--selector", metavar="SELECTOR", default="", help="the pods with these labels, in place of a workload")
     add("-c", "--container", metavar="NAMES", action="append", default=[], help="what to recreate, in this order")
-    add_flag(
-        parser,
+    flag(
         "--max-unavailable",
         "pods that may be unready at once, for whatever reason: a number, or a share of them",
         default="1",
         convert=read_amount,
         metavar="N|N%",
     )
-    add_flag(parser, "--max-per-node", "of these on one node; 0 for any", default="0", convert=count(0), metavar="N")
-    add_flag(parser, "--max-per-zone", "of these in one zone; 0 for any", default="0", convert=count(0), metavar="N")
-    add_flag(
-        parser,
+    flag("--max-per-node", "of these on one node; 0 for any", default="0", convert=count(0), metavar="N")
+    flag("--max-per-zone", "of these in one zone; 0 for any", default="0", convert=count(0), metavar="N")
+    flag(
         "--min-ready",
         "for how long a pod has to be ready to count as back",
         default="0",
         convert=duration(),
         metavar="TIME",
     )
-    add_flag(
-        parser,
+    flag(
         "--partition",
         "do so many pods first, then ask whether to go on",
         convert=lambda found: read_amount(found) if found else None,
@@ -109,21 +75,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("-y", "--yes", action="store_true", help="do not ask after the first part")
     add("--ordered", action="store_true", help="the next container only when the one before is ready again")
-    add_flag(
-        parser,
+    flag(
         "--unready-grace",
         "make the pod unready so long before; for pods with the readiness gate KruisePodReady",
         convert=_optional(duration(most=LONGEST_UNREADY)),
         metavar="TIME",
     )
-    add_flag(
-        parser, "--since", "leave alone what was restarted after that: 2h ago, or an RFC 3339 time", metavar="TIME"
-    )
-    add_flag(parser, "--timeout", "for the whole run; 0 for none", default="0", convert=duration(), metavar="TIME")
-    add_flag(parser, "--pod-timeout", "for each pod", default="10m", convert=duration(3, LONGEST), metavar="TIME")
-    add_flag(
-        parser, "--max-failures", "stop once so many pods failed", convert=_optional(count(1)), shown="1", metavar="N"
-    )
+    flag("--since", "leave alone what was restarted after that: 2h ago, or an RFC 3339 time", metavar="TIME")
+    flag("--timeout", "for the whole run; 0 for none", default="0", convert=duration(), metavar="TIME")
+    flag("--pod-timeout", "for each pod", default="10m", convert=duration(3, LONGEST), metavar="TIME")
+    flag("--max-failures", "stop once so many pods failed", convert=_optional(count(1)), shown="1", metavar="N")
     add("--force", action="store_true", help="go on while the workload is being rolled out")
     add("--reason", metavar="WORDS", default="", help="is shown wherever the run is")
     add("--run", metavar="NAME", default="", help="name of the run; one that there is already is resumed: for Jobs")
@@ -135,8 +96,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_kubeconfig_flag(parser)
 
 
-def _optional(convert: Any) -> Any:
-    return lambda found: convert(found) if found else None
+def _optional(convert: Convert) -> Convert:
+    return lambda given: convert(given) if given else None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -149,40 +110,22 @@ def run(args: argparse.Namespace) -> int:
     _check(args, verb)
     configure_log("console", "error")
     try:
-        return asyncio.run(_with_client(args, verb))
+        return asyncio.run(execute(_command(args, verb), _explanation))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
     except ConfigurationError as error:
         cause = error.__cause__
         refused = isinstance(cause, ApiRefusedError) and not isinstance(cause, GoneError)
-        raise ConfigurationError(plain(_told(cause) if refused else str(error))) from error
+        raise ConfigurationError(plain(describe_refusal(cause) if refused else str(error))) from error
     except ApiRefusedError as error:
-        raise ConfigurationError(plain(_told(error))) from error
+        raise ConfigurationError(plain(describe_refusal(error))) from error
     except ApiUnavailableError as error:
         complain(f"{args.called}: the API server does not answer: {plain(str(error))}")
         return EXIT_FAILED
 
 
-def _told(error: BaseException | None) -> str:
-    """What the API server's refusal comes to, in one line."""
-    said = " ".join(str(error).split())
-    if isinstance(error, ResourceMissingError) and REQUESTS.plural in said:
-        return f"this cluster has no ContainerRecreateRequests: install crrd, `{APPLY}`"
-    status = error.status if isinstance(error, ApiRefusedError) else 0
-    if status == 403:
-        return f"you may not do that: {said}{_right(said)}"
-    return f"the API server does not accept your credentials: {said}" if status == 401 else said
-
-
-def _right(said: str) -> str:
-    """Where the right is to be had that a refused call takes; "" for what is no resource (discovery)."""
-    found = _CALL.match(said)
-    if found is None:
-        return ""
-    name = ".".join(filter(None, (found["plural"], found["group"])))
-    if name in IN_ROLE:
-        return "; the ClusterRole crrd-recreate has what is needed"
-    return f"; the ClusterRole crrd-recreate has no rights on {name}: it takes get, list and watch"
+async def _explanation(client: KubeClient, clock: ServerClock, request: Mapping[str, Any]) -> str:
+    return render(await explained(client, clock, request))
 
 
 def _check(args: argparse.Namespace, verb: str) -> None:
@@ -202,99 +145,11 @@ def _check(args: argparse.Namespace, verb: str) -> None:
         raise ConfigurationError(f"--run {args.run!r} has to be made of a-z, 0-9 and '-', at most 40 characters")
 
 
-def _since(given: str) -> datetime | timedelta | None:
-    """`--since` as it is given: what it comes to is counted by the API server's clock. Raises ConfigurationError."""
-    if not given:
-        return None
-    moment = parse_time(given)
-    try:
-        return timedelta(seconds=duration(1)(given)) if moment is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise ConfigurationError(f"--since {given!r} has to be a time like 2h, or 2026-01-31T12:00:00Z") from None
-
-
-async def _with_client(args: argparse.Namespace, verb: str) -> int:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if task is not None and signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
-            loop.add_signal_handler(number, task.cancel)
-    clock = ServerClock()
-    access = find_access(args.kubeconfig, os.environ, args.context)
-    async with KubeClient(access, on_date=clock.observe) as client:
-        namespace = args.namespace or (await access.current()).namespace or "default"
-        view = _view(args, clock)
-        asked = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and args.output == "text"
-        confirm = _asker(view) if asked else None
-        session = Session(client, clock, namespace, view, args.called, _access(args), confirm)
-        match verb:
-            case "status":
-                return await _status(session, args)
-            case "abort":
-                return await _abort(session, args)
-            case _:
-                return await _drive(session, args, verb)
-
-
-def _access(args: argparse.Namespace) -> tuple[str, ...]:
-    """The flags that say which cluster, without a kubeconfig that is the environment's."""
-    kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
-    given = (("--context", args.context), ("--kubeconfig", kubeconfig))
-    return tuple(word for flag, value in given if value for word in (flag, value))
-
-
-def _view(args: argparse.Namespace, clock: ServerClock) -> View:
-    if args.output == "json":
-        return JsonLines(clock.now)
-    if sys.stdout.isatty():
-        try:
-            from crrd.rollout.table import Terminal  # noqa: PLC0415 - rich is not everywhere: lines do as well
-        except ImportError:
-            return Lines()
-        return Terminal()
-    return Lines()
-
-
-def _asker(view: View) -> Any:
-    async def ask(told: str) -> bool:
-        view.say(f"{told}: go on? [y/N]")
-        loop = asyncio.get_running_loop()
-        line: asyncio.Future[str] = loop.create_future()
-
-        def typed() -> None:
-            if not line.done():
-                line.set_result(sys.stdin.readline())
-
-        loop.add_reader(sys.stdin.fileno(), typed)
-        try:
-            return (await line).strip().lower() in ("y", "yes")
-        finally:
-            loop.remove_reader(sys.stdin.fileno())
-
-    return ask
-
-
-async def _drive(session: Session, args: argparse.Namespace, verb: str) -> int:
-    """Start a run or go on with it, and say how it ended."""
-    wanted = _wanted(args, verb)
-    name = wanted.name
-    known = bool(verb) or bool(name and any(run.name == name for run, _ in await verbs.runs(session)))
-    outcome: Outcome | Preview | None
-    if known:
-        changes = {"force": True} if args.force else {}
-        changes |= {} if args.max_failures is None else {"max_failures": args.max_failures}
-        outcome = await verbs.resume(session, wanted, changes)
-    else:
-        outcome = await verbs.start(session, wanted)
-    if isinstance(outcome, Preview):
-        print(preview_page(outcome, as_json=args.output == "json"))
-        return 0
-    return 0 if outcome is None else await _ended(session, args, outcome)
-
-
-def _wanted(args: argparse.Namespace, verb: str) -> Wanted:
-    names = [name for given in args.container for name in given.split(",") if name]
+def _command(args: argparse.Namespace, verb: str) -> Command:
+    """The command line as a value. Raises ConfigurationError for a time that cannot be read."""
+    containers = [name for given in args.container for name in given.split(",") if name]
     options = Options(
-        containers=tuple(dict.fromkeys(names)),
+        containers=tuple(dict.fromkeys(containers)),
         max_unavailable=args.max_unavailable,
         max_per_node=args.max_per_node,
         max_per_zone=args.max_per_zone,
@@ -306,85 +161,37 @@ def _wanted(args: argparse.Namespace, verb: str) -> Wanted:
         force=args.force,
         reason=args.reason,
     )
-    return Wanted(
+    kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
+    access_flags = (("--context", args.context), ("--kubeconfig", kubeconfig))
+    return Command(
+        program=args.called,
+        verb=verb,
         words=() if verb else tuple(args.words),
         selector=args.selector,
+        run_name=args.run if not verb else args.words[1] if len(args.words) > 1 else "",
         options=options,
+        # What a run that is resumed may be given anew; otherwise it goes on with its own options.
+        changes=({"force": True} if args.force else {})
+        | ({"max_failures": args.max_failures} if args.max_failures else {}),
         partition=args.partition,
-        name=args.words[1] if verb else args.run,
-        since=_since(args.since),
+        since=_since(args.since) if verb in ("", "resume") else None,
         dry_run=args.dry_run,
-        seconds=args.timeout,
-        yes=args.yes,
+        timeout=args.timeout,
+        confirmed=args.yes,
+        as_json=args.output == "json",
+        namespace=args.namespace,
+        context=args.context,
+        kubeconfig=args.kubeconfig,
+        access_flags=tuple(word for flag, value in access_flags if value for word in (flag, value)),
     )
 
 
-async def _ended(session: Session, args: argparse.Namespace, outcome: Outcome) -> int:
-    """Say how a run has ended; returns the exit code."""
-    found = outcome.plan
-    told = summary(found.rows)
-    name = next((row.request.mark.run.name for row in found.rows if row.request is not None), "")
-    again = f"go on with: {session.line('resume', name)}" if name else "nothing was begun"
-    if outcome.timed_out:
-        session.end("timed out", f"{told}; it waited for: {_waited_for(found)}; {again}")
-        return EXIT_TIMED_OUT
-    match found.end:
-        case End.ASK:
-            session.end("asks", f"{told}; {found.told}; {again}{' --yes' * bool(name)}")
-            return 0
-        case End.RIVAL:
-            session.end("stopped", f"{told}; {found.told}")
-            return EXIT_BAD_INPUT
-        case End.ABORTED:
-            session.end("aborted", f"{told}; {found.told}")
-            return EXIT_FAILED
-    failed = tally(found.rows)[Stage.FAILED]
-    if not failed:
-        session.end("done", told)
-        return 0
-    with suppress(OutputError):  # the end is told all the same
-        await _explain(session, args, found)
-    if found.end is End.FAILED:
-        told += f"; once that is mended, {again} --max-failures {failed + 1}" if name else f"; {again}"
-    session.end("failed", told)
-    return EXIT_TIMED_OUT if found.timed_out else EXIT_FAILED
-
-
-def _waited_for(found: Plan) -> str:
-    """What a run waited for last."""
-    pods = [f"{row.pod}: {row.stage}{f', {row.why}' if row.why else ''}" for row in found.rows if row.stage.under_way]
-    return found.waiting or "; ".join(pods) or "nothing"
-
-
-async def _explain(session: Session, args: argparse.Namespace, found: Plan) -> None:
-    """Why pods failed, in the words of `crrd explain`."""
-    for row in found.rows:
-        if row.stage is not Stage.FAILED:
-            continue
-        session.view.say(f"{row.pod} failed: {row.why}")
-        if row.request is None or args.output == "json":
-            continue
-        try:
-            obj = await session.client.get(REQUESTS, session.namespace, row.request.request.name)
-            explanation = await explained(session.client, session.clock, obj)
-        except CrrdError:
-            continue  # gone, or not to be read: its own words stand above
-        print("\n".join(f"  {line}" for line in render(explanation).splitlines()))
-
-
-async def _abort(session: Session, args: argparse.Namespace) -> int:
-    found = await verbs.abort(session, args.words[1])
-    rest = f"; {found.going} had begun and end by themselves" if found.going else ""
-    if found.kept:
-        rest = f"; {found.kept} is left to say so, since none had begun, and may still be served"
-    session.view.say(f"run {args.words[1]} is aborted: {found.gone} requests taken back{rest}")
-    return 0
-
-
-async def _status(session: Session, args: argparse.Namespace) -> int:
-    as_json = args.output == "json"
-    if len(args.words) > 1:
-        print(status_page(*await verbs.status(session, args.words[1]), as_json=as_json))
-    else:
-        print(runs_page(await verbs.runs(session), as_json=as_json))
-    return 0
+def _since(given: str) -> datetime | timedelta | None:
+    """The value of `--since`; a duration is counted back later, by the API server's clock."""
+    if not given:
+        return None
+    moment = parse_time(given)
+    try:
+        return timedelta(seconds=duration(1)(given)) if moment is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ConfigurationError(f"--since {given!r} has to be a time like 2h, or 2026-01-31T12:00:00Z") from None

@@ -33,7 +33,7 @@ _GENERATIONS = 8
 """Owners above each other that are followed: references that go round end here."""
 
 
-class ClusterView:
+class Cluster:
     """The pods of a target, and all that a run on them has to heed. `async with` keeps it up to date."""
 
     def __init__(self, client: KubeClient, namespace: str, aim: Aim, *, zones: bool) -> None:

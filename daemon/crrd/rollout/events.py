@@ -22,7 +22,7 @@ class WorkloadEvent(StrEnum):
     FAILED = "ContainersRecreateFailed"
 
 
-async def tell(client: KubeClient, now: datetime, run: Run, reason: WorkloadEvent, message: str) -> None:
+async def create_event(client: KubeClient, now: datetime, run: Run, reason: WorkloadEvent, message: str) -> None:
     """Write one event on the run's workload; none where the run is about pods themselves.
 
     `now` is the API server's time: the clock of a laptop may be anything.

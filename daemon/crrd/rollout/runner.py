@@ -1,18 +1,16 @@
-"""Carries a run out: asks `plan`, creates one request, and looks again; ends where the plan does.
+"""Carries a run out: asks for a plan, creates one request, and looks again; ends where the plan does.
 
 It may be killed between any two lines: what it has created is all that the next one needs to know.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import LABEL_ACTIVE
-from crrd.core.rollout.plan import End, Plan, plan
+from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run, read_run
 from crrd.core.rollout.standing import Row, Stage
 from crrd.kube.client import KubeClient
@@ -21,19 +19,12 @@ from crrd.kube.resources import REQUESTS
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.jsonfields import mapping
-from crrd.rollout.cluster import ClusterView
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.view import View
 
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 _TICK_SECONDS = 1.0
 """How often what is shown is drawn anew, for its seconds."""
-
-
-class Screen(Protocol):
-    """Whoever is told how things stand."""
-
-    def show(self, current: Plan) -> None:
-        """How things stand now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +40,21 @@ class Runner:
     """One run."""
 
     def __init__(
-        self,
-        client: KubeClient,
-        view: ClusterView,
-        clock: ServerClock,
-        screen: Screen,
-        *,
-        seconds: float,
-        confirm: Callable[[str], Awaitable[bool]] | None,
-        confirmed: bool,
+        self, client: KubeClient, cluster: Cluster, clock: ServerClock, view: View, *, timeout: float, confirmed: bool
     ) -> None:
         """Start nothing.
 
         Args:
             client: for what is written.
-            view: what is known, entered already.
+            cluster: what is known, entered already.
             clock: the API server's time.
-            screen: is told of every round.
-            seconds: for the whole run, 0 for as long as it takes.
-            confirm: asks somebody whether to go on after the first part; None where nobody is there.
+            view: is told of every round, and asks whether to go on after the first part.
+            timeout: seconds for the whole run, 0 for as long as it takes.
             confirmed: nobody has to be asked.
         """
-        self._client, self._view, self._clock, self._screen = client, view, clock, screen
-        self._ends = time.monotonic() + seconds if seconds else float("inf")
-        self._confirm, self._confirmed = confirm, confirmed
+        self._client, self._cluster, self._clock, self._view = client, cluster, clock, view
+        self._ends = time.monotonic() + timeout if timeout else float("inf")
+        self._confirmed = confirmed
 
     async def run(self, run: Run) -> Outcome:
         """Go on with the run until it ends.
@@ -82,24 +64,24 @@ class Runner:
         """
         await self._let_a_second_pass(run)
         while True:
-            self._view.changed.clear()
-            trouble = self._view.problem or await self._learn()
-            current = plan(self._view.world(), run, self._clock.now(), confirmed=self._confirmed)
-            if trouble and current.end is not End.ABORTED:
+            self._cluster.changed.clear()
+            trouble = self._cluster.problem or await self._learn()
+            plan = make_plan(self._cluster.world(), run, self._clock.now(), confirmed=self._confirmed)
+            if trouble and plan.end is not End.ABORTED:
                 # On what may be out of date nothing is begun, and nothing ends.
-                current = replace(current, create=(), end=None, waiting=trouble)
-            self._screen.show(current)
-            if current.end is End.ASK and self._confirm is not None and await self._confirm(current.told):
+                plan = replace(plan, create=(), end=None, waiting=trouble)
+            self._view.show(plan)
+            if plan.end is End.ASK and await self._view.ask(plan.message):
                 self._confirmed = True
                 continue
-            if current.end is not None:
-                return Outcome(current)
+            if plan.end is not None:
+                return Outcome(plan)
             if time.monotonic() >= self._ends:
-                return Outcome(current, timed_out=True)
-            if current.create:
-                await self._create(run, current)
+                return Outcome(plan, timed_out=True)
+            if plan.create:
+                await self._create(run, plan)
             else:
-                await self._wait(current)
+                await self._wait(plan)
 
     async def _let_a_second_pass(self, run: Run) -> None:
         """Kubelet says in whole seconds when a container was started: what this run restarts starts after its start.
@@ -113,26 +95,26 @@ class Runner:
     async def _learn(self) -> str:
         """Why it is not known to whom all pods belong; "" where it is."""
         try:
-            await self._view.learn()
+            await self._cluster.learn()
         except ApiUnavailableError as error:
             await asyncio.sleep(_RETRY.initial)
             return str(error)
         return ""
 
-    async def _wait(self, current: Plan) -> None:
+    async def _wait(self, plan: Plan) -> None:
         """Until something is different, or time has made a difference."""
         seconds = min(_TICK_SECONDS, self._ends - time.monotonic())
-        if current.wake_at is not None:
-            seconds = min(seconds, (current.wake_at - self._clock.now()).total_seconds())
+        if plan.wake_at is not None:
+            seconds = min(seconds, (plan.wake_at - self._clock.now()).total_seconds())
         try:
             async with asyncio.timeout(max(0.01, seconds)):
-                await self._view.changed.wait()
+                await self._cluster.changed.wait()
         except TimeoutError:
             pass
 
-    async def _create(self, run: Run, current: Plan) -> None:
+    async def _create(self, run: Run, plan: Plan) -> None:
         """Create the first of the requests. Returns once it is known whether it is there, so that budgets hold."""
-        row = current.create[0]
+        row = plan.create[0]
         body = run.request(row.pod, row.uid, row.containers)
         failures = 0
         while time.monotonic() < self._ends:
@@ -146,12 +128,12 @@ class Runner:
                 return
             except ApiUnavailableError as error:
                 failures += 1
-                told = f"the API server does not take the request: {error}"
-                self._screen.show(replace(current, create=(), waiting=told))
+                reason = f"the API server does not take the request: {error}"
+                self._view.show(replace(plan, create=(), waiting=reason))
                 await asyncio.sleep(max(_RETRY.delay(failures), error.retry_after))
             else:
                 await self._seen_by_admission(run, made)
-                self._view.written(made)
+                self._cluster.written(made)
                 return
 
     async def _take_over(self, run: Run, row: Row) -> None:
@@ -161,17 +143,17 @@ class Runner:
             found = await self._client.get(REQUESTS, run.namespace, name)
             mark = read_run(found)
             if mark is None or mark.run.name != run.name:
-                self._view.refused(row.uid, f"there is a request {name} that is not of this run")
-            self._view.written(found)
+                self._cluster.refused(row.uid, f"there is a request {name} that is not of this run")
+            self._cluster.written(found)
 
     async def _not_let_in(self, run: Run, row: Row, error: ApiRefusedError) -> None:
         """Admission has refused it: because the pod went, which is normal, or for good."""
         if error.status in (401, 403, 404):
             raise ConfigurationError(str(error)) from error
-        await self._view.look_again(row.pod)
-        again = plan(self._view.world(), run, self._clock.now(), confirmed=True)
+        await self._cluster.look_again(row.pod)
+        again = make_plan(self._cluster.world(), run, self._clock.now(), confirmed=True)
         if any(each.uid == row.uid and each.stage is Stage.WAITING for each in again.rows):
-            self._view.refused(row.uid, str(error))
+            self._cluster.refused(row.uid, str(error))
 
     async def _seen_by_admission(self, run: Run, made: object) -> None:
         """Without the labels that admission sets, no daemon would ever look at a request."""

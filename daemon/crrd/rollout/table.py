@@ -13,7 +13,7 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
 from crrd.lib.plain import plain
-from crrd.rollout.lines import Changes, new_ids, old_ids, progress
+from crrd.rollout.view import View, new_ids, old_ids, progress
 
 _STYLES = {Stage.DONE: "green", Stage.FAILED: "bold red", Stage.WAITING: "dim", Stage.SKIPPED: "dim"}
 _URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.ASKED)
@@ -29,40 +29,35 @@ _OTHER_LINES = 9
 """Of the terminal's height: title, head, bar, what is waited for, and what was there before."""
 
 
-class Terminal:
-    """A View for people who watch."""
+class Terminal(View):
+    """For people who watch."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
-        self._changes = Changes()
-        self._began = time.monotonic()
         self._at_first: int | None = None
         """Pods that were through when this process began."""
         self._title = ""
 
-    def begin(self, run: Run, words: str) -> None:
+    def begin(self, run: Run, message: str) -> None:
         """See View."""
         self._title = f"run {run.name}"
-        self.say(f"run {run.name}: {words}")
+        super().begin(run, message)
 
-    def say(self, words: str) -> None:
+    def say(self, message: str) -> None:
         """See View."""
         self._live.stop()
-        self._console.print(plain(words), markup=False, soft_wrap=True)
+        self._console.print(plain(message), markup=False, soft_wrap=True)
 
-    def show(self, current: Plan) -> None:
+    def show(self, plan: Plan) -> None:
         """See View."""
-        self._changes.rows(current)
+        self._changes.rows(plan)
         self._live.start()
-        self._live.update(self._picture(current), refresh=True)
+        self._live.update(self._picture(plan), refresh=True)
 
-    def end(self, outcome: str, words: str) -> None:
-        """See View."""
-        self.say(f"{outcome}: {words} (after {format_duration(time.monotonic() - self._began)})")
-
-    def _picture(self, current: Plan) -> Group:
-        shown, hidden = self._fitting(current.rows)
+    def _picture(self, plan: Plan) -> Group:
+        shown, hidden = self._fitting(plan.rows)
         lines = [self._cells(row) for row in shown]
         table = Table(title=self._title, title_justify="left", box=None, pad_edge=False)
         widths = _widths(lines, self._console.size.width)
@@ -71,8 +66,8 @@ class Terminal:
         for line in lines:
             table.add_row(*(line[column] for column in widths))
         more = Text(f"and {hidden} more pods", "dim") if hidden else Text("")
-        waiting = Text(plain(f"waiting: {current.waiting}") if current.waiting else "", "yellow")
-        return Group(table, more, self._bar(current.rows), waiting)
+        waiting = Text(plain(f"waiting: {plan.waiting}") if plan.waiting else "", "yellow")
+        return Group(table, more, self._bar(plan.rows), waiting)
 
     def _cells(self, row: Row) -> dict[str, Text]:
         """A row, by column."""

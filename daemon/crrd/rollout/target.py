@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from crrd.core.rollout.run import Target
-from crrd.core.rollout.state import Workload, read_workload
+from crrd.core.rollout.run import Run, Target
+from crrd.core.rollout.standing import recreatable
+from crrd.core.rollout.state import Workload, World, read_workload
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import Served, find_kind, kind_of
 from crrd.kube.resources import Resource
@@ -26,7 +27,7 @@ class Aim:
         return selector.query if selector is not None else self.target.selector
 
 
-def split_words(words: list[str]) -> tuple[str, str]:
+def split_words(words: tuple[str, ...]) -> tuple[str, str]:
     """The type and the name in `TYPE/NAME` or `TYPE NAME`.
 
     Raises:
@@ -40,7 +41,7 @@ def split_words(words: list[str]) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
-async def find_target(client: KubeClient, namespace: str, words: list[str], selector: str) -> Aim:
+async def find_target(client: KubeClient, namespace: str, words: tuple[str, ...], selector: str) -> Aim:
     """What a command line names.
 
     Raises:
@@ -82,3 +83,24 @@ async def _workload(client: KubeClient, namespace: str, served: Served, name: st
         raise ConfigurationError(f"{words} has no spec.selector: name what its pods are owned by, or give -l SELECTOR")
     target = Target(words, served.api_version, served.kind, name, workload.uid)
     return Aim(target, served.resource, workload)
+
+
+def check_run(world: World, run: Run) -> None:
+    """Refuse what cannot be meant.
+
+    Raises:
+        ConfigurationError: no pod, or no such container that can be recreated.
+    """
+    if not world.members:
+        owned = f"none is owned by {run.target.words}" if run.target.uid else f"there is no {run.target.words}"
+        raise ConfigurationError(f"no pod matches in namespace {run.namespace!r}: {owned}")
+    there = sorted({name for member in world.members for name in recreatable(member.pod)})
+    if not run.options.containers:
+        raise ConfigurationError(f"say which container: -c NAME; {run.target.words} has {', '.join(there)}")
+    kinds = {name: each.kind for member in world.members for name, each in member.pod.containers.items()}
+    for name in run.options.containers:
+        if name not in there and name in kinds:
+            only = "only app containers and native sidecars (restartPolicy: Always) can be recreated"
+            raise ConfigurationError(f"{name} is an {kinds[name]}: {only}")
+        if name not in there:
+            raise ConfigurationError(f"{run.target.words} has no container {name!r}; it has {', '.join(there)}")

@@ -7,7 +7,7 @@ import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase, StatePhase
-from crrd.core.rollout.plan import End, first_rival, plan, seen_by_others, unfinished
+from crrd.core.rollout.plan import End, first_rival, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.run import Amount, Target
 from crrd.core.rollout.standing import timed_out
 from crrd.core.rollout.state import Member, World
@@ -222,7 +222,7 @@ class TestProgress:
         assert stages(found) == {"web-0": "settling", "web-1": "waiting"}
         assert why(found)["web-0"] == "has to be ready for 40 s"
         assert found.wake_at == NOW + timedelta(seconds=10)
-        assert chosen(plan(world, of, NOW + timedelta(seconds=10))) == ["web-1"]
+        assert chosen(make_plan(world, of, NOW + timedelta(seconds=10))) == ["web-1"]
         unknown = replace(recreated(ONE), ready_since=None)
         bare = replace(unknown, pod=replace(unknown.pod, containers={}))
         found = planned(World((bare,), (succeeded(of, ONE),)), of)
@@ -309,7 +309,7 @@ class TestEnds:
         of = run(max_unavailable=Amount(3))
         world = World(PODS, (failed(of, ONE),))
         found = planned(world, of)
-        assert (found.end, found.told, found.timed_out) == (End.FAILED, "1 failed, 2 were not begun", False)
+        assert (found.end, found.message, found.timed_out) == (End.FAILED, "1 failed, 2 were not begun", False)
         assert why(found)["web-0"] == "app: it would not end"
         more = planned(world, run(max_unavailable=Amount(3), max_failures=2))
         assert (more.end, chosen(more)) == (None, ["web-1", "web-2"])
@@ -382,7 +382,7 @@ class TestEnds:
 
     def test_aborted(self) -> None:
         found = planned(World(PODS, aborted=frozenset({"run"})))
-        assert (found.end, found.told) == (End.ABORTED, "somebody has aborted it")
+        assert (found.end, found.message) == (End.ABORTED, "somebody has aborted it")
         assert planned(World(PODS, aborted=frozenset({"other"}))).end is None
 
     def test_the_first_part_then_somebody_is_asked(self) -> None:
@@ -395,7 +395,7 @@ class TestEnds:
         assert planned(half, of).waiting == "", "while a pod is under way it goes on"
         part = World((recreated(ONE), recreated(TWO), THREE), (succeeded(of, ONE), succeeded(of, TWO)))
         found = planned(part, of)
-        assert (found.end, found.told) == (End.ASK, "the first part (2) is done, 1 left")
+        assert (found.end, found.message) == (End.ASK, "the first part (2) is done, 1 left")
         assert chosen(planned(part, of, confirmed=True)) == ["web-2"]
 
     def test_who_has_begun_the_rest_was_asked(self) -> None:
@@ -411,7 +411,7 @@ class TestRivals:
         world = World(PODS, (asked(first, ONE), asked(second, TWO)))
         assert planned(world, first).end is None
         found = planned(world, second)
-        assert (found.end, found.told) == (End.RIVAL, "run b on deployment.apps/web was first")
+        assert (found.end, found.message) == (End.RIVAL, "run b on deployment.apps/web was first")
 
     def test_of_two_at_the_same_second_the_name_decides(self) -> None:
         first, second = run(name="a"), run(name="b")

@@ -1,7 +1,7 @@
 """What a run does next: which pods get their request now, or why nothing more may begin, or how it has ended.
 
-`plan` takes what is known and the time, and keeps no state: after a crash at any moment the same objects give the rest
-of the run. Carrying it out is `crrd.rollout`'s.
+`make_plan` takes what is known and the time, and keeps no state: after a crash at any moment the same objects give the
+rest of the run. Carrying it out is `crrd.rollout`'s.
 
 The invariant, checked by the property tests at every step: no pod gets two requests of one run, and as far as the run
 goes, no more pods are unready than its budgets allow.
@@ -44,7 +44,7 @@ class Plan:
     waiting: str = ""
     """Why nothing goes on; "" while a pod is under way, or none waits. Each row says it for its own."""
     end: End | None = None
-    told: str = ""
+    message: str = ""
     """What there is to say of the end."""
     wake_at: datetime | None = None
     """When time alone changes something."""
@@ -56,7 +56,7 @@ class Plan:
         return bool(failed) and all(row.request is not None and timed_out(row.request) for row in failed)
 
 
-def plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:
+def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:
     """Decide.
 
     Args:
@@ -67,32 +67,32 @@ def plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> P
     """
     rows = standings(world, run, now)
     wake = min((row.settled_at for row in rows if row.settled_at is not None), default=None)
-    end, told = _end(world, run, rows)
+    end, message = _end(world, run, rows)
     if end is not None:
-        return Plan(rows, end=end, told=told)
+        return Plan(rows, end=end, message=message)
     waiting = _held(world, run)
     if waiting:
-        return Plan(_explained(rows, {}, waiting), waiting=waiting, wake_at=wake)
+        return Plan(_with_reasons(rows, {}, waiting), waiting=waiting, wake_at=wake)
     round_ = _Round(world, run, rows)
     create, why = round_.choose(_left_of_first(run, rows, confirmed=confirmed))
     if _asks(run, rows, confirmed=confirmed):
         left = tally(rows)[Stage.WAITING]
-        return Plan(rows, end=End.ASK, told=f"the first part ({run.options.first}) is done, {left} left")
+        return Plan(rows, end=End.ASK, message=f"the first part ({run.options.first}) is done, {left} left")
     idle = not create and not any(row.stage.under_way for row in rows)
     first = next(iter(why.values()), "") if idle else ""
-    return Plan(_explained(rows, why, ""), tuple(create), first, wake_at=wake)
+    return Plan(_with_reasons(rows, why, ""), tuple(create), first, wake_at=wake)
 
 
 def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
-    """`plan`, without whoever carries the run out, who waits until every pod is ready: done once no more is to begin.
+    """The plan as others see it, who wait for no pod to be ready: the run is done once no more is to begin.
 
     Nobody else can tell whether a pod has yet to be ready or was, and is not any more. Only for as long as pods have to
     be ready, from their requests' completion on (the node's clock), the run is taken to go on.
     """
-    found = plan(world, run, now)
-    if found.end is not None or any(_goes_on(row, run, now) for row in found.rows):
-        return found
-    rows = tuple(replace(row, stage=Stage.DONE) if row.stage is Stage.SETTLING else row for row in found.rows)
+    plan = make_plan(world, run, now)
+    if plan.end is not None or any(_goes_on(row, run, now) for row in plan.rows):
+        return plan
+    rows = tuple(replace(row, stage=Stage.DONE) if row.stage is Stage.SETTLING else row for row in plan.rows)
     return Plan(rows, end=End.DONE)
 
 
@@ -173,7 +173,7 @@ def _asks(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> bool:
     return _left_of_first(run, rows, confirmed=confirmed) == 0 and not any(row.stage.under_way for row in rows)
 
 
-def _explained(rows: tuple[Row, ...], why: dict[str, str], others: str) -> tuple[Row, ...]:
+def _with_reasons(rows: tuple[Row, ...], why: dict[str, str], others: str) -> tuple[Row, ...]:
     return tuple(replace(row, why=why.get(row.uid, others)) if row.stage is Stage.WAITING else row for row in rows)
 
 
@@ -210,11 +210,11 @@ class _Round:
         in_order = self._world.workload is not None and self._world.workload.in_order
         blocked = ""
         for row, member in self._candidates(in_order=in_order):
-            said = blocked or (self._over_first() if most is not None and len(chosen) >= most else "")
-            said = said or next(self._reasons(member), "")
-            if said:
-                why[row.uid] = said
-                blocked = blocked or (f"after {row.pod}: {said}" if in_order else "")
+            reason = blocked or (self._over_first() if most is not None and len(chosen) >= most else "")
+            reason = reason or next(self._reasons(member), "")
+            if reason:
+                why[row.uid] = reason
+                blocked = blocked or (f"after {row.pod}: {reason}" if in_order else "")
             else:
                 chosen.append(row)
                 self._take(member)

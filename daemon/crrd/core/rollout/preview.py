@@ -1,10 +1,10 @@
-"""What a run would do if all went well, batch by batch: `plan` asked again and again, with each batch taken as done."""
+"""What a run would do if all went well, batch by batch: one plan after the other, with each batch taken as done."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
-from crrd.core.rollout.plan import End, Plan, plan
+from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run, RunMark
 from crrd.core.rollout.standing import Row
 from crrd.core.rollout.state import RunRequest, World
@@ -26,7 +26,7 @@ class Preview:
 def preview(world: World, run: Run, now: datetime) -> Preview:
     """The batches of a run that has not begun, or of the rest of one that has; what is under way ends before it."""
     run = replace(run, options=replace(run.options, min_ready=0))  # what counts is the order
-    first = plan(world, run, now)
+    first = make_plan(world, run, now)
     current, confirmed, asks_after = first, False, 0
     batches: list[tuple[Row, ...]] = []
     world = replace(world, refused={})
@@ -39,8 +39,8 @@ def preview(world: World, run: Run, now: datetime) -> Preview:
             world = _done(world, run, (*current.create, *under_way))
         else:
             break
-        current = plan(world, run, now, confirmed=confirmed)
-    stopped = current.waiting if current.end is None else current.told
+        current = make_plan(world, run, now, confirmed=confirmed)
+    stopped = current.waiting if current.end is None else current.message
     return Preview(tuple(batches), first, stopped, asks_after)
 
 

@@ -108,6 +108,13 @@ class Run:
     started: str
     """RFC 3339, the API server's clock."""
 
+    def describe(self, pods: int) -> str:
+        """What it does to so many pods, in words."""
+        options = self.options
+        reason = f" ({options.reason})" if options.reason else ""
+        what = f"{', '.join(options.containers)} of {self.target.words}"
+        return f"{what}, {pods} pod{'s' * (pods != 1)}, at most {options.max_unavailable} unready{reason}"
+
     def request_name(self, pod_uid: str) -> str:
         """The name of this run's request for a pod."""
         return f"{self.name}-{hashlib.sha256(pod_uid.encode()).hexdigest()[:10]}"

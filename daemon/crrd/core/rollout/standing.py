@@ -1,14 +1,14 @@
 """Where each pod of a run stands, and what is to be recreated of it; whether more may begin is `plan`'s concern."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import RequestPhase, StatePhase
+from crrd.core.api.types import StatePhase
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, RunRequest, World
 from crrd.kubelet.restart_rules import RestartPolicy
@@ -149,18 +149,13 @@ def _asked(run: Run, member: Member, found: RunRequest, now: datetime) -> Row:
     if found.succeeded:
         settled, why = _settled(run, member, found, now)
         if settled is not None and settled <= now:
-            return _become(row, Stage.DONE)
-        return _become(row, Stage.SETTLING, why, settled)
+            return replace(row, stage=Stage.DONE)
+        return replace(row, stage=Stage.SETTLING, why=why, settled_at=settled)
     if request.completed:
         if member.pod.deleting or _reasons(found) & {*_GONE}:
-            return _become(row, Stage.GONE, "the pod went")
-        return _become(row, Stage.FAILED, failure(found))
-    begun = request.status.phase is RequestPhase.RECREATING
-    return _become(row, Stage.RECREATING if begun else Stage.ASKED, waits_for(found))
-
-
-def _become(row: Row, stage: Stage, why: str = "", settled_at: datetime | None = None) -> Row:
-    return Row(row.pod, row.uid, stage, why, row.node, row.member, row.request, row.containers, settled_at=settled_at)
+            return replace(row, stage=Stage.GONE, why="the pod went")
+        return replace(row, stage=Stage.FAILED, why=failure(found))
+    return replace(row, stage=Stage.RECREATING if found.begun else Stage.ASKED, why=waits_for(found))
 
 
 def _absent(found: RunRequest) -> Row:

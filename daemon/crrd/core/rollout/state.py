@@ -5,17 +5,17 @@ Nothing here raises for what somebody else wrote. What follows from it is `plan`
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import Request
+from crrd.core.api.types import Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.labels import LabelSelector, read_selector
-from crrd.core.rollout.run import RunMark, read_run
+from crrd.core.rollout.run import Run, RunMark, read_run
 from crrd.lib.jsonfields import Reader, items, mapping, text
 
 ZONE = "topology.kubernetes.io/zone"
@@ -222,11 +222,26 @@ class RunRequest:
         states = self.request.status.states
         return self.request.completed and bool(states) and all(each.phase == "Succeeded" for each in states)
 
+    @property
+    def begun(self) -> bool:
+        """Whether the node is at work on it."""
+        return self.request.status.phase is RequestPhase.RECREATING
+
+    @property
+    def age(self) -> tuple[str, str]:
+        """What requests are ordered by: the oldest first."""
+        return self.request.created, self.request.name
+
 
 def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     """A request of a run; None for one that is of no run, or does not say so in a way that can be read."""
     mark = read_run(obj)
     return None if mark is None else RunRequest(parse_request(obj), mark)
+
+
+def newest_run(requests: Iterable[RunRequest]) -> Run:
+    """The run as its last request has it: options may have changed on the way."""
+    return max(requests, key=lambda each: each.age).mark.run
 
 
 @dataclass(frozen=True, slots=True)

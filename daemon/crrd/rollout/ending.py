@@ -1,0 +1,60 @@
+"""How a run ended for this process: one word, a sentence, and the exit code. Nothing here waits or writes."""
+
+from dataclasses import dataclass
+
+from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.standing import Stage, tally
+from crrd.rollout.view import summary
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_TIMED_OUT = 3
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the user is told last."""
+
+    outcome: str
+    """One word, for machines."""
+    message: str
+    exit_code: int
+
+
+def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
+    """The ending of a run.
+
+    Args:
+        plan: the last one.
+        resume_command: what the user can type to go on with the run.
+        timed_out: the time for the whole run was over before the run ended.
+    """
+    message, begun = summary(plan.rows), has_begun(plan)
+    again = f"go on with: {resume_command}" if begun else "nothing was begun"
+    if timed_out:
+        return Ending("timed out", f"{message}; it waited for: {_waited_for(plan)}; {again}", EXIT_TIMED_OUT)
+    match plan.end:
+        case End.ASK:
+            return Ending("asks", f"{message}; {plan.message}; {again}{' --yes' * begun}", 0)
+        case End.RIVAL:
+            return Ending("stopped", f"{message}; {plan.message}", EXIT_BAD_INPUT)
+        case End.ABORTED:
+            return Ending("aborted", f"{message}; {plan.message}", EXIT_FAILED)
+    failed = tally(plan.rows)[Stage.FAILED]
+    if not failed:
+        return Ending("done", message, 0)
+    if plan.end is End.FAILED:
+        message += f"; once that is mended, {again} --max-failures {failed + 1}" if begun else f"; {again}"
+    return Ending("failed", message, EXIT_TIMED_OUT if plan.timed_out else EXIT_FAILED)
+
+
+def has_begun(plan: Plan) -> bool:
+    """Whether any request of the run was created."""
+    return any(row.request is not None for row in plan.rows)
+
+
+def _waited_for(plan: Plan) -> str:
+    """What the run waited for last."""
+    pods = [f"{row.pod}: {row.stage}{f', {row.why}' if row.why else ''}" for row in plan.rows if row.stage.under_way]
+    return plan.waiting or "; ".join(pods) or "nothing"

@@ -1,0 +1,93 @@
+"""A View for machines: one JSON object a line, and pages as one JSON document. Fields are only ever added."""
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from crrd.core.api.time import rfc3339
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.preview import Preview
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Row, tally
+from crrd.core.rollout.state import RunRequest
+from crrd.rollout.view import View, new_ids, old_ids, run_row, skipped_pods, state_of
+
+
+class JsonLines(View):
+    """`now` gives the API server's time."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__()
+        self._now = now
+        self._run = ""
+        self._last: Plan | None = None
+
+    def _line(self, event: str, **fields: Any) -> None:
+        shape = {"time": rfc3339(self._now()), "run": self._run, "event": event, **fields}
+        print(json.dumps(shape, separators=(",", ":")))
+        sys.stdout.flush()
+
+    def begin(self, run: Run, message: str) -> None:
+        """See View."""
+        self._run = run.name
+        self._line("begin", target=run.target.words, containers=list(run.options.containers), message=message)
+
+    def say(self, message: str) -> None:
+        """See View."""
+        self._line("message", message=message)
+
+    def show(self, plan: Plan) -> None:
+        """See View."""
+        self._last = plan
+        for row in self._changes.rows(plan):
+            seconds = self._changes.seconds(row)
+            self._line("pod", **_pod(row), seconds=None if seconds is None else round(seconds, 1))
+        if waiting := self._changes.waiting(plan):
+            self._line("waiting", message=waiting)
+
+    async def ask(self, question: str) -> bool:
+        """See View."""
+        return False
+
+    def end(self, outcome: str, message: str) -> None:
+        """See View."""
+        counts = tally(self._last.rows) if self._last is not None else {}
+        self._line("end", outcome=outcome, message=message, pods={stage.value: n for stage, n in counts.items()})
+
+    def print_status(self, run: Run, plan: Plan) -> None:
+        """See View."""
+        pods = [_pod(row) for row in plan.rows]
+        _print({"run": run.name, "target": run.target.words, "state": state_of(plan), "pods": pods})
+
+    def print_runs(self, runs: list[tuple[Run, list[RunRequest]]]) -> None:
+        """See View."""
+        _print([run_row(run, requests) for run, requests in runs])
+
+    def print_preview(self, preview: Preview) -> None:
+        """See View."""
+        batches = [
+            [{"pod": row.pod, "node": row.node, "containers": list(row.containers)} for row in batch]
+            for batch in preview.batches
+        ]
+        ends = {"asksAfter": preview.asks_after, "stopped": preview.stopped}
+        _print({"batches": batches, **ends, "skipped": skipped_pods(preview)})
+
+
+def _print(shape: object) -> None:
+    print(json.dumps(shape, indent=2))
+
+
+def _pod(row: Row) -> dict[str, Any]:
+    """A pod of a run."""
+    return {
+        "pod": row.pod,
+        "uid": row.uid,
+        "node": row.node,
+        "stage": row.stage.value,
+        "message": row.why,
+        "request": row.request.request.name if row.request is not None else "",
+        "old": old_ids(row),
+        "new": new_ids(row),
+    }

@@ -1,0 +1,208 @@
+"""What the user sees of runs: the View that all ways of showing share, and what each of them counts and compares."""
+
+import asyncio
+import sys
+import time
+
+from crrd.core.explain.container import format_duration, short
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.preview import Preview
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Row, Stage, tally
+from crrd.core.rollout.state import RunRequest
+from crrd.lib.plain import plain
+
+
+class Changes:
+    """What is different from one plan to the next, and for how long each pod has been under way."""
+
+    def __init__(self) -> None:
+        self._stages: dict[str, tuple[Stage, str]] = {}
+        self._since: dict[str, float] = {}
+        self._waiting = ""
+
+    def rows(self, plan: Plan) -> list[Row]:
+        """Pods that stand elsewhere than before; those that have not begun are told of only when they are left out."""
+        changed = []
+        for row in plan.rows:
+            if row.stage.under_way:
+                self._since.setdefault(row.uid, time.monotonic())
+            why = row.why if row.stage in (Stage.RECREATING, Stage.SKIPPED, Stage.FAILED) else ""
+            before = self._stages.get(row.uid)
+            self._stages[row.uid] = (row.stage, why)
+            same = before is not None and before[0] is row.stage
+            if row.stage is not Stage.WAITING and (not same or (why and before != (row.stage, why))):
+                changed.append(row)
+        return changed
+
+    def waiting(self, plan: Plan) -> str:
+        """What is waited for, where that is something else than before."""
+        before, self._waiting = self._waiting, plan.waiting
+        return plan.waiting if plan.waiting != before else ""
+
+    def seconds(self, row: Row) -> float | None:
+        """For how long a pod has been under way as far as this process has seen; None where it was not."""
+        since = self._since.get(row.uid)
+        return None if since is None else time.monotonic() - since
+
+
+class View:
+    """Shows a run: `begin`, then `show` for every plan, then `end`; or prints one page.
+
+    This one is for people without a terminal: a line for every change, and pages as text.
+    """
+
+    def __init__(self) -> None:
+        self._changes = Changes()
+        self._began = time.monotonic()
+
+    def begin(self, run: Run, message: str) -> None:
+        """What is about to be done, or gone on with."""
+        self.say(f"run {run.name}: {message}")
+
+    def say(self, message: str) -> None:
+        """Something else."""
+        print(plain(message))
+        sys.stdout.flush()
+
+    def show(self, plan: Plan) -> None:
+        """How things stand now."""
+        passed = f"{time.monotonic() - self._began:7.1f} s"
+        done, total = progress(plan.rows)
+        for row in self._changes.rows(plan):
+            parts = [passed, row.pod, *filter(None, [row.node]), row.stage.value]
+            seconds = self._changes.seconds(row)
+            if row.stage is Stage.DONE and seconds is not None:
+                old = old_ids(row)
+                parts += [f"{short(old[name])} -> {short(new)}" for name, new in new_ids(row).items()]
+                parts += [f"in {seconds:.1f} s", f"({done} of {total})"]
+            elif row.why:
+                parts.append(f"- {row.why}")
+            self.say("  ".join(parts))
+        if waiting := self._changes.waiting(plan):
+            self.say(f"{passed}  waiting: {waiting}")
+
+    async def ask(self, question: str) -> bool:
+        """Whether somebody has said yes; False where nobody is there to be asked."""
+        if sys.stdin is None or not sys.stdin.isatty() or not sys.stdout.isatty():
+            return False
+        self.say(f"{question}: go on? [y/N]")
+        loop = asyncio.get_running_loop()
+        line: asyncio.Future[str] = loop.create_future()
+
+        def typed() -> None:
+            if not line.done():
+                line.set_result(sys.stdin.readline())
+
+        loop.add_reader(sys.stdin.fileno(), typed)
+        try:
+            return (await line).strip().lower() in ("y", "yes")
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+
+    def end(self, outcome: str, message: str) -> None:
+        """How it has ended: one word for machines, a sentence for people."""
+        self.say(f"{outcome}: {message} (after {format_duration(time.monotonic() - self._began)})")
+
+    def print_status(self, run: Run, plan: Plan) -> None:
+        """How a run stands."""
+        reason = f"; {run.options.reason}" if run.options.reason else ""
+        _print(
+            f"run {run.name}: {', '.join(run.options.containers)} of {run.target.words}, since {run.started}{reason}",
+            f"{state_of(plan)}: {summary(plan.rows)}",
+            *_columns([("POD", "NODE", "PHASE", ""), *map(_cells, plan.rows)]),
+        )
+
+    def print_runs(self, runs: list[tuple[Run, list[RunRequest]]]) -> None:
+        """Which runs there are."""
+        rows = [run_row(run, requests) for run, requests in runs]
+        head = [tuple(column.upper() for column in row) for row in rows[:1]]
+        _print(*(_columns([*head, *(tuple(row.values()) for row in rows)]) if rows else ["no runs"]))
+
+    def print_preview(self, preview: Preview) -> None:
+        """The batches of a dry run, and what is left out."""
+        lines = []
+        for number, batch in enumerate(preview.batches, start=1):
+            lines.append(f"batch {number}: " + ", ".join(f"{row.pod} ({row.node})" for row in batch))
+            if number == preview.asks_after:
+                lines.append("then asks whether to go on")
+        if preview.stopped:
+            lines.append(f"then waits: {preview.stopped}")
+        lines += [f"skipped, {why}: {', '.join(pods)}" for why, pods in skipped_pods(preview).items()]
+        _print(*(lines or ["nothing is left to begin"]))
+
+
+def old_ids(row: Row) -> dict[str, str]:
+    """By container: the instance that the request means, as admission saw it."""
+    containers = row.request.request.containers if row.request is not None else ()
+    return {each.name: each.context.container_id for each in containers if each.context is not None}
+
+
+def new_ids(row: Row) -> dict[str, str]:
+    """By container: the instance that has followed, as far as there is one."""
+    if row.member is None:
+        return {}
+    there = row.member.pod.containers
+    return {
+        name: there[name].container_id
+        for name, old in old_ids(row).items()
+        if name in there and there[name].container_id not in ("", old)
+    }
+
+
+def progress(rows: tuple[Row, ...]) -> tuple[int, int]:
+    """How many pods are through, and of how many; those that are left out are none of them."""
+    counts = tally(rows)
+    left_out = counts[Stage.SKIPPED] + counts[Stage.GONE]
+    return counts[Stage.DONE] + counts[Stage.FAILED], len(rows) - left_out
+
+
+def summary(rows: tuple[Row, ...]) -> str:
+    """How many pods of what became of them, in words."""
+    counts = tally(rows)
+    _, total = progress(rows)
+    parts = [f"{counts[Stage.DONE]} of {total} pods recreated"]
+    names = {Stage.FAILED: "failed", Stage.SKIPPED: "skipped", Stage.GONE: "gone meanwhile"}
+    parts += [f"{counts[stage]} {name}" for stage, name in names.items() if counts[stage]]
+    under_way = sum(1 for row in rows if row.stage.under_way)
+    return ", ".join(parts + [f"{under_way} under way"] * bool(under_way))
+
+
+def run_row(run: Run, requests: list[RunRequest]) -> dict[str, str]:
+    """A run and how many of its requests succeeded, by column."""
+    succeeded = sum(each.succeeded for each in requests)
+    return {
+        "run": run.name,
+        "target": run.target.words,
+        "started": run.started,
+        "succeeded": str(succeeded),
+        "requests": str(len(requests)),
+    }
+
+
+def state_of(plan: Plan) -> str:
+    """How a run stands, in a word or a sentence."""
+    return plan.end.value if plan.end is not None else plan.waiting or "goes on"
+
+
+def skipped_pods(preview: Preview) -> dict[str, list[str]]:
+    """The pods that are left out, by reason."""
+    skipped: dict[str, list[str]] = {}
+    for row in preview.first.rows:
+        if row.skip is not None:
+            skipped.setdefault(row.why, []).append(row.pod)
+    return skipped
+
+
+def _print(*lines: str) -> None:
+    print("\n".join(map(plain, lines)))
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return row.pod, row.node, row.stage.value, row.why
+
+
+def _columns(lines: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return ["   ".join(cells).rstrip() for cells in padded]
