@@ -6,19 +6,12 @@ everything.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from crrd.lib.jsonfields import items, mapping, text
 
-
-class Operator(StrEnum):
-    """What a requirement asks of a label."""
-
-    IN = "In"
-    NOT_IN = "NotIn"
-    EXISTS = "Exists"
-    DOES_NOT_EXIST = "DoesNotExist"
+_OPERATORS = {"In": (False, True), "NotIn": (True, True), "Exists": (False, False), "DoesNotExist": (True, False)}
+"""By name: whether it is the negation of another one, and whether it takes values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,34 +19,24 @@ class Requirement:
     """One condition on one label."""
 
     key: str
-    operator: Operator
     values: tuple[str, ...] = ()
+    """One of these; empty for any value."""
+    negated: bool = False
+    """Whether the label must not be so; one that is missing meets that."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels meet it; a label that is missing meets NotIn."""
-        match self.operator:
-            case Operator.IN:
-                return labels.get(self.key) in self.values
-            case Operator.NOT_IN:
-                return labels.get(self.key) not in self.values
-            case Operator.EXISTS:
-                return self.key in labels
-            case _:
-                return self.key not in labels
+        """Whether the labels meet it."""
+        there = labels.get(self.key) in self.values if self.values else self.key in labels
+        return there is not self.negated
 
     @property
     def query(self) -> str:
         """As the query parameter labelSelector has it."""
-        match self.operator:
-            case Operator.IN:
-                (*more, first) = self.values
-                return f"{self.key} in ({','.join(self.values)})" if more else f"{self.key}={first}"
-            case Operator.NOT_IN:
-                return f"{self.key} notin ({','.join(self.values)})"
-            case Operator.EXISTS:
-                return self.key
-            case _:
-                return f"!{self.key}"
+        if not self.values:
+            return f"!{self.key}" if self.negated else self.key
+        if len(self.values) == 1 and not self.negated:
+            return f"{self.key}={self.values[0]}"
+        return f"{self.key} {'notin' if self.negated else 'in'} ({','.join(self.values)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +64,13 @@ def read_selector(found: object) -> LabelSelector | None:
         return None
     structured = "matchLabels" in found or "matchExpressions" in found
     plain: Mapping[str, Any] = mapping(found.get("matchLabels")) if structured else found
-    requirements = []
-    for key, value in plain.items():
-        if not isinstance(value, str):
-            return None
-        requirements.append(Requirement(key, Operator.IN, (value,)))
+    if not all(isinstance(value, str) for value in plain.values()):
+        return None
+    requirements = [Requirement(key, (value,)) for key, value in plain.items()]
     for entry in map(mapping, items(found.get("matchExpressions"))):
-        operator, values = text(entry.get("operator")), tuple(map(text, items(entry.get("values"))))
-        key = text(entry.get("key"))
-        if not key or operator not in list(Operator) or (operator in (Operator.IN, Operator.NOT_IN)) != bool(values):
+        key, values = text(entry.get("key")), tuple(map(text, items(entry.get("values"))))
+        negated, takes_values = _OPERATORS.get(text(entry.get("operator")), (False, not values))
+        if not key or takes_values != bool(values):
             return None
-        requirements.append(Requirement(key, Operator(operator), values))
+        requirements.append(Requirement(key, values, negated))
     return LabelSelector(tuple(requirements))

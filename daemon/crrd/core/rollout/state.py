@@ -101,19 +101,19 @@ class Budget:
     """Whether its status is about its spec as it is now."""
 
 
+def _number(obj: Mapping[str, Any], key: str) -> int | None:
+    return Reader().integer(obj.get(key), "")
+
+
 def read_budget(obj: Mapping[str, Any]) -> Budget:
     """A PodDisruptionBudget."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
-    number = Reader().integer
-    observed, generation = (
-        number(each, "") or 0 for each in (status.get("observedGeneration"), meta.get("generation"))
-    )
     return Budget(
         text(meta.get("name")),
         text(meta.get("uid")),
         read_selector(spec.get("selector")),
-        number(status.get("disruptionsAllowed"), "") or 0,
-        observed >= generation,
+        _number(status, "disruptionsAllowed") or 0,
+        (_number(status, "observedGeneration") or 0) >= (_number(meta, "generation") or 0),
     )
 
 
@@ -137,8 +137,8 @@ def read_workload(obj: Mapping[str, Any]) -> Workload:
     """A workload of any kind that has `spec.selector`; its apiVersion and kind have to be in it."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     kind = text(obj.get("kind"))
-    counts = (spec.get("replicas"), status.get("desiredNumberScheduled"), _wanted_by_job(spec, status))
-    desired = next((count for each in counts if (count := Reader().integer(each, "")) is not None), 0)
+    counts = (_number(spec, "replicas"), _number(status, "desiredNumberScheduled"), _wanted_by_job(spec, status))
+    desired = next(count for count in counts if count is not None)
     return Workload(
         kind,
         text(meta.get("name")),
@@ -156,30 +156,27 @@ def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
     0 where none follows on one that ends: it is suspended, or one has succeeded and it names no number of completions;
     and where indexes of it have failed for good, which are not counted here.
     """
-    number = Reader().integer
-    parallelism, completions = (number(spec.get(key), "") for key in ("parallelism", "completions"))
-    succeeded = number(status.get("succeeded"), "") or 0
+    completions, succeeded = _number(spec, "completions"), _number(status, "succeeded") or 0
     if spec.get("suspend") is True or status.get("failedIndexes") or (completions is None and succeeded):
         return 0
-    most = parallelism or 0
+    most = _number(spec, "parallelism") or 0
     return most if completions is None else min(most, max(0, completions - succeeded))
 
 
 def _rolling(obj: Mapping[str, Any], desired: int) -> str:
     """How far a roll-out is that goes on by itself: what kubectl's `rollout status` waits for, without readiness."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
-    number = Reader().integer
     known = (text(obj.get("apiVersion")), text(obj.get("kind"))) in _OBSERVED
     observed = _observed(status)
     if observed is None and known:
         observed = 0
-    if observed is not None and observed < (number(meta.get("generation"), "") or 0):
+    if observed is not None and observed < (_number(meta, "generation") or 0):
         return "its controller has yet to see its last change"
     strategy = mapping(spec.get("updateStrategy"))
     if strategy.get("type") == "OnDelete":
         return ""  # nobody but the user goes on with it
     expected = _expected(strategy, status, desired)
-    updated = number(status.get("updatedReplicas", status.get("updatedNumberScheduled")), "")
+    updated = _number(status, "updatedReplicas" if "updatedReplicas" in status else "updatedNumberScheduled")
     if updated is None:  # zeros are left out, and kinds that have no roll-outs have none
         current, update = (text(status.get(key)) for key in ("currentRevision", "updateRevision"))
         revised = bool(current and update) and current != update
@@ -187,7 +184,7 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
         updated = 0 if rolls else expected
     if updated < expected:
         return f"{updated} of {expected} pods are updated{', it is paused' if spec.get('paused') is True else ''}"
-    old = (number(status.get("replicas"), "") or 0) - updated
+    old = (_number(status, "replicas") or 0) - updated
     return f"{old} old pods have yet to go" if obj.get("kind") == "Deployment" and old > 0 else ""
 
 
@@ -196,17 +193,16 @@ def _observed(status: Mapping[str, Any]) -> int | None:
     found = status.get("observedGeneration")
     if isinstance(found, str):
         return int(found) if _NUMBER.fullmatch(found) else None
-    return Reader().integer(found, "")
+    return _number(status, "observedGeneration")
 
 
 def _expected(strategy: Mapping[str, Any], status: Mapping[str, Any], desired: int) -> int:
     """How many pods are to be updated: those of a partition are left as they are."""
-    number = Reader().integer
-    told = number(status.get("expectedUpdatedReplicas"), "")
-    if told is not None:
-        return told  # OpenKruise's workloads
+    expected = _number(status, "expectedUpdatedReplicas")
+    if expected is not None:
+        return expected  # OpenKruise's workloads
     rolling = mapping(strategy.get("rollingUpdate"))
-    return max(0, desired - (number(rolling.get("partition", strategy.get("partition")), "") or 0))
+    return max(0, desired - (_number(rolling if "partition" in rolling else strategy, "partition") or 0))
 
 
 @dataclass(frozen=True, slots=True)
