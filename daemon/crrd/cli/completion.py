@@ -8,16 +8,14 @@ seconds; whatever goes wrong, nothing is offered.
 import argparse
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from crrd.cli import recreate
 from crrd.cli.recreate import VERBS
 from crrd.core.api.pod import parse_pod
-from crrd.core.rollout.run import LABEL_RUN
+from crrd.core.rollout.run import LABEL_RUN, Target
 from crrd.core.rollout.standing import recreatable
-from crrd.core.rollout.state import read_workload
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.discovery import KNOWN, find_kind
@@ -25,6 +23,7 @@ from crrd.kube.resources import PODS, REQUESTS, Resource
 from crrd.lib.errors import CrrdError
 from crrd.lib.jsonfields import mapping, text
 from crrd.lib.log import configure as configure_log
+from crrd.rollout.target import Aim, find_target
 
 _SECONDS = 10.0
 _NAMESPACES = Resource("namespaces")
@@ -139,20 +138,14 @@ async def _names(client: KubeClient, resource: Resource, namespace: str) -> list
 
 async def _containers(client: KubeClient, namespace: str, words: list[str]) -> list[str]:
     """The containers that can be recreated of what is named already, of all pods of the namespace where nothing is."""
-    query, fields = "", ""
-    if words:
-        kind, _, name = words[0].partition("/")
-        served = await find_kind(client, kind)
-        if served.resource == PODS:
-            fields = f"metadata.name={name}"
-        else:
-            selector = read_workload(await client.get(served.resource, namespace, name)).selector
-            query = selector.query if selector is not None else ""
-
-    def containers(pod: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(recreatable(parse_pod(pod)))
-
-    listing = await client.list_all(PODS, containers, namespace=namespace, label_selector=query, field_selector=fields)
+    aim = await find_target(client, namespace, tuple(words), "") if words else Aim(Target(""))
+    listing = await client.list_all(
+        PODS,
+        lambda pod: tuple(recreatable(parse_pod(pod))),
+        namespace=namespace,
+        label_selector=aim.pods_query,
+        field_selector=aim.pods_fields,
+    )
     return [name for names in listing.items for name in names]
 
 

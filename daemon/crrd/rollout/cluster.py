@@ -48,9 +48,8 @@ class Cluster:
         self._requests = Known(read_run_request, self._requests_changed)
         self._budgets = Known(read_budget, tell)
         self._nodes = Known(_zone, tell)
-        self._kind = aim.target.kind
         # The items of a list do not say of which kind they are.
-        named = {"apiVersion": aim.target.api_version, "kind": self._kind}
+        named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
         self._workloads = Known(lambda obj: read_workload({**obj, **named}), tell)
         self._zones = zones
         self._daemons: frozenset[str] | None = None
@@ -73,8 +72,7 @@ class Cluster:
             self._daemons = await self._nodes_with_daemon()
             self._watch(self._requests, REQUESTS, labels=LABEL_RUN)
             target = self._aim.target
-            name = target.name if self._kind == "Pod" else ""
-            self._watch(self._pods, PODS, labels=self._aim.pods_query, fields=f"metadata.name={name}" if name else "")
+            self._watch(self._pods, PODS, labels=self._aim.pods_query, fields=self._aim.pods_fields)
             self._watch(self._budgets, BUDGETS)
             if self._aim.resource is not None:
                 self._watch(self._workloads, self._aim.resource, fields=f"metadata.name={target.name}")

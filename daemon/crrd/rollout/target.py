@@ -26,6 +26,11 @@ class Aim:
         selector = self.workload.selector if self.workload is not None else None
         return selector.query if selector is not None else self.target.selector
 
+    @property
+    def pods_fields(self) -> str:
+        """The field selector that goes with it."""
+        return f"metadata.name={self.target.name}" if self.target.kind == "Pod" else ""
+
 
 def split_words(words: tuple[str, ...]) -> tuple[str, str]:
     """The type and the name in `TYPE/NAME` or `TYPE NAME`.

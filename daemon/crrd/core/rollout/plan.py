@@ -158,14 +158,10 @@ def _age(run: Run) -> tuple[str, str]:
     return run.started, run.name
 
 
-def _started(rows: tuple[Row, ...]) -> int:
-    """How many pods have had their turn."""
-    return sum(1 for row in rows if row.stage not in (Stage.WAITING, Stage.SKIPPED))
-
-
 def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int | None:
     """How many more pods the first part takes; None where there is no such part, or it is over."""
-    first, started = run.options.first, _started(rows)
+    first = run.options.first
+    started = sum(1 for row in rows if row.stage not in (Stage.WAITING, Stage.SKIPPED))
     return None if confirmed or not first or started > first else first - started
 
 
@@ -190,11 +186,13 @@ class _Round:
         desired = world.workload.desired if world.workload is not None else 0
         self._missing = max(0, desired - len(counting))
         self._limit = run.options.max_unavailable.of(max(desired, len(counting)))
-        own = [row.member for row in rows if row.stage.under_way and row.member is not None]
-        self._under_way: list[Member] = own
+        self._under_way = [row.member for row in rows if row.stage.under_way and row.member is not None]
         members = {member.pod.uid: member for member in world.members}
         at_work = [members[uid] for uid in self._busy if uid in members]
-        elsewhere = [each for each in world.requests if _elsewhere(each, members)]
+        # Requests, of any run, that are under way for pods that are not the target's.
+        elsewhere = [
+            each for each in world.requests if not each.request.completed and each.request.pod_uid not in members
+        ]
         self._others = {budget.uid: self._spending(budget, elsewhere) for budget in world.budgets}
         self._left = {
             budget.uid: budget.allowed
@@ -210,7 +208,8 @@ class _Round:
         in_order = self._world.workload is not None and self._world.workload.in_order
         blocked = ""
         for row, member in self._candidates(in_order=in_order):
-            reason = blocked or (self._over_first() if most is not None and len(chosen) >= most else "")
+            over_first = most is not None and len(chosen) >= most
+            reason = blocked or (f"not one of the first {self._run.options.first}" if over_first else "")
             reason = reason or next(self._reasons(member), "")
             if reason:
                 why[row.uid] = reason
@@ -219,9 +218,6 @@ class _Round:
                 chosen.append(row)
                 self._take(member)
         return chosen, why
-
-    def _over_first(self) -> str:
-        return f"not one of the first {self._run.options.first}"
 
     def _candidates(self, *, in_order: bool) -> list[tuple[Row, Member]]:
         """Pods whose turn can come: by ordinal where the workload counts, else those first that are unready anyway."""
@@ -295,11 +291,6 @@ class _Round:
                 self._left[budget.uid] -= 1
         self._down[member.pod.uid] = member
         self._under_way.append(member)
-
-
-def _elsewhere(found: RunRequest, members: Mapping[str, Member]) -> bool:
-    """Whether a request, of any run, is under way for a pod that is not the target's."""
-    return not found.request.completed and found.request.pod_uid not in members
 
 
 def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
