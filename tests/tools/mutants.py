@@ -79,7 +79,6 @@ EQUIVALENT: dict[str, str] = {
         "left out only where every request is malformed: nobody reads it then",
     "core/recreate/observation.py: 0.0 -> 1.0: wall: float = 0.0": "likewise",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
-    "node/controller.py: 30.0 -> 31.0: _LATE_SECONDS = 30.0": "how late a loop may be: nobody is promised a second",
     "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: 2 -> 3: CODE_TIMES = 2": "memory only",
     "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":
@@ -104,7 +103,7 @@ EQUIVALENT: dict[str, str] = {
         "whether a look that wants another one at once waits 10 ms: nobody is promised it",
     "node/reconcile.py: Gt -> GtE: if now - watched.runtime_failed > FORGIVEN_SECONDS:":
         "one instant, which nobody hits",
-    "node/controller.py: statement left out: heartbeat.within(_LATE_SECONDS, 'ending')":
+    "node/controller.py: statement left out: heartbeat.within(LATE_SECONDS, 'ending')":
         "an end that hangs is told all the same, in other words and sooner",
     "node/controller.py: condition true: if pod_uid:": "no container's event is without its pod's UID",
     "node/hooks.py: 3.0 -> 4.0: EXEC_MARGIN_SECONDS = 3.0": "nobody is promised a second of it",

@@ -46,7 +46,8 @@ LOOK_LIMIT_SECONDS = 300.0
 """For how long a look may take."""
 PAGE_AGE_SECONDS = 15.0
 """How old an answer of the page `/forecast` may be: nobody can make the daemon list more often than this."""
-_LATE_SECONDS = 60.0
+_LOOK_MARGIN_SECONDS = 60.0
+"""By how much a look may be later than it said before the loop counts as hanging."""
 
 log = structlog.get_logger(__name__)
 
@@ -192,14 +193,14 @@ class NodeForecast:
         while True:
             self.heartbeat.until(idle, "waiting for the last request to end")
             await idle.wait()
-            self.heartbeat.within(LOOK_LIMIT_SECONDS + _LATE_SECONDS, "looking")
+            self.heartbeat.within(LOOK_LIMIT_SECONDS + _LOOK_MARGIN_SECONDS, "looking")
             known = await self._look_safely()
             give_back()
-            self.heartbeat.within(LEAST_SECONDS + _LATE_SECONDS, "waiting between two looks")
+            self.heartbeat.within(LEAST_SECONDS + _LOOK_MARGIN_SECONDS, "waiting between two looks")
             await asyncio.sleep(LEAST_SECONDS)
             if not known:
                 continue
-            self.heartbeat.within(LOOK_SECONDS + _LATE_SECONDS, "waiting for the next look")
+            self.heartbeat.within(LOOK_SECONDS + _LOOK_MARGIN_SECONDS, "waiting for the next look")
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS - LEAST_SECONDS):
                     await active.wait()

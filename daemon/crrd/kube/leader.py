@@ -26,7 +26,8 @@ LEASES = Resource("leases", "coordination.k8s.io")
 LEASE_NAME = "crrd-manager"
 _ATTEMPT_SECONDS = 120.0
 """The longest that one look at the lease takes, credentials and all: every call has its deadline."""
-_LATE_SECONDS = 15.0
+_LEASE_MARGIN_SECONDS = 15.0
+"""By how much a step may be later than it said before the election counts as hanging."""
 _RELEASE_SECONDS = 3.0
 """How long a shutdown waits for the lease to be given back."""
 
@@ -138,7 +139,7 @@ class LeaderElection:
                 before, hasty = hasty, _loop_time() - began < self._timing.retry
                 if not (before and hasty):
                     continue
-            self.heartbeat.within(delay + _LATE_SECONDS, "waiting for the next look at the lease")
+            self.heartbeat.within(delay + _LEASE_MARGIN_SECONDS, "waiting for the next look at the lease")
             await asyncio.sleep(delay)
 
     async def _follow(self) -> bool:
@@ -170,7 +171,7 @@ class LeaderElection:
 
     def _followed(self) -> None:
         left = self._known().expires - _loop_time()
-        self.heartbeat.within(max(0.0, left) + _LATE_SECONDS, "watching the lease")
+        self.heartbeat.within(max(0.0, left) + _LEASE_MARGIN_SECONDS, "watching the lease")
 
     async def _lead(self, work: Callable[[], Awaitable[object]]) -> None:
         """Work, and renew meanwhile; returns when the lease is lost or the work is done. Raises what the work does."""
@@ -181,16 +182,16 @@ class LeaderElection:
         worker = asyncio.create_task(lead(), name="lead")
         try:
             while True:
-                self.heartbeat.within(self._timing.retry + _LATE_SECONDS, "waiting before it renews the lease")
+                self.heartbeat.within(self._timing.retry + _LEASE_MARGIN_SECONDS, "waiting before it renews the lease")
                 if (await asyncio.wait({worker}, timeout=self._timing.retry))[0]:
                     break
-                self.heartbeat.within(self._timing.renew_deadline + _LATE_SECONDS, "renewing the lease")
+                self.heartbeat.within(self._timing.renew_deadline + _LEASE_MARGIN_SECONDS, "renewing the lease")
                 if not await self._renew():
                     log.error("lease lost", lease=LEASE_NAME, identity=self._identity, leader=self.leader)
                     return
             worker.result()
         finally:
-            self.heartbeat.within(_LATE_SECONDS, "ending the work of a leader")
+            self.heartbeat.within(_LEASE_MARGIN_SECONDS, "ending the work of a leader")
             worker.cancel()
             await asyncio.wait({worker})
 
@@ -261,7 +262,7 @@ class LeaderElection:
         if self._renewed is None:
             return
         self._renewed = None
-        self.heartbeat.within(_RELEASE_SECONDS + _LATE_SECONDS, "giving back the lease")
+        self.heartbeat.within(_RELEASE_SECONDS + _LEASE_MARGIN_SECONDS, "giving back the lease")
         seen = self._known()
         if seen.holder != self._identity:
             return

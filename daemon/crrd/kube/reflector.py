@@ -17,7 +17,7 @@ from crrd.kube.errors import FutureVersionError, MalformedAnswerError, ResourceM
 from crrd.kube.resources import Resource, WatchEvent
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ExpiredError
-from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.jsonfields import mapping, text
 
 T = TypeVar("T")
@@ -32,7 +32,6 @@ SILENT_SECONDS = 200.0
 _CALL_SECONDS = 240.0
 """The longest that a call takes to be answered, or one more page of a list to come: the client gives up before, and so
 does what gives credentials (`config`)."""
-_LATE_SECONDS = 30.0
 APPLY = "kubectl apply -k manifests/default"
 """What brings the CRD and the RBAC role."""
 
@@ -134,7 +133,7 @@ class Reflector(Generic[T]):
         try:
             while True:
                 delay = await self._connect_once()
-                self.heartbeat.within(delay + _LATE_SECONDS, "waiting before it connects again")
+                self.heartbeat.within(delay + LATE_SECONDS, "waiting before it connects again")
                 await asyncio.sleep(delay)
         finally:
             self.heartbeat.rest()
@@ -179,7 +178,7 @@ class Reflector(Generic[T]):
         if not self._version:
             await self._list()
             if self._selection.pause:
-                self.heartbeat.within(self._selection.pause + _LATE_SECONDS, "waiting before it watches")
+                self.heartbeat.within(self._selection.pause + LATE_SECONDS, "waiting before it watches")
                 await asyncio.sleep(self._selection.pause)
         await self._watch()
 

@@ -45,7 +45,7 @@ POD_SECONDS = 30.0
 """How long what was heard of a pod by asking for it is believed, while a request waits for something."""
 LOOK_SECONDS = 300.0
 """The longest that the work on one request of a pod takes: every call has its deadline."""
-_LATE_SECONDS = 0.05
+_RING_AFTER_SECONDS = 0.05
 """How much later than asked for a timer rings, so that it never rings just before its time."""
 
 log = structlog.get_logger(__name__)
@@ -204,7 +204,7 @@ class LifecycleController:
         times = [self._asked[key] + POD_SECONDS] if known and key in self._asked else []
         if wakes:
             seconds = (min(wakes) - self._clock.now()).total_seconds()
-            times.append(asyncio.get_running_loop().time() + max(0.0, seconds) + _LATE_SECONDS)
+            times.append(asyncio.get_running_loop().time() + max(0.0, seconds) + _RING_AFTER_SECONDS)
         return min(times, default=None)
 
     def _first_seen_ended(self, key: str, requests: Sequence[Request]) -> Mapping[str, datetime]:

@@ -11,7 +11,7 @@ import structlog
 from crrd.kube.cache import NodeCache
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import CrrdError
-from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.workqueue import WorkQueue
 from crrd.node.edges import Edges
 from crrd.node.execute import Executor
@@ -24,8 +24,6 @@ POLL_SECONDS = 0.5
 SAFETY_POLL_SECONDS = 5.0
 """Beside an event stream: CRI does not confirm a subscription, so what happens around its start can be missed."""
 STREAM_RETRY = Backoff(initial=0.2, factor=2.0, maximum=5.0, jitter=0.2)
-_LATE_SECONDS = 30.0
-"""By how much a loop may be later than it said before it counts as hanging."""
 FLUSH_SECONDS = 10.0
 """How long a drain waits for the last statuses after the last stop has ended."""
 
@@ -122,7 +120,7 @@ class NodeController:
             if task.done():
                 task.result()
         finally:
-            heartbeat.within(_LATE_SECONDS, "ending")
+            heartbeat.within(LATE_SECONDS, "ending")
             for running in (task, idle):
                 running.cancel()
             await asyncio.gather(task, idle, return_exceptions=True)
@@ -144,7 +142,7 @@ class NodeController:
     async def _poll(self, seconds: float) -> None:
         """Look at the pods that wait for the runtime every so many seconds."""
         while True:
-            self.poll_heartbeat.within(seconds + _LATE_SECONDS, "looking at the runtime")
+            self.poll_heartbeat.within(seconds + LATE_SECONDS, "looking at the runtime")
             await asyncio.sleep(seconds)
             self._poke_awaited()
 

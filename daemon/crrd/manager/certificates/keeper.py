@@ -21,7 +21,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import Resource
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
-from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.jsonfields import items, mapping, text
 from crrd.manager.certificates.pki import (
     CERTIFICATE,
@@ -54,7 +54,6 @@ _SYNC_SECONDS_AT_MOST = 300.0
 """The longest that one round takes: every call has its deadline."""
 _LAST = timedelta(seconds=2 * _SYNC_SECONDS_AT_MOST)
 """Before the end of the certificate in force, from when on another is better, trusted or not."""
-_LATE_SECONDS = 30.0
 _CONFLICTS = 5
 """Conflicts in a row after which a write is left to the next round."""
 
@@ -232,7 +231,7 @@ async def repeat(sync: Callable[[], Awaitable[None]], seconds: float, heartbeat:
             failures += 1
             pause = min(seconds, _RETRIES.delay(failures))
             log.warning("certificates not kept", error=str(error), retry_seconds=round(pause, 1))
-        heartbeat.within(pause + _LATE_SECONDS, "waiting for the next look at the certificate")
+        heartbeat.within(pause + LATE_SECONDS, "waiting for the next look at the certificate")
         await asyncio.sleep(pause)
 
 

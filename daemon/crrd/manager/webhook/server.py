@@ -33,7 +33,7 @@ POD_KINDS = ("v1 Pod",)
 _TIMEOUT = re.compile(r"([1-9][0-9]?)s")
 """The API server tells its own timeout in the query, in whole seconds and 30 at most."""
 _TIMEOUT_MARGIN_SECONDS = 0.5
-_LATE_SECONDS = 5.0
+_ANSWER_MARGIN_SECONDS = 5.0
 """By how much an answer may miss its limits before the server counts as hanging."""
 
 WEBHOOKS = {"/mutate-crr": "mutate", "/validate-crr": "validate", "/mutate-pod": "pods"}
@@ -223,7 +223,7 @@ class WebhookServer:
             return "the listener has ended"
         now = asyncio.get_running_loop().time()
         longest = now - next(iter(self._began.values()), now)
-        if longest > self._limits.read_seconds + self._limits.answer_seconds + _LATE_SECONDS:
+        if longest > self._limits.read_seconds + self._limits.answer_seconds + _ANSWER_MARGIN_SECONDS:
             return f"hangs: a call has been under way for {longest:.0f} s"
         return self._heartbeat.check()
 
