@@ -16,7 +16,7 @@ from crrd.lib.connections import CloseObserver
 from crrd.lib.errors import GoneError
 from crrd.lib.health import Health
 from crrd.manager.certificates.pki import CERTIFICATE, KEY, Certificates, renew, to_data
-from crrd.manager.certificates.rotation import Lifetimes, Plan
+from crrd.manager.certificates.rotation import Lifetimes, Renewal
 from crrd.manager.certificates.tls import ServingTls
 from crrd.manager.webhook.handler import PodReader
 from crrd.manager.webhook.server import AdmissionObserver, Limits, ReviewObserver, WebhookServer
@@ -24,7 +24,7 @@ from tests.support.admission import JsonObject
 
 NAMES = ("127.0.0.1", "localhost")
 QUICK = Limits(drain_seconds=0.0, linger_seconds=0.0)
-FIRST = Plan(new_authority=True, new_serving=True)
+FIRST = Renewal(new_authority=True, new_serving=True)
 
 
 async def _at_once() -> None:
@@ -51,8 +51,8 @@ class Pods:
         return self.pods[namespace, name]
 
 
-def new_certificates(found: Certificates | None = None, plan: Plan = FIRST) -> Certificates:
-    return renew(found or Certificates(), plan, NAMES, datetime.now(UTC), Lifetimes())
+def new_certificates(found: Certificates | None = None, due: Renewal = FIRST) -> Certificates:
+    return renew(found or Certificates(), due, NAMES, datetime.now(UTC), Lifetimes())
 
 
 def load(tls: ServingTls, certificates: Certificates) -> None:

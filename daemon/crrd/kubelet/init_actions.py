@@ -49,8 +49,8 @@ class InitPlanner:
         """The containers to start, in the order of the spec."""
         return [start for _, start in sorted(self._start.items())]
 
-    def plan(self) -> tuple[str, bool]:
-        """Plan for the init containers, sidecars among them.
+    def compute(self) -> tuple[str, bool]:
+        """What to do about the init containers, sidecars among them.
 
         Returns:
             Why the pod is over, "" where it is not; and whether the regular containers may run.

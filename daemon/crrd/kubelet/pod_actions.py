@@ -51,7 +51,7 @@ def pod_actions(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_versio
     Raises:
         ValueError: the version is none of Kubernetes.
     """
-    return _Planner(pod, status, parse_minor(kubelet_version)).plan()
+    return _Planner(pod, status, parse_minor(kubelet_version)).compute()
 
 
 def end_pod(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str, why: str) -> PodActions:
@@ -79,7 +79,7 @@ class _Planner:
         self._start: list[Start] = []
         self._unknown: list[Unknown] = []
 
-    def plan(self) -> PodActions:
+    def compute(self) -> PodActions:
         if self._metadata.get("deletionTimestamp"):
             return self.end("the pod is being deleted")
         fault = self._sandbox_fault()
@@ -94,7 +94,7 @@ class _Planner:
         missing_ephemeral = [spec for spec in self._ephemeral if self._status.newest(spec["name"]) is None]
         self._start += [missing(spec) for spec in missing_ephemeral]  # these are never restarted
         init = InitPlanner(self._pod, self._status, self._minor)
-        failed, initialized = init.plan()
+        failed, initialized = init.compute()
         if failed:
             return self.end(failed)
         self._kill += init.kill

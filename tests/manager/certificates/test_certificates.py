@@ -40,7 +40,7 @@ from crrd.manager.certificates.pki import (
     service_names,
     to_data,
 )
-from crrd.manager.certificates.rotation import Inventory, Lifetimes, Plan, Validity, plan
+from crrd.manager.certificates.rotation import Inventory, Lifetimes, Renewal, Validity, find_due
 from crrd.manager.certificates.tls import ServingTls
 from tests.support.faulty_api import Call, FaultyApiServer
 from tests.support.scripted_api import FixedAccess
@@ -51,7 +51,7 @@ LIFETIMES = Lifetimes(
 NOW = datetime.now(UTC).replace(microsecond=0)
 NAMES = service_names("crrd-manager", "crrd-system")
 HOST = NAMES[0]
-FIRST = Plan(new_authority=True, new_serving=True)
+FIRST = Renewal(new_authority=True, new_serving=True)
 
 
 def days(begins: float, ends: float) -> Validity:
@@ -67,35 +67,39 @@ OLD, GONE = days(-25, 5), days(-31, -1)
     ("found", "wanted"),
     [
         pytest.param(Inventory(), FIRST, id="nothing"),
-        pytest.param(Inventory(SETTLED, (), GOOD), Plan(), id="all well"),
-        pytest.param(Inventory(SETTLED, (OLD,), GOOD), Plan(), id="all well with an older authority"),
-        pytest.param(Inventory(SETTLED), Plan(new_serving=True), id="no serving certificate"),
-        pytest.param(Inventory(SETTLED, (), DUE), Plan(new_serving=True), id="serving certificate due"),
-        pytest.param(Inventory(FRESH, (), DUE), Plan(new_serving=True), id="the only authority need not settle"),
-        pytest.param(Inventory(FRESH, (OLD,), DUE), Plan(), id="a new authority settles before it signs"),
-        pytest.param(Inventory(FRESH, (OLD,), LAST), Plan(new_serving=True), id="unless there is no time left"),
-        pytest.param(Inventory(FRESH, (OLD,)), Plan(new_serving=True), id="or nothing to serve with"),
-        pytest.param(Inventory(days(-20, 10), (), GOOD), Plan(new_authority=True), id="authority due"),
-        pytest.param(Inventory(days(-20, 10), (), DUE), Plan(new_authority=True), id="both due: the authority first"),
+        pytest.param(Inventory(SETTLED, (), GOOD), Renewal(), id="all well"),
+        pytest.param(Inventory(SETTLED, (OLD,), GOOD), Renewal(), id="all well with an older authority"),
+        pytest.param(Inventory(SETTLED), Renewal(new_serving=True), id="no serving certificate"),
+        pytest.param(Inventory(SETTLED, (), DUE), Renewal(new_serving=True), id="serving certificate due"),
+        pytest.param(Inventory(FRESH, (), DUE), Renewal(new_serving=True), id="the only authority need not settle"),
+        pytest.param(Inventory(FRESH, (OLD,), DUE), Renewal(), id="a new authority settles before it signs"),
+        pytest.param(Inventory(FRESH, (OLD,), LAST), Renewal(new_serving=True), id="unless there is no time left"),
+        pytest.param(Inventory(FRESH, (OLD,)), Renewal(new_serving=True), id="or nothing to serve with"),
+        pytest.param(Inventory(days(-20, 10), (), GOOD), Renewal(new_authority=True), id="authority due"),
+        pytest.param(
+            Inventory(days(-20, 10), (), DUE), Renewal(new_authority=True), id="both due: the authority first"
+        ),
         pytest.param(Inventory(GONE, (), days(-9, 0)), FIRST, id="all expired"),
-        pytest.param(Inventory(None, (OLD,), GOOD), Plan(new_authority=True), id="the authority's key is lost"),
-        pytest.param(Inventory(SETTLED, (GONE,), GOOD), Plan(drop_expired=True), id="an older authority expired"),
+        pytest.param(Inventory(None, (OLD,), GOOD), Renewal(new_authority=True), id="the authority's key is lost"),
+        pytest.param(Inventory(SETTLED, (GONE,), GOOD), Renewal(drop_expired=True), id="an older authority expired"),
         pytest.param(Inventory(days(1, 31), (), days(1, 10)), FIRST, id="made by a clock that was ahead"),
-        pytest.param(Inventory(SETTLED, (), days(1, 10)), Plan(new_serving=True), id="the serving certificate alone"),
-        pytest.param(Inventory(days(1, 31), (OLD,), GOOD), Plan(new_authority=True), id="the authority alone"),
+        pytest.param(
+            Inventory(SETTLED, (), days(1, 10)), Renewal(new_serving=True), id="the serving certificate alone"
+        ),
+        pytest.param(Inventory(days(1, 31), (OLD,), GOOD), Renewal(new_authority=True), id="the authority alone"),
     ],
 )
-def test_what_is_due(found: Inventory, wanted: Plan) -> None:
-    assert plan(found, NOW, LIFETIMES) == wanted
-    assert wanted.nothing is (wanted == Plan())
+def test_what_is_due(found: Inventory, wanted: Renewal) -> None:
+    assert find_due(found, NOW, LIFETIMES) == wanted
+    assert wanted.nothing is (wanted == Renewal())
 
 
 def test_a_clock_that_is_behind_changes_nothing() -> None:
     lifetimes = Lifetimes()
     made = renew(Certificates(), FIRST, NAMES, NOW, lifetimes)
     behind = NOW - lifetimes.backdate
-    assert plan(made.inventory, behind, lifetimes).nothing
-    assert not plan(made.inventory, behind - timedelta(seconds=1), lifetimes).nothing, "nobody would accept it"
+    assert find_due(made.inventory, behind, lifetimes).nothing
+    assert not find_due(made.inventory, behind - timedelta(seconds=1), lifetimes).nothing, "nobody would accept it"
 
 
 def test_many_renewals_without_a_gap() -> None:
@@ -104,7 +108,7 @@ def test_many_renewals_without_a_gap() -> None:
     lifetimes = replace(LIFETIMES, authority=timedelta(days=10), serving=timedelta(days=3))
     for hour in range(24 * 40):
         now = NOW + timedelta(hours=hour)
-        due = plan(kept.inventory, now, lifetimes)
+        due = find_due(kept.inventory, now, lifetimes)
         if not due.nothing:
             kept = renew(kept, due, NAMES, now, lifetimes)
         bundles.append(kept.trusted)
@@ -122,12 +126,12 @@ def test_many_renewals_without_a_gap() -> None:
     assert len({one.serial_number for bundle in bundles for one in bundle}) > 4
 
 
-def new(found: Certificates | None = None, what: Plan = FIRST) -> Certificates:
+def new(found: Certificates | None = None, what: Renewal = FIRST) -> Certificates:
     return renew(found or Certificates(), what, NAMES, NOW, LIFETIMES)
 
 
 def test_data_of_a_secret_there_and_back() -> None:
-    made = new(new(), Plan(new_authority=True))
+    made = new(new(), Renewal(new_authority=True))
     found = from_data(to_data(made), NAMES)
     assert found.trusted == made.trusted
     assert len(found.older) == 1

@@ -16,14 +16,14 @@ from structlog.testing import capture_logs
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.health import Health
 from crrd.manager.certificates.pki import CERTIFICATE, KEY, renew, to_data
-from crrd.manager.certificates.rotation import Lifetimes, Plan
+from crrd.manager.certificates.rotation import Lifetimes, Renewal
 from crrd.manager.certificates.tls import ServingTls
 from crrd.manager.webhook.server import WebhookServer
 from tests.support.admission import JsonObject, new_pod, new_request, new_review
 from tests.support.webhook import NAMES, QUICK, Pods, Served, load, new_certificates, trusting, webhook
 
 REVIEW = new_review(new_request())
-SERVING = Plan(new_serving=True)
+SERVING = Renewal(new_serving=True)
 
 
 def pods(before: Callable[[], Awaitable[None]] | None = None) -> Pods:

@@ -33,7 +33,7 @@ def _struct(value: Any, struct: str, minor: int, path: str) -> str:
 
 def _fields(shape: Mapping[str, Any], struct: str, minor: int, path: str) -> str:
     parts = []
-    for field, label, absent in _plan(struct, minor):
+    for field, label, absent in _layout(struct, minor):
         if not field.key:  # its keys were checked with those of the struct around it
             parts.append(f"{label}{{{_fields(shape, field.type, minor, path)}}}")
         elif (value := shape.get(field.key)) is None:
@@ -44,13 +44,13 @@ def _fields(shape: Mapping[str, Any], struct: str, minor: int, path: str) -> str
 
 
 @cache
-def _plan(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
+def _layout(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
     """Each field with its name and type as they are printed, and with all that is printed where it is absent."""
-    plan = []
+    layout = []
     for field in fields(struct, minor):
         label = f"{field.name}:({field.go_type})"
-        plan.append((field, label, label + _absent(field, minor)))
-    return tuple(plan)
+        layout.append((field, label, label + _absent(field, minor)))
+    return tuple(layout)
 
 
 def _field(field: Field, value: Any, minor: int, path: str) -> str:

@@ -59,7 +59,7 @@ class Writer:
     def _struct(self, value: Any, struct: str, path: str) -> str:
         shape = require_known(value, struct, self._minor, path)
         parts = []
-        for field, label, absent in _plan(struct, self._minor):
+        for field, label, absent in _layout(struct, self._minor):
             found = shape.get(field.key)
             if found is None:
                 if absent:
@@ -108,14 +108,14 @@ class Writer:
 
 
 @cache
-def _plan(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
+def _layout(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
     """Each field with its key, and with what is written where it is absent: "" for nothing."""
-    plan = []
+    layout = []
     for field in flat_fields(struct, minor):
         label = f'"{field.key}":'
         absent = _absent(field, minor)
-        plan.append((field, label, label + absent if absent else ""))
-    return tuple(plan)
+        layout.append((field, label, label + absent if absent else ""))
+    return tuple(layout)
 
 
 def _absent(field: Field, minor: int) -> str:

@@ -33,7 +33,7 @@ from crrd.manager.certificates.pki import (
     renew,
     to_data,
 )
-from crrd.manager.certificates.rotation import Lifetimes, plan
+from crrd.manager.certificates.rotation import Lifetimes, find_due
 from crrd.manager.certificates.tls import ServingTls
 
 log = structlog.get_logger(__name__)
@@ -144,7 +144,7 @@ class SecretCertificates:
             secret = None
         found = or_remembered(from_data(_decoded(mapping((secret or {}).get("data"))), self.names), self._known)
         now = self.now()
-        due = plan(found.inventory, now, self.lifetimes)
+        due = find_due(found.inventory, now, self.lifetimes)
         if due.nothing:
             return found
         renewed = renew(found, due, self.names, now, self.lifetimes)

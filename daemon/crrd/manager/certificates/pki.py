@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from crrd.manager.certificates.rotation import Inventory, Lifetimes, Plan, Validity
+from crrd.manager.certificates.rotation import Inventory, Lifetimes, Renewal, Validity
 
 CA_CERTIFICATES, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
 """Keys of the Secret's data; `ca.crt` is the whole bundle, `ca.key` belongs to the newest in it."""
@@ -75,23 +75,23 @@ def service_names(service: str, namespace: str) -> tuple[str, ...]:
     return (f"{short}.svc", service, short, f"{short}.svc.cluster.local")
 
 
-def renew(found: Certificates, plan: Plan, names: Sequence[str], now: datetime, lifetimes: Lifetimes) -> Certificates:
-    """Carry out a plan.
+def renew(found: Certificates, due: Renewal, names: Sequence[str], now: datetime, lifetimes: Lifetimes) -> Certificates:
+    """Renew what is due.
 
     Args:
         found: what there is.
-        plan: what is to be done about it.
+        due: what is to be done about it.
         names: DNS names and IP addresses for a serving certificate.
         now: the time.
         lifetimes: how long new ones last.
     """
     authority, older = found.authority, found.older
-    if plan.new_authority:
+    if due.new_authority:
         older = found.trusted
         authority = _new_authority(now, lifetimes)
     older = tuple(certificate for certificate in older if certificate.not_valid_after_utc > now)
     serving = found.serving
-    if plan.new_serving and authority is not None:
+    if due.new_serving and authority is not None:
         serving = _new_serving(authority, names, now, lifetimes)
     return Certificates(authority, older, serving)
 

@@ -51,7 +51,7 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Renewal:
     """What is to be done now."""
 
     new_authority: bool = False
@@ -64,14 +64,14 @@ class Plan:
         return not (self.new_authority or self.new_serving or self.drop_expired)
 
 
-def plan(found: Inventory, now: datetime, lifetimes: Lifetimes) -> Plan:
+def find_due(found: Inventory, now: datetime, lifetimes: Lifetimes) -> Renewal:
     """What is to be done now; the same for every replica that finds the same. What is not valid yet is as if absent."""
     authority = found.authority if found.authority and found.authority.begun(now) else None
     serving = found.serving if found.serving and found.serving.begun(now) else None
     new_authority = authority is None or now >= authority.due
     drop_expired = any(older.ends <= now for older in found.older)
     if serving is None or now >= serving.ends - lifetimes.settle:
-        return Plan(new_authority, new_serving=True, drop_expired=drop_expired)
+        return Renewal(new_authority, new_serving=True, drop_expired=drop_expired)
     settled = authority is not None and now >= authority.begins + lifetimes.backdate + lifetimes.settle
     may_sign = not new_authority and (settled or not found.older)
-    return Plan(new_authority, new_serving=may_sign and now >= serving.due, drop_expired=drop_expired)
+    return Renewal(new_authority, new_serving=may_sign and now >= serving.due, drop_expired=drop_expired)
