@@ -23,6 +23,7 @@ from crrd.manager.certificates.tls import ServingTls
 from crrd.manager.daemon import Clients, _serve
 from crrd.manager.lifecycle import LOOK_SECONDS, REFUSED_SECONDS
 from crrd.manager.metrics import ManagerMetrics
+from crrd.manager.webhook.handler import AdmissionHandler
 from crrd.manager.webhook.server import REQUEST_KINDS, WebhookServer
 from tests.support.admission import new_request, new_review
 from tests.support.health_pages import Watched, end, page
@@ -212,11 +213,13 @@ async def test_admission_that_hangs() -> None:
             with suppress(asyncio.CancelledError):
                 await forever.wait()
 
-    server = WebhookServer("127.0.0.1:0", ServingTls(), Pods(before=deaf), health, limits=QUICK)
+    pods = Pods(before=deaf)
+    server = WebhookServer("127.0.0.1:0", ServingTls(), pods, health, limits=QUICK)
     raw = json.dumps(new_review(new_request())).encode()
     headers = {"Content-Type": "application/json"}
     call = make_mocked_request("POST", "/mutate-crr", headers=headers, payload=reader(raw))
-    answering = asyncio.create_task(cast("Any", server._endpoint(REQUEST_KINDS, server._handler.mutate_request)(call)))
+    endpoint = server._endpoint(REQUEST_KINDS, AdmissionHandler(pods).mutate_request)
+    answering = asyncio.create_task(cast("Any", endpoint(call)))
     assert (await Watched(health).red("webhook", 45)).startswith("hangs: a call has been under way for")
     forever.set()
     await answering
