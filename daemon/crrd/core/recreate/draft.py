@@ -61,7 +61,7 @@ class Draft:
     hook_runs: bool = False
     """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
     begun: dict[str, tuple[Pin, Begun]] = field(default_factory=dict)
-    """Container name -> what was begun and is to be persisted."""
+    """Container name of the request that is looked at -> what was begun and is to be persisted."""
 
     def decision(self) -> Decision:
         """What was decided."""

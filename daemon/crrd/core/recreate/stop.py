@@ -1,7 +1,7 @@
 """The stop of one instance that has to go: its hook, then StopContainer, again after an error, until it is given up.
 
 Kubelet must be there to start the container again, no other request may be at work on it, and the node's stops must
-have a place for it. `send` is the one place that makes a StopContainer. What follows its answer is in `outcome`.
+have a place for it. `_send` is the one place that makes a StopContainer. What follows its answer is in `outcome`.
 """
 
 from dataclasses import replace
