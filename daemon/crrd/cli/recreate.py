@@ -115,8 +115,9 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_INTERRUPTED
     except ConfigurationError as error:
         cause = error.__cause__
-        refused = isinstance(cause, ApiRefusedError) and not isinstance(cause, GoneError)
-        raise ConfigurationError(plain(describe_refusal(cause) if refused else str(error))) from error
+        if isinstance(cause, ApiRefusedError) and not isinstance(cause, GoneError):
+            raise ConfigurationError(plain(describe_refusal(cause))) from error
+        raise ConfigurationError(plain(str(error))) from error
     except ApiRefusedError as error:
         raise ConfigurationError(plain(describe_refusal(error))) from error
     except ApiUnavailableError as error:

@@ -19,7 +19,7 @@ import aiohttp
 
 from crrd.kube.config import AccessSource
 from crrd.kube.errors import MalformedAnswerError, decode, from_status
-from crrd.kube.resources import PODS, Listing, Page, Resource, WatchEvent
+from crrd.kube.resources import DISCOVERY, PODS, Listing, Page, Resource, WatchEvent
 from crrd.kube.stream import lines, listed
 from crrd.kube.transport import Call, CallObserver, DateObserver, Transport, unavailable
 from crrd.lib.errors import ExpiredError
@@ -205,7 +205,7 @@ class KubeClient:
             GoneError, ApiRefusedError: there is no such path, or one may not look.
             ApiUnavailableError: see there.
         """
-        return await self._transport.answer(self._call("get", Resource("discovery"), path))
+        return await self._transport.answer(self._call("get", DISCOVERY, path))
 
     async def through_pod(
         self, namespace: str, name: str, port: int, page: str, params: Mapping[str, str]

@@ -25,6 +25,11 @@ class Resource:
     Of what any user may write as large as etcd takes it (1.5 MiB), a page has to fit the daemons' memory four times.
     """
 
+    @property
+    def full_name(self) -> str:
+        """As kubectl names it: the plural and the group."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The URL's path, quoted: of one object, or without a name of the whole list."""
         root = ["apis", self.group, self.version] if self.group else ["api", self.version]
@@ -43,6 +48,8 @@ EVENTS = Resource("events")
 NODES = Resource("nodes")
 NAMESPACES = Resource("namespaces")
 BUDGETS = Resource("poddisruptionbudgets", "policy")
+DISCOVERY = Resource("discovery")
+"""Stands in for the documents that say what the API server serves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,10 @@ class Transport:
         finally:
             if self._on_call is not None:
                 self._on_call(call.verb, call.resource.plural, status, time.monotonic() - began)
-        raise from_answer(status, body, response.headers.get("Retry-After", ""), call.what)
+        failure = from_answer(status, body, response.headers.get("Retry-After", ""), call.what)
+        if isinstance(failure, ApiRefusedError):
+            failure.resource = call.resource.full_name
+        raise failure
 
     def _opened_session(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -51,6 +51,8 @@ class ApiRefusedError(CrrdError):
         super().__init__(message)
         self.status = status
         """The HTTP status."""
+        self.resource = ""
+        """What the refused call was about, as kubectl names resources; "" where nobody knows."""
 
 
 class ConflictError(ApiRefusedError):
