@@ -184,7 +184,7 @@ def _certificates(
     config: ManagerConfig, client: KubeClient, tls: ServingTls, clock: ServerClock
 ) -> SecretCertificates | MountedCertificates:
     """What keeps the webhook's certificate in force."""
-    trust = CaBundlePublisher(client, config.webhook_configurations, config.webhook_configurations)
+    trust = CaBundlePublisher(client, config.webhook_configurations)
     if config.tls_cert_file:
         ca_file = Path(config.ca_file) if config.ca_file else None
         return MountedCertificates(tls, Path(config.tls_cert_file), Path(config.tls_key_file), ca_file, trust)

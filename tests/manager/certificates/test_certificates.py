@@ -271,7 +271,7 @@ class Replica:
         self.keeper = SecretCertificates(
             client,
             self.tls,
-            CaBundlePublisher(client, ["crrd"], ["crrd"]),
+            CaBundlePublisher(client, ["crrd"]),
             namespace="default",
             secret="crrd-webhook",
             names=NAMES,
@@ -396,7 +396,7 @@ async def test_the_time_is_the_api_servers() -> None:
     async with server, KubeClient(FixedAccess(server.url)) as users:
         await install(users)
         async with KubeClient(FixedAccess(server.url), on_date=clock.observe) as client:
-            tls, trust = ServingTls(clock.now), CaBundlePublisher(client, ["crrd"], ["crrd"])
+            tls, trust = ServingTls(clock.now), CaBundlePublisher(client, ["crrd"])
             keeper = SecretCertificates(client, tls, trust, "default", "crrd-webhook", NAMES, clock.now)
             await keeper.sync()
             assert tls.not_after is not None
@@ -558,7 +558,7 @@ async def test_a_mounted_authority_is_published(tmp_path: Path, client: KubeClie
     await install(client)
     tls, first = ServingTls(), new()
     write(tmp_path, first)
-    trust = CaBundlePublisher(client, ["crrd"], ["crrd"])
+    trust = CaBundlePublisher(client, ["crrd"])
     keeper = MountedCertificates(
         tls, tmp_path / "tls.crt", tmp_path / "tls.key", ca_file=tmp_path / "ca.crt", trust=trust
     )

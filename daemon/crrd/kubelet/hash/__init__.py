@@ -1,1 +1,1 @@
-"""The hash that kubelet keeps of a container, in each of its three eras."""
+"""The hash that kubelet keeps of a container, in each of its eras."""

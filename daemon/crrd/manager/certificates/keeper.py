@@ -63,13 +63,12 @@ class CaBundlePublisher:
 
     Args:
         api: the API server.
-        mutating: names of MutatingWebhookConfigurations.
-        validating: names of ValidatingWebhookConfigurations.
+        names: of mutating and validating webhook configurations.
     """
 
-    def __init__(self, api: KubeClient, mutating: Sequence[str], validating: Sequence[str]) -> None:
+    def __init__(self, api: KubeClient, names: Sequence[str]) -> None:
         self._api = api
-        self._names = [(MUTATING, name) for name in mutating] + [(VALIDATING, name) for name in validating]
+        self._configurations = [(resource, name) for resource in (MUTATING, VALIDATING) for name in names]
         self._published = b""
 
     def trusted(self, certificate: bytes) -> bool:
@@ -83,7 +82,7 @@ class CaBundlePublisher:
             ApiUnavailableError, ApiRefusedError: see there.
         """
         encoded = base64.b64encode(bundle).decode()
-        for resource, name in self._names:
+        for resource, name in self._configurations:
             try:
                 await _unless_conflict(self._publish, resource, name, encoded)
             except GoneError:
