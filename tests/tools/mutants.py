@@ -98,8 +98,9 @@ EQUIVALENT: dict[str, str] = {
         "only the daemon's own end cuts a hook off: nobody reads it",
     "node/execute.py: 1 -> 2: say('request not written', **_whose(request), error=str(erro": "decimals in a log line",
     "node/execute.py: 12 -> 13: task = self._spawn(run, f'{type(action).__name__} {action.in": "a task's name",
-    "node/reconcile.py: Gt -> GtE: if loop.time() > answered + A_MOMENT:": "one instant, which nobody hits",
-    "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, now() + A_MOME":
+    "node/reconcile.py: Gt -> GtE: if loop.time() > answered + SHORTEST_PAUSE_SECONDS:":
+        "one instant, which nobody hits",
+    "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, now() + SHORTE":
         "whether a look that wants another one at once waits 10 ms: nobody is promised it",
     "node/reconcile.py: Gt -> GtE: if now - watched.runtime_failed > FORGIVEN_SECONDS:":
         "one instant, which nobody hits",

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
 """Between tries of a write of one request, whatever it failed of: also of having had no effect."""
-A_MOMENT = 0.01
+DUE_WRITE_SECONDS = 0.01
 """Seconds between looks at a write whose next try is due: the queue is about to start it."""
 STOPS_AT_ONCE = 128
 """StopContainers that are sent to the runtime at once. Measured with containerd 1.6 on two cores and 110 containers: 32
@@ -126,7 +126,7 @@ class Executor:
         now = asyncio.get_running_loop().time()
         if self._write_after:
             next_try = min(at for at, _ in self._write_after.values())
-            await asyncio.sleep(max(next_try - now, A_MOMENT))
+            await asyncio.sleep(max(next_try - now, DUE_WRITE_SECONDS))
 
     def writes(self, uid: str) -> bool:
         """Whether a write of the request is under way; its pod's key is poked when it has ended."""

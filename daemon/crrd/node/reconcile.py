@@ -25,7 +25,7 @@ from crrd.node.execute import Executor
 
 log = structlog.get_logger(__name__)
 
-A_MOMENT = 0.01
+SHORTEST_PAUSE_SECONDS = 0.01
 """Seconds between two looks at one pod at least: what can be done at once was done."""
 RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
 """Between looks at a runtime that does not answer; whatever pokes the pod meanwhile."""
@@ -129,7 +129,7 @@ class Reconciler:
         next_question = watched.next_question if decision.ask_api and watched.questions_failed else None
         wakes = (decision.wake_at, self._executor.wake_for_write(requests), next_look, next_question)
         first = min((at for at in wakes if at is not None), default=None)
-        return None if first is None else max(first, now() + A_MOMENT), decision.waits_for_slot
+        return None if first is None else max(first, now() + SHORTEST_PAUSE_SECONDS), decision.waits_for_slot
 
     async def _ask(self, pod_key: str, watched: _Watched) -> Live | None:
         """The API server's own word on the pod; None where it says nothing, or was asked in vain just now."""
@@ -280,7 +280,7 @@ class Reconciler:
         instances = await self._edges.runtime.instances(uid)
         answered = loop.time()
         await self._pod_known(pod_key)  # it is being asked for by its watch: the runtime's answer takes as long
-        if loop.time() > answered + A_MOMENT:
+        if loop.time() > answered + SHORTEST_PAUSE_SECONDS:
             asked = loop.time()
             instances = await self._edges.runtime.instances(uid)
         return uid, asked, instances

@@ -14,7 +14,7 @@ from crrd.core.recreate.record import begun_with
 
 QUIET = 1.0
 """Seconds that a wait for the pod or a container goes on before it is worth a status write."""
-A_MOMENT = 0.05
+ASK_AGAIN = 0.05
 """Seconds after which what was asked for too early is asked for again."""
 BEGUN_SECONDS = 2.0
 """Seconds that a hook or a stop goes on before its beginning is persisted: so much grace a restart may grant anew."""

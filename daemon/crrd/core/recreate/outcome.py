@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import RecreateState, StatePhase
-from crrd.core.recreate.draft import A_MOMENT, Draft
+from crrd.core.recreate.draft import ASK_AGAIN, Draft
 from crrd.core.recreate.messages import Message, held_back, not_started_again
 from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.view import ContainerView
@@ -26,7 +26,7 @@ def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> Recreate
     """The runtime said that the container has stopped; what lists it as running may have been asked before."""
     if draft.seen.listed_at >= stopped_at + STOP_SETTLE:
         return draft.fail(view.request, view.state, Message.of(Reason.STILL_RUNS))
-    draft.wake(draft.now + (A_MOMENT if draft.seen.listed_at <= stopped_at else LOOK_AT_EXIT))
+    draft.wake(draft.now + (ASK_AGAIN if draft.seen.listed_at <= stopped_at else LOOK_AT_EXIT))
     draft.watch_runtime = True
     return replace(view.state, phase=StatePhase.RECREATING)
 

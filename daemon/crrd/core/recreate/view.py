@@ -21,7 +21,7 @@ from crrd.core.api.types import (
     RequestedContainer,
     StatePhase,
 )
-from crrd.core.recreate.draft import A_MOMENT, recreating, with_message
+from crrd.core.recreate.draft import ASK_AGAIN, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
 from crrd.core.recreate.record import begun_with, target_of
@@ -148,7 +148,7 @@ class ContainerView:
         if any(pin.bare_id not in listed and pin.bare_id not in self.seen.foreign for pin in self.named):
             return 0.0
         behind = shown and shown not in listed and self.seen.pod_at > self.seen.listed_at
-        return A_MOMENT if behind else None
+        return ASK_AGAIN if behind else None
 
     @cached_property
     def to_pin(self) -> Pin | None:
