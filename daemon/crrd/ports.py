@@ -3,7 +3,7 @@
 `cri`, `kube` and `node` implement these; the tests bring working stand-ins. The errors are those of `lib.errors`.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from crrd.core.api.pod import Pod
@@ -43,16 +43,6 @@ class Runtime(Protocol):
         Raises:
             RuntimeCallError: the command could not be started, or took too long (code DEADLINE_EXCEEDED).
             RuntimeUnavailableError: the runtime could not be reached, or the connection broke.
-        """
-        ...
-
-    def events(self) -> AsyncIterator[str]:
-        """UIDs of pods with a container that changed, as they change; a hint, not a promise.
-
-        Ends with RuntimeUnavailableError when a stream breaks; the caller starts it again.
-
-        Raises:
-            NotImplementedError: at the first step, where one of the node's runtimes has none that may be read.
         """
         ...
 
@@ -148,40 +138,44 @@ class Observer(Protocol):
 
 
 class Recorder(Protocol):
-    """Is told what happened to requests. Calls are synchronous and quick."""
+    """Counts what happens to requests."""
 
-    def seen(self, request: Request) -> None:
-        """A live request is looked at for the first time."""
+    def begin(self, request: Request) -> "RequestRecorder":
+        """A live request is looked at for the first time; returns what counts for it from then on."""
         ...
 
-    def turn(self, request: Request) -> None:
+
+class RequestRecorder(Protocol):
+    """Is told what happens to one request. Calls are synchronous and quick."""
+
+    def turn(self) -> None:
         """The request is its pod's current one; told in each round."""
         ...
 
-    def hook_started(self, request: Request) -> None:
+    def hook_started(self) -> None:
         """A preStop hook is about to run."""
         ...
 
-    def hook_ended(self, request: Request, hook: Hook, result: HookResult) -> None:
+    def hook_ended(self, hook: Hook, result: HookResult) -> None:
         """A preStop hook has ended."""
         ...
 
-    def stop_sent(self, request: Request, container: str) -> None:
+    def stop_sent(self, container: str) -> None:
         """A StopContainer is about to be sent."""
         ...
 
-    def stop_ended(self, request: Request, seconds: float) -> None:
+    def stop_ended(self, seconds: float) -> None:
         """A container was stopped, once told however many requests stopped it; StopContainer took these seconds."""
         ...
 
-    def successor_seen(self, request: Request, container: str) -> None:
-        """The runtime lists the next instance of a container that the request waits for."""
+    def successor_seen(self, container: str) -> None:
+        """The runtime lists the next instance of a container that the request waits for; told in each round."""
         ...
 
     def written(self, before: Request, after: Request) -> None:
-        """A request was written; the status says how far it has come, and why containers have failed."""
+        """The request was written; the status says how far it has come, and why containers have failed."""
         ...
 
     def forgotten(self, request: Request) -> None:
-        """A request is no longer this node's business: it has ended or is gone."""
+        """The request, as last known, is no longer this node's business: it has ended or is gone."""
         ...

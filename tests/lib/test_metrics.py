@@ -110,12 +110,12 @@ REASONS = {
 async def test_names_and_labels_are_as_promised(registry: CollectorRegistry, address: str) -> None:
     metrics = NodeMetrics(registry)
     now = time.monotonic()
-    metrics.show(NodeState(list, {}, int, lambda: None, lambda: [WatchState("pods", now, now)]))
+    metrics.show(NodeState(list, int, lambda: None, lambda: [WatchState("pods", now, now)]))
     metrics.show_differing(lambda: 3)
     metrics.api_call("patch", "pods", 200, 0.02)
     metrics.cri_call("StopContainer", "OK", 3.0)
     metrics.runtime_found("containerd", "1.7.24")
-    metrics.stop_ended(request(), 0.1)
+    metrics.begin(request()).stop_ended(0.1)
     families = list(parse_openmetrics((await read(address, OPENMETRICS))[1]))
     labels: dict[str, set[str]] = {}
     for family in families:
@@ -135,7 +135,7 @@ async def test_names_and_labels_are_as_promised(registry: CollectorRegistry, add
 
 
 async def test_text_for_who_does_not_ask(registry: CollectorRegistry, address: str) -> None:
-    NodeMetrics(registry).stop_ended(request(uid="5f2c"), 0.3)
+    NodeMetrics(registry).begin(request(uid="5f2c")).stop_ended(0.3)
     content_type, text = await read(address)
     assert content_type.startswith("text/plain; version=0.0.4")
     assert "5f2c" not in text
@@ -145,7 +145,7 @@ async def test_text_for_who_does_not_ask(registry: CollectorRegistry, address: s
 
 
 async def test_openmetrics_has_exemplars_that_lead_to_the_request(registry: CollectorRegistry, address: str) -> None:
-    NodeMetrics(registry).stop_ended(request(uid="5f2c"), 0.3)
+    NodeMetrics(registry).begin(request(uid="5f2c")).stop_ended(0.3)
     content_type, text = await read(address, OPENMETRICS)
     assert content_type.startswith("application/openmetrics-text")
     exemplars = {key: sample.exemplar for key, sample in samples(text, parse_openmetrics).items() if sample.exemplar}

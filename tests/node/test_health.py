@@ -13,13 +13,13 @@ from aiohttp import web
 
 from crrd.core.api.types import API_VERSION, KIND
 from crrd.cri.runtime import NodeRuntime
-from crrd.kube.cache import NodeCache
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import EVENTS, PODS, REQUESTS
 from crrd.lib.errors import RuntimeUnavailableError
 from crrd.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
 from crrd.node import daemon as node_daemon
 from crrd.node.daemon import CODE_TIMES, QUEUE_LIMIT, TIDY_SECONDS, NodeConfig, NodeDaemon
+from crrd.node.pods import Pods
 from tests.support.health_pages import Watched, end, page
 from tests.support.silent_api import SilentApi
 from tests.support.standins import MemoryNode
@@ -84,16 +84,16 @@ class Runtime(MemoryNode):
 
 
 @pytest.fixture
-def boards(monkeypatch: pytest.MonkeyPatch) -> list[NodeCache]:
+def boards(monkeypatch: pytest.MonkeyPatch) -> list[Pods]:
     """Every board that is made."""
-    made: list[NodeCache] = []
-    original = NodeCache.__init__
+    made: list[Pods] = []
+    original = Pods.__init__
 
-    def init(self: NodeCache, *args: Any) -> None:
+    def init(self: Pods, *args: Any) -> None:
         original(self, *args)
         made.append(self)
 
-    monkeypatch.setattr(NodeCache, "__init__", init)
+    monkeypatch.setattr(Pods, "__init__", init)
     return made
 
 
@@ -195,15 +195,6 @@ async def test_pods_that_hang_while_a_request_is_active(call: str) -> None:
         assert (await world.red("pods", 300)).startswith("hangs: ")
 
 
-async def test_looks_at_the_runtime_that_stop() -> None:
-    async with running() as world:
-        world.node.kubelet_seconds = 1e6
-        world.request()
-        assert await world.pass_by(60) == (200, {})
-        end("runtime poll")
-        assert (await world.red("runtime", 80)).startswith("hangs: looking at the runtime")
-
-
 async def test_events_that_hang() -> None:
     async with running() as world:
         world.api.mute.add(f"create {EVENTS.plural}")
@@ -222,7 +213,7 @@ async def test_a_look_at_a_pod_that_hangs() -> None:
 
 
 @pytest.mark.parametrize("name", ["pods", "runtime", "memory"])
-async def test_a_loop_that_does_not_hear_of_a_request(name: str, boards: list[NodeCache]) -> None:
+async def test_a_loop_that_does_not_hear_of_a_request(name: str, boards: list[Pods]) -> None:
     """What should wake it is lost; the others hear."""
     async with running() as world:
         await world.pass_by(20)
@@ -240,7 +231,7 @@ async def test_memory_is_given_back_after_the_start_and_after_every_busy_time(mo
     done: list[str] = []
     monkeypatch.setattr(node_daemon, "give_back", lambda: done.append("memory"))
     monkeypatch.setattr(node_daemon, "drop_code", lambda: done.append("code"))
-    cache, wanted = NodeCache(lambda _: None, asyncio.get_running_loop().time), []
+    cache, wanted = Pods(lambda _: None, asyncio.get_running_loop().time), []
     tidy = asyncio.create_task(node_daemon._tidy(cache, Heartbeat()))
     for number in range(CODE_TIMES + 2):
         cache.request_deleted(request())

@@ -66,7 +66,7 @@ def book(registry: CollectorRegistry) -> Book:
 
 async def forgotten(node: MemoryNode, uid: str = "r1") -> None:
     """Let the manager take the active label, as it does with what has ended."""
-    node.controller.cache.request_changed(replace(node.requests[uid], active=False, resource_version="999999"))
+    node.controller.pods.request_changed(replace(node.requests[uid], active=False, resource_version="999999"))
     await node.until(lambda: not node.controller.queue.depth)
 
 
@@ -159,7 +159,7 @@ async def test_what_ends_elsewhere_is_told_apart(metrics: NodeMetrics, book: Boo
         served = node.requests["r1"]
         states = tuple(replace(state, phase=StatePhase.FAILED) for state in served.status.states)
         ended = replace(served.status, phase=RequestPhase.COMPLETED, states=states, completion_time="now")
-        node.controller.cache.request_changed(replace(served, status=ended, resource_version="999998"))
+        node.controller.pods.request_changed(replace(served, status=ended, resource_version="999998"))
         await node.until(lambda: bool(book.nonzero("crrd_requests_total")))
         node.post(request(uid="r2", resource_version="999999"))
         await node.until(lambda: node.status("r2").phase is not RequestPhase.EMPTY)
@@ -175,7 +175,7 @@ async def test_a_watch_that_overtakes_the_answer_to_a_write_changes_nothing(metr
         node.post(request())
         await node.completed()
         await forgotten(node)
-        await node.until(lambda: not node.controller.executor.writing and not node.controller.queue.depth)
+        await node.until(lambda: not node.controller.executor.writes.pending and not node.controller.queue.depth)
     assert book.nonzero("crrd_requests_total") == {("succeeded",): 1}
     assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 1}
     assert {stage: count for stage, (count, _) in book.stages().items()} == dict.fromkeys(
@@ -212,17 +212,15 @@ async def test_nothing_is_kept_of_requests_that_ended(metrics: NodeMetrics) -> N
                 await node.completed(uid)
                 await forgotten(node, uid)
             else:
-                await node.until(lambda: node.controller.executor.writing > 0)
+                await node.until(lambda: node.controller.executor.writes.pending > 0)
                 node.delete(uid)
-        await node.until(lambda: not node.controller.executor.writing and not node.controller.queue.depth)
-        assert metrics._tracks == {}
-        assert node.controller.reconciler._seen == {}
+        await node.until(lambda: not node.controller.executor.writes.pending and not node.controller.queue.depth)
+        assert [record.records for record in node.controller.pods if record.records] == []
 
 
 def state(live: Iterable[Request], metrics_since: float) -> NodeState:
     return NodeState(
-        live=lambda: live,
-        first_seen={"r1": metrics_since - 100.0, "r2": metrics_since - 7.0},
+        live=lambda: [(each, metrics_since - {"r1": 100.0, "r2": 7.0}.get(each.uid, 0.0)) for each in live],
         queue_depth=lambda: 3,
         queue_oldest=lambda: metrics_since - 2.0,
         watches=lambda: [WatchState("pods", None, None), WatchState("requests", metrics_since - 50.0, metrics_since)],
@@ -268,15 +266,15 @@ async def test_ten_thousand_requests_leave_the_series_where_they_were(
         before = request(uid=f"r{number}", name=f"request-{number}", strategy=Strategy(unready_grace_seconds=1))
         done = tuple(RecreateState("app", StatePhase.SUCCEEDED, is_killed=True) for _ in before.containers)
         after = replace(before, status=Status(RequestPhase.COMPLETED, done, completion_time="now"))
-        metrics.seen(before)
-        metrics.turn(before)
-        metrics.hook_started(before)
-        metrics.hook_ended(before, hook, HookResult(0.5, "no"))
-        metrics.stop_sent(before, "app")
-        metrics.stop_ended(before, 0.1)
-        metrics.successor_seen(before, "app")
-        metrics.written(before, after)
-        metrics.forgotten(after)
+        recorder = metrics.begin(before)
+        recorder.turn()
+        recorder.hook_started()
+        recorder.hook_ended(hook, HookResult(0.5, "no"))
+        recorder.stop_sent("app")
+        recorder.stop_ended(0.1)
+        recorder.successor_seen("app")
+        recorder.written(before, after)
+        recorder.forgotten(after)
         counts.append(series() if number in (0, 9_999) else 0)
     assert counts[0] == counts[-1]
     assert registry.get_sample_value("crrd_requests_total", {"outcome": "succeeded"}) == 10_000
@@ -291,13 +289,13 @@ async def test_by_whom_a_container_was_stopped(
 ) -> None:
     """By this process, by an earlier one, or by somebody else."""
     req = request()
-    metrics.seen(req)
+    recorder = metrics.begin(req)
     if sent:
-        metrics.stop_sent(req, "app")
-    metrics.successor_seen(req, "app")
+        recorder.stop_sent("app")
+    recorder.successor_seen("app")
     assert ("new_container_seen" in book.stages()) is sent
     done = (RecreateState("app", StatePhase.SUCCEEDED, is_killed=killed_before),)
-    metrics.written(req, replace(req, status=Status(RequestPhase.COMPLETED, done)))
+    recorder.written(req, replace(req, status=Status(RequestPhase.COMPLETED, done)))
     assert book.nonzero("crrd_container_recreations_total") == {("succeeded", reason): 1}
 
 
@@ -306,21 +304,21 @@ async def test_an_unready_grace_period_ends_with_the_first_hook_or_stop(
     metrics: NodeMetrics, book: Book, *, hook: bool
 ) -> None:
     req = request("app", "side", strategy=Strategy(unready_grace_seconds=5))
-    metrics.seen(req)
-    metrics.turn(req)
+    recorder = metrics.begin(req)
+    recorder.turn()
     await asyncio.sleep(5)
     if hook:
-        metrics.hook_started(req)
-    metrics.stop_sent(req, "app")
+        recorder.hook_started()
+    recorder.stop_sent("app")
     await asyncio.sleep(5)
-    metrics.stop_sent(req, "side")
+    recorder.stop_sent("side")
     assert book.stages()["unready_grace"] == (1, 5)
 
 
 async def test_without_an_unready_grace_period_none_is_timed(metrics: NodeMetrics, book: Book) -> None:
-    metrics.seen(request())
-    metrics.turn(request())
-    metrics.stop_sent(request(), "app")
+    recorder = metrics.begin(request())
+    recorder.turn()
+    recorder.stop_sent("app")
     assert "unready_grace" not in book.stages()
 
 
@@ -340,11 +338,11 @@ async def test_a_runtime_that_was_found_is_one(metrics: NodeMetrics, book: Book)
 async def test_what_ended_is_counted_and_timed_once(metrics: NodeMetrics, book: Book) -> None:
     waits = request("app", "side", status=recreating(killed(), killed("side")))
     back = replace(waits, status=recreating(RecreateState("app", StatePhase.SUCCEEDED, is_killed=True), killed("side")))
-    metrics.seen(waits)
-    metrics.stop_sent(waits, "app")
-    metrics.successor_seen(waits, "app")
+    recorder = metrics.begin(waits)
+    recorder.stop_sent("app")
+    recorder.successor_seen("app")
     for before, after, count in ((waits, waits, 0), (waits, back, 1), (back, back, 1)):
-        metrics.written(before, after)
+        recorder.written(before, after)
         assert book.stages().get("ready", (0, 0.0))[0] == count
     assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 1}
 
@@ -352,14 +350,7 @@ async def test_what_ended_is_counted_and_timed_once(metrics: NodeMetrics, book: 
 async def test_namespaces_without_end_are_capped(metrics: NodeMetrics, book: Book) -> None:
     assert NAMESPACES == 100
     for number in range(NAMESPACES + 50):
-        metrics.stop_ended(request(namespace=f"team-{number}"), 0.1)
+        metrics.begin(request(namespace=f"team-{number}")).stop_ended(0.1)
     found = book.nonzero("crrd_requested_restarts_total")
     assert len(found) == NAMESPACES + 1
     assert found["other",] == 50
-
-
-async def test_a_write_about_a_request_that_was_forgotten_counts_nothing(metrics: NodeMetrics, book: Book) -> None:
-    ended = Status(RequestPhase.COMPLETED, (RecreateState("app", StatePhase.SUCCEEDED),))
-    metrics.written(request(), request(status=ended))
-    assert book.nonzero("crrd_requests_total") == {}
-    assert book.stages() == {}

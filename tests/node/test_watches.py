@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 
 from crrd.core.api.types import Request
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.kube.cache import NodeCache
 from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from crrd.node import watches
 from crrd.node.metrics import WATCH_REASONS
+from crrd.node.pods import Pods
 from crrd.node.watches import PodSource, PodWatches, RequestSource
 from tests.support.observers import Notes
 from tests.support.scripted_api import (
@@ -401,7 +401,7 @@ class Watched:
     """PodWatches that run against a scripted API server."""
 
     api: ScriptedApi
-    cache: NodeCache
+    cache: Pods
     watches: PodWatches
     task: asyncio.Task[None]
 
@@ -417,7 +417,7 @@ class Watched:
 async def watching(*script: Reply) -> AsyncIterator[Watched]:
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
         api.then(*script)
-        cache = NodeCache(lambda _: None, asyncio.get_running_loop().time)
+        cache = Pods(lambda _: None, asyncio.get_running_loop().time)
         made = PodWatches(client, "node-1", cache)
 
         async def run() -> None:
@@ -549,7 +549,7 @@ async def test_where_a_version_was_lost_the_newest_is_asked_for(lost: Reply) -> 
 
 @pytest.mark.virtual_time
 async def test_a_loop_that_does_not_hear_of_a_request_is_told_while_it_runs() -> None:
-    cache = NodeCache(lambda _: None, asyncio.get_running_loop().time)
+    cache = Pods(lambda _: None, asyncio.get_running_loop().time)
     made = PodWatches(cast("KubeClient", None), "node-1", cache)
 
     async def run() -> None:

@@ -80,7 +80,7 @@ async def exposed() -> set[str]:
     """Names of all series of both daemons."""
     registry = new_registry()
     now = asyncio.get_running_loop().time()
-    NodeMetrics(registry).show(NodeState(list, {}, int, lambda: None, lambda: [WatchState("pods", now, now)]))
+    NodeMetrics(registry).show(NodeState(list, int, lambda: None, lambda: [WatchState("pods", now, now)]))
     manager = ManagerMetrics()
     manager.watch(lambda: True, lambda: None, lambda: 0)
     return families(registry) | families(manager.registry) | {"crrd_certificate_expiry_timestamp_seconds"}

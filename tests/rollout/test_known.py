@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from crrd.kube.resources import REQUESTS
-from crrd.rollout.known import Known, Seen
+from crrd.rollout.known import Known, Version
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_what_has_gone_does_not_come_back_by_a_late_answer(known: Known[str], ch
     assert list(known) == []
     known.put(known.parse(obj("a", 5, "again")))
     assert list(known) == ["again"], "it had left the selection only"
-    told.deleted(Seen("unknown", "9", "x"))
+    told.deleted(Version("unknown", "9", "x"))
     assert len(changes) == 3
 
 

@@ -17,8 +17,8 @@ import structlog
 
 import crrd.cri.client
 import crrd.lib.memory
-import crrd.node.execute
 import crrd.node.kubelet_health
+import crrd.node.slots
 import crrd.node.watches
 from crrd.core.api.types import LABEL_ACTIVE, PLURAL
 from crrd.cri.client import CriClient
@@ -48,7 +48,7 @@ def product(life: "Life") -> Coroutine[Any, Any, None]:
     client = KubeClient(_Credentials(life.world))
     life.live, life.ready = node._health.live, node._health.ready
     crrd.node.watches.SINGLE_WATCHES = life.world.setup.single_watches
-    crrd.node.execute.STOPS_AT_ONCE = life.world.setup.stops_at_once
+    crrd.node.slots.STOPS_AT_ONCE = life.world.setup.stops_at_once
     return node.serve(runtime, client, life.stop)
 
 
@@ -199,7 +199,7 @@ def outside() -> Iterator[None]:
             (crrd.cri.client, "insecure_channel", Channel),
             (crrd.lib.memory, "ctypes", libc),
             (crrd.node.kubelet_health, "open_connection", open_connection),
-            (crrd.node.execute, "STOPS_AT_ONCE", 0),
+            (crrd.node.slots, "STOPS_AT_ONCE", 0),
             (crrd.node.watches, "SINGLE_WATCHES", 0),
             (gc, "collect", lambda *_: 0),
             (gc, "freeze", lambda: None),

@@ -5,7 +5,7 @@ is what the watch would bring. Faults are switched on by name.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,6 @@ class MemoryNode:
         *names: str,
         hook: Hook | None = None,
         policy: RestartPolicy = RestartPolicy.ALWAYS,
-        streams: bool = True,
         exit_code: int = 137,
         recorder: Recorder | None = None,
         own_pod: str = "",
@@ -59,7 +58,6 @@ class MemoryNode:
         self.known: dict[str, Instance] = {}
         self.hook = hook
         self.policy = policy
-        self.streams = streams
         self.exit_code = exit_code
         self.requests: dict[str, Request] = {}
         self.stop_seconds = 1.0
@@ -73,10 +71,6 @@ class MemoryNode:
         """How often the runtime was asked for the pod's containers."""
         self.list_seconds = 0.002
         """Until the runtime has told the pod's containers."""
-        self.stream_errors = 0
-        """So many of the next event streams break at once."""
-        self.streamed: list[float] = []
-        """When they did."""
         self.emitted: list[EmitEvent] = []
         self.stop_errors: list[Exception] = []
         self.write_errors: list[Exception] = []
@@ -104,7 +98,6 @@ class MemoryNode:
         self.kubelet_seconds = 0.5
         self.gate = False
         self.static_uid = ""
-        self._changes: asyncio.Queue[str] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
         for name in names or ("app",):
             self._create(name, "old" if len(names) < 2 else f"old-{name}")
@@ -125,11 +118,11 @@ class MemoryNode:
     def post(self, request: Request) -> None:
         """Somebody creates a request."""
         self.requests[request.uid] = request
-        self.controller.cache.request_changed(request)
+        self.controller.pods.request_changed(request)
 
     def delete(self, uid: str) -> None:
         """Somebody deletes a request."""
-        self.controller.cache.request_deleted(self.requests.pop(uid))
+        self.controller.pods.request_deleted(self.requests.pop(uid))
 
     def status(self, uid: str = "r1") -> Status:
         """What the API says of a request."""
@@ -179,17 +172,16 @@ class MemoryNode:
 
     async def _kubelet(self, name: str) -> None:
         await asyncio.sleep(self.kubelet_seconds)
-        self.controller.cache.pod_changed(self.view())
+        self.controller.pods.pod_changed(self.view())
         if self.policy is RestartPolicy.ALWAYS or self.exit_code != 0:
             self._create(name, f"{name}-{len(self.known)}")
-            self._changes.put_nowait(self.static_uid or "uid-of-web")
-        self.controller.cache.pod_changed(self.view())
+        self.controller.pods.pod_changed(self.view())
 
     async def _watch_pods(self) -> None:
         self.lists += 1
         await asyncio.sleep(0.01)
         view = replace(self.view(), uid="uid-of-earlier") if self.earlier_pod else self.view()
-        self.controller.cache.pods_listed([view], "12")
+        self.controller.pods.pods_listed([view], "12")
         await asyncio.Event().wait()
 
     def _spawn(self, work: Any) -> None:
@@ -223,21 +215,10 @@ class MemoryNode:
         if self.stop_errors:
             raise self.stop_errors.pop(0)
         self.known[instance.id] = replace(self.known[instance.id], state=ContainerState.EXITED)
-        self._changes.put_nowait(self.static_uid or "uid-of-web")
         self._spawn(self._kubelet(instance.name))
 
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
         raise AssertionError("hooks are run by `run` here")
-
-    async def events(self) -> AsyncIterator[str]:
-        if not self.streams:
-            raise NotImplementedError
-        if self.stream_errors:
-            self.stream_errors -= 1
-            self.streamed.append(asyncio.get_running_loop().time())
-            raise RuntimeUnavailableError("no stream")
-        while True:
-            yield await self._changes.get()
 
     # PodFinder, KubeletHealth.
 
@@ -290,7 +271,7 @@ class MemoryNode:
         written = replace(current, resource_version=str(int(current.resource_version) + 1), **changes)
         self.requests[request.uid] = written
         if self.answer_seconds or self.lost_answers:
-            self.controller.cache.request_changed(written)
+            self.controller.pods.request_changed(written)
             await asyncio.sleep(self.answer_seconds)
         if self.lost_answers:
             self.lost_answers -= 1

@@ -1,7 +1,7 @@
 """The loops of a daemon: started together, watched by name on its health page, ended together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +49,14 @@ async def supervise(loops: Sequence[Loop], health: Health) -> AsyncIterator[Supe
             yield Supervised(tasks)
             for task in tasks.values():
                 task.cancel()
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and return when they have ended, however."""
+    running = list(tasks)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _forever(loop: Loop) -> None:

@@ -11,6 +11,7 @@ import structlog
 
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import CrrdError
+from crrd.lib.supervise import cancel
 
 log = structlog.get_logger(__name__)
 
@@ -77,10 +78,7 @@ class WorkQueue:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(self._tasks.values())
 
     def _ring(self, key: str) -> None:
         """A timer has come."""

@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 
 from crrd.core.api.pod import PodMeta, parse_meta
 from crrd.core.api.types import LABEL_READINESS_GATE
-from crrd.kube.cache import ManagerCache
 from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import NAMESPACES, PODS
 from crrd.lib.health import loop_check
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import mapping, text
+from crrd.manager.cache import ManagerCache
 
 MOST_WATCHES = 32
 """Namespaces that are watched one by one; beside a watch of the whole cluster, too."""

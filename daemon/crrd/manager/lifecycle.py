@@ -23,7 +23,6 @@ from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle import steps as lc
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, next_steps, pod_steps
 from crrd.core.recreate.actions import EmitEvent
-from crrd.kube.cache import ManagerCache
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.reflector import Handler, Reflector, Selection
@@ -33,6 +32,7 @@ from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
 from crrd.lib.health import Check, loop_check, task_check
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.workqueue import WorkQueue
+from crrd.manager.cache import ManagerCache
 from crrd.manager.gated import GatedPods
 from crrd.manager.readiness import PodReadiness
 from crrd.ports import EventSink

@@ -11,7 +11,6 @@ from aiohttp import web
 
 from crrd import __version__
 from crrd.cri.runtime import NodeRuntime
-from crrd.kube.cache import NodeCache
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.events import KubeEventSink
@@ -30,6 +29,7 @@ from crrd.node.edges import Edges
 from crrd.node.hooks import HookRunner
 from crrd.node.kubelet_health import KubeletProbe
 from crrd.node.metrics import NodeMetrics, NodeState, WatchState
+from crrd.node.pods import Pods
 from crrd.node.watches import KubePodFinder, PodWatches, RequestSource
 
 if TYPE_CHECKING:
@@ -80,20 +80,20 @@ def run_node(config: NodeConfig) -> int:
     return asyncio.run(NodeDaemon(config).run())
 
 
-async def _tidy(cache: NodeCache, heartbeat: Heartbeat) -> NoReturn:
+async def _tidy(pods: Pods, heartbeat: Heartbeat) -> NoReturn:
     """After the start and after every busy time, give back the memory that it took."""
     code_times = CODE_TIMES
     while True:
-        heartbeat.until(cache.idle, "waiting for the last request to end")
-        await cache.idle.wait()
+        heartbeat.until(pods.idle, "waiting for the last request to end")
+        await pods.idle.wait()
         await asyncio.sleep(TIDY_SECONDS)
-        if cache.idle.is_set():
+        if pods.idle.is_set():
             give_back()
             if code_times:
                 drop_code()
                 code_times -= 1
-        heartbeat.until(cache.active, "waiting for a request")
-        await cache.active.wait()
+        heartbeat.until(pods.active, "waiting for a request")
+        await pods.active.wait()
 
 
 class NodeDaemon:
@@ -149,9 +149,9 @@ class NodeDaemon:
             recorder=self._metrics,
         )
         controller = NodeController(config.node_name, edges, asyncio.get_running_loop().time, config.pod_uid)
-        cache = controller.cache
-        requests = RequestSource(client, config.node_name, cache, self._metrics.watch_restarted)
-        pods = PodWatches(client, config.node_name, cache, self._metrics.watch_restarted)
+        known = controller.pods
+        requests = RequestSource(client, config.node_name, known, self._metrics.watch_restarted)
+        pods = PodWatches(client, config.node_name, known, self._metrics.watch_restarted)
         self._show(controller, requests, pods)
         self._check(runtime, controller, requests, pods)
         memory = Heartbeat()
@@ -165,9 +165,9 @@ class NodeDaemon:
         loops = [
             Loop("requests", requests.run, (requests.heartbeat,)),
             Loop("pods", lambda: controller.watch_pods(pods.run), (controller.pods_heartbeat, pods)),
-            Loop("runtime", watch_runtime, (controller.runtime_heartbeat, controller.poll_heartbeat)),
+            Loop("runtime", watch_runtime, (controller.runtime_heartbeat,)),
             Loop("events", events.run, (events.heartbeat,)),
-            Loop("memory", lambda: _tidy(cache, memory), (memory,)),
+            Loop("memory", lambda: _tidy(known, memory), (memory,)),
         ]
         if config.spec_dir:
             forecast = self._forecaster(runtime, client)
@@ -175,7 +175,7 @@ class NodeDaemon:
 
             async def look() -> None:
                 await runtime.found.wait()
-                await forecast.run(cache.active, cache.idle)
+                await forecast.run(known.active, known.idle)
 
             loops.append(Loop("forecast", look, (forecast.heartbeat,)))
         try:
@@ -192,11 +192,10 @@ class NodeDaemon:
 
     def _show(self, controller: NodeController, *watches: Reflector[Any] | PodWatches) -> None:
         """Let the metrics tell where the daemon stands."""
-        cache, queue = controller.cache, controller.queue
+        pods, queue = controller.pods, controller.queue
         self._metrics.show(
             NodeState(
-                live=cache.live_requests,
-                first_seen=cache.first_seen,
+                live=lambda: [(each.request, each.first_seen) for each in pods.live()],
                 queue_depth=lambda: queue.depth,
                 queue_oldest=lambda: queue.oldest,
                 watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],

@@ -5,8 +5,8 @@ stages that were under way begin anew, or are left out where their beginning is 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -49,28 +49,12 @@ class WatchState:
 class NodeState:
     """Where the daemon stands right now; asked when Prometheus asks."""
 
-    live: Callable[[], Iterable[Request]]
-    """The requests that the node may still act on."""
-    first_seen: Mapping[str, float]
-    """Request UID -> monotonic time."""
+    live: Callable[[], Iterable[tuple[Request, float]]]
+    """The requests that the node may still act on, each with the monotonic time at which it was first seen."""
     queue_depth: Callable[[], int]
     queue_oldest: Callable[[], float | None]
     """Monotonic time since which a pod waits for its turn."""
     watches: Callable[[], Iterable[WatchState]]
-
-
-@dataclass(slots=True)
-class _Track:
-    """What is known of one request's stages; monotonic times, None for not yet."""
-
-    seen: float
-    turn: float | None = None
-    acted: bool = False
-    stops: dict[str, float] = field(default_factory=dict)
-    successors: dict[str, float] = field(default_factory=dict)
-    counted: set[str] = field(default_factory=set)
-    """Containers whose final state was counted; what was final at first sight, an earlier process counted."""
-    completed: bool = False
 
 
 class NodeMetrics:
@@ -84,7 +68,6 @@ class NodeMetrics:
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
         self._clock = clock
-        self._tracks: dict[str, _Track] = {}
         self._namespace = Capped(NAMESPACES)
         self.api_call = api_call_metrics(registry)
         """For the API client: `on_call`."""
@@ -153,107 +136,130 @@ class NodeMetrics:
         """The daemon is connected to this runtime."""
         self._runtime.labels(name, version).set(1)
 
-    # What the controller tells: crrd.ports.Recorder.
+    def begin(self, request: Request) -> "RequestMetrics":
+        """A live request is looked at for the first time: see `ports.Recorder`."""
+        return RequestMetrics(self, request)
 
-    def seen(self, request: Request) -> None:
-        """A live request is looked at for the first time."""
-        ended = {state.name for state in request.status.states if state.phase.final}
-        self._tracks[request.uid] = _Track(self._clock(), counted=ended)
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._clock()
 
-    def turn(self, request: Request) -> None:
-        """The request is its pod's current one: it queues no longer."""
-        track = self._tracks.get(request.uid)
-        if track is not None and track.turn is None:
-            track.turn = self._clock()
-            self._observe("queued", track.turn - track.seen, request)
-
-    def hook_started(self, request: Request) -> None:
-        """A preStop hook is about to run."""
-        self._acts(request)
-
-    def hook_ended(self, request: Request, hook: Hook, result: HookResult) -> None:
+    def count_hook(self, kind: HookKind, *, failed: bool) -> None:
         """A preStop hook has ended."""
-        kind = hook.kind.value
-        self._count(self._hooks, kind)
-        if result.error:
-            self._count(self._hook_failures, kind)
-        self._observe("pre_stop", result.seconds, request)
+        self._hooks.labels(kind.value).inc()
+        if failed:
+            self._hook_failures.labels(kind.value).inc()
 
-    def stop_sent(self, request: Request, container: str) -> None:
-        """A StopContainer is about to be sent."""
-        self._acts(request)
-        if track := self._tracks.get(request.uid):
-            track.stops.setdefault(container, self._clock())
+    def count_restart(self, namespace: str) -> None:
+        """A container was stopped on request."""
+        self._restarts.labels(self._namespace(namespace)).inc()
 
-    def stop_ended(self, request: Request, seconds: float) -> None:
-        """A container was stopped; its StopContainer took this many seconds."""
-        self._observe("stop", seconds, request)
-        self._count(self._restarts, self._namespace(request.namespace))
+    def count_recreation(self, result: str, reason: str) -> None:
+        """A container has reached its final state."""
+        self._recreations.labels(result, reason).inc()
 
-    def successor_seen(self, request: Request, container: str) -> None:
-        """The runtime lists the next instance; told in each round from then on."""
-        track = self._tracks.get(request.uid)
-        if track is None or container in track.successors:
-            return
-        track.successors[container] = self._clock()
-        if container in track.stops:
-            self._observe("new_container_seen", track.successors[container] - track.stops[container], request)
+    def count_request(self, outcome: str) -> None:
+        """A request has ended."""
+        self._requests.labels(outcome).inc()
 
-    def written(self, before: Request, after: Request) -> None:
-        """A request was written; count what reached its end by this write."""
-        track = self._tracks.get(before.uid)
-        if track is None or track.completed:
-            return
-        for state in after.status.states:
-            succeeded = state.phase is StatePhase.SUCCEEDED and not before.status.state(state.name).phase.final
-            if succeeded and state.name in track.successors:
-                self._observe("ready", self._clock() - track.successors[state.name], after)
-        self._count_ended(track, after, OTHER)
-
-    def forgotten(self, request: Request) -> None:
-        """A request has ended or is gone: drop what is kept for it, and count an end that was not of our writing."""
-        track = self._tracks.pop(request.uid, None)
-        if track is None or track.completed:
-            return
-        if request.completed:
-            self._count_ended(track, request, ELSEWHERE)
-        else:
-            self._count(self._requests, "gone")
-
-    def _count_ended(self, track: _Track, request: Request, unknown: str) -> None:
-        """Count what has ended and was not counted yet: a write whose answer was lost is told by nobody."""
-        for state in request.status.states:
-            if not state.phase.final or state.name in track.counted:
-                continue
-            track.counted.add(state.name)
-            if state.phase is StatePhase.FAILED:
-                self._count(self._recreations, "failed", state.reason or unknown)
-            else:
-                self._count(
-                    self._recreations,
-                    "succeeded",
-                    "stopped" if state.name in track.stops or state.is_killed else "already_recreated",
-                )
-        if request.completed:
-            track.completed = True
-            self._count(self._requests, _outcome(request))
-            self._observe("total", self._clock() - track.seen, request)
-
-    def _acts(self, request: Request) -> None:
-        """The request's first hook or stop begins: its unready grace period, if it has one, is over."""
-        track = self._tracks.get(request.uid)
-        if track is None or track.acted:
-            return
-        track.acted = True
-        if request.strategy.unready_grace_seconds is not None and track.turn is not None:
-            self._observe("unready_grace", self._clock() - track.turn, request)
-
-    def _observe(self, stage: str, seconds: float, request: Request) -> None:
+    def observe(self, stage: str, seconds: float, request: Request) -> None:
         """Time one stage; the request's UID leads from a slow bucket to the request (OpenMetrics exemplars)."""
         self._stage[stage].observe(seconds, {"request_uid": request.uid[:64]})
 
-    def _count(self, counter: Counter, *labels: str) -> None:
-        counter.labels(*labels).inc()
+
+class RequestMetrics:
+    """Times the stages of one request, and counts how it ends: the RequestRecorder of the node daemon."""
+
+    def __init__(self, metrics: NodeMetrics, request: Request) -> None:
+        self._metrics = metrics
+        self._request = request
+        self._seen = metrics.now()
+        self._turn: float | None = None
+        self._acted = False
+        self._stops: dict[str, float] = {}
+        self._successors: dict[str, float] = {}
+        self._counted = {state.name for state in request.status.states if state.phase.final}
+        """Containers whose final state was counted; what was final at first sight, an earlier process counted."""
+        self._completed = False
+
+    def turn(self) -> None:
+        """The request queues no longer."""
+        if self._turn is None:
+            self._turn = self._metrics.now()
+            self._observe("queued", self._turn - self._seen)
+
+    def hook_started(self) -> None:
+        """A preStop hook is about to run."""
+        self._act()
+
+    def hook_ended(self, hook: Hook, result: HookResult) -> None:
+        """A preStop hook has ended."""
+        self._metrics.count_hook(hook.kind, failed=bool(result.error))
+        self._observe("pre_stop", result.seconds)
+
+    def stop_sent(self, container: str) -> None:
+        """A StopContainer is about to be sent."""
+        self._act()
+        self._stops.setdefault(container, self._metrics.now())
+
+    def stop_ended(self, seconds: float) -> None:
+        """A container was stopped; its StopContainer took this many seconds."""
+        self._observe("stop", seconds)
+        self._metrics.count_restart(self._request.namespace)
+
+    def successor_seen(self, container: str) -> None:
+        """The runtime lists the next instance; told in each round from then on."""
+        if container in self._successors:
+            return
+        self._successors[container] = self._metrics.now()
+        if container in self._stops:
+            self._observe("new_container_seen", self._successors[container] - self._stops[container])
+
+    def written(self, before: Request, after: Request) -> None:
+        """Count what reached its end by this write."""
+        if self._completed:
+            return
+        for state in after.status.states:
+            succeeded = state.phase is StatePhase.SUCCEEDED and not before.status.state(state.name).phase.final
+            if succeeded and state.name in self._successors:
+                self._observe("ready", self._metrics.now() - self._successors[state.name])
+        self._count_ended(after, OTHER)
+
+    def forgotten(self, request: Request) -> None:
+        """Count an end that was not of our writing."""
+        if self._completed:
+            return
+        if request.completed:
+            self._count_ended(request, ELSEWHERE)
+        else:
+            self._metrics.count_request("gone")
+
+    def _count_ended(self, request: Request, unknown: str) -> None:
+        """Count what has ended and was not counted yet: a write whose answer was lost is told by nobody."""
+        for state in request.status.states:
+            if not state.phase.final or state.name in self._counted:
+                continue
+            self._counted.add(state.name)
+            if state.phase is StatePhase.FAILED:
+                self._metrics.count_recreation("failed", state.reason or unknown)
+            else:
+                stopped = state.name in self._stops or state.is_killed
+                self._metrics.count_recreation("succeeded", "stopped" if stopped else "already_recreated")
+        if request.completed:
+            self._completed = True
+            self._metrics.count_request(_outcome(request))
+            self._observe("total", self._metrics.now() - self._seen)
+
+    def _act(self) -> None:
+        """The request's first hook or stop begins: its unready grace period, if it has one, is over."""
+        if self._acted:
+            return
+        self._acted = True
+        if self._request.strategy.unready_grace_seconds is not None and self._turn is not None:
+            self._observe("unready_grace", self._metrics.now() - self._turn)
+
+    def _observe(self, stage: str, seconds: float) -> None:
+        self._metrics.observe(stage, seconds, self._request)
 
 
 def _outcome(request: Request) -> str:
@@ -290,11 +296,11 @@ class _StateCollector(Collector):
         state, now = self._state, self._clock()
         active = {("pending", ""): 0, ("recreating", ""): 0}
         oldest = now
-        for request in state.live():
+        for request, first_seen in state.live():
             phase = "recreating" if request.status.phase is RequestPhase.RECREATING else "pending"
             key = (phase, self._namespace(request.namespace))
             active[key] = active.get(key, 0) + 1
-            oldest = min(oldest, state.first_seen.get(request.uid, now))
+            oldest = min(oldest, first_seen)
         requests = GaugeMetricFamily(
             "crrd_active_requests", "Requests that this node serves now.", labels=["phase", "pod_namespace"]
         )

@@ -11,12 +11,13 @@ from typing import NoReturn
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, Request
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.kube.cache import NodeCache, older
 from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, RestartObserver, Selection
 from crrd.kube.resources import PODS, REQUESTS
+from crrd.kube.store import older
 from crrd.lib.errors import ApiUnavailableError
 from crrd.lib.heartbeat import Heartbeat
+from crrd.node.pods import Pods
 from crrd.ports import Observer
 
 SINGLE_WATCHES = 8
@@ -110,18 +111,18 @@ class PodWatches:
     Args:
         client: to reach the API server with.
         node_name: this node.
-        cache: says whose requests are live, and is told.
+        pods: say whose requests are live, and are told.
         on_restart: see Reflector.
     """
 
     plural = PODS.plural
 
     def __init__(
-        self, client: KubeClient, node_name: str, cache: NodeCache, on_restart: RestartObserver | None = None
+        self, client: KubeClient, node_name: str, pods: Pods, on_restart: RestartObserver | None = None
     ) -> None:
         self._client = client
         self._node_name = node_name
-        self._cache = cache
+        self._pods = pods
         self._on_restart = on_restart
         self._running: dict[str, _Running] = {}
         self._list_version = "0"
@@ -132,12 +133,12 @@ class PodWatches:
 
     async def run(self) -> NoReturn:
         """Watch what is wanted, until cancelled; may be run again."""
-        changed = self._cache.live_changed
+        changed = self._pods.live_changed
         async with asyncio.TaskGroup() as group:
             try:
                 while True:
                     changed.clear()
-                    await self._adjust(self._cache.live_pods(), group)
+                    await self._adjust(self._pods.live_pods(), group)
                     self._heartbeat.until(changed, "waiting for another request")
                     await changed.wait()
             finally:
@@ -172,7 +173,7 @@ class PodWatches:
         else:
             await self._end([key for key in self._running if key not in wanted], forget=True)
         for key in wanted - self._running.keys():
-            source = PodSource(self._client, self._node_name, self._cache, key=key, on_restart=self._on_restart)
+            source = PodSource(self._client, self._node_name, self._pods, key=key, on_restart=self._on_restart)
             source.list_version = self._list_version
             task = group.create_task(source.run(), name=f"pod watch {key}")
             self._running[key] = _Running(source, task, self._list_version)
@@ -184,7 +185,7 @@ class PodWatches:
             running.task.cancel()
             self._learn(running)  # at once: the wait below may be cut short
         for key in keys if forget else ():
-            self._cache.forget_pod(key)
+            self._pods.forget_pod(key)
         await asyncio.gather(*(running.task for running in ended), return_exceptions=True)
 
     def _learn(self, ended: _Running) -> None:

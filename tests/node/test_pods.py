@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from crrd.core.api.types import Begun, RequestPhase, Status
-from crrd.kube.cache import TOMBSTONES, NodeCache
+from crrd.kube.store import TOMBSTONES
+from crrd.node.pods import Pods
 from tests.support.worlds import pin, pod, recreating, request
 
 pytestmark = pytest.mark.virtual_time
@@ -13,19 +14,35 @@ pytestmark = pytest.mark.virtual_time
 DONE = Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:30Z")
 
 
-def cache() -> tuple[NodeCache, list[str]]:
+def cache() -> tuple[Pods, list[str]]:
     pokes: list[str] = []
-    return NodeCache(pokes.append, lambda: 7.0), pokes
+    return Pods(pokes.append, lambda: 7.0), pokes
+
+
+def gone(made: Pods, pod_key: str) -> bool:
+    return made.record_of(pod_key).state.gone_at is not None
+
+
+def unpinned(made: Pods) -> set[str]:
+    return {each.request.uid for pod in made for each in pod.present if each.unpinned}
+
+
+def first_seen(made: Pods) -> dict[str, float]:
+    return {each.request.uid: each.first_seen for pod in made for each in pod.present}
+
+
+def unready_seen(made: Pods) -> dict[str, float | None]:
+    return {each.request.uid: each.unready_seen for pod in made for each in pod.present if each.unready_seen}
 
 
 async def test_a_new_request_wakes_its_pod() -> None:
     made, pokes = cache()
     made.request_changed(request())
     assert pokes == ["default/web"]
-    assert made.requests("default/web") == [request()]
+    assert made.record_of("default/web").requests() == [request()]
     assert made.active.is_set()
     assert not made.idle.is_set()
-    assert made.first_seen == {"r1": 7.0}
+    assert first_seen(made) == {"r1": 7.0}
     assert made.live_pods() == {"default/web"}
 
 
@@ -40,10 +57,10 @@ async def test_a_request_that_is_for_another_pod_now_is_none_of_the_first_ones()
     made, pokes = cache()
     made.request_changed(request())
     made.request_changed(request(resource_version="11", pod_name="other"))
-    assert made.requests("default/web") == []
+    assert made.record_of("default/web").requests() == []
     assert pokes == ["default/web", "default/web", "default/other"]
     made.request_deleted(request(resource_version="12", pod_name="other"))
-    assert made.requests("default/other") == []
+    assert made.record_of("default/other").requests() == []
     assert made.idle.is_set()
 
 
@@ -62,16 +79,16 @@ async def test_pins_stay_whoever_changes_them() -> None:
     made.request_changed(request(pinned=pins, begun=begun))
     said = {"app": Begun(changed, then), "side": Begun(stop=changed)}
     made.request_changed(request(resource_version="11", pinned={"app": pin("new")}, begun=said))
-    (known,) = made.requests("default/web")
+    (known,) = made.record_of("default/web").requests()
     assert (known.pinned, known.begun) == (pins, begun), "times of another instance are not this one's"
-    assert made.unpinned == {"r1"}
+    assert unpinned(made) == {"r1"}
     made.request_changed(request(resource_version="12", pinned=pins, begun=said))
-    (known,) = made.requests("default/web")
+    (known,) = made.record_of("default/web").requests()
     assert (known.pinned, known.begun) == (pins, {"app": Begun(first, then), "side": Begun(stop=first)})
     made.request_changed(request(resource_version="13", pinned={"app": pin("new")}, begun=said), own_pins=True)
-    (known,) = made.requests("default/web")
+    (known,) = made.record_of("default/web").requests()
     assert (known.pinned, known.begun) == ({"app": pin("new")}, said)
-    assert made.unpinned == set()
+    assert unpinned(made) == set()
 
 
 async def test_pins_stay_whoever_removes_them() -> None:
@@ -79,18 +96,18 @@ async def test_pins_stay_whoever_removes_them() -> None:
     pins, begun = {"app": pin("old")}, {"app": Begun(stop="2026-01-01T00:00:00Z")}
     made.request_changed(request(pinned=pins, begun=begun))
     made.request_changed(request(resource_version="11"))
-    (known,) = made.requests("default/web")
+    (known,) = made.record_of("default/web").requests()
     assert (known.pinned, known.begun, known.resource_version) == (pins, begun, "11")
-    assert made.unpinned == {"r1"}
+    assert unpinned(made) == {"r1"}
     made.request_changed(request(resource_version="12", pinned={"side": pin("other")}))
-    (known,) = made.requests("default/web")
+    (known,) = made.record_of("default/web").requests()
     assert known.pinned == {**pins, "side": pin("other")}
     assert len(pokes) == 3
     made.request_changed(replace(known, resource_version="13"))
-    assert made.unpinned == set(), "they were written again"
+    assert unpinned(made) == set(), "they were written again"
     made.request_changed(request(resource_version="14"))
     made.request_deleted(request(resource_version="15"))
-    assert made.unpinned == set()
+    assert unpinned(made) == set()
 
 
 async def test_versions_that_are_no_numbers_all_count() -> None:
@@ -105,7 +122,7 @@ async def test_a_late_answer_does_not_revive_a_deleted_request() -> None:
     made.request_changed(request())
     made.request_deleted(request(resource_version="100"))
     made.request_changed(request(resource_version="99"))
-    assert made.requests("default/web") == []
+    assert made.record_of("default/web").requests() == []
     assert made.idle.is_set()
     assert pokes == ["default/web"] * 2
 
@@ -115,7 +132,7 @@ async def test_a_late_answer_does_not_revive_what_a_list_lacks() -> None:
     made.request_changed(request())
     made.requests_listed([], "100")
     made.request_changed(request(resource_version="99"))
-    assert made.requests("default/web") == []
+    assert made.record_of("default/web").requests() == []
 
 
 async def test_a_request_that_left_the_selection_may_come_back() -> None:
@@ -123,7 +140,7 @@ async def test_a_request_that_left_the_selection_may_come_back() -> None:
     made.request_changed(request())
     made.request_deleted(request(resource_version="11"))
     made.request_changed(request(resource_version="12"))
-    assert made.requests("default/web") == [request(resource_version="12")]
+    assert made.record_of("default/web").requests() == [request(resource_version="12")]
     assert made.active.is_set()
 
 
@@ -132,7 +149,7 @@ async def test_a_request_without_its_label_may_get_it_back() -> None:
     made.request_changed(request())
     made.request_changed(request(resource_version="11", active=False))
     made.request_changed(request(resource_version="11", active=True))
-    assert made.requests("default/web") == []
+    assert made.record_of("default/web").requests() == []
     made.request_changed(request(resource_version="12"))
     assert made.live_pods() == {"default/web"}
 
@@ -142,7 +159,7 @@ async def test_the_deletion_of_an_earlier_pod_of_the_name_changes_nothing() -> N
     made.pod_changed(pod(uid="later"))
     made.pod_deleted(pod())
     assert made.pod("default/web") == pod(uid="later")
-    assert not made.pod_gone("default/web")
+    assert not gone(made, "default/web")
 
 
 async def test_of_requests_that_went_only_so_many_are_remembered() -> None:
@@ -151,7 +168,7 @@ async def test_of_requests_that_went_only_so_many_are_remembered() -> None:
         made.request_deleted(request(uid=f"r{number}", resource_version="50"))
     made.request_changed(request(uid="r0", resource_version="40"))
     made.request_changed(request(uid="r1", resource_version="40"))
-    assert [known.uid for known in made.requests("default/web")] == ["r0"]
+    assert [known.uid for known in made.record_of("default/web").requests()] == ["r0"]
 
 
 async def test_deleting_what_was_never_seen_wakes_nobody() -> None:
@@ -164,14 +181,14 @@ async def test_losing_the_active_label_takes_a_request_down() -> None:
     made, _ = cache()
     made.request_changed(request())
     made.request_changed(request(resource_version="11", active=False))
-    assert made.requests("default/web") == []
+    assert made.record_of("default/web").requests() == []
 
 
 async def test_a_list_replaces_everything() -> None:
     made, pokes = cache()
     made.request_changed(request())
     made.requests_listed([request(uid="r2")], "12")
-    assert [known.uid for known in made.requests("default/web")] == ["r2"]
+    assert [known.uid for known in made.record_of("default/web").requests()] == ["r2"]
     assert pokes == ["default/web"] * 3
 
 
@@ -180,16 +197,16 @@ async def test_completed_requests_do_not_keep_the_node_awake() -> None:
     made.request_changed(request())
     made.request_changed(request(resource_version="11", status=DONE))
     assert made.idle.is_set()
-    assert made.requests("default/web")
+    assert made.record_of("default/web").requests()
 
 
 async def test_the_mark_is_dated_when_it_is_first_seen() -> None:
     made, _ = cache()
     made.request_changed(request(unready_acquired=True))
-    assert made.unready_seen == {"r1": 7.0}
+    assert unready_seen(made) == {"r1": 7.0}
     made.request_deleted(request())
-    assert made.unready_seen == {}
-    assert made.first_seen == {}
+    assert unready_seen(made) == {}
+    assert first_seen(made) == {}
 
 
 async def test_pods_wake_only_whoever_has_a_request() -> None:
@@ -208,21 +225,21 @@ async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> No
     made.pods_listed([pod(), replace(pod(), name="other")], "12")
     assert made.known_since("default/web") == made.known_since("default/other") == 7.0
     made.pods_listed([], "13")
-    assert made.pod_gone("default/web")
-    assert not made.pod_gone("default/other")  # nobody asks for it
+    assert gone(made, "default/web")
+    assert not gone(made, "default/other")  # nobody asks for it
     assert made.pod("default/web") is None
     made.pod_changed(pod())
-    assert not made.pod_gone("default/web")
+    assert not gone(made, "default/web")
     made.pod_deleted(pod())
     made.pod_deleted(pod())
-    assert made.pod_gone("default/web")
+    assert gone(made, "default/web")
     made.request_deleted(request())
-    assert not made.pod_gone("default/web")
+    assert not gone(made, "default/web")
     made.request_changed(request())
     made.pod_changed(pod())
     made.pod_deleted(pod())
     made.forget_pods()
-    assert not made.pod_gone("default/web")
+    assert not gone(made, "default/web")
     assert made.known_since("default/web") is None
 
 
@@ -231,5 +248,5 @@ async def test_two_requests_of_one_pod_leave_one_by_one() -> None:
     made.request_changed(request())
     made.request_changed(replace(request(), uid="r2"))
     made.request_deleted(request())
-    assert len(made.requests("default/web")) == 1
+    assert len(made.record_of("default/web").requests()) == 1
     assert made.active.is_set()

@@ -1,0 +1,114 @@
+"""What the manager's watches saw last: the requests of the cluster by pod, and the pods that matter to the manager."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from crrd.core.api.pod import PodMeta
+from crrd.core.api.types import Request
+from crrd.kube.store import VersionedStore
+
+
+class ManagerCache:
+    """All requests of a cluster, and the pods that they are about or that have the readiness gate. It decides nothing.
+
+    Args:
+        on_change: called with a pod's `namespace/name` whenever something about it has changed.
+        has_work: whether there is something to do about a pod, whatever its requests.
+    """
+
+    def __init__(self, on_change: Callable[[str], None], has_work: Callable[[PodMeta], bool]) -> None:
+        self._on_change = on_change
+        self._has_work = has_work
+        self._requests: VersionedStore[Request] = VersionedStore()
+        self._by_pod: dict[str, set[str]] = {}
+        """Pod -> UIDs of its requests."""
+        self._pods: dict[str, PodMeta] = {}
+
+    def requests(self, pod_key: str) -> list[Request]:
+        """All known requests for a pod, the oldest first."""
+        found = filter(None, map(self._requests.get, self._by_pod.get(pod_key, ())))
+        return sorted(found, key=lambda request: (request.created, request.name))
+
+    def requested(self) -> tuple[str, ...]:
+        """Every pod (`namespace/name`) that has a request."""
+        return tuple(self._by_pod)
+
+    def pod(self, pod_key: str) -> PodMeta | None:
+        """The pod as last seen, None where it was not seen or does not matter."""
+        return self._pods.get(pod_key)
+
+    def request_changed(self, request: Request) -> None:
+        """A request was added or modified, or written by this process; of a completed one only little is kept."""
+        request = request.slimmed()
+        known = self._requests.get(request.uid)
+        if not self._requests.put(request):
+            return
+        if known is not None and known.pod_key != request.pod_key:  # a CRD without crrd's rules lets that happen
+            self._leave_pod(known)
+        self._by_pod.setdefault(request.pod_key, set()).add(request.uid)
+        if known != request:
+            self._on_change(request.pod_key)
+
+    def request_deleted(self, request: Request) -> None:
+        """A request is no more: only a later version of it brings it back."""
+        known = self._requests.drop(request.uid, request.resource_version)
+        if known is not None:
+            self._leave_pod(known)
+        pod = self._pods.get(request.pod_key)
+        if pod is not None and not pod.readiness_gate and request.pod_key not in self._by_pod:
+            self.forget_pod(request.pod_key)
+
+    def _leave_pod(self, request: Request) -> None:
+        """It is none of its pod's requests any more."""
+        siblings = self._by_pod[request.pod_key]
+        siblings.discard(request.uid)
+        if not siblings:
+            del self._by_pod[request.pod_key]
+        self._on_change(request.pod_key)
+
+    def requests_listed(self, requests: Iterable[Request], version: str) -> None:
+        """A whole list, as of this resourceVersion: what is not in it is gone."""
+        listed = tuple(requests)
+        for known in self._requests.absent(listed, version):
+            self.request_deleted(replace(known, resource_version=version))
+        for request in listed:
+            self.request_changed(request)
+
+    def pod_changed(self, pod: PodMeta) -> None:
+        """A pod was added or modified."""
+        requested = pod.key in self._by_pod
+        if not pod.readiness_gate and not requested:
+            return
+        known = self._pods.get(pod.key)
+        self._pods[pod.key] = pod
+        if known != pod and (requested or self._has_work(pod)):
+            self._on_change(pod.key)
+
+    def pod_deleted(self, pod: PodMeta) -> None:
+        """A pod is no more; the one of the same name that followed it may be known already."""
+        known = self._pods.get(pod.key)
+        if known is not None and known.uid == pod.uid:
+            del self._pods[pod.key]
+            if pod.key in self._by_pod:
+                self._on_change(pod.key)
+
+    def pods_listed(self, pods: Iterable[PodMeta], _version: str, namespace: str = "") -> None:
+        """A whole list: what is not in it is gone. A namespace's tells of no other."""
+        listed = {pod.key: pod for pod in pods}
+        for key, pod in tuple(self._pods.items()):
+            if key not in listed and namespace in ("", pod.namespace):
+                self.pod_deleted(pod)
+        for pod in listed.values():
+            self.pod_changed(pod)
+
+    def forget_pod(self, pod_key: str) -> None:
+        """Drop a pod: nothing tells of its changes any more."""
+        self._pods.pop(pod_key, None)
+
+    def forget_namespace(self, namespace: str) -> None:
+        """Likewise for all pods of a namespace, "" for all there are; whoever has requests is to be asked for."""
+        for key, pod in tuple(self._pods.items()):
+            if namespace in ("", pod.namespace):
+                self.forget_pod(key)
+                if key in self._by_pod:
+                    self._on_change(key)

@@ -1,0 +1,183 @@
+"""Observe one pod: what the runtime, kubelet and the API server say of it, each with the time at which it was true."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import Pin, Request
+from crrd.core.recreate.decide import in_turn
+from crrd.core.recreate.draft import QUIET
+from crrd.core.recreate.observation import Ending, Instance, Observation
+from crrd.core.recreate.record import hook_end_untold, stop_untold, target_of
+from crrd.kubelet.runtime_status import ContainerState, newest
+from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from crrd.node.edges import Edges
+from crrd.node.pods import ContainerWatch, PodRecord, Pods
+from crrd.ports import RequestRecorder
+
+SHORT_LOOK_SECONDS = 2.0
+"""For a look while a hook's end or a stop is to be told: a daemon that dies meanwhile would do it again, or anew."""
+WAITED_SECONDS = 0.01
+"""A wait that takes longer than that makes the runtime's answer before it too old."""
+
+
+class PodObserver:
+    """Asks the sources about one pod at a time.
+
+    Args:
+        node_name: this node.
+        edges: the ports.
+        pods: what the watches tell of pods.
+    """
+
+    def __init__(self, node_name: str, edges: Edges, pods: Pods) -> None:
+        self._node_name = node_name
+        self._edges = edges
+        self._pods = pods
+
+    async def observe(self, record: PodRecord, live: Sequence[Request]) -> Observation:
+        """What the sources say of a pod with live requests; what its requests say is for the caller to add."""
+        if all(request.error for request in live):
+            return Observation(self._node_name, self._edges.runtime.names, utc=_utc())
+        watched = record.containers
+        loop = asyncio.get_running_loop()
+        current = in_turn(live, record.works)[0]
+        recorder = record.records[current.uid].recorder
+        if recorder is not None:
+            recorder.turn()
+        silent = asyncio.ensure_future(self._edges.kubelet.silent_since())
+        listed_at = loop.time()
+        instances: tuple[Instance, ...] = ()
+        if listed_at >= watched.runtime.next_try:
+            watched.runtime_error = ""
+            try:
+                async with asyncio.timeout(_patience(record, live)):
+                    listed_at, instances = await self._as_of_now(record, live, current, silent)
+            except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
+                watched.runtime_error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f} s"
+                watched.runtime.fail(loop.time())
+            else:
+                _watch_instances(current, instances, watched)
+        if watched.runtime_error:  # else it has been waited for, and no turn of the loop may come in between
+            await asyncio.wait((silent,))
+        if recorder is not None:
+            _count_successors(recorder, record, current, instances)
+        return Observation(
+            node_name=self._node_name,
+            runtime_names=self._edges.runtime.names,
+            runtime_error=watched.runtime_error,
+            instances=instances,
+            listed_at=listed_at,
+            foreign=dict(watched.foreign),
+            pod=record.state.pod,
+            pod_at=record.state.at,
+            pod_gone=record.state.gone_at is not None,
+            works=dict(record.works),
+            running_since=dict(watched.running_since),
+            endings=dict(watched.endings),
+            utc=_utc(),
+            wall=time.time(),
+            known_since=self._pods.known_since(record.key),
+            kubelet_silent_since=silent.result(),
+        )
+
+    async def _as_of_now(
+        self,
+        record: PodRecord,
+        live: Sequence[Request],
+        current: Request,
+        silent: "asyncio.Future[float | None]",
+    ) -> tuple[float, tuple[Instance, ...]]:
+        """When the container instances were asked for, and which there are; asked again until that still holds.
+
+        Nothing may be waited for after that: so what kubelet says is awaited in here, too, side by side.
+        """
+        while True:
+            going_on = record.under_way
+            uid, listed_at, instances = await self._instances(record, live)
+            await self._find_foreign(current, instances, record.containers)
+            await asyncio.wait((silent,))  # the loop has a turn, too: a stop that was answered just now is noted
+            # Meanwhile another pod may have got the name, or a stop have ended, of a request that is gone as well.
+            if _runtime_uid(record, uid) == uid and going_on <= record.under_way:
+                return listed_at, instances
+
+    async def _instances(self, record: PodRecord, live: Sequence[Request]) -> tuple[str, float, tuple[Instance, ...]]:
+        """The UID that was asked for, when, and the container instances; none while the pod's UID is not known."""
+        loop = asyncio.get_running_loop()
+        uid = _runtime_uid(record, next((request.pod_uid for request in live if request.pod_uid), ""))
+        asked = loop.time()
+        instances = await self._edges.runtime.instances(uid)
+        answered = loop.time()
+        await self._pod_known(record.key)  # it is being asked for by its watch: the runtime's answer takes as long
+        if loop.time() > answered + WAITED_SECONDS:
+            asked = loop.time()
+            instances = await self._edges.runtime.instances(uid)
+        return uid, asked, instances
+
+    async def _pod_known(self, pod_key: str) -> None:
+        """Wait for what the API server says of the pod, but not for long: a wait is worth telling."""
+        try:
+            async with asyncio.timeout(QUIET):
+                await self._pods.wait_until_known(pod_key)
+        except TimeoutError:
+            return
+
+    async def _find_foreign(self, request: Request, instances: Sequence[Instance], watched: ContainerWatch) -> None:
+        """Look up container IDs of the request that are not among the pod's: another pod's, or collected ones."""
+        own = {instance.id for instance in instances}
+        pins: list[Pin] = [container.context for container in request.containers if container.context]
+        wanted = {
+            pin.bare_id: pin
+            for pin in (*pins, *request.pinned.values())
+            if pin.bare_id not in own
+            and pin.bare_id not in watched.foreign
+            and pin.runtime in self._edges.runtime.names
+        }
+        found = await asyncio.gather(*(self._edges.runtime.find(pin) for pin in wanted.values()))
+        watched.foreign.update(zip(wanted, found, strict=True))
+
+
+def _runtime_uid(record: PodRecord, otherwise: str) -> str:
+    """The UID that the pod's containers have in the runtime, as far as the pod is known."""
+    return record.state.pod.runtime_uid if record.state.pod else otherwise
+
+
+def _patience(record: PodRecord, live: Sequence[Request]) -> float | None:
+    """Seconds that a look at the pod may take, None for as long as its calls may."""
+    now = asyncio.get_running_loop().time()
+    own = [(request, work) for request in live for (uid, _), work in record.works.items() if uid == request.uid]
+    untold = (hook_end_untold(request, work) or stop_untold(request, work, now) for request, work in own)
+    return SHORT_LOOK_SECONDS if any(untold) else None
+
+
+def _watch_instances(request: Request, instances: Sequence[Instance], watched: ContainerWatch) -> None:
+    """Since when what runs has been running, and what does not has not, on this process' own clock."""
+    now = asyncio.get_running_loop().time()
+    running = {instance.id for instance in instances if instance.state is ContainerState.RUNNING}
+    watched.running_since = {bare_id: watched.running_since.get(bare_id, now) for bare_id in running}
+    endings = {}
+    for container in request.containers:
+        current, known = newest(instances, container.name), watched.endings.get(container.name)
+        if current is None or current.state is ContainerState.EXITED:
+            same = known is not None and (current is None or current.id == known.instance)
+            anew = Ending(now, time.time(), current.id if current else "")
+            endings[container.name] = known if known is not None and same else anew
+    watched.endings = endings
+
+
+def _count_successors(
+    recorder: RequestRecorder, record: PodRecord, request: Request, instances: Sequence[Instance]
+) -> None:
+    """Tell the metrics which awaited instances the runtime has by now."""
+    stopped = {bare_id for (_, bare_id), work in record.works.items() if work.stop_sent is not None}
+    for container in request.containers:
+        current, target = newest(instances, container.name), target_of(request, container)
+        if current and target and current.id != target.bare_id and target.bare_id in stopped:
+            recorder.successor_seen(container.name)
+
+
+def _utc() -> str:
+    """The node's wall clock as Kubernetes writes times."""
+    return rfc3339(datetime.now(UTC))

@@ -1,0 +1,398 @@
+"""What the node daemon knows of each pod: one record, which all of its parts read and write. It decides nothing.
+
+Who forgets what, and when:
+
+- A request that is deleted or leaves the selection takes its RequestRecord with it; if a write of it is under way, or
+  the metrics have not heard of its end, the next round of the pod drops the record (`end_requests`).
+- What was seen of the containers (`ContainerWatch`) goes when no request of the pod is live (`reconcile`).
+- What the API says of the pod (`PodState`) goes when no watch keeps it up to date (`forget_pod`, `forget_pods`).
+- What was done to a container (`Work`) goes by the rules of `works`.
+- A record in which nothing of this is left goes itself.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from crrd.core.api.pod import Pod, PodMeta
+from crrd.core.api.types import Begun, Request
+from crrd.core.recreate.observation import Ending, Instance, Work
+from crrd.kube.store import VersionedStore, older
+from crrd.lib.backoff import Backoff, Retry
+from crrd.ports import RequestRecorder
+
+RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
+"""Between looks at a runtime that does not answer; whatever pokes the pod meanwhile."""
+FORGIVEN_SECONDS = 30.0
+"""After so long without a failed look the next one is a first one again."""
+POD_RETRY = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.1)
+"""Between questions for a pod that the API server does not answer, unless it names a time."""
+WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
+"""Between tries of a write of one request, whatever it failed of: also of having had no effect."""
+
+WorkKey = tuple[str, str]
+"""Request UID, bare container ID."""
+
+
+@dataclass(slots=True)
+class WriteRetry(Retry):
+    """The tries of one kind of write of a request: one that is refused holds back none of the other kind."""
+
+    backoff: Backoff = WRITE_RETRY
+    version: str = ""
+    """The resourceVersion that must wait for the next try, "" for every one."""
+    error: str = ""
+    """Why the last try failed, other than by a conflict."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request of a pod, and what this process keeps for it."""
+
+    request: Request
+    first_seen: float
+    """Monotonic time; the same for the mark unready-acquired."""
+    unready_seen: float | None = None
+    unpinned: bool = False
+    """Whether somebody has removed pins from it: they are to be written again."""
+    left: bool = False
+    """Whether it is deleted, or not active any more; see `Pods.end_requests`."""
+    recorder: RequestRecorder | None = None
+    """Where its metrics are counted, from the first round in which it is live to its end."""
+    emitted: set[tuple[str, str]] = field(default_factory=set)
+    """Reason and text of its events so far."""
+    status: WriteRetry = field(default_factory=WriteRetry)
+    pins: WriteRetry = field(default_factory=WriteRetry)
+    writing: bool = False
+    """Whether a write of it is under way: there is one at most."""
+    completing: bool = False
+    """Whether that one is its last status: nothing is begun for it."""
+
+
+@dataclass(slots=True)
+class PodState:
+    """The pod as the API server's watches tell it."""
+
+    pod: Pod | None = None
+    at: float = 0.0
+    """Monotonic time at which this version came; the same for what follows."""
+    gone_at: float | None = None
+    known_since: float | None = None
+    """Since when it is known whether the pod is there, by a watch of its own."""
+
+
+@dataclass(slots=True)
+class ContainerWatch:
+    """What was seen of the pod's containers while it has a live request."""
+
+    running_since: dict[str, float] = field(default_factory=dict)
+    endings: dict[str, Ending] = field(default_factory=dict)
+    foreign: dict[str, Instance | None] = field(default_factory=dict)
+    """An ID never changes its pod: it is looked up once."""
+    runtime: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
+    runtime_error: str = ""
+    """What became of the last look at the runtime, "" for an answer."""
+    api: Retry = field(default_factory=lambda: Retry(POD_RETRY))
+    """Of asking the API server for the pod itself."""
+    awaited: bool = False
+    """Whether a change of its containers in the runtime is awaited."""
+
+
+@dataclass(slots=True)
+class PodRecord:
+    """All that is known of one pod."""
+
+    key: str
+    """`namespace/name`."""
+    records: dict[str, RequestRecord] = field(default_factory=dict)
+    """By request UID."""
+    state: PodState = field(default_factory=PodState)
+    known: asyncio.Event | None = None
+    """Set once it is known whether the pod is there; None where nobody waits for that."""
+    containers: ContainerWatch = field(default_factory=ContainerWatch)
+    works: dict[WorkKey, Work] = field(default_factory=dict)
+    """What this process did, for a request to a container instance."""
+    expiries: dict[WorkKey, asyncio.TimerHandle] = field(default_factory=dict)
+    """Of these, the ones that are kept for a while, with what ends that."""
+
+    @property
+    def present(self) -> list[RequestRecord]:
+        """The requests that are there."""
+        return [record for record in self.records.values() if not record.left]
+
+    def request(self, uid: str) -> Request | None:
+        """The request with this UID."""
+        record = self.records.get(uid)
+        return None if record is None or record.left else record.request
+
+    def requests(self) -> list[Request]:
+        """All requests that are there, the oldest first."""
+        return sorted((each.request for each in self.present), key=lambda request: (request.created, request.name))
+
+    @property
+    def under_way(self) -> set[WorkKey]:
+        """Which hooks and stops are going on."""
+        return {key for key, work in self.works.items() if work.under_way is not None}
+
+    @property
+    def owes_stop(self) -> bool:
+        """Whether a hook of a live request has run, and its stop was not sent yet."""
+        return any(
+            work.hook is not None and work.stop_sent is None and request is not None and request.live
+            for (uid, _), work in self.works.items()
+            for request in (self.request(uid),)
+        )
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing left to know."""
+        state = self.state
+        informed = (state.pod, state.gone_at, state.known_since, self.known)
+        return not self.records and not self.works and all(each is None for each in informed)
+
+
+class Pods:
+    """The records by pod; implements `ports.Observer`, which the watches tell.
+
+    A request never goes back behind this process' own writes (see VersionedStore).
+
+    Args:
+        on_change: called with a pod's `namespace/name` whenever something about it has changed.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, on_change: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._on_change = on_change
+        self._clock = clock
+        self._records: dict[str, PodRecord] = {}
+        self._requests: VersionedStore[Request] = VersionedStore()
+        self._live = 0
+        self._all_known_since: float | None = None
+        """Monotonic time since which it is known of every pod of the node whether it is there."""
+        self.live_changed = asyncio.Event()
+        """Set when a request begins or ceases to be live; whoever heeds it clears it."""
+        self.active = asyncio.Event()
+        """Set while at least one request is live."""
+        self.idle = asyncio.Event()
+        """Set while none is."""
+        self.idle.set()
+
+    # What is known.
+
+    def __iter__(self) -> Iterator[PodRecord]:
+        return iter(tuple(self._records.values()))
+
+    def record(self, pod_key: str) -> PodRecord:
+        """What is known of the pod; a new record where that is nothing."""
+        return self._records.setdefault(pod_key, PodRecord(pod_key))
+
+    def tidy(self, record: PodRecord) -> None:
+        """Drop a record in which nothing is left."""
+        if record.empty and not record.containers.awaited and self._records.get(record.key) is record:
+            del self._records[record.key]
+
+    def request(self, uid: str) -> Request | None:
+        """The request with this UID."""
+        return self._requests.get(uid)
+
+    def pod(self, pod_key: str) -> Pod | None:
+        """The pod as last seen, None where it was not seen or does not matter."""
+        return self.record_of(pod_key).state.pod
+
+    def record_of(self, pod_key: str) -> PodRecord:
+        """What is known of the pod, to be read only: an empty record where that is nothing."""
+        return self._records.get(pod_key) or PodRecord(pod_key)
+
+    def live(self) -> list[RequestRecord]:
+        """Every live request."""
+        return [each for record in self._records.values() for each in record.present if each.request.live]
+
+    def live_pods(self) -> set[str]:
+        """Pods (`namespace/name`) with at least one live request."""
+        return {each.request.pod_key for each in self.live()}
+
+    def known_since(self, pod_key: str) -> float | None:
+        """Monotonic time since which it is known whether the pod is there, None while it is not."""
+        since = self.record_of(pod_key).state.known_since
+        return self._all_known_since if since is None else since
+
+    def heard_of(self, pod_key: str) -> object:
+        """Differs from what it was before where a watch has since told anything new of the pod."""
+        state = self.record_of(pod_key).state
+        return state.pod, state.gone_at
+
+    async def wait_until_known(self, pod_key: str) -> None:
+        """Return when it is known whether the pod is there."""
+        if self.known_since(pod_key) is None:
+            record = self.record(pod_key)
+            record.known = record.known or asyncio.Event()
+            await record.known.wait()
+
+    # What the watches and this process' own writes tell of requests.
+
+    def request_changed(self, request: Request, *, own_pins: bool = False) -> None:
+        """A request was added or modified, or written. Its pins stay, whoever changes them.
+
+        A request without the active label is none of the node's. `own_pins`: they are what this process has just
+        written.
+        """
+        known = self._requests.get(request.uid)
+        if not request.active:
+            if known is None or not older(request.resource_version, known.resource_version):
+                self.request_deleted(request)
+            return
+        if known is not None and not known.error and request.spoilt:
+            request = replace(request, error="", spoilt=False)
+        kept = request if known is None or own_pins else _with_pins_of(known, request)
+        if not self._requests.put(kept):
+            return
+        # Only a CRD without crrd's rules lets a request change its pod.
+        moved = self._leave(known) if known is not None and known.pod_key != kept.pod_key else None
+        self._keep(kept, unpinned=kept != request, moved=moved)
+        self._live += kept.live - (known is not None and known.live)
+        if known != kept:
+            self._on_change(kept.pod_key)
+        self._signal()
+
+    def _keep(self, request: Request, *, unpinned: bool, moved: RequestRecord | None) -> None:
+        records, now = self.record(request.pod_key).records, self._clock()
+        record = records.get(request.uid)
+        if record is None:
+            record = records[request.uid] = RequestRecord(request, moved.first_seen if moved else now)
+        elif record.left:
+            record.left, record.first_seen, record.unready_seen = False, now, None
+        record.request, record.unpinned = request, unpinned
+        if request.unready_acquired and record.unready_seen is None:
+            record.unready_seen = moved.unready_seen if moved and moved.unready_seen is not None else now
+
+    def request_deleted(self, request: Request) -> None:
+        """A request is no more, or has left the selection: only a later version of it brings it back."""
+        known = self._requests.drop(request.uid, request.resource_version)
+        if known is not None:
+            self._live -= known.live
+            self._leave(known)
+        self._signal()
+
+    def _leave(self, request: Request) -> RequestRecord:
+        """It is none of its pod's requests any more; the next one starts at once."""
+        pod = self._records[request.pod_key]
+        record = pod.records[request.uid]
+        record.left = True
+        if record.recorder is None and not record.writing:
+            del pod.records[request.uid]
+        if not pod.present:
+            pod.state.gone_at = None
+        self._on_change(request.pod_key)
+        self.tidy(pod)
+        return record
+
+    def requests_listed(self, requests: Iterable[Request], version: str) -> None:
+        """A whole list, as of this resourceVersion: what is not in it is gone."""
+        listed = tuple(requests)
+        for known in self._requests.absent(listed, version):
+            self.request_deleted(replace(known, resource_version=version))
+        for request in listed:
+            self.request_changed(request)
+
+    def end_requests(self, pod: PodRecord) -> list[RequestRecord]:
+        """Requests that have ended or gone, and whose memory of this process is dropped by that; they are returned.
+
+        The watch may bring the end of a request before the write that ended it is answered: what that write did is
+        noted first.
+        """
+        ended = [each for each in pod.records.values() if (each.left or not each.request.live) and not each.writing]
+        for record in ended:
+            if record.left:
+                del pod.records[record.request.uid]
+            record.status, record.pins, record.emitted = WriteRetry(), WriteRetry(), set()
+        return ended
+
+    # What the watches tell of pods.
+
+    def pod_changed(self, pod: Pod) -> None:
+        """A pod of this node was added or modified."""
+        record = self.record(pod.key)
+        state = record.state
+        state.gone_at = None
+        if state.pod != pod:
+            state.pod, state.at = pod, self._clock()
+            self._tell(record)
+
+    def pod_deleted(self, pod: PodMeta) -> None:
+        """A pod is no more; the one of the same name that followed it may be known already."""
+        record = self.record_of(pod.key)
+        state = record.state
+        if state.pod is not None and state.pod.uid == pod.uid:
+            state.pod, state.at = None, 0.0
+            if record.present:
+                state.gone_at = self._clock()
+            self._tell(record)
+            self.tidy(record)
+
+    def pods_listed(self, pods: Iterable[Pod], _version: str) -> None:
+        """A whole list of this node's pods: what is not in it is not on this node."""
+        first = self._all_known_since is None
+        if first:
+            self._all_known_since = self._clock()
+        listed = {pod.key: pod for pod in pods}
+        for record in tuple(self._records.values()):
+            if record.key not in listed and record.state.pod is not None:
+                self.pod_deleted(record.state.pod)
+        for pod in listed.values():
+            self.pod_changed(pod)
+        for record in tuple(self._records.values()):
+            if first and record.state.pod is None:
+                self._tell(record)  # that it is not there is news
+            if record.known is not None:
+                record.known.set()
+
+    def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
+        """What the node has under this name, None for nothing."""
+        first = self.known_since(pod_key) is None
+        record = self.record(pod_key)
+        if record.state.known_since is None:
+            record.state.known_since = self._clock()
+        if pod is not None:
+            self.pod_changed(pod)
+        elif record.state.pod is not None:
+            self.pod_deleted(record.state.pod)
+        elif first:
+            self._tell(record)  # that it is not there is news
+        if record.known is not None:
+            record.known.set()
+
+    def forget_pod(self, pod_key: str) -> None:
+        """Nothing watches the pod any more: what was known of it ages from now on."""
+        if (record := self._records.get(pod_key)) is not None:
+            known, record.known, record.state = record.known, None, PodState()
+            if known is not None:
+                known.set()  # who waits is to look at what there is
+            self.tidy(record)
+
+    def forget_pods(self) -> None:
+        """The same for all pods."""
+        self._all_known_since = None
+        for pod_key in tuple(self._records):
+            self.forget_pod(pod_key)
+
+    def _tell(self, record: PodRecord) -> None:
+        """Something about a pod has changed: that matters to its requests."""
+        if record.present:
+            self._on_change(record.key)
+
+    def _signal(self) -> None:
+        """Keep the events in step with what is live."""
+        came, went = (self.active, self.idle) if self._live else (self.idle, self.active)
+        came.set()
+        went.clear()
+        self.live_changed.set()
+
+
+def _with_pins_of(known: Request, request: Request) -> Request:
+    """Nobody changes which instance is meant, or takes back what was begun: the annotation can be edited."""
+    pinned, begun = {**request.pinned, **known.pinned}, dict(known.begun)
+    for name, times in request.begun.items():
+        pin = request.pinned.get(name)
+        if pin is not None and pin.bare_id == pinned[name].bare_id:  # times count with the instance they are of
+            begun[name] = times.after(known.begun.get(name, Begun()))
+    return replace(request, pinned=pinned, begun=begun)

@@ -1,0 +1,195 @@
+"""Writes of requests: one of a request at a time, and a back-off after every outcome but success."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import structlog
+
+from crrd.core.api.types import Request, RequestPhase, Status
+from crrd.core.recreate.actions import PinContainers, WriteStatus
+from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
+from crrd.lib.supervise import cancel
+from crrd.node.edges import Edges
+from crrd.node.pods import Pods, RequestRecord, WriteRetry
+from crrd.node.works import Works
+
+log = structlog.get_logger(__name__)
+
+LASTING_CONFLICT = 8
+"""So many conflicts in a row are no race with somebody else's write."""
+DUE_WRITE_SECONDS = 0.01
+"""Between looks at a write whose next try is due: the queue is about to start it."""
+
+Write = WriteStatus | PinContainers
+
+
+class RequestWrites:
+    """Starts writes, and keeps in the request's record how they stand.
+
+    Args:
+        edges: the ports.
+        pods: what writes return is put in there.
+        works: is told which requests this process has completed.
+        poke: called with a pod's key when a write has ended.
+    """
+
+    def __init__(self, edges: Edges, pods: Pods, works: Works, poke: Callable[[str], None]) -> None:
+        self._edges = edges
+        self._pods = pods
+        self._works = works
+        self._poke = poke
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.prunes_is_killed = False
+        """Whether the cluster's CRD was seen to drop the field isKilled."""
+
+    def release_unwanted(self, requests: Iterable[Request], wanted: Iterable[Write]) -> None:
+        """Let no write wait that was not decided on again: one whose answer was lost may have been carried out."""
+        still = {(write.request.uid, type(write)) for write in wanted}
+        for request in requests:
+            record = self._pods.record_of(request.pod_key).records.get(request.uid)
+            if record is not None:
+                for kind, retry in ((WriteStatus, record.status), (PinContainers, record.pins)):
+                    if (request.uid, kind) not in still:
+                        retry.release()
+
+    def start(self, write: Write) -> None:
+        """Start a write, unless one of the request is under way or has to wait after a failure."""
+        request = write.request
+        record = self._pods.record_of(request.pod_key).records.get(request.uid)
+        if record is None or record.writing:
+            return
+        retry, now = _retry_of(record, write), asyncio.get_running_loop().time()
+        if now < retry.next_try and retry.version in ("", request.resource_version):
+            return
+        record.writing = True
+        record.completing = isinstance(write, WriteStatus) and write.status.phase is RequestPhase.COMPLETED
+        name = f"{type(write).__name__} {request.key}"
+        task = asyncio.get_running_loop().create_task(self._run(write, record), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def wake_at(self, pod_key: str) -> float | None:
+        """When a write of the pod's requests that failed may be tried again (monotonic), None where none waits."""
+        return _next_try(each for each in self._pods.record_of(pod_key).present if not each.writing)
+
+    @property
+    def pending(self) -> int:
+        """How many requests have a write that is under way or waits for another try."""
+        records = [each for pod in self._pods for each in pod.records.values()]
+        return sum(each.writing or each.status.waiting or each.pins.waiting for each in records)
+
+    async def wait(self) -> None:
+        """Return when the writes under way have ended and the next try of those that failed may come."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        next_try = _next_try(each for pod in self._pods for each in pod.records.values())
+        if next_try is not None:
+            await asyncio.sleep(max(next_try - asyncio.get_running_loop().time(), DUE_WRITE_SECONDS))
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        await cancel(self._tasks)
+
+    async def _run(self, write: Write, record: RequestRecord) -> None:
+        """Write once. Every outcome passes here; after each but success the pod is looked at again later."""
+        request = write.request
+        try:
+            await asyncio.sleep(0)  # a stop that was decided with it goes first: gRPC sends in a task of its own
+            written, ineffective = await self._send(write)
+            if written.uid != request.uid:
+                raise CrrdError("the answer to the write is about something else")  # noqa: TRY301 - as any failure
+            self._written(write, record, written, ineffective)
+        except GoneError:
+            self._pods.request_deleted(request)
+        except Exception as error:  # noqa: BLE001 - whatever a write fails of, it is tried again, more and more rarely
+            _retry_later(write, record, error)
+        finally:
+            record.writing = record.completing = False
+            self._poke(request.pod_key)
+
+    async def _send(self, write: Write) -> tuple[Request, str]:
+        """The request as it is after the write, and why that had no effect, "" where it had."""
+        if isinstance(write, WriteStatus):
+            written = await self._edges.writer.write_status(write.request, write.status)
+            return written, self._lacks(written, write.status)
+        written = await self._edges.writer.pin(write.request, write.pins, write.begun)
+        return written, "" if written.pinned == write.pins else "the annotation is not what was written"
+
+    def _written(self, write: Write, record: RequestRecord, written: Request, ineffective: str) -> None:
+        """The API server took a write; what it kept of it is what counts."""
+        request, pins = write.request, isinstance(write, PinContainers)
+        if ineffective:
+            _retry_later(write, record, CrrdError(f"the write had no effect: {ineffective}"))
+        else:
+            retry = _retry_of(record, write)
+            retry.succeed()
+            retry.error = ""
+        if record.recorder is not None:
+            meant = isinstance(write, WriteStatus) and not ineffective
+            after = replace(written, status=write.status) if meant else written  # type: ignore[union-attr]
+            record.recorder.written(request, after)
+        _log_moves(request, written)
+        self._pods.request_changed(written, own_pins=pins and not ineffective)
+        if record.completing and not ineffective:  # it may have left already, before this answer
+            pod = self._pods.record(request.pod_key)
+            for key in [key for key in pod.works if key[0] == request.uid]:
+                self._works.drop_unneeded(pod, key, completed=True)
+
+    def _lacks(self, written: Request, wanted: Status) -> str:
+        """What of a status the API server has not kept, "" for nothing that matters."""
+        if written.uid and written.status != wanted:
+            killed = tuple(replace(state, is_killed=False) for state in wanted.states)
+            if written.status == replace(wanted, states=killed):
+                if not self.prunes_is_killed:
+                    log.warning("the CRD has no field isKilled: the annotation takes its place; update the CRD")
+                self.prunes_is_killed = True
+                return ""
+            return "the status is not what was written"
+        return ""
+
+
+def _retry_of(record: RequestRecord, write: Write) -> WriteRetry:
+    return record.status if isinstance(write, WriteStatus) else record.pins
+
+
+def _next_try(records: Iterable[RequestRecord]) -> float | None:
+    retries = (retry for record in records for retry in (record.status, record.pins) if retry.waiting)
+    return min((retry.next_try for retry in retries), default=None)
+
+
+def _retry_later(write: Write, record: RequestRecord, error: Exception) -> None:
+    """Note when the next try may come. A conflict is quiet at first: the watch brings the newer version.
+
+    That one need not wait; after any other failure each version has to, whoever makes it.
+    """
+    request, retry = write.request, _retry_of(record, write)
+    at_least = error.retry_after if isinstance(error, ApiUnavailableError) else 0.0
+    delay = retry.fail(asyncio.get_running_loop().time(), at_least)
+    conflict = isinstance(error, ConflictError)
+    if not conflict:
+        retry.error = str(error)
+    retry.version = request.resource_version if conflict else ""
+    report = log.debug if conflict and retry.failures < LASTING_CONFLICT else log.warning
+    unforeseen = None if isinstance(error, CrrdError) else error
+    report(
+        "request not written", **log_fields(request), error=str(error), retry_in=round(delay, 1), exc_info=unforeseen
+    )
+
+
+def log_fields(request: Request) -> dict[str, str]:
+    """What every log line about a request says."""
+    return {"request": request.key, "request_uid": request.uid, "pod": request.pod_key}
+
+
+def _log_moves(before: Request, after: Request) -> None:
+    """One log line for each container, and for the request itself, whose phase a write has changed."""
+    bound = log.bind(**log_fields(after))
+    for state in after.status.states:
+        old = before.status.state(state.name)
+        if state.phase is not old.phase:
+            bound.info("container state", container=state.name, phase=state.phase.value, message=state.message or None)
+    if after.completed and not before.completed:
+        bound.info("request completed", message=after.status.message)
+    elif after.status.phase is not before.status.phase:
+        bound.info("request state", phase=after.status.phase.value, message=after.status.message or None)
