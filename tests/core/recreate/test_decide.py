@@ -346,6 +346,12 @@ class TestTrust:
         decision = decide([second, first], seen(instance("old"), works=stopping(since=99.0)), NOW)
         assert written(decision) == recreating(RecreateState("app"))
 
+    def test_one_that_has_fallen_behind_goes_on_saying_that_its_hook_has_failed(self) -> None:
+        first = request(status=recreating(killed()))
+        failed = replace(killed(message="preStop hook failed: no"), reason=Reason.HOOK_FAILED)
+        second = request(uid="r2", status=recreating(failed))
+        assert not actions(decide([first, second], seen(instance("old"), works=stopping(since=99.0)), NOW), WriteStatus)
+
     def test_one_that_was_begun_is_first_before_its_status_says_so(self) -> None:
         begun, older = request(uid="r2"), request(uid="r1")
         work = Work("app", pin("old"), WorkKind.STOP, stop_sent=99.9)
@@ -573,6 +579,11 @@ class TestRestartPolicy:
         assert decision.ask_api
         assert written(decision).reason is Reason.WAITING_FOR_POD
         assert written(one(request(), pod=None, pod_gone=True, live=before, first_seen={"r1": NOW - 5})).message
+
+    def test_a_container_that_is_not_there_is_not_to_be_pinned(self) -> None:
+        req = request(strategy=Strategy(force=True))
+        decision = one(req, pin_errors={"r1": "refused"}, first_seen={"r1": 0.0})
+        assert written(decision).states[0].reason is Reason.NOT_CREATED
 
     def test_a_pin_that_is_refused_holds_up_nothing_about_the_others(self) -> None:
         req = request(

@@ -79,9 +79,10 @@ class Draft:
     def too_early_to_tell(self, request: Request) -> bool:
         """Whether the request is so new that what it waits for may be over at once; looked at again after that."""
         quiet_until = self.first_seen(request) + QUIET
-        if self.now < quiet_until:
-            self.wake(quiet_until)
-        return self.now < quiet_until
+        if self.now >= quiet_until:
+            return False
+        self.wake(quiet_until)
+        return True
 
     def pod_lost(self, request: Request) -> Message | None:
         """Why the pod of the request is lost, by the API server's own answer; None while that is not asked for."""

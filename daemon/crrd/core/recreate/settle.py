@@ -67,9 +67,11 @@ def _fail_rest(
 
 def _only_begun(old: Status, new: Status) -> bool:
     """Whether all that a status would say is that work has begun."""
-    before = [old.state(state.name) for state in new.states]
-    begun = [replace(state, phase=StatePhase.RECREATING) for state in before]
-    return all(state in (was, now) for state, was, now in zip(new.states, before, begun, strict=True))
+    for state in new.states:
+        before = old.state(state.name)
+        if state not in (before, replace(before, phase=StatePhase.RECREATING)):
+            return False
+    return True
 
 
 def _summary(states: Sequence[RecreateState], gate: Message) -> str:
