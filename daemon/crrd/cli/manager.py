@@ -8,7 +8,7 @@ import socket
 from functools import partial
 from pathlib import Path
 
-from crrd.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, label, number, subdomain
+from crrd.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, from_flags, label, number, subdomain
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
 from crrd.lib.descriptors import raise_limit
 from crrd.lib.errors import ConfigurationError
@@ -139,22 +139,11 @@ def manager_config(args: argparse.Namespace) -> ManagerConfig:
         file = getattr(args, flag)
         if file and not Path(file).is_file():
             raise ConfigurationError(f"--{flag.replace('_', '-')}: there is no file {file}")
-    return ManagerConfig(
-        kubeconfig=args.kubeconfig,
-        namespace=args.namespace,
+    return from_flags(
+        ManagerConfig,
+        args,
         identity=args.identity or f"{socket.gethostname()}-{os.getpid()}",
-        webhook_address=args.webhook_address,
-        drain_seconds=args.drain_seconds,
-        service=args.service,
         names=tuple(args.certificate_name or ()),
-        secret=args.secret,
         default_deadline_slack=int(args.default_deadline_slack_seconds),
         webhook_configurations=tuple(args.webhook_configuration or ("crrd",)),
-        tls_cert_file=args.tls_cert_file,
-        tls_key_file=args.tls_key_file,
-        ca_file=args.ca_file,
-        client_ca_file=args.client_ca_file,
-        bind_address=args.bind_address,
-        log_format=args.log_format,
-        log_level=args.log_level,
     )

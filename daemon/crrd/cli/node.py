@@ -3,7 +3,15 @@
 import argparse
 import re
 
-from crrd.cli.options import add_cri_flag, add_daemon_flags, add_flag, add_kubeconfig_flag, cri_endpoints, port
+from crrd.cli.options import (
+    add_cri_flag,
+    add_daemon_flags,
+    add_flag,
+    add_kubeconfig_flag,
+    cri_endpoints,
+    from_flags,
+    port,
+)
 from crrd.lib.descriptors import raise_limit
 from crrd.lib.errors import ConfigurationError
 
@@ -78,17 +86,4 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError("no node name: give --node-name, or NODE_NAME (in a DaemonSet from spec.nodeName)")
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", args.node_name):
         raise ConfigurationError(f"{args.node_name!r} is no node name: give the one that kubectl get nodes shows")
-    return run_node(
-        NodeConfig(
-            node_name=args.node_name,
-            kubeconfig=args.kubeconfig,
-            cri_endpoints=cri_endpoints(args.cri_endpoint),
-            bind_address=args.bind_address,
-            log_format=args.log_format,
-            log_level=args.log_level,
-            spec_dir=args.spec_dir,
-            serve_forecast=args.serve_forecast,
-            kubelet_healthz_port=args.kubelet_healthz_port,
-            pod_uid=args.pod_uid,
-        )
-    )
+    return run_node(from_flags(NodeConfig, args, cri_endpoints=cri_endpoints(args.cri_endpoint)))

@@ -8,10 +8,15 @@ import argparse
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from crrd.lib.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+C = TypeVar("C", bound="DataclassInstance")
 Convert = Callable[[str], Any]
 """Makes a value of a text; ValueError with what the text has to be, for a sentence that ends with it."""
 
@@ -217,3 +222,9 @@ def cri_endpoints(given: list[str] | None) -> tuple[str, ...]:
     """The sockets from the flag, else from the environment."""
     listed = os.environ.get("CRRD_CRI_ENDPOINTS", "").split(",")
     return tuple(given or [part.strip() for part in listed if part.strip()])
+
+
+def from_flags(config: type[C], args: argparse.Namespace, **made: Any) -> C:
+    """A command's configuration: each field has the value of the flag of its name, except those that are given here."""
+    names = [field.name for field in fields(config) if field.name not in made]
+    return config(**{name: getattr(args, name) for name in names}, **made)

@@ -41,14 +41,10 @@ class SpecStore:
 
     Args:
         folder: Made when the first spec is put there.
-        max_bytes: The most that all files may have together.
-        max_files: The most files.
     """
 
-    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._max_bytes = max_bytes
-        self._max_files = max_files
 
     def put(self, spec: StoredSpec) -> bool:
         """Keep a spec; returns False for one that alone is larger than the store.
@@ -61,7 +57,7 @@ class SpecStore:
         body = {"id": spec.id, "kubeletVersion": spec.kubelet_version, "container": spec.container}
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         data = json.dumps({"sha256": _digest(text), "body": text}).encode()
-        if len(data) > self._max_bytes or self._max_files < 1:
+        if len(data) > MAX_BYTES:
             return False
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._make_room(len(data), path.name)
@@ -127,7 +123,7 @@ class SpecStore:
         """Remove the oldest files until one of `size` bytes fits, which replaces the file of its name."""
         files = sorted((each for each in self._files() if each[0] != name), key=lambda each: each[1:2] + each[:1])
         total = sum(each[2] for each in files)
-        while files and (total + size > self._max_bytes or len(files) >= self._max_files):
+        while files and (total + size > MAX_BYTES or len(files) >= MAX_FILES):
             oldest = files.pop(0)
             total -= oldest[2]
             with suppress(OSError):
