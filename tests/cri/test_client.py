@@ -406,20 +406,14 @@ async def test_closing_ends_calls_under_way_and_later_ones(runtime: ScriptedRunt
     async with serving(runtime, tmp_path / "cri.sock") as endpoint:
         client = CriClient(endpoint)
         stop = asyncio.create_task(client.stop_container("a1", 30))
-        stream = client.events()
-        step = asyncio.create_task(anext(stream))
         await asyncio.wait_for(runtime.arrived.wait(), PATIENCE)
-        await asyncio.wait_for(runtime.listening.wait(), PATIENCE)
 
         await client.close()
 
-        for under_way in (stop, step):
-            with pytest.raises(RuntimeUnavailableError, match="was closed"):
-                await asyncio.wait_for(under_way, PATIENCE)
+        with pytest.raises(RuntimeUnavailableError, match="was closed"):
+            await asyncio.wait_for(stop, PATIENCE)
         with pytest.raises(RuntimeUnavailableError, match="was closed"):
             await client.version()
-        with pytest.raises(RuntimeUnavailableError, match="was closed"):
-            await anext(client.events())
 
 
 async def test_every_call_is_told_to_the_callback(runtime: ScriptedRuntime, tmp_path: Path) -> None:
@@ -452,86 +446,6 @@ async def test_many_calls_share_the_connection(client: CriClient, runtime: Scrip
     lists = await asyncio.gather(*(client.list_containers(pod_uid=f"uid-{number}") for number in range(110)))
 
     assert [[container.id for container in found] for found in lists] == [[f"c{number}"] for number in range(110)]
-
-
-def event(pod_uid: str) -> api_pb2.ContainerEventResponse:
-    return api_pb2.ContainerEventResponse(
-        container_id="a1",
-        pod_sandbox_status=api_pb2.PodSandboxStatus(metadata=api_pb2.PodSandboxMetadata(uid=pod_uid)),
-    )
-
-
-async def test_events_name_the_pods_that_changed(client: CriClient, runtime: ScriptedRuntime) -> None:
-    stream = client.events()
-    step = asyncio.create_task(anext(stream))
-    await asyncio.wait_for(runtime.listening.wait(), PATIENCE)
-
-    runtime.emit(event("uid-1"))
-    runtime.emit(api_pb2.ContainerEventResponse(container_id="of nobody's pod"))
-    by_label = api_pb2.ContainerStatus(labels={"io.kubernetes.pod.uid": "uid-2"})
-    runtime.emit(api_pb2.ContainerEventResponse(containers_statuses=[api_pb2.ContainerStatus(), by_label]))
-
-    assert await asyncio.wait_for(step, PATIENCE) == "uid-1"
-    assert await asyncio.wait_for(anext(stream), PATIENCE) == "uid-2"
-    await stream.aclose()
-    await asyncio.wait_for(runtime.cancelled.wait(), PATIENCE)
-
-
-@pytest.mark.parametrize(
-    ("code", "details"),
-    [(grpc.StatusCode.UNIMPLEMENTED, "unknown method"), (grpc.StatusCode.UNKNOWN, "Not implemented")],
-)
-async def test_a_runtime_without_events_says_so_at_the_first_step(
-    client: CriClient, runtime: ScriptedRuntime, code: grpc.StatusCode, details: str
-) -> None:
-    runtime.fail["GetContainerEvents"] = (code, details)
-
-    with pytest.raises(NotImplementedError):
-        await anext(client.events())
-
-
-async def test_a_stream_that_is_switched_off_ends_at_once(client: CriClient, runtime: ScriptedRuntime) -> None:
-    step = asyncio.create_task(anext(client.events()))
-    await asyncio.wait_for(runtime.listening.wait(), PATIENCE)
-
-    runtime.emit(None)
-
-    with pytest.raises(NotImplementedError):
-        await asyncio.wait_for(step, PATIENCE)
-
-
-async def test_a_stream_that_ends_later_is_to_be_opened_again(client: CriClient, runtime: ScriptedRuntime) -> None:
-    stream = client.events()
-    step = asyncio.create_task(anext(stream))
-    await asyncio.wait_for(runtime.listening.wait(), PATIENCE)
-    runtime.emit(event("uid-1"))
-    runtime.emit(None)
-    assert await asyncio.wait_for(step, PATIENCE) == "uid-1"
-
-    with pytest.raises(RuntimeUnavailableError, match="ended its stream"):
-        await asyncio.wait_for(anext(stream), PATIENCE)
-
-
-async def test_a_stream_notices_that_the_runtime_died(tmp_path: Path) -> None:
-    runtime = ScriptedRuntime()
-    async with serving(runtime, tmp_path / "cri.sock") as endpoint:
-        client = CriClient(endpoint)
-        step = asyncio.create_task(anext(client.events()))
-        await asyncio.wait_for(runtime.listening.wait(), PATIENCE)
-    with pytest.raises(RuntimeUnavailableError):
-        await asyncio.wait_for(step, PATIENCE)
-    await client.close()
-
-
-async def test_a_cancelled_stream_is_cancelled_at_the_runtime_too(client: CriClient, runtime: ScriptedRuntime) -> None:
-    step = asyncio.create_task(anext(client.events()))
-    await asyncio.wait_for(runtime.listening.wait(), PATIENCE)
-
-    step.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await step
-    await asyncio.wait_for(runtime.cancelled.wait(), PATIENCE)
 
 
 def test_the_edge_is_light() -> None:

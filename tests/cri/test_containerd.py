@@ -11,7 +11,7 @@ from cri_stubs import api_pb2 as pb
 from cri_stubs.api_pb2_grpc import RuntimeServiceStub
 from crrd.core.api.types import Pin
 from crrd.core.recreate.observation import Hook, HookKind, Instance
-from crrd.cri.client import OUTPUT_BYTES, CriClient
+from crrd.cri.client import OUTPUT_BYTES
 from crrd.cri.runtime import NodeRuntime, connect
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import RuntimeCallError
@@ -106,14 +106,3 @@ async def test_a_stop_ends_the_container_and_may_be_repeated(node: NodeRuntime, 
     await node.stop(replace(instance, id="0" * 64), 30)
     with pytest.raises(RuntimeCallError):
         await node.execute(instance, ("true",), 5)
-
-
-async def test_an_old_containerd_says_that_it_has_no_events(containerd: Containerd) -> None:
-    if not containerd.version.startswith("1.6."):
-        pytest.skip("only containerd 1.6 has no events at all")
-    client = CriClient(containerd.endpoint)
-
-    with pytest.raises(NotImplementedError):
-        await anext(client.events())
-
-    await client.close()

@@ -46,12 +46,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         yield run
 
 
-def event(pod_uid: str) -> api_pb2.ContainerEventResponse:
-    return api_pb2.ContainerEventResponse(
-        pod_sandbox_status=api_pb2.PodSandboxStatus(metadata=api_pb2.PodSandboxMetadata(uid=pod_uid))
-    )
-
-
 async def test_discovery_asks_each_socket_what_it_is(tmp_path: Path) -> None:
     calls: list[str] = []
     server = ScriptedRuntime(name="containerd", version="2.1.0")
@@ -99,7 +93,6 @@ async def test_until_a_runtime_is_found_none_answers_and_discovery_says_why(
         lambda: node.stop(gone, 2),
         lambda: node.execute(gone, ("true",), 2),
         node.containers,
-        lambda: anext(node.events()),
     )
 
     assert await node.check() == "no container runtime has answered yet"
@@ -277,73 +270,3 @@ async def test_two_runtimes_of_one_name_are_told_apart_by_their_containers(start
     one.fail["StopContainer"] = (grpc.StatusCode.UNAVAILABLE, "down")
     with pytest.raises(RuntimeUnavailableError):  # it may be the one that is down which has it
         await node.stop(replace(found, id="zzz", pod_uid="uid-3"), 2)
-
-
-async def test_events_of_one_runtime(start: Start) -> None:
-    server = ScriptedRuntime()
-    node = await start(server)
-    stream = node.events()
-    step = asyncio.create_task(anext(stream))
-    await asyncio.wait_for(server.listening.wait(), PATIENCE)
-    server.emit(event("uid-1"))
-
-    assert await asyncio.wait_for(step, PATIENCE) == "uid-1"
-
-    await stream.aclose()
-    await asyncio.wait_for(server.cancelled.wait(), PATIENCE)
-
-
-async def test_events_of_several_runtimes_are_merged(start: Start) -> None:
-    one, other = ScriptedRuntime(), ScriptedRuntime(name="docker")
-    node = await start(one, other)
-    stream = node.events()
-    step = asyncio.create_task(anext(stream))
-    for server in (one, other):
-        await asyncio.wait_for(server.listening.wait(), PATIENCE)
-
-    one.emit(event("uid-1"))
-    assert await asyncio.wait_for(step, PATIENCE) == "uid-1"
-    other.emit(event("uid-2"))
-    assert await asyncio.wait_for(anext(stream), PATIENCE) == "uid-2"
-    one.emit(None)
-    with pytest.raises(RuntimeUnavailableError):
-        await asyncio.wait_for(anext(stream), PATIENCE)
-
-    await asyncio.wait_for(other.cancelled.wait(), PATIENCE)
-
-
-async def test_one_runtime_without_events_means_polling(start: Start) -> None:
-    one, other = ScriptedRuntime(), ScriptedRuntime()
-    other.fail["GetContainerEvents"] = (grpc.StatusCode.UNIMPLEMENTED, "unknown method")
-    node = await start(one, other)
-
-    with pytest.raises(NotImplementedError):
-        await asyncio.wait_for(anext(node.events()), PATIENCE)
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "streams"),
-    [
-        ("containerd", "1.6.20~ds1", False),
-        ("containerd", "v2.1.4", False),
-        ("containerd", "", False),
-        ("cri-o", "1.27.9", False),
-        ("cri-o", "1.36.0", False),
-        ("docker", "24.0", True),
-    ],
-)
-async def test_events_are_not_read_where_others_wait_for_the_reader(
-    start: Start, name: str, version: str, streams: bool
-) -> None:
-    server = ScriptedRuntime(name=name, version=version)
-    node = await start(server)
-    step = asyncio.create_task(anext(node.events()))
-
-    if streams:
-        await asyncio.wait_for(server.listening.wait(), PATIENCE)
-        server.emit(event("uid-1"))
-        assert await asyncio.wait_for(step, PATIENCE) == "uid-1"
-    else:
-        with pytest.raises(NotImplementedError, match=f"{name}.* are not read"):
-            await asyncio.wait_for(step, PATIENCE)
-        assert server.listeners == []

@@ -4,7 +4,6 @@ Real messages in, real messages out, and gRPC's own errors with their codes.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -65,10 +64,7 @@ class Channel:
         return lambda message, timeout=None: run(self._begin(path, message, timeout))
 
     def unary_stream(self, path: str, serialize: Any, deserialize: Callable[[bytes], Any]) -> Callable[..., Any]:
-        def start(message: Any, timeout: float | None = None) -> "EventStream | OneAnswer":
-            if path.endswith("GetContainerEvents"):
-                self._check_open()
-                return EventStream(self._life)
+        def start(message: Any, timeout: float | None = None) -> "OneAnswer":
             return OneAnswer(self, self._begin(path, message, timeout), deserialize)
 
         return start
@@ -130,32 +126,4 @@ class OneAnswer:
 
     def cancel(self) -> bool:
         self._channel.finish(self._call)
-        return True
-
-
-class EventStream:
-    """One GetContainerEvents."""
-
-    def __init__(self, life: "Life") -> None:
-        self._life = life
-        self._messages: deque[Any] = deque()
-        self._wanted: asyncio.Future[None] | None = None
-        life.world.cri.open(self)
-
-    def feed(self, message: Any) -> None:
-        self._messages.append(message)
-        if self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(None)
-
-    async def read(self) -> Any:
-        if not self._messages:
-            self._wanted = asyncio.get_running_loop().create_future()
-            await self._wanted
-        message = self._messages.popleft()
-        if isinstance(message, Exception):
-            raise message
-        return message
-
-    def cancel(self) -> bool:
-        self._life.world.cri.streams.pop(self, None)
         return True

@@ -140,13 +140,11 @@ class Containers:
         """Somebody removes a container that has ended."""
         if self.present.pop(container.id, None) is not None:
             self._world.say("node", f"{container.id} is collected")
-            self._world.cri.event(container.pod_uid)
 
     def _moved(self, container: Container, state: str, what: str) -> None:
         container.state = state
         container.message.state = _STATES[state]
         self._world.say("node", f"{container.id} {state} {what}")
-        self._world.cri.event(container.pod_uid)
         self._world.kubelet.notice(container.pod_uid)
 
 

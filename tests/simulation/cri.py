@@ -14,7 +14,7 @@ from tests.simulation.containers import KILLED
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-from tests.simulation.channel import Call, EventStream, failed
+from tests.simulation.channel import Call, failed
 from tests.simulation.schedule import RUNTIME
 
 LATENCY = 0.002
@@ -46,9 +46,6 @@ class Cri:
         self.rules: list[Rule] = []
         self.down = False
         self.under_way: dict[Call, None] = {}
-        self.streams: dict[EventStream, None] = {}
-        self.mute = False
-        self.twice = False
 
     # Faults.
 
@@ -62,30 +59,6 @@ class Cri:
         for call in list(self.under_way):
             call.give_up()
             call.done(error)
-        self.break_streams()
-
-    def break_streams(self) -> None:
-        for stream in list(self.streams):
-            stream.feed(failed(grpc.StatusCode.UNAVAILABLE, "Socket closed"))
-        self.streams.clear()
-
-    def event(self, pod_uid: str) -> None:
-        if not self.streams or self.mute:
-            return
-        sandbox = api_pb2.PodSandboxStatus(metadata=api_pb2.PodSandboxMetadata(uid=pod_uid))
-        message = api_pb2.ContainerEventResponse(pod_sandbox_status=sandbox)
-        for stream in list(self.streams):
-            for _ in range(2 if self.twice else 1):
-                stream.feed(message)
-
-    def open(self, stream: EventStream) -> None:
-        self._world.judge.runtime_called("GetContainerEvents")
-        if self.down:
-            stream.feed(_nobody())
-        elif not self._world.setup.streams:
-            stream.feed(failed(grpc.StatusCode.UNIMPLEMENTED, "unknown method GetContainerEvents"))
-        else:
-            self.streams[stream] = None
 
     # Calls.
 

@@ -170,15 +170,6 @@ class Happenings:
     def _do_credentials(self, about: Mapping[str, Any]) -> None:
         self._set(self, "no_credentials", True, about["seconds"])
 
-    def _do_no_events(self, about: Mapping[str, Any]) -> None:
-        self._set(self.cri, "mute", True, about["seconds"])
-
-    def _do_twice_events(self, about: Mapping[str, Any]) -> None:
-        self._set(self.cri, "twice", True, about["seconds"])
-
-    def _do_break_events(self, _: Mapping[str, Any]) -> None:
-        self.cri.break_streams()
-
     def _do_cri_down(self, about: Mapping[str, Any]) -> None:
         self.cri.go_down()
         self._set(self.cri, "down", True, about["seconds"], self.kubelet.wake)

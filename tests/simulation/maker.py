@@ -24,7 +24,6 @@ class _Maker:
         pods = tuple(self.pod(f"web-{number}") for number in range(random.choice((1, 1, 1, 2, 3))))
         setup = Setup(
             pods=pods,
-            streams=random.random() < 0.2,
             gone_in_stream=random.random() < 0.5,
             shows_back_off_late=random.random() < 0.6,
             unknown_has_stopped=random.random() < 0.5,
@@ -285,9 +284,6 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "cri_slow": (3, _Maker.of_runtime),
     "cri_lost": (2, _Maker.of_runtime),
     "cri_down": (3, _Maker.lasting),
-    "no_events": (2, _Maker.lasting),
-    "twice_events": (1, _Maker.lasting),
-    "break_events": (1, _Maker.sudden),
     "kill": (9, _Maker.kill),
     "term": (2, _Maker.lasting),
     "step": (3, _Maker.step),

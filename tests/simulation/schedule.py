@@ -10,7 +10,6 @@ from typing import Any
 NODE = "node-1"
 NAMESPACE = "default"
 RUNTIME = "simulated"
-"""None of those whose events are not read."""
 LONG_GRACE = 3600
 """Of requests that are given up: far more than anybody waits for in a run."""
 
@@ -51,8 +50,6 @@ class Setup:
     """What does not change in a run."""
 
     pods: tuple[PodShape, ...]
-    streams: bool = True
-    """Whether the runtime has events to read, which containerd and CRI-O have not for crrd."""
     gone_in_stream: bool = False
     """Whether an expired version is said inside the watch (an ERROR event) or as an HTTP status."""
     shows_back_off_late: bool = True

@@ -275,11 +275,11 @@ class World(Happenings):
         self.loop.call_later(IDLE - QUIET + (LONG_GRACE if long else 0.0), self._grow_quiet)
 
     def _grow_quiet(self) -> None:
-        runtime = sum(self.judge.calls[name] for name in ("ListContainers", "ContainerStatus", "GetContainerEvents"))
+        runtime = sum(self.judge.calls[name] for name in ("ListContainers", "ContainerStatus"))
         self.loop.call_later(QUIET, self._look_back, runtime)
 
     def _look_back(self, runtime: int) -> None:
-        now = sum(self.judge.calls[name] for name in ("ListContainers", "ContainerStatus", "GetContainerEvents"))
+        now = sum(self.judge.calls[name] for name in ("ListContainers", "ContainerStatus"))
         if now != runtime:
             self.broken("the runtime is asked though no request is left")
         if self.life is None:

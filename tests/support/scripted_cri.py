@@ -26,7 +26,6 @@ CALLS: dict[str, type[Message]] = {
     "StopContainer": api_pb2.StopContainerRequest,
     "ExecSync": api_pb2.ExecSyncRequest,
 }
-EVENTS = "GetContainerEvents"
 
 
 def labels(pod_uid: str, name: str, pod: str = "web-0", namespace: str = "shop") -> dict[str, str]:
@@ -46,7 +45,7 @@ class ScriptedRuntime:
     name: str = "scripted"
     version: str = "1.0"
     containers: list[api_pb2.ContainerStatus] = field(default_factory=list)
-    methods: set[str] = field(default_factory=lambda: {*CALLS, EVENTS})
+    methods: set[str] = field(default_factory=lambda: set(CALLS))
     fail: dict[str, tuple[grpc.StatusCode, str]] = field(default_factory=dict)
     hang: set[str] = field(default_factory=set)
     """Methods that never answer."""
@@ -59,8 +58,6 @@ class ScriptedRuntime:
     asked: list[tuple[str, Message]] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    listeners: list[asyncio.Queue[api_pb2.ContainerEventResponse | None]] = field(default_factory=list)
-    listening: asyncio.Event = field(default_factory=asyncio.Event)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     """A call that hangs has arrived."""
 
@@ -75,11 +72,6 @@ class ScriptedRuntime:
     def requests(self, method: str) -> list[Any]:
         """The requests of one method, in their order."""
         return [request for name, request in self.asked if name == method]
-
-    def emit(self, event: api_pb2.ContainerEventResponse | None) -> None:
-        """Send an event to every client that listens; None ends the streams as a success."""
-        for listener in self.listeners:
-            listener.put_nowait(event)
 
     async def handle(self, method: str, request: Message, context: Context) -> Message | bytes:
         """Answer one call."""
@@ -139,21 +131,6 @@ class ScriptedRuntime:
         status.state = api_pb2.CONTAINER_EXITED
         return api_pb2.StopContainerResponse()
 
-    async def stream(self, _request: Message, context: Context) -> AsyncIterator[api_pb2.ContainerEventResponse]:
-        """Serve GetContainerEvents."""
-        if EVENTS in self.fail:
-            code, details = self.fail[EVENTS]
-            await context.abort(code, details)
-        queue: asyncio.Queue[api_pb2.ContainerEventResponse | None] = asyncio.Queue()
-        self.listeners.append(queue)
-        self.listening.set()
-        try:
-            while (event := await queue.get()) is not None:
-                yield event
-        finally:
-            self.listeners.remove(queue)
-            self.cancelled.set()
-
 
 def _serialize(answer: Message | bytes) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
@@ -171,12 +148,6 @@ async def serving(runtime: ScriptedRuntime, path: Path) -> AsyncIterator[str]:
         handlers[method] = grpc.unary_unary_rpc_method_handler(
             behave,
             request_deserializer=CALLS[method].FromString,
-            response_serializer=_serialize,
-        )
-    if EVENTS in runtime.methods:
-        handlers[EVENTS] = grpc.unary_stream_rpc_method_handler(
-            runtime.stream,
-            request_deserializer=api_pb2.GetEventsRequest.FromString,
             response_serializer=_serialize,
         )
     server = grpc.aio.server()

@@ -8,7 +8,7 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from grpc.aio import AioRpcError, UnaryStreamMultiCallable, UnaryUnaryMultiCalla
 
 from cri_stubs import api_pb2
 from crrd.core.recreate.observation import ExecResult
-from crrd.cri.errors import VERSION, not_implemented, translate
+from crrd.cri.errors import VERSION, translate
 from crrd.kubelet.labels import LABEL_POD_UID
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from crrd.lib.memory import give_back
@@ -119,13 +119,6 @@ class CriClient:
         )
         self._taking_in = asyncio.Lock()
         """Of an answer that can be large gRPC holds three copies for a moment."""
-        self._events: UnaryStreamMultiCallable[api_pb2.GetEventsRequest, api_pb2.ContainerEventResponse] = (
-            channel.unary_stream(
-                "/runtime.v1.RuntimeService/GetContainerEvents",
-                api_pb2.GetEventsRequest.SerializeToString,
-                api_pb2.ContainerEventResponse.FromString,
-            )
-        )
 
     async def version(self, seconds: float = CALL_SECONDS) -> RuntimeVersion:
         """Ask the runtime what it is.
@@ -194,37 +187,6 @@ class CriClient:
                 reading.cancel()
         return answer if isinstance(answer, tuple) else None
 
-    async def events(self) -> AsyncGenerator[str, None]:
-        """UIDs of pods with a container that changed, as they change. Has no deadline: a dead peer closes its socket.
-
-        Raises:
-            NotImplementedError: the runtime has no such stream, or has it switched off.
-            RuntimeUnavailableError: the stream broke or ended; open it again.
-        """
-        try:
-            call = self._events(api_pb2.GetEventsRequest())
-        except UsageError as error:
-            raise self._closed_error() from error
-        heard = False
-        try:
-            while isinstance(message := await call.read(), api_pb2.ContainerEventResponse):
-                heard = True
-                if uid := _pod_uid(message):
-                    yield uid
-        except AioRpcError as error:
-            if not_implemented(error):
-                raise NotImplementedError(f"{self.endpoint} has no container events") from error
-            raise translate(error, "GetContainerEvents", self.endpoint) from error
-        except asyncio.CancelledError:
-            self._raise_if_closed()
-            raise
-        finally:
-            call.cancel()
-        if not heard:
-            # CRI-O with enable_pod_events off ends the stream at once and calls that a success
-            raise NotImplementedError(f"{self.endpoint} has its container events switched off")
-        raise RuntimeUnavailableError(f"the container runtime at {self.endpoint} ended its stream of events")
-
     async def close(self) -> None:
         """Give up the connection. Calls under way end with RuntimeUnavailableError."""
         self._closed = True
@@ -281,10 +243,3 @@ def _cut_result(data: bytes) -> tuple[ExecResult, int]:
     response = api_pb2.ExecSyncResponse.FromString(data)
     kept = ExecResult(response.exit_code, response.stdout[:OUTPUT_BYTES], response.stderr[:OUTPUT_BYTES])
     return kept, len(data)
-
-
-def _pod_uid(message: api_pb2.ContainerEventResponse) -> str:
-    if uid := message.pod_sandbox_status.metadata.uid:
-        return uid
-    labels = (status.labels.get(LABEL_POD_UID, "") for status in message.containers_statuses)
-    return next((uid for uid in labels if uid), "")

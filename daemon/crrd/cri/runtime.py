@@ -7,8 +7,7 @@ What is done to a container, and when, is the controller's business.
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -27,12 +26,6 @@ CHECK_SECONDS = 2.0
 REMEMBERED_PODS = 1024
 """Pods whose runtime is remembered: several times what a node holds."""
 
-EVENTS_OF_OTHERS = frozenset({"containerd", "cri-o"})
-"""Runtimes whose GetContainerEvents is not ours to read: one goroutine gives every event to all clients in turn, and
-waits for one that does not read. So a daemon that is frozen would hold up others: in containerd (2.0 on,
-internal/eventq) every start and end of a container on the node, in CRI-O (server/container_events.go) the events of
-kubelet (feature gate EventedPLEG). Older versions give each event to one client alone, and kubelet would miss it."""
-
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 """What a container ID or a pod UID can be; a request may hold anything."""
 
@@ -48,11 +41,6 @@ class Connection:
     client: CriClient
     name: str
     version: str = ""
-
-    @property
-    def streams(self) -> bool:
-        """Whether its stream of events, if it has one, may be read."""
-        return self.name not in EVENTS_OF_OTHERS
 
 
 async def connect(endpoints: Sequence[str] = (), root: Path = Path("/")) -> "NodeRuntime":
@@ -205,25 +193,6 @@ class NodeRuntime:
                 silent = error
         raise silent or missing or RuntimeCallError(f"this node has no runtime {instance.runtime!r}", code="NOT_FOUND")
 
-    async def events(self) -> AsyncGenerator[str, None]:
-        """UIDs of pods with a container that changed, from all runtimes of the node.
-
-        Raises:
-            NotImplementedError: at least one of them has no events that may be read, so that polling is needed anyway.
-            RuntimeUnavailableError: one of the streams broke.
-        """
-        for connection in self._found():
-            if not connection.streams:
-                raise NotImplementedError(f"events of {connection.name} {connection.version} are not read")
-        if len(self._connections) == 1:
-            async with aclosing(self._connections[0].client.events()) as stream:
-                async for uid in stream:
-                    yield uid
-        else:
-            async with aclosing(_merged([connection.client for connection in self._connections])) as stream:
-                async for uid in stream:
-                    yield uid
-
     async def close(self) -> None:
         """Give up all connections."""
         await asyncio.gather(*(connection.client.close() for connection in self._connections))
@@ -234,26 +203,3 @@ async def _of_pod(connection: Connection, pod_uid: str) -> tuple[Instance, ...]:
     # compared once more: a runtime that does not know the filter must not hand us another pod's containers
     instances = (convert.instance(container, connection.name) for container in containers)
     return tuple(instance for instance in instances if instance.pod_uid == pod_uid)
-
-
-async def _merged(clients: Sequence[CriClient]) -> AsyncGenerator[str, None]:
-    """The events of several clients as they come; ends with the first stream that ends, with its error."""
-    queue: asyncio.Queue[str | BaseException] = asyncio.Queue()
-
-    async def forward(client: CriClient) -> None:
-        try:
-            async with aclosing(client.events()) as stream:
-                async for uid in stream:
-                    queue.put_nowait(uid)
-        except Exception as error:  # noqa: BLE001 - it is raised again below, by the one who reads
-            queue.put_nowait(error)
-
-    tasks = [asyncio.create_task(forward(client)) for client in clients]
-    try:
-        while not isinstance(item := await queue.get(), BaseException):
-            yield item
-        raise item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

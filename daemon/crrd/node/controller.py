@@ -21,8 +21,10 @@ from crrd.node.reconcile import Reconciler
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.5
-"""Between looks at the runtime while a change is awaited there. Its events are not read: containerd and CRI-O wait for
-a client that does not read, so a frozen daemon would hold up the starts and ends of the node's containers."""
+"""Between looks at the runtime while a change is awaited there. GetContainerEvents is not ours to read: one goroutine
+gives every event to all clients in turn, and waits for one that does not read. A daemon that is frozen would hold up
+others: in containerd (2.0 on, internal/eventq) every start and end of a container on the node, in CRI-O
+(server/container_events.go) the events of kubelet (feature gate EventedPLEG)."""
 WATCH_RETRY = Backoff(initial=0.2, factor=2.0, maximum=5.0, jitter=0.2)
 FLUSH_SECONDS = 10.0
 """How long a drain waits for the last statuses after the last stop has ended."""
