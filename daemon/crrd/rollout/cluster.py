@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from crrd.core.explain.request import DAEMONS
-from crrd.core.rollout.run import LABEL_RUN
+from crrd.core.rollout.run import LABEL_RUN, Options
 from crrd.core.rollout.state import (
     ZONE,
     Member,
@@ -36,8 +36,8 @@ _GENERATIONS = 8
 class Cluster:
     """The pods of a target, and all that a run on them has to heed. `async with` keeps it up to date."""
 
-    def __init__(self, client: KubeClient, namespace: str, aim: Aim, *, zones: bool) -> None:
-        """`zones`: whether nodes are looked at; it takes a right that is not needed otherwise."""
+    def __init__(self, client: KubeClient, namespace: str, aim: Aim, options: Options) -> None:
+        """`options` say whether nodes are looked at; it takes a right that is not needed otherwise."""
         self._client = client
         self._namespace = namespace
         self._aim = aim
@@ -51,7 +51,7 @@ class Cluster:
         # The items of a list do not say of which kind they are.
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
         self._workloads = Known(lambda obj: read_workload({**obj, **named}), tell)
-        self._zones = zones
+        self._zones = bool(options.max_per_zone)
         self._daemons: frozenset[str] | None = None
         self._aborted: set[str] = set()
         self._labels: dict[str, Mapping[str, str]] = {}

@@ -130,8 +130,7 @@ class Session:
         if command.run_name and await self._requests(f"{LABEL_RUN}={command.run_name}"):
             return await self.resume()
         aim = await find_target(self.client, self.namespace, command.words, command.selector)
-        zones = bool(command.options.max_per_zone)
-        async with Cluster(self.client, self.namespace, aim, zones=zones) as cluster:
+        async with Cluster(self.client, self.namespace, aim, command.options) as cluster:
             world, now = cluster.world(), self.clock.now()
             options = replace(command.options, since=_since(command.since, now))
             run = Run(
@@ -290,7 +289,7 @@ class Session:
     async def _watch(self, run: Run) -> Cluster:
         """The pods of a run that has begun, and what else it heeds."""
         aim = await find_again(self.client, self.namespace, run.target)
-        return Cluster(self.client, self.namespace, aim, zones=bool(run.options.max_per_zone))
+        return Cluster(self.client, self.namespace, aim, run.options)
 
     async def _requests_of(self, name: str) -> list[RunRequest]:
         """The requests of a run. Raises ConfigurationError where there are none."""
