@@ -44,8 +44,6 @@ TESTS = {
 }  # fmt: skip
 """Which tests are asked about which room, one after the other, the quick ones first."""
 EQUIVALENT: dict[str, str] = {
-    "core/admission/rules.py: 0 -> 1: seconds = Reader().integer(value_at(obj, field.path), '') or ":
-        "only asked whether it is too long",
     "core/admission/rules.py: True -> False: for (index, given), wanted in zip(_containers(obj), complete":
         "what was completed has as many containers",
     "core/explain/request.py: 0.0 -> 1.0: ended = facts.seconds_since(parse_time(request.status.comple":
@@ -83,30 +81,19 @@ EQUIVALENT: dict[str, str] = {
     "node/daemon.py: 2 -> 3: CODE_TIMES = 2": "memory only",
     "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":
         "whether the last byte of an answer that nobody uses is read",
-    "node/reconcile.py: 2.0 -> 3.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0":
+    "node/pods.py: 2.0 -> 3.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0":
         "how soon a runtime that was away for long is asked again: nobody is promised a second of it",
-    "node/reconcile.py: 0.5 -> 1.5: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
-    "node/reconcile.py: 5.0 -> 6.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/pods.py: 0.5 -> 1.5: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/pods.py: 5.0 -> 6.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
     "node/kubelet_health.py: 0.5 -> 1.5: FRESH_SECONDS = 0.5": "how old an answer may be: nobody is promised a second",
-    "node/execute.py: 60.0 -> 61.0: LEFT_SECONDS = 60.0": "nobody is promised a second of it",
+    "node/works.py: 60.0 -> 61.0: LEFT_SECONDS = 60.0": "nobody is promised a second of it",
     "node/daemon.py: 0 -> 1: kubelet_healthz_port: int = 0": "the command line always says it",
-    "node/reconcile.py: True -> False: watched.foreign.update(zip(wanted, found, strict=True))":
+    "node/observe.py: True -> False: watched.foreign.update(zip(wanted, found, strict=True))":
         "there is an answer for each question",
-    "node/execute.py: statement left out: timer.cancel()": "a slot is given back once, whoever comes first",
+    "node/slots.py: statement left out: timer.cancel()": "a slot is given back once, whoever comes first",
     "node/daemon.py: statement left out: small_tls_buffers()": "memory only",
     "node/execute.py: 0.0 -> 1.0: result = HookResult(0.0, 'it was cut off')":
         "only the daemon's own end cuts a hook off: nobody reads it",
-    "node/execute.py: 1 -> 2: say('request not written', **_whose(request), error=str(erro": "decimals in a log line",
-    "node/execute.py: 12 -> 13: task = self._spawn(run, f'{type(action).__name__} {action.in": "a task's name",
-    "node/reconcile.py: Gt -> GtE: if loop.time() > answered + SHORTEST_PAUSE_SECONDS:":
-        "one instant, which nobody hits",
-    "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, now() + SHORTE":
-        "whether a look that wants another one at once waits 10 ms: nobody is promised it",
-    "node/reconcile.py: Gt -> GtE: if now - watched.runtime_failed > FORGIVEN_SECONDS:":
-        "one instant, which nobody hits",
-    "node/controller.py: statement left out: heartbeat.within(LATE_SECONDS, 'ending')":
-        "an end that hangs is told all the same, in other words and sooner",
-    "node/controller.py: condition true: if pod_uid:": "no container's event is without its pod's UID",
     "node/hooks.py: 3.0 -> 4.0: EXEC_MARGIN_SECONDS = 3.0": "nobody is promised a second of it",
     "node/watches.py: 20.0 -> 21.0: FIND_SECONDS = 20.0": "nobody is promised a second of it",
     "node/kubelet_health.py: 1.0 -> 2.0: PATIENCE_SECONDS = 1.0": "nobody is promised a second of it",
@@ -120,21 +107,25 @@ EQUIVALENT: dict[str, str] = {
     "node/daemon.py: statement left out: asking.cancel()": "asyncio.run cancels what is left, right after it",
     "node/metrics.py: 64 -> 65: self._stage[stage].observe(seconds, {'request_uid': request.":
         "a UID has 36 characters",
-    "node/reconcile.py: 0 -> 1: runtime_failures: int = 0":
-        "how soon a runtime that was away is asked again: nobody is promised a second of it",
-    "node/reconcile.py: 0 -> 1: watched.runtime_failures = 0": "likewise",
-    "node/execute.py: Lt -> LtE: if asyncio.get_running_loop().time() < until and version in ":
-        "one instant, which nobody hits",
-    "node/execute.py: 0.0 -> 1.0: kept_until = max(work.hook_until, (work.hook_began or 0.0) +":
-        "a hook that has an end has a beginning",
     "node/hooks.py: Gt -> GtE: while left > 0 and (chunk := (await response.content.read(le":
         "reading no bytes reads none",
-    "node/daemon.py: condition false: if cache.idle.is_set():": "memory only",
-    "node/reconcile.py: 0.1 -> 1.1: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
-    "node/reconcile.py: 1 -> 2: watched.runtime_failures += 1": "likewise",
+    "node/pods.py: 0.1 -> 1.1: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
     "node/daemon.py: False -> True: serve_forecast: bool = False": "the command line always says it",
     "node/daemon.py: 3.0 -> 4.0: EVENT_FLUSH_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: statement left out: keep_for_good()": "memory and speed only",
+    "node/writes.py: Lt -> LtE: if now < retry.next_try and retry.version in ('', request.re":
+        "one instant, which nobody hits",
+    "node/works.py: 0.0 -> 1.0: until = max(work.hook_until, (work.hook_began or 0.0) + LEFT":
+        "a hook that has an end has a beginning",
+    "node/observe.py: Gt -> GtE: if loop.time() > answered + WAITED_SECONDS:": "one instant, which nobody hits",
+    "node/reconcile.py: Lt -> LtE: if asked_at < retry.next_try:": "one instant, which nobody hits",
+    "node/works.py: Lt -> LtE: if loop.time() < kept_until:": "one instant, which nobody hits",
+    "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, now + ROUND_SE":
+        "whether a look that wants another one at once waits 10 ms: nobody is promised it",
+    "node/execute.py: 12 -> 13: name = f'{type(action).__name__} {instance.id[:12]}'": "a task's name",
+    "node/controller.py: statement left out: self.pods_heartbeat.within(LATE_SECONDS, 'ending')":
+        "an end that hangs is told all the same, in other words and sooner",
+    "node/daemon.py: condition false: if pods.idle.is_set():": "memory only",
 }  # fmt: skip
 """Mutant (as it is printed, without its line) -> why nobody could tell it from the product."""
 
