@@ -126,6 +126,7 @@ EQUIVALENT: dict[str, str] = {
     "node/controller.py: statement left out: self.pods_heartbeat.within(LATE_SECONDS, 'ending')":
         "an end that hangs is told all the same, in other words and sooner",
     "node/daemon.py: condition false: if pods.idle.is_set():": "memory only",
+    "node/writes.py: 1 -> 2: report('request not written', **log_fields(request), error=s": "decimals in a log line",
 }  # fmt: skip
 """Mutant (as it is printed, without its line) -> why nobody could tell it from the product."""
 
