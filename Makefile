@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PURE := daemon/crrd/core/*,daemon/crrd/kubelet/*
+PURE := daemon/crrd/core/*,daemon/crrd/kubelet/*,localnode/crrd_localnode/planner/*
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak lint format stubs bench mutants pictures lock install-manifests runtime clean

@@ -4,8 +4,8 @@ It reaches the runtime only through its CRI socket and the API only through HTTP
 could not do without: killed and started again, it finds its pods in the runtime. It touches only sandboxes that carry
 its node's name in a label of their own, so it can share a runtime with others.
 
-Faithful where the node daemon could notice: what is done about a pod (`crrd.kubelet.pod_actions` says it, as for
-the forecasts), labels and annotations on containers, restart counts, back-off and its words, the relist once a second,
+Faithful where the node daemon could notice: what is done about a pod (`crrd_localnode.planner` says it), labels and
+annotations on containers, restart counts, back-off and its words, the relist once a second,
 in-place image updates, grace periods. Left out: CNI (every pod is on the host's network), resource limits and their
 change in place, ephemeral containers, volumes but emptyDir and hostPath, images' credentials, eviction, static pods,
 the HTTPS port, node leases.

@@ -15,8 +15,7 @@ from crrd.core.api.pod import ContainerKind
 from crrd.forecast.spec_diff import diff
 from crrd.kubelet.hash.container_hash import Hash, era_of, hash_of
 from crrd.kubelet.hash.container_types import added_fields
-from crrd.kubelet.init_actions import SIDECAR_HASH_SINCE
-from crrd.kubelet.restart_rules import SIDECARS_SINCE
+from crrd.kubelet.restart_rules import SIDECAR_HASH_SINCE, SIDECARS_SINCE
 from crrd.kubelet.version import NEWEST_MINOR, parse_minor
 
 

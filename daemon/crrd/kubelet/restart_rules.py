@@ -11,6 +11,8 @@ from typing import Any
 
 SIDECARS_SINCE = 29
 """Minor version from which an init container with restartPolicy Always is a native sidecar (SidecarContainers)."""
+SIDECAR_HASH_SINCE = 32
+"""Minor version from which a sidecar whose definition has changed is replaced."""
 RULES_SINCE = 35
 """Minor version from which a container's own restartPolicy and restartPolicyRules count (ContainerRestartRules)."""
 RESTART_ALL_SINCE = 36

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, MINIMUM_GRACE_SECONDS
-from crrd.kubelet.actions import Kill, Remove
+from crrd_localnode.planner.actions import Kill, Remove
 from crrd_localnode.pods.handlers import Handlers
 from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimeContainer, RuntimePod
 from crrd_localnode.pods.spec import Json

@@ -16,7 +16,6 @@ import structlog
 
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
-from crrd.kubelet.actions import PodActions
 from crrd.lib.errors import (
     ApiRefusedError,
     ApiUnavailableError,
@@ -25,6 +24,7 @@ from crrd.lib.errors import (
     RuntimeCallError,
     RuntimeUnavailableError,
 )
+from crrd_localnode.planner.actions import PodActions
 from crrd_localnode.pods import plan
 from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimePod

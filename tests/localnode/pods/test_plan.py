@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from crrd.kubelet.actions import Cause
+from crrd_localnode.planner.actions import Cause
 from crrd_localnode.pods import plan
 from crrd_localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
 

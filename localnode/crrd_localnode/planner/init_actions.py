@@ -9,13 +9,21 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
-from crrd.kubelet.actions import Cause, Kill, Start, Unknown, again, has_changed, missing, of_unknown_state, resized
-from crrd.kubelet.resize import resize_of
-from crrd.kubelet.restart_rules import Spec, is_sidecar, restarts, restarts_on_failure
+from crrd.kubelet.restart_rules import SIDECAR_HASH_SINCE, Spec, is_sidecar, restarts, restarts_on_failure
 from crrd.kubelet.runtime_status import ContainerState, ContainerStatus, PodRuntimeStatus
+from crrd_localnode.planner.actions import (
+    Cause,
+    Kill,
+    Start,
+    Unknown,
+    again,
+    has_changed,
+    missing,
+    of_unknown_state,
+    resized,
+)
+from crrd_localnode.planner.resize import resize_of
 
-SIDECAR_HASH_SINCE = 32
-"""Minor version from which a sidecar whose definition has changed is replaced."""
 _OOM = "OOMKilled"
 
 

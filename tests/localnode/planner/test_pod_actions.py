@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from crrd.kubelet.actions import Cause, PodActions
 from crrd.kubelet.hash.container_hash import container_hash
-from crrd.kubelet.pod_actions import end_pod, pod_actions
 from crrd.kubelet.runtime_status import ContainerState, ContainerStatus, NetworkMode, PodRuntimeStatus, SandboxStatus
+from crrd_localnode.planner.actions import Cause, PodActions
+from crrd_localnode.planner.pod_actions import end_pod, pod_actions
 
 Json = dict[str, Any]
 

@@ -12,7 +12,18 @@ pkg/kubelet/kuberuntime/util, in 1.28 to 1.36; feature gates are taken to stand 
 from collections.abc import Mapping
 from typing import Any
 
-from crrd.kubelet.actions import (
+from crrd.kubelet.restart_rules import (
+    RestartPolicy,
+    Spec,
+    is_sidecar,
+    restarts,
+    restarts_all,
+    restarts_on_failure,
+    runs_once,
+)
+from crrd.kubelet.runtime_status import ContainerState, ContainerStatus, NetworkMode, PodRuntimeStatus
+from crrd.kubelet.version import parse_minor
+from crrd_localnode.planner.actions import (
     Cause,
     Kill,
     PodActions,
@@ -25,19 +36,8 @@ from crrd.kubelet.actions import (
     of_unknown_state,
     resized,
 )
-from crrd.kubelet.init_actions import InitPlanner
-from crrd.kubelet.resize import resize_of
-from crrd.kubelet.restart_rules import (
-    RestartPolicy,
-    Spec,
-    is_sidecar,
-    restarts,
-    restarts_all,
-    restarts_on_failure,
-    runs_once,
-)
-from crrd.kubelet.runtime_status import ContainerState, ContainerStatus, NetworkMode, PodRuntimeStatus
-from crrd.kubelet.version import parse_minor
+from crrd_localnode.planner.init_actions import InitPlanner
+from crrd_localnode.planner.resize import resize_of
 
 
 def pod_actions(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str) -> PodActions:

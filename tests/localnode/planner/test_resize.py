@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from crrd.kubelet.resize import resize_of
 from crrd.kubelet.runtime_status import ContainerState, ContainerStatus
+from crrd_localnode.planner.resize import resize_of
 
 Json = dict[str, Any]
 
