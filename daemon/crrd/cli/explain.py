@@ -18,7 +18,7 @@ from crrd.cli.options import add_kubeconfig_flag
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import KIND, LABEL_ACTIVE, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.explain.container import NOT_ITS_TURN, format_duration
+from crrd.core.explain.container import format_duration
 from crrd.core.explain.facts import (
     Facts,
     is_admitted,
@@ -132,12 +132,13 @@ def render(found: Explanation) -> str:
     created = f"created {format_duration(found.age)} ago"
     lines = [plain(f"{found.request}: {found.phase or 'no phase yet'}, {created}, pod {found.pod}{node}")]
     since = ""
-    if cause.since is not None and format_duration(cause.since) not in cause.what:
+    if cause.since is not None and not cause.says_since:
         since = f" ({format_duration(cause.since)} {'ago' if found.phase == RequestPhase.COMPLETED else 'so far'})"
     lines += ["", *_wrapped(cause.what + since, color=_COLORS[cause.verdict])]
     for advice in cause.advice:
         lines += _wrapped(advice, first="  > ", others="    ")
-    if any(each.what not in (NOT_ITS_TURN, *cause.what.split(": ", 1)) for each in found.containers):
+    said = cause.container.what if cause.container else ""
+    if any(not each.turn_awaited and each.what != said for each in found.containers):
         widths = [max(len(plain(getattr(each, part))) for each in found.containers) for part in ("name", "phase")]
         lines.append("")
         for each in found.containers:

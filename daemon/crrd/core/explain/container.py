@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from crrd.core.api.pod import PodContainer
-from crrd.core.api.reasons import CAUSES, EventReason, Reason, remedy
+from crrd.core.api.reasons import CAUSES, EventReason, Reason, remedy, value_of
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, Begun, Pin, RecreateState, RequestedContainer, StatePhase
 from crrd.core.explain.facts import Facts
@@ -23,7 +23,6 @@ DAEMON_PATIENCE_SECONDS = 30.0
 READY_PATIENCE_SECONDS = 300.0
 """After which a container that runs and is not ready is worth a look."""
 
-_NOT_STARTED_FOR = re.compile(r"for (\d+) s")
 _BACK_OFF = re.compile(r"back-off (\S+) restarting failed container")
 _GO_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -47,6 +46,10 @@ class ContainerReport:
     """What to do, one sentence or command each."""
     stuck: bool = False
     """Whether it does not go on by itself."""
+    turn_awaited: bool = False
+    """Whether nothing is known but that its turn has not come."""
+    says_since: bool = False
+    """Whether `what` says for how long."""
 
 
 def format_duration(seconds: float) -> str:
@@ -116,24 +119,23 @@ def _to_be_stopped(facts: Facts, state: RecreateState) -> ContainerReport:
         return ContainerReport(state.name, state.phase.value, state.message, since, advice, stuck=bool(advice))
     said = "" if state.reason else state.message
     grace = _grace(facts)
-    limit = f"grace {grace} s"
-    if since is not None and grace + LATE_SECONDS < since:
-        limit += f", {format_duration(since - grace)} over"
-    stuck = "over" in limit
+    stuck = since is not None and grace + LATE_SECONDS < since
+    limit = f"grace {grace} s" + (f", {format_duration((since or 0.0) - grace)} over" if stuck else "")
     over = (f"the runtime does not end the container: {daemon_log(facts)}",) if stuck else ()
     if state.is_killed or begun.stop:
         what = f"{said or 'stop sent, the container still runs'}; {limit}"
     elif state.phase is StatePhase.RECREATING or since is not None:
         what = f"{said or 'its preStop hook runs, or its stop is just being sent'}; {limit}"
     else:
-        return ContainerReport(state.name, state.phase.value, state.message or NOT_ITS_TURN)
+        waits = state.message or NOT_ITS_TURN
+        return ContainerReport(state.name, state.phase.value, waits, turn_awaited=not state.message)
     return ContainerReport(state.name, state.phase.value, what, since, over, stuck)
 
 
 def _end_not_shown(facts: Facts, state: RecreateState) -> ContainerReport:
     """The daemon has seen the container's end, which kubelet has yet to tell the API."""
-    told = _NOT_STARTED_FOR.search(state.message)
-    since = (float(told[1]) if told else 0.0) + (facts.seconds_since(facts.times.written) or 0.0)
+    seconds = value_of(Reason.NOT_STARTED_AGAIN, "seconds", state.message)
+    since = float(seconds or 0.0) + (facts.seconds_since(facts.times.written) or 0.0)
     stuck = since >= LATE_SECONDS
     what = f"{state.message}, and the pod's status still shows the old one: kubelet has not reported its end"
     advice = advice_for(facts, Reason.KUBELET_SILENT) if stuck else ()
@@ -189,7 +191,9 @@ def _runs_again(facts: Facts, state: RecreateState, known: PodContainer) -> Cont
         elif ready is not None:
             late = min(-left, ready) > DAEMON_PATIENCE_SECONDS
         why = (f"why does it not? {daemon_log(facts)}",) if late else ()
-        return ContainerReport(state.name, state.phase.value, f"{runs}, {what}", since, why, late)
+        return ContainerReport(
+            state.name, state.phase.value, f"{runs}, {what}", since, why, late, says_since=bool(since)
+        )
     probe = "readiness probe" if known.started else "startup probe"
     pod = f"-n {facts.request.namespace} {facts.request.pod_name}"
     late = since is not None and since > READY_PATIENCE_SECONDS
@@ -204,6 +208,7 @@ def _runs_again(facts: Facts, state: RecreateState, known: PodContainer) -> Cont
         since,
         advice,
         late,
+        says_since=bool(since),
     )
 
 

@@ -14,7 +14,6 @@ from crrd.core.api.time import after, parse_time
 from crrd.core.api.types import FINALIZER, LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
 from crrd.core.explain.container import (
     DAEMON_PATIENCE_SECONDS,
-    NOT_ITS_TURN,
     ContainerReport,
     advice_for,
     container_report,
@@ -58,6 +57,10 @@ class Cause:
     since: float | None = None
     """For how many seconds it has been so, None where nobody can tell."""
     advice: tuple[str, ...] = ()
+    says_since: bool = False
+    """Whether `what` says for how long."""
+    container: ContainerReport | None = None
+    """The container that it is about, as that is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +207,10 @@ def _unanswered(facts: Facts) -> Cause:
     left = ANSWER_SECONDS - facts.age
     if left > 0:
         what += f"; the manager gives it up in {format_duration(left)}"
-        return Cause(Verdict.STUCK, what, facts.age, _find_daemon(facts))
+        return Cause(Verdict.STUCK, what, facts.age, _find_daemon(facts), says_since=True)
     late = (_manager(facts),) if left < -MANAGER_PATIENCE_SECONDS else ()
-    return Cause(Verdict.STUCK, f"{what}; the manager is to give it up", facts.age, (*_find_daemon(facts), *late))
+    what += "; the manager is to give it up"
+    return Cause(Verdict.STUCK, what, facts.age, (*_find_daemon(facts), *late), says_since=True)
 
 
 def _find_daemon(facts: Facts) -> tuple[str, ...]:
@@ -319,7 +323,7 @@ def _gate(facts: Facts) -> Iterator[Cause]:
         what = (
             f"unready grace: mark acquired {format_duration(since)} ago, {format_duration(grace - since)} left at most"
         )
-        yield Cause(Verdict.MOVING, what, since)
+        yield Cause(Verdict.MOVING, what, since, says_since=True)
     elif since > grace + MANAGER_PATIENCE_SECONDS:
         what = f"unready grace over for {format_duration(since - grace)}, but nothing was stopped yet"
         yield Cause(Verdict.STUCK, what, since, _find_daemon(facts))
@@ -336,7 +340,8 @@ def _idle(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Cause]
     current = _current(reports)
     since = facts.seconds_since(facts.times.written)
     since = facts.age if since is None else since
-    if _unready_grace(facts) is None and since > DAEMON_PATIENCE_SECONDS and current.what.endswith(NOT_ITS_TURN):
+    waits = current.container is not None and current.container.turn_awaited
+    if _unready_grace(facts) is None and since > DAEMON_PATIENCE_SECONDS and waits:
         yield Cause(Verdict.STUCK, f"{current.what}, though nothing is before it", since, _find_daemon(facts))
 
 
@@ -348,7 +353,8 @@ def _current(reports: tuple[ContainerReport, ...]) -> Cause:
     if current is None:
         return Cause(Verdict.MOVING, "every container has ended; the request is about to be Completed")
     verdict = Verdict.STUCK if current.stuck else Verdict.MOVING
-    return Cause(verdict, f"container {current.name}: {current.what}", current.since, current.advice)
+    what = f"container {current.name}: {current.what}"
+    return Cause(verdict, what, current.since, current.advice, current.says_since, current)
 
 
 def _notes(facts: Facts) -> Iterator[str]:
