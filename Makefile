@@ -6,7 +6,9 @@ READY := $(VENV)/.ready
 PURE := daemon/crrd/core/*,daemon/crrd/kubelet/*,localnode/crrd_localnode/planner/*
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint format stubs bench mutants pictures lock install-manifests runtime clean
+FAST := tests/core tests/kubelet tests/lib tests/node tests/kube tests/cri tests/manager
+
+.PHONY: help demo check test soak lint format stubs bench mutants pictures lock install-manifests runtime clean
 
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -28,6 +30,9 @@ $(VENV)/.demo: pyproject.toml localnode/pyproject.toml | $(BIN)/python
 
 demo: $(VENV)/.demo ## Show a container recreated on a local node (DEMO="--cri-endpoint ..." for more)
 	@$(BIN)/crrd demo $(DEMO)
+
+check: lint ## Before a commit: style, types, imports and the fast tests of daemons and core
+	$(BIN)/python -m pytest -n auto --dist worksteal $(FAST)
 
 test: $(READY) runtime ## Run all tests, real containerd included where it can be had
 	@rm -f .coverage .coverage.*
