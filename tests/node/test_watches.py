@@ -525,7 +525,7 @@ async def test_of_several_watches_the_newest_counts() -> None:
 
 
 def _versions(here: Watched) -> set[str]:
-    return {running.source.list_version for running in here.watches._running.values()}
+    return {running.reflector.list_version for running in here.watches._watches._running.values()}
 
 
 @pytest.mark.parametrize("lost", [refuse(400), refuse(410)])
@@ -589,7 +589,7 @@ async def test_many_pods_have_one_watch_until_no_request_is_live(monkeypatch: py
         here.api.silent.clear()
         here.api.then(listing("6", obj("a", "3"), obj("b", "4"), obj("c", "4")))
         here.cache.request_changed(live("b", "2"))
-        while len(here.watches._running) != 1 or here.cache.known_since("n/b") is None:
+        while len(here.watches._watches.keys) != 1 or here.cache.known_since("n/b") is None:
             assert here.cache.pod("n/a")  # all the while
             await asyncio.sleep(0)
         assert here.cache.known_since("n/c") == here.cache.known_since("n/b")

@@ -16,6 +16,7 @@ from crrd.core.api.types import LABEL_READINESS_GATE
 from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import NAMESPACES, PODS
+from crrd.kube.watchset import EVERY, WatchSet
 from crrd.lib.health import loop_check
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import mapping, text
@@ -23,7 +24,6 @@ from crrd.manager.cache import ManagerCache
 
 MOST_WATCHES = 32
 """Namespaces that are watched one by one; beside a watch of the whole cluster, too."""
-_EVERYWHERE = ""
 
 
 class GatedPods:
@@ -35,8 +35,8 @@ class GatedPods:
         self._wanted: set[str] = set()
         """Namespaces with the label."""
         self._changed = asyncio.Event()
-        self._pods: dict[str, tuple[Reflector[PodMeta], asyncio.Task[NoReturn]]] = {}
-        """By namespace, `_EVERYWHERE` for the whole cluster."""
+        self._pods = WatchSet(self._reflector)
+        """By namespace, `EVERY` for the whole cluster."""
         self._shared: set[str] = set()
         """Namespaces that the watch of the whole cluster tells of: what its list held of any other was dropped."""
         labelled = Selection(NAMESPACES, _name, label_selector=f"{LABEL_READINESS_GATE}=enabled")
@@ -58,28 +58,24 @@ class GatedPods:
 
     def covers(self, namespace: str) -> bool:
         """Whether the pods of this namespace are listed, and changes of them are told."""
-        found = self._pods.get(_EVERYWHERE if namespace in self._shared else namespace)
-        return found is not None and found[0].listed and not found[0].last_error
+        found = self._pods.get(EVERY if namespace in self._shared else namespace)
+        return found is not None and found.listed and not found.last_error
 
     def check(self) -> str:
         """For readiness: "" while everything is listed and connected."""
         if not self._namespaces.listed:
             return self._namespaces.last_error or "namespaces are not listed yet"
-        watching: list[Reflector[Any]] = [self._namespaces, *(reflector for reflector, _ in self._pods.values())]
-        if error := next((each.last_error for each in watching if each.last_error), ""):
+        if error := self._namespaces.last_error or self._pods.last_error:
             return error
-        complete = not self._changed.is_set() and all(each.listed for each in watching)
+        complete = not self._changed.is_set() and self._pods.listed
         return "" if complete else "pods are not listed yet"
 
     def check_alive(self) -> str:
         """For liveness: what of it has ended or hangs."""
         if self._naming is None:
             return ""
-        checks = [loop_check(task, reflector.heartbeat) for reflector, task in self._pods.values()]
-        for check in (loop_check(self._naming, self._namespaces.heartbeat), *checks):
-            if found := check():
-                return found
-        return self._heartbeat.check()
+        naming = loop_check(self._naming, self._namespaces.heartbeat)
+        return naming() or self._pods.check() or self._heartbeat.check()
 
     def _follow(self, group: asyncio.TaskGroup) -> None:
         """Begin and end watches, so that all that is wanted is watched, and nothing else is told of."""
@@ -88,37 +84,36 @@ class GatedPods:
             self._cache.forget_namespace(namespace)
         self._shared = set() if few else self._shared & self._wanted
         apart = self._wanted - self._shared
-        whole = self._pods.get(_EVERYWHERE)
+        whole = self._pods.get(EVERY)
         if few:
             watched = apart
-        elif whole is None or not whole[0].listed:
-            watched = {_EVERYWHERE}  # its list takes in whatever is wanted then
+        elif whole is None or not whole.listed:
+            watched = {EVERY}  # its list takes in whatever is wanted then
         elif len(apart) <= MOST_WATCHES:
-            watched = {_EVERYWHERE, *apart}
+            watched = {EVERY, *apart}
         else:
-            watched = {_EVERYWHERE}
-            self._pods.pop(_EVERYWHERE)[1].cancel()  # to list anew
-        for namespace in self._pods.keys() - watched:
-            self._pods.pop(namespace)[1].cancel()
-            if namespace != _EVERYWHERE:
-                self._cache.forget_namespace(namespace)
-        for namespace in watched - self._pods.keys():
-            selection = Selection(PODS, parse_meta, namespace)
-            reflector = Reflector(self._client, selection, self._told(namespace), strict=False)
-            self._pods[namespace] = reflector, group.create_task(reflector.run(), name="watch pods")
+            watched = {EVERY}
+            self._pods.cancel(watched)  # to list anew
+        unwanted = self._pods.keys - watched
+        self._pods.cancel(unwanted)
+        for namespace in unwanted - {EVERY}:
+            self._cache.forget_namespace(namespace)
+        self._pods.begin(watched - self._pods.keys, group)
+
+    def _reflector(self, namespace: str) -> Reflector[PodMeta]:
+        return Reflector(self._client, Selection(PODS, parse_meta, namespace), self._told(namespace), strict=False)
 
     def _told(self, namespace: str) -> Handler[PodMeta]:
         cache = self._cache
-        if namespace == _EVERYWHERE:
+        if namespace == EVERY:
             return Handler(self._all_listed, self._one_changed, self._one_deleted)
         return Handler(partial(cache.pods_listed, namespace=namespace), cache.pod_changed, cache.pod_deleted)
 
     def _all_listed(self, pods: tuple[PodMeta, ...], version: str) -> None:
         """Tell of all that is wanted now, and no other watch does any more; pods elsewhere stay as they are known."""
-        for namespace in self._pods.keys() - {_EVERYWHERE}:
-            self._pods.pop(namespace)[1].cancel()
-            self._shared.add(namespace)  # if it is not wanted any more, `_follow` is to forget its pods
-        self._shared |= self._wanted
+        apart = self._pods.keys - {EVERY}
+        self._pods.cancel(apart)
+        self._shared |= apart | self._wanted  # what is not wanted any more, `_follow` is to forget
         known = (pod if pod.namespace in self._shared else self._cache.pod(pod.key) for pod in pods)
         self._cache.pods_listed((pod for pod in known if pod is not None), version)
 

@@ -4,8 +4,6 @@ Watches parse at once and tell the Observer; neither keeps an object.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from crrd.core.api.pod import Pod, parse_pod
@@ -14,7 +12,7 @@ from crrd.core.api.v1alpha1 import parse_request
 from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, RestartObserver, Selection
 from crrd.kube.resources import PODS, REQUESTS
-from crrd.kube.store import older
+from crrd.kube.watchset import EVERY, WatchSet
 from crrd.lib.errors import ApiUnavailableError
 from crrd.lib.heartbeat import Heartbeat
 from crrd.node.pods import Pods
@@ -28,8 +26,6 @@ PAUSE_SECONDS = 0.02
 """Between a list of pods and its watch: what follows from the list, a stop, need not wait for another connection."""
 FIND_SECONDS = 20.0
 """For an answer about one pod, while its handler waits: well under what counts as a handler that hangs."""
-_EVERY_POD = ""
-"""In place of a pod's key."""
 
 
 class RequestSource(Reflector[Request]):
@@ -67,7 +63,7 @@ class PodSource(Reflector[Pod]):
         node_name: str,
         observer: Observer,
         *,
-        key: str = _EVERY_POD,
+        key: str = EVERY,
         on_restart: RestartObserver | None = None,
     ) -> None:
         namespace, _, name = key.partition("/")
@@ -93,16 +89,6 @@ class PodSource(Reflector[Pod]):
         super().__init__(client, selection, handler, strict=False, on_restart=on_restart)
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A source that runs."""
-
-    source: PodSource
-    task: asyncio.Task[NoReturn]
-    began_with: str
-    """What its first list was not to be older than."""
-
-
 class PodWatches:
     """Watches the pods of live requests: a few one by one, many by one watch of the node until no request is live.
 
@@ -120,15 +106,10 @@ class PodWatches:
     def __init__(
         self, client: KubeClient, node_name: str, pods: Pods, on_restart: RestartObserver | None = None
     ) -> None:
-        self._client = client
-        self._node_name = node_name
         self._pods = pods
-        self._on_restart = on_restart
-        self._running: dict[str, _Running] = {}
-        self._list_version = "0"
-        """What no list may be older than, "" for the newest: what was watched before must not go back in time."""
-        self._last_list_time: float | None = None
-        self._last_activity: float | None = None
+        self._watches = WatchSet(
+            lambda key: PodSource(client, node_name, pods, key=key, on_restart=on_restart), list_version="0"
+        )
         self._heartbeat = Heartbeat()
 
     async def run(self) -> NoReturn:
@@ -143,64 +124,43 @@ class PodWatches:
                     await changed.wait()
             finally:
                 self._heartbeat.rest()
-                await self._end(tuple(self._running))
+                await self._end(self._watches.keys)
 
     def check(self) -> str:
         """For health pages: what of it hangs."""
-        signs = (self._heartbeat, *(running.source.heartbeat for running in self._running.values()))
-        return next(filter(None, (sign.check() for sign in signs)), "")
+        return self._heartbeat.check() or self._watches.check()
 
     @property
     def last_error(self) -> str:
         """Why one of the watches has no connection now, "" for nothing."""
-        return next(filter(None, (running.source.last_error for running in self._running.values())), "")
+        return self._watches.last_error
 
     @property
     def last_list_time(self) -> float | None:
         """Monotonic time of the last list of them, None before."""
-        return _latest(self._last_list_time, *(running.source.last_list_time for running in self._running.values()))
+        return self._watches.last_list_time
 
     @property
     def last_activity(self) -> float | None:
         """Monotonic time at which the API server last said anything of pods, None before."""
-        return _latest(self._last_activity, *(running.source.last_activity for running in self._running.values()))
+        return self._watches.last_activity
 
     async def _adjust(self, wanted: set[str], group: asyncio.TaskGroup) -> None:
         """End what is not wanted any more, and begin what is."""
-        if _EVERY_POD in self._running or len(wanted) > SINGLE_WATCHES:
-            await self._end([key for key in self._running if key != _EVERY_POD])
-            wanted = {_EVERY_POD}
+        running = self._watches.keys
+        if EVERY in running or len(wanted) > SINGLE_WATCHES:
+            wanted = {EVERY}
+            await self._end(running - wanted)
         else:
-            await self._end([key for key in self._running if key not in wanted], forget=True)
-        for key in wanted - self._running.keys():
-            source = PodSource(self._client, self._node_name, self._pods, key=key, on_restart=self._on_restart)
-            source.list_version = self._list_version
-            task = group.create_task(source.run(), name=f"pod watch {key}")
-            self._running[key] = _Running(source, task, self._list_version)
+            await self._end(running - wanted, forget=True)
+        self._watches.begin(wanted - running, group)
 
-    async def _end(self, keys: Sequence[str], *, forget: bool = False) -> None:
+    async def _end(self, keys: set[str], *, forget: bool = False) -> None:
         """End watches; what they told is forgotten, unless another watch goes on from it."""
-        ended = [self._running.pop(key) for key in keys]
-        for running in ended:
-            running.task.cancel()
-            self._learn(running)  # at once: the wait below may be cut short
-        for key in keys if forget else ():
+        tasks = self._watches.cancel(keys)
+        for key in sorted(keys) if forget else ():
             self._pods.forget_pod(key)
-        await asyncio.gather(*(running.task for running in ended), return_exceptions=True)
-
-    def _learn(self, ended: _Running) -> None:
-        """Remember of a watch what outlives it."""
-        source, version = ended.source, ended.source.list_version
-        self._last_list_time = _latest(self._last_list_time, source.last_list_time)
-        self._last_activity = _latest(self._last_activity, source.last_activity)
-        if not version or (not self._list_version and ended.began_with):
-            self._list_version = ""  # a version was lost: only the newest list is sure to be new enough
-        elif not self._list_version or older(self._list_version, version):
-            self._list_version = version
-
-
-def _latest(*times: float | None) -> float | None:
-    return max((time for time in times if time is not None), default=None)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class KubePodFinder:
