@@ -28,7 +28,7 @@ def script(folder: Path) -> str:
     lines = [line for block in BLOCKS for line in block.splitlines()]
     kept = [line for line in lines if "crictl" not in line or shutil.which("crictl")]
     crrd = folder / "crrd"
-    crrd.write_text(f'#!/bin/sh\nexec {sys.executable} -m daemon "$@"\n')
+    crrd.write_text(f'#!/bin/sh\nexec {sys.executable} -m crrd "$@"\n')
     crrd.chmod(0o755)
     return "\n".join(["set -eux", *kept])
 
