@@ -1,4 +1,4 @@
-"""The CRI edge against the local runtime: real processes, real signals, a real stream of events."""
+"""The CRI edge against the local runtime: real processes, real signals."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One or several runtimes behind the port: whose is a pod, which ID is meant, and whose events are heard."""
+"""One or several runtimes behind the port: whose is a pod, and which ID is meant."""
 
 import asyncio
 import socket

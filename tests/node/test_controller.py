@@ -1333,6 +1333,31 @@ async def test_nothing_is_begun_for_a_request_whose_end_is_being_written() -> No
         assert node.stops == []
 
 
+async def test_requests_that_come_and_go_while_the_api_server_is_asked() -> None:
+    class Slow(MemoryNode):
+        asking = False
+
+        async def find_pod(self) -> Pod | None:
+            self.asking = True
+            await asyncio.sleep(1.0)
+            return await super().find_pod()
+
+    node = Slow()
+    node.earlier_pod = True
+    node.list_seconds = 0.5
+    async with node:
+        with capture_logs() as logs:
+            node.post(request())
+            await asyncio.sleep(0.2)
+            node.delete("r1")
+            node.post(request(uid="r2"))
+            await node.until(lambda: node.asking)
+            node.delete("r2")
+            await asyncio.sleep(120)
+        assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == []
+        assert list(node.controller.pods) == []
+
+
 async def test_leaving_the_selection_and_coming_back() -> None:
     async with MemoryNode() as node:
         node.post(request(uid="r0", created="2025-01-01T00:00:00Z", strategy=Strategy(min_started_seconds=60)))

@@ -1,5 +1,6 @@
 """What the watches saw last, and what a late or old message must not do to it."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -250,3 +251,20 @@ async def test_two_requests_of_one_pod_leave_one_by_one() -> None:
     made.request_deleted(request())
     assert len(made.record_of("default/web").requests()) == 1
     assert made.active.is_set()
+
+
+async def test_who_waits_in_vain_for_a_pod_leaves_nothing_behind() -> None:
+    made, _ = cache()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await made.wait_until_known("default/web")
+    assert list(made) == []
+
+
+async def test_what_has_gone_does_not_come_back_by_a_deletion_that_is_told_late() -> None:
+    made, _ = cache()
+    made.request_changed(request())
+    made.request_deleted(request(resource_version="120"))
+    made.request_deleted(request(resource_version="100"))
+    made.request_changed(request(resource_version="110"))
+    assert made.record_of("default/web").requests() == []

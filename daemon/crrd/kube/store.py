@@ -57,7 +57,8 @@ class VersionedStore(Generic[T]):
 
     def drop(self, uid: str, version: str) -> T | None:
         """The object is gone as of this resourceVersion; returns what was known of it."""
-        self._gone_at[uid] = version
+        before = self._gone_at.get(uid)
+        self._gone_at[uid] = before if before is not None and older(version, before) else version
         self._gone_at.move_to_end(uid)
         if len(self._gone_at) > TOMBSTONES:
             self._gone_at.popitem(last=False)

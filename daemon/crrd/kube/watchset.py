@@ -60,7 +60,7 @@ class WatchSet(Generic[R]):
         for key in sorted(keys):
             reflector = self._make(key)
             reflector.list_version = self._list_version
-            task = group.create_task(reflector.run(), name=f"watch {reflector.plural} {key}".rstrip())
+            task = group.create_task(reflector.run(), name=f"watch {reflector.plural}")
             self._running[key] = _Running(reflector, task, self._list_version)
 
     def cancel(self, keys: Iterable[str]) -> list[asyncio.Task[NoReturn]]:

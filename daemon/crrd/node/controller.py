@@ -1,6 +1,6 @@
 """The node's loops around the queue: pods and runtime are watched only while a request is live.
 
-Idle means one open watch (of the requests, not here) and nothing else: no polling, no further stream, no timer.
+Idle means one open watch (of the requests, not here) and nothing else: no polling, no further watch, no timer.
 """
 
 import asyncio

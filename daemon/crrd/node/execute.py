@@ -53,7 +53,7 @@ class Executor:
         return len(self._awaited)
 
     async def wait_for_work(self) -> None:
-        """Return when one of the hooks and stops under way has ended, and what follows from it was decided."""
+        """Return when one of the hooks and stops under way has ended, and its pod was poked."""
         await asyncio.wait(self._awaited, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(0)
 
@@ -162,7 +162,7 @@ class Executor:
         self._poke(action.request.pod_key)
 
     def _stopped_by_another(self, action: StopContainer) -> bool:
-        """Whether another request's stop of the same instance has been answered: of two that go on, both are."""
+        """Whether another request's stop of the same instance was answered before: both are, and the first counts."""
         works = self._pods.record_of(action.request.pod_key).works.items()
         return any(work.stopped for key, work in works if key != _key(action) and key[1] == action.instance.id)
 

@@ -60,7 +60,7 @@ class PodObserver:
                 watched.runtime.fail(loop.time())
             else:
                 _watch_instances(current, instances, watched)
-        if watched.runtime_error:  # else it has been waited for, and no turn of the loop may come in between
+        if watched.runtime_error:  # on success `_as_of_now` has awaited it: another await would make the list stale
             await asyncio.wait((silent,))
         if recorder is not None:
             _count_successors(recorder, record, current, instances)

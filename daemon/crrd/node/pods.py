@@ -51,14 +51,16 @@ class RequestRecord:
 
     request: Request
     first_seen: float
-    """Monotonic time; the same for the mark unready-acquired."""
+    """Monotonic time at which this process saw it first, or saw it come back."""
     unready_seen: float | None = None
+    """Monotonic time at which this process first saw its mark unready-acquired."""
     unpinned: bool = False
     """Whether somebody has removed pins from it: they are to be written again."""
     left: bool = False
     """Whether it is deleted, or not active any more; see `Pods.end_requests`."""
     recorder: RequestRecorder | None = None
-    """Where its metrics are counted, from the first round in which it is live to its end."""
+    """Where its metrics are counted, from the first round in which it is live to its end. While there is one, the
+    record is kept though the request has left: a round that awaits something still finds it."""
     emitted: set[tuple[str, str]] = field(default_factory=set)
     """Reason and text of its events so far."""
     status: WriteRetry = field(default_factory=WriteRetry)
@@ -75,10 +77,11 @@ class PodState:
 
     pod: Pod | None = None
     at: float = 0.0
-    """Monotonic time at which this version came; the same for what follows."""
+    """Monotonic time at which this version came."""
     gone_at: float | None = None
+    """Monotonic time at which the pod went, None while it is there or was never seen."""
     known_since: float | None = None
-    """Since when it is known whether the pod is there, by a watch of its own."""
+    """Monotonic time since which it is known whether the pod is there, by a watch of its own."""
 
 
 @dataclass(slots=True)
@@ -170,7 +173,7 @@ class Pods:
         self._all_known_since: float | None = None
         """Monotonic time since which it is known of every pod of the node whether it is there."""
         self.live_changed = asyncio.Event()
-        """Set when a request begins or ceases to be live; whoever heeds it clears it."""
+        """Set whenever a request has changed, as it may be live now or not any more; whoever heeds it clears it."""
         self.active = asyncio.Event()
         """Set while at least one request is live."""
         self.idle = asyncio.Event()
@@ -223,10 +226,16 @@ class Pods:
 
     async def wait_until_known(self, pod_key: str) -> None:
         """Return when it is known whether the pod is there."""
-        if self.known_since(pod_key) is None:
-            record = self.record(pod_key)
-            record.known = record.known or asyncio.Event()
-            await record.known.wait()
+        if self.known_since(pod_key) is not None:
+            return
+        record = self.record(pod_key)
+        record.known = known = record.known or asyncio.Event()
+        try:
+            await known.wait()
+        finally:
+            if record.known is known:
+                record.known = None
+            self.tidy(record)
 
     # What the watches and this process' own writes tell of requests.
 

@@ -66,10 +66,13 @@ class Reconciler:
         observation = await self._observer.observe(record, live)
         requests, decision = self._decide(record, observation)
         current = [request for request in requests if request.live and not request.error]
-        # Without an answer what was decided is carried out, and is all words: what has no pod yet is not begun.
-        if decision.ask_api and current and (answer := await self._ask(record)) is not None:
-            # It may be about another pod than the one whose containers were listed.
-            observation = replace(await self._observer.observe(record, current), live=answer)
+        if decision.ask_api and current:
+            answer = await self._ask(record)
+            # Requests may have come and gone meanwhile, and the answer may be about another pod than was listed.
+            self._count_requests(record)
+            current = [request for request in record.requests() if request.live and not request.error]
+            if answer is not None and current:
+                observation = replace(await self._observer.observe(record, current), live=answer)
             requests, decision = self._decide(record, observation)
         containers = record.containers
         containers.awaited = decision.watch_runtime
@@ -132,8 +135,8 @@ class Reconciler:
             if ended.recorder is not None:
                 ended.recorder.forgotten(ended.request)
                 ended.recorder = None
-                for key in list(record.works):  # another request's hook may have been kept for this one
-                    self._executor.works.drop_unneeded(record, key)
+            for key in list(record.works):  # another request's hook may have been kept for this one
+                self._executor.works.drop_unneeded(record, key)
         for each in record.present:
             if each.request.live and each.recorder is None:
                 each.recorder = self._edges.recorder.begin(each.request)

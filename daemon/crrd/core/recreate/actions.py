@@ -78,7 +78,7 @@ class Decision:
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
     watch_runtime: bool = False
-    """Whether a change in the runtime is awaited: without its events the pod's containers have to be polled."""
+    """Whether a change in the runtime is awaited: the pod's containers have to be polled."""
     waits_for_slot: bool = False
     """Whether a stop is wanted, and has to wait until one may be sent (`Observation.may_stop`)."""
     ask_api: bool = False
