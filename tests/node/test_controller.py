@@ -473,7 +473,7 @@ async def test_a_hook_of_a_pod_that_is_no_longer_known_is_run_without_its_ip() -
             return HookResult(0.0, "")
 
     async with Noting() as node:
-        node.controller.executor.carry_out([], [RunHook(request(), node.known["old"], HOOK, 5.0, 0.0)])
+        node.controller.executor.carry_out("default/web", [RunHook(request(), node.known["old"], HOOK, 5.0, 0.0)])
         await asyncio.sleep(1)
         assert ips == [""]
 
@@ -686,7 +686,7 @@ async def test_no_more_stops_than_slots_at_once_and_each_pod_in_its_turn() -> No
             assert executor.slots.may_stop(name)
             asked = request(uid=f"r-{name}", pod_name=name)
             cache.request_changed(asked)
-            executor.carry_out([asked], [StopContainer(asked, node.known[name], 5.0, 0.0)])
+            executor.carry_out(asked.pod_key, [StopContainer(asked, node.known[name], 5.0, 0.0)])
             executor.slots.end_round(f"default/{name}", wanted=False)
         for waits in ("default/a", "default/b", "default/c", "default/a", "default/d"):
             assert not executor.slots.may_stop(waits)
@@ -1020,7 +1020,9 @@ async def test_a_crd_that_prunes_is_killed_is_warned_of_once() -> None:
         for each in both:
             note(node, each)
         with capture_logs() as logs:
-            node.controller.executor.carry_out(both, [WriteStatus(each, recreating(killed())) for each in both])
+            node.controller.executor.carry_out(
+                "default/web", [WriteStatus(each, recreating(killed())) for each in both]
+            )
             await asyncio.sleep(1)
         assert node.writes == 2
     assert [line["log_level"] for line in logs if "has no field isKilled" in line["event"]] == ["warning"]
@@ -1327,8 +1329,8 @@ async def test_nothing_is_begun_for_a_request_whose_end_is_being_written() -> No
         executor, req = node.controller.executor, request()
         node.requests["r1"] = req
         note(node, req)
-        executor.carry_out([req], [WriteStatus(req, Status(RequestPhase.COMPLETED))])
-        executor.carry_out([req], [StopContainer(req, node.known["old"], 5.0, 0.0)])
+        executor.carry_out("default/web", [WriteStatus(req, Status(RequestPhase.COMPLETED))])
+        executor.carry_out("default/web", [StopContainer(req, node.known["old"], 5.0, 0.0)])
         await asyncio.sleep(2)
         assert node.stops == []
 

@@ -5,11 +5,10 @@ became of them is in the pod's record for `decide` to see, by intent: one reques
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
-from crrd.core.api.types import Request
 from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.observation import NO_WORK, HookResult, StopAttempt, Work, WorkKind
 from crrd.lib.errors import CrrdError
@@ -62,15 +61,13 @@ class Executor:
         await cancel(self._tasks)
         await self.writes.close()
 
-    def carry_out(self, requests: Iterable[Request], actions: Sequence[Action]) -> None:
-        """Start every action, what is done to containers first.
+    def carry_out(self, pod_key: str, actions: Sequence[Action]) -> None:
+        """Start every action on a pod's requests, what is done to containers first.
 
-        Args:
-            requests: those that were decided on.
-            actions: what was decided. At most one write per request is under way: a further one is decided anew.
+        At most one write per request is under way: a further one is decided anew after it.
         """
         self.writes.release_unwanted(
-            requests, (action for action in actions if isinstance(action, WriteStatus | PinContainers))
+            pod_key, (action for action in actions if isinstance(action, WriteStatus | PinContainers))
         )
         for action in sorted(actions, key=lambda action: not isinstance(action, StopContainer | RunHook)):
             match action:

@@ -173,7 +173,7 @@ class Pods:
         self._all_known_since: float | None = None
         """Monotonic time since which it is known of every pod of the node whether it is there."""
         self.live_changed = asyncio.Event()
-        """Set whenever a request has changed, as it may be live now or not any more; whoever heeds it clears it."""
+        """Set when a request begins or ceases to be live; whoever heeds it clears it."""
         self.active = asyncio.Event()
         """Set while at least one request is live."""
         self.idle = asyncio.Event()
@@ -212,7 +212,7 @@ class Pods:
 
     def live_pods(self) -> set[str]:
         """Pods (`namespace/name`) with at least one live request."""
-        return {each.request.pod_key for each in self.live()}
+        return {pod.key for pod in self._records.values() if any(each.request.live for each in pod.present)}
 
     def known_since(self, pod_key: str) -> float | None:
         """Monotonic time since which it is known whether the pod is there, None while it is not."""
@@ -258,10 +258,12 @@ class Pods:
         # Only a CRD without crrd's rules lets a request change its pod.
         moved = self._leave(known) if known is not None and known.pod_key != kept.pod_key else None
         self._keep(kept, unpinned=kept != request, moved=moved)
-        self._live += kept.live - (known is not None and known.live)
+        was_live = known is not None and known.live
+        self._live += kept.live - was_live
         if known != kept:
             self._on_change(kept.pod_key)
-        self._signal()
+        if kept.live != was_live or moved is not None:
+            self._signal()
 
     def _keep(self, request: Request, *, unpinned: bool, moved: RequestRecord | None) -> None:
         records, now = self.record(request.pod_key).records, self._clock()
@@ -280,7 +282,8 @@ class Pods:
         if known is not None:
             self._live -= known.live
             self._leave(known)
-        self._signal()
+            if known.live:
+                self._signal()
 
     def _leave(self, request: Request) -> RequestRecord:
         """It is none of its pod's requests any more; the next one starts at once."""
@@ -304,12 +307,16 @@ class Pods:
             self.request_changed(request)
 
     def end_requests(self, pod: PodRecord) -> list[RequestRecord]:
-        """Requests that have ended or gone, and whose memory of this process is dropped by that; they are returned.
+        """Requests that have ended or gone since the round before; what this process kept for them is dropped by that.
 
         The watch may bring the end of a request before the write that ended it is answered: what that write did is
         noted first.
         """
-        ended = [each for each in pod.records.values() if (each.left or not each.request.live) and not each.writing]
+        ended = [
+            each
+            for each in pod.records.values()
+            if (each.left or (each.recorder is not None and not each.request.live)) and not each.writing
+        ]
         for record in ended:
             if record.left:
                 del pod.records[record.request.uid]

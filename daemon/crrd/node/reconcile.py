@@ -76,7 +76,7 @@ class Reconciler:
             requests, decision = self._decide(record, observation)
         containers = record.containers
         containers.awaited = decision.watch_runtime
-        self._executor.carry_out(requests, decision.actions)
+        self._executor.carry_out(pod_key, decision.actions)
         next_look = containers.runtime.next_try if observation.runtime_error else None
         next_question = containers.api.next_try if decision.ask_api and containers.api.waiting else None
         wakes = (decision.wake_at, self._executor.writes.wake_at(pod_key), next_look, next_question)
@@ -86,13 +86,14 @@ class Reconciler:
 
     def _decide(self, record: PodRecord, observation: Observation) -> tuple[list[Request], Decision]:
         """Decide on the requests as they are now: they may have changed while the runtime was asked."""
-        present, requests = record.present, record.requests()
+        requests = record.requests()
+        live = {each.request.uid: each for each in record.present if each.request.live}
         observation = replace(
             observation,
-            first_seen={each.request.uid: each.first_seen for each in present},
-            unready_seen={each.request.uid: each.unready_seen for each in present if each.unready_seen is not None},
-            unpinned=frozenset(each.request.uid for each in present if each.unpinned),
-            pin_errors={each.request.uid: each.pins.error for each in present if each.pins.error},
+            first_seen={uid: each.first_seen for uid, each in live.items()},
+            unready_seen={uid: each.unready_seen for uid, each in live.items() if each.unready_seen is not None},
+            unpinned=frozenset(uid for uid, each in live.items() if each.unpinned),
+            pin_errors={uid: each.pins.error for uid, each in live.items() if each.pins.error},
             may_stop=self._executor.slots.may_stop(record.key),
             prunes_is_killed=self._executor.writes.prunes_is_killed,
             draining=self.draining,

@@ -43,15 +43,13 @@ class RequestWrites:
         self.prunes_is_killed = False
         """Whether the cluster's CRD was seen to drop the field isKilled."""
 
-    def release_unwanted(self, requests: Iterable[Request], wanted: Iterable[Write]) -> None:
-        """Let no write wait that was not decided on again: one whose answer was lost may have been carried out."""
+    def release_unwanted(self, pod_key: str, wanted: Iterable[Write]) -> None:
+        """Let no write of the pod's requests wait that was not decided on again: its answer may have been lost."""
         still = {(write.request.uid, type(write)) for write in wanted}
-        for request in requests:
-            record = self._pods.record_of(request.pod_key).records.get(request.uid)
-            if record is not None:
-                for kind, retry in ((WriteStatus, record.status), (PinContainers, record.pins)):
-                    if (request.uid, kind) not in still:
-                        retry.release()
+        for record in self._pods.record_of(pod_key).present:
+            for kind, retry in ((WriteStatus, record.status), (PinContainers, record.pins)):
+                if retry.waiting and (record.request.uid, kind) not in still:
+                    retry.release()
 
     def start(self, write: Write) -> None:
         """Start a write, unless one of the request is under way or has to wait after a failure."""
