@@ -139,7 +139,8 @@ def _end_not_shown(facts: Facts, state: RecreateState) -> ContainerReport:
     stuck = since >= LATE_SECONDS
     what = f"{state.message}, and the pod's status still shows the old one: kubelet has not reported its end"
     advice = advice_for(facts, Reason.KUBELET_SILENT) if stuck else ()
-    return ContainerReport(state.name, state.phase.value, what, since, advice, stuck)
+    told = format_duration(since) == f"{seconds} s"
+    return ContainerReport(state.name, state.phase.value, what, since, advice, stuck, says_since=told)
 
 
 def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> ContainerReport:
