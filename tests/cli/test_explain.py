@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from crrd.cli.explain import render, shape
+from crrd.cli.explain_text import render, render_json
 from crrd.core.api import types as model
+from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
-from crrd.core.explain.container import ContainerReport
-from crrd.core.explain.request import Cause, Explanation, Verdict
+from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Finding, Found
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
 from tests.support.cluster import (
@@ -276,17 +276,20 @@ SHOWN = r"\x1b]0;owned\x07 \x1b[2J\r\n\x00 \u202e \ud800 \x9b"
 def test_a_terminal_gets_no_control_characters() -> None:
     """From a status or an event that anybody has written, or a name that no admission has checked."""
     words = WRITTEN_BY_OTHERS
+    node = Finding(Found.NODE_NOT_READY, {"why": words}, stuck=True, advice=(Advice(Reason.INVALID_REQUEST),))
     found = Explanation(
-        request=words,
+        namespace=words,
+        name=words,
         phase="Recreating",
         age=1.0,
         pod=words,
         node=words,
-        cause=Cause(Verdict.STUCK, words, 1.0, (words,)),
-        containers=(ContainerReport(words, "Recreating", f"its {words}", 1.0, (words,), stuck=True),),
-        notes=(words,),
+        daemon="",
+        cause=node,
+        containers=(ContainerReport(words, "Recreating", Finding(Found.FAILED, {"message": words}, stuck=True)),),
+        notes=(Finding(Found.UNREAD, {"object": words, "error": words}),),
     )
     text = render(found)
     assert all(character.isprintable() or character == "\n" for character in text)
-    assert text.count(SHOWN) == 8
-    assert all(character.isprintable() or character == "\n" for character in json.dumps(shape(found), indent=2))
+    assert text.count(SHOWN) == 13
+    assert all(character.isprintable() or character == "\n" for character in json.dumps(render_json(found), indent=2))

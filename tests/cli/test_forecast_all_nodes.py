@@ -12,10 +12,10 @@ import yaml
 from aiohttp import web
 
 from crrd.cli.forecast import EXIT_REBUILD, EXIT_UNKNOWN, ForecastConfig, run_forecast
-from crrd.core.explain.request import DAEMONS
 from crrd.forecast.render import shape
 from crrd.forecast.report import ForecastInput, forecast
 from crrd.kube.client import KubeClient
+from crrd.kube.resources import NODE_DAEMONS
 from crrd.kube.transport import CALLS
 from crrd.kubelet.hash.container_hash import container_hash
 
@@ -44,7 +44,7 @@ class Cluster:
             found = [{"metadata": {"name": name}, "status": info} for name in self.nodes]
             return web.json_response({"metadata": meta, "items": found})
         if request.path == "/api/v1/pods":
-            assert request.query["labelSelector"] == DAEMONS
+            assert request.query["labelSelector"] == NODE_DAEMONS
             pods = [daemon_pod(node, "Pending" if node == "n5" else "Running") for node in self.nodes]
             return web.json_response({"metadata": meta, "items": pods})
         node = request.path.removeprefix("/api/v1/namespaces/crrd-node/pods/crrd-").removesuffix(":9420/proxy/forecast")

@@ -20,8 +20,7 @@ SEARCHES = {
     "fullmatch",
 }
 ALLOWED = {
-    "core/api/reasons.py: reason_of": "see _match",
-    "core/api/reasons.py: _match": "a status whose CRD prunes reasons, read back by the table that it was made from",
+    "core/api/reasons.py: reason_of": "a status whose CRD prunes reasons, read back by the table that it was made from",
     "core/explain/container.py: _not_running": "kubelet's own words for its back-off, which the API gives nowhere else",
     "core/explain/facts.py: last_event": "an event on a request has no field for the container that it is about",
     "cri/errors.py: translate": "gRPC's words for a socket that nobody listens on: the code is the same for all causes",

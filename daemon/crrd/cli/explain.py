@@ -1,4 +1,4 @@
-"""`crrd explain`: where a request stands. Asks the API server and prints; the words are `crrd.core.explain`'s.
+"""`crrd explain`: where a request stands. Reads what `core.explain` needs from the API server, and prints.
 
 Only the request itself has to be readable. Whatever else may not be read is left out, and the answer says so.
 """
@@ -7,18 +7,16 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from crrd.cli.explain_text import render, render_json
 from crrd.cli.options import add_kubeconfig_flag
 from crrd.core.api.pod import parse_pod
-from crrd.core.api.types import KIND, LABEL_ACTIVE, RequestPhase
+from crrd.core.api.types import KIND, LABEL_ACTIVE
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.explain.container import format_duration
 from crrd.core.explain.facts import (
     Facts,
     is_admitted,
@@ -29,13 +27,14 @@ from crrd.core.explain.facts import (
     read_ready_since,
     read_times,
 )
-from crrd.core.explain.request import DAEMONS, Explanation, Verdict, explain
+from crrd.core.explain.findings import Explanation, Finding, Found
+from crrd.core.explain.request import explain_request
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.reflector import APPLY
-from crrd.kube.resources import EVENTS, NODES, PODS, REQUESTS, Resource
+from crrd.kube.resources import EVENTS, NODE_DAEMONS, NODES, PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
 from crrd.lib.log import configure as configure_log
 from crrd.lib.plain import plain
@@ -45,7 +44,6 @@ Json = Mapping[str, Any]
 
 EXIT_NOT_EXPLAINED = 1
 """There is no such request, or the API server does not say."""
-_COLORS = {Verdict.SUCCEEDED: "32", Verdict.FAILED: "31", Verdict.MOVING: "36", Verdict.STUCK: "33"}
 
 
 class NotExplainedError(CrrdError):
@@ -90,79 +88,8 @@ def run(args: argparse.Namespace) -> int:
     except NotExplainedError as error:
         print(f"crrd explain: {plain(str(error))}", file=sys.stderr)
         return EXIT_NOT_EXPLAINED
-    print(json.dumps(shape(explanation), indent=2) if args.output == "json" else render(explanation))
+    print(json.dumps(render_json(explanation), indent=2) if args.output == "json" else render(explanation))
     return 0
-
-
-def shape(found: Explanation) -> dict[str, Any]:
-    """An explanation as JSON; times are seconds, null where nobody can tell."""
-    return {
-        "request": found.request,
-        "phase": found.phase,
-        "ageSeconds": round(found.age, 1),
-        "pod": found.pod,
-        "node": found.node,
-        "verdict": found.cause.verdict.value,
-        "what": found.cause.what,
-        "sinceSeconds": _rounded(found.cause.since),
-        "advice": list(found.cause.advice),
-        "containers": [
-            {
-                "name": each.name,
-                "phase": each.phase,
-                "what": each.what,
-                "sinceSeconds": _rounded(each.since),
-                "advice": list(each.advice),
-                "stuck": each.stuck,
-            }
-            for each in found.containers
-        ],
-        "notes": list(found.notes),
-    }
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)
-
-
-def render(found: Explanation) -> str:
-    """An explanation for people: what it waits for first, what to do, then the rest."""
-    cause = found.cause
-    node = f" on node {found.node}" if found.node else ""
-    created = f"created {format_duration(found.age)} ago"
-    lines = [plain(f"{found.request}: {found.phase or 'no phase yet'}, {created}, pod {found.pod}{node}")]
-    since = ""
-    if cause.since is not None and not cause.says_since:
-        since = f" ({format_duration(cause.since)} {'ago' if found.phase == RequestPhase.COMPLETED else 'so far'})"
-    lines += ["", *_wrapped(cause.what + since, color=_COLORS[cause.verdict])]
-    for advice in cause.advice:
-        lines += _wrapped(advice, first="  > ", others="    ")
-    said = cause.container.what if cause.container else ""
-    if any(not each.turn_awaited and each.what != said for each in found.containers):
-        widths = [max(len(plain(getattr(each, part))) for each in found.containers) for part in ("name", "phase")]
-        lines.append("")
-        for each in found.containers:
-            head = f"  {plain(each.name):{widths[0]}}  {each.phase:{widths[1]}}  "
-            lines += _wrapped(each.what, first=head, others=" " * len(head))
-    if found.notes:
-        lines.append("")
-        for note in found.notes:
-            lines += _wrapped(note, first="  - ", others="    ")
-    return "\n".join(lines)
-
-
-def _wrapped(words: str, *, first: str = "", others: str = "", color: str = "") -> list[str]:
-    """A paragraph: wrapped and coloured on a terminal, one line elsewhere."""
-    words = plain(words)
-    if not sys.stdout.isatty():
-        return [first + words]
-    width = max(60, shutil.get_terminal_size().columns)
-    lines = textwrap.wrap(
-        words, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
-    )
-    if not color or os.environ.get("NO_COLOR"):
-        return lines
-    return [f"\033[1;{color}m{line}\033[0m" for line in lines]
 
 
 async def _explain(kubeconfig: str, namespace: str, name: str) -> Explanation:
@@ -173,7 +100,7 @@ async def _explain(kubeconfig: str, namespace: str, name: str) -> Explanation:
 
 async def explained(client: KubeClient, clock: ServerClock, obj: Json) -> Explanation:
     """Where a request stands, by what else there is to be read."""
-    return explain(await _Reader(client).facts(obj, clock))
+    return explain_request(await _Reader(client).facts(obj, clock))
 
 
 async def _request(client: KubeClient, namespace: str, name: str) -> Json:
@@ -207,7 +134,7 @@ class _Reader:
     """Reads all that a request hangs on, as far as it may be read."""
 
     client: KubeClient
-    unread: list[str] = field(default_factory=list)
+    unread: list[Finding] = field(default_factory=list)
 
     async def facts(self, obj: Json, clock: ServerClock) -> Facts:
         """All of it."""
@@ -244,7 +171,7 @@ class _Reader:
             reason = "not allowed" if error.status == 403 else str(error)
         except ApiUnavailableError as error:
             reason = str(error)
-        self.unread.append(f"{what} could not be read: {reason}")
+        self.unread.append(Finding(Found.UNREAD, {"object": what, "error": reason}))
         return False, None
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Json | None:
@@ -266,10 +193,10 @@ class _Reader:
         if not node:
             return None
         selector = f"spec.nodeName={node}"
-        there = (await self.client.list_all(PODS, _same, label_selector=DAEMONS, field_selector=selector)).items
+        there = (await self.client.list_all(PODS, _same, label_selector=NODE_DAEMONS, field_selector=selector)).items
         if there:
             return there
-        async for page in self.client.list_pages(PODS, label_selector=DAEMONS, limit=1):
+        async for page in self.client.list_pages(PODS, label_selector=NODE_DAEMONS, limit=1):
             if any(True for _ in page.items):
                 return ()
         return None

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from crrd.cli.options import add_cri_flag, add_flag, add_kubeconfig_flag, cri_endpoints, from_flags
-from crrd.core.explain.request import DAEMONS
 from crrd.cri.runtime import NodeRuntime, connect
 from crrd.forecast.node import kubelet_version, node_report, pods_of_node
 from crrd.forecast.render import FORMATS, draw, render, report_from
@@ -24,7 +23,7 @@ from crrd.forecast.report import Outcome, Report
 from crrd.forecast.spec_store import SpecStore
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
-from crrd.kube.resources import NODES, PODS
+from crrd.kube.resources import NODE_DAEMONS, NODES, PODS
 from crrd.kube.transport import CALLS
 from crrd.kubelet.version import OLDEST_MINOR, parse_minor
 from crrd.lib.errors import (
@@ -263,7 +262,7 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
         info = mapping(mapping(node.get("status")).get("nodeInfo"))
         versions[text(mapping(node.get("metadata")).get("name"))] = text(info.get("kubeletVersion"))
     daemons = {}
-    for pod in (await client.list_all(PODS, lambda pod: pod, label_selector=DAEMONS)).items:
+    for pod in (await client.list_all(PODS, lambda pod: pod, label_selector=NODE_DAEMONS)).items:
         if mapping(pod.get("status")).get("phase") == "Running":
             metadata = mapping(pod.get("metadata"))
             name = (text(metadata.get("namespace")), text(metadata.get("name")))

@@ -51,6 +51,9 @@ BUDGETS = Resource("poddisruptionbudgets", "policy")
 DISCOVERY = Resource("discovery")
 """Stands in for the documents that say what the API server serves."""
 
+NODE_DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
+"""Selects the pods of the node daemon, by the labels that the manifests give them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from crrd.core.explain.request import DAEMONS
 from crrd.core.rollout.run import LABEL_RUN, Options
 from crrd.core.rollout.state import (
     ZONE,
@@ -21,7 +20,7 @@ from crrd.core.rollout.state import (
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.kube.reflector import Reflector
-from crrd.kube.resources import BUDGETS, NODES, PODS, REQUESTS, Resource
+from crrd.kube.resources import BUDGETS, NODE_DAEMONS, NODES, PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.known import Known
@@ -218,7 +217,7 @@ class Cluster:
         """
         try:
             listing = await self._client.list_all(
-                PODS, lambda pod: text(mapping(pod.get("spec")).get("nodeName")), label_selector=DAEMONS
+                PODS, lambda pod: text(mapping(pod.get("spec")).get("nodeName")), label_selector=NODE_DAEMONS
             )
         except ApiRefusedError as error:
             if error.status != 403:

@@ -8,7 +8,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from crrd.core.explain.container import format_duration, short
+from crrd.core.api.time import format_duration
+from crrd.core.api.types import Pin
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
@@ -107,4 +108,4 @@ def _widths(lines: list[dict[str, Text]], room: int) -> dict[str, int]:
 
 
 def _ids(found: dict[str, str]) -> str:
-    return " ".join(short(each).rpartition("/")[2] for each in found.values())
+    return " ".join(Pin(each).bare_id[:12] for each in found.values())

@@ -4,7 +4,8 @@ import asyncio
 import sys
 import time
 
-from crrd.core.explain.container import format_duration, short
+from crrd.core.api.time import format_duration
+from crrd.core.api.types import Pin
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
@@ -74,7 +75,7 @@ class View:
             seconds = self._changes.seconds(row)
             if row.stage is Stage.DONE and seconds is not None:
                 old = old_ids(row)
-                parts += [f"{short(old[name])} -> {short(new)}" for name, new in new_ids(row).items()]
+                parts += [f"{Pin(old[name]).short} -> {Pin(new).short}" for name, new in new_ids(row).items()]
                 parts += [f"in {seconds:.1f} s", f"({done} of {total})"]
             elif row.why:
                 parts.append(f"- {row.why}")

@@ -1,5 +1,6 @@
-"""What `crrd explain` says, from the API's objects to the sentence: a row for each place where a request can stand."""
+"""Where requests stand, from the API's objects to the sentence: a row for each place where a request can stand."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -7,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from crrd.cli.explain_sentences import SENTENCES, STEPS, sentence, steps
+from crrd.cli.explain_text import cause_sentence, note_sentence, render
 from crrd.core.api.pod import parse_pod
-from crrd.core.api.time import rfc3339
+from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import FINALIZER
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.explain.container import format_duration
 from crrd.core.explain.facts import (
     DaemonFacts,
     Facts,
@@ -24,7 +26,8 @@ from crrd.core.explain.facts import (
     read_ready_since,
     read_times,
 )
-from crrd.core.explain.request import Explanation, Verdict, explain
+from crrd.core.explain.findings import Advice, Explanation, Finding, Found, Step, Verdict
+from crrd.core.explain.request import explain_request
 
 Json = dict[str, Any]
 
@@ -161,9 +164,62 @@ def facts(obj: Json, pod_obj: Json | None, others: tuple[Json, ...] = (), events
     )
 
 
-def told(
-    obj: Json, pod_obj: Json | None = None, *, changes: Mapping[str, Any] | None = None, **kinds: Any
-) -> Explanation:
+@dataclass(frozen=True)
+class Said:
+    """A finding in words."""
+
+    what: str
+    since: float | None
+    advice: tuple[str, ...]
+    stuck: bool
+    phase: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Told:
+    """An explanation in words."""
+
+    found: Explanation
+
+    @property
+    def cause(self) -> Said:
+        cause = self.found.cause
+        return Said(cause_sentence(self.found), cause.since, tuple(steps(self.found, cause)), cause.stuck)
+
+    @property
+    def containers(self) -> list[Said]:
+        return [
+            Said(
+                sentence(self.found, each.finding),
+                each.finding.since,
+                tuple(steps(self.found, each.finding)),
+                each.finding.stuck,
+                each.phase,
+                each.name,
+            )
+            for each in self.found.containers
+        ]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(note_sentence(self.found, note) for note in self.found.notes)
+
+    @property
+    def lines(self) -> list[str]:
+        """As they are printed."""
+        return render(self.found).splitlines()
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.found.verdict
+
+
+def explain(known: Facts) -> Told:
+    return Told(explain_request(known))
+
+
+def told(obj: Json, pod_obj: Json | None = None, *, changes: Mapping[str, Any] | None = None, **kinds: Any) -> Told:
     given = pod() if pod_obj is None else pod_obj
     return explain(replace(facts(obj, given, **kinds), **(changes or {})))
 
@@ -808,11 +864,11 @@ ROWS = [
             managedFields=written_before(9),
         ),
         STUCK,
-        "container app: kubelet has not started it for 10 s, and the pod's status still shows the old one: "
-        "kubelet has not reported its end",
+        "container app: kubelet has not started it for 10 s, and the pod's status still shows the old one 21 s after "
+        "the stop: kubelet has not reported its end",
         "see what is wrong with kubelet on node n1: systemctl status kubelet",
         events=(stop_event(21),),
-        since=19,
+        since=21,
     ),
     Row(
         "not ready",
@@ -1000,18 +1056,20 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_where_a_request_stands(row: Row) -> None:
-    found = told(row.obj, row.pod, others=row.others, events=row.events, changes=row.changes).cause
-    assert (found.verdict, found.what, found.since) == (row.verdict, row.what, row.since)
-    assert " | ".join(found.advice).startswith(row.advice)
+    found = told(row.obj, row.pod, others=row.others, events=row.events, changes=row.changes)
+    assert (found.verdict, found.cause.what, found.cause.since) == (row.verdict, row.what, row.since)
+    assert " | ".join(found.cause.advice).startswith(row.advice)
 
 
 LEAST: Json = {"strategy": {"minStartedSeconds": 60}}
 READY_SOON = "the node daemon has yet to say so"
 
 
-def not_started(words: str, written: float | None = None) -> Json:
+def not_started(words: str, written: float | None = None, stop: float | None = None) -> Json:
     said = state(message=f"kubelet has not started it {words}", reason="WaitingForKubelet", killed=True)
-    return request(phase="Recreating", states=[said], managedFields=written_before(written))
+    pin = {"containerID": OLD, "restartCount": 2, "stopSentAt": "" if stop is None else ago(stop)}
+    annotations = {"crr.apps.kruise.io/pinned-containers": json.dumps({"app": pin})}
+    return request(phase="Recreating", states=[said], managedFields=written_before(written), annotations=annotations)
 
 
 LIMITS: list[tuple[Json, Json, tuple[Json, ...], Verdict, str]] = [
@@ -1031,10 +1089,12 @@ LIMITS: list[tuple[Json, Json, tuple[Json, ...], Verdict, str]] = [
     (request(phase="Pending", age=31), pod(), (), STUCK, "though nothing is before it"),
     (request(phase="Pending", age=31, strategy=GRACE), pod(), (), STUCK, "though nothing is before it"),
     (request(phase="Pending", age=99, managedFields=written_before(30)), pod(), (), MOVING, "has not come yet"),
-    (not_started("for 14 s"), pod(), (), MOVING, "kubelet has not reported its end"),
-    (not_started("for 10 s", 4), pod(), (), MOVING, "kubelet has not reported its end"),
-    (not_started("for 10 s", 5), pod(), (), STUCK, "kubelet has not reported its end"),
-    (not_started("", 5), pod(), (), MOVING, "kubelet has not reported its end"),
+    (not_started("for 14 s"), pod(), (), MOVING, "still shows the old one: kubelet has not reported its end"),
+    (not_started("for 10 s", 14), pod(), (), MOVING, "kubelet has not reported its end"),
+    (not_started("for 10 s", 15), pod(), (), STUCK, "kubelet has not reported its end"),
+    (not_started("for 30 s", 1, stop=59), pod(), (), MOVING, " 59 s after the stop: kubelet has not reported its end"),
+    (not_started("for 30 s", 1, stop=60), pod(), (), STUCK, "1 min after the stop: kubelet has not reported its end"),
+    (not_started("", 1, stop=59), pod(), (stop_event(99),), MOVING, "kubelet has not reported its end"),
     (request(**KILLED, **LEAST), runs(None), (), MOVING, "counts in 1 min"),
     (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 39)), (), MOVING, "next try in about 1 s"),
     (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 40)), (), MOVING, "next try any moment"),
@@ -1057,9 +1117,64 @@ LIMITS: list[tuple[Json, Json, tuple[Json, ...], Verdict, str]] = [
 def test_at_a_limit_and_just_beyond(
     obj: Json, pod_obj: Json, events: tuple[Json, ...], verdict: Verdict, ends: str
 ) -> None:
-    found = told(obj, pod_obj, events=events).cause
+    found = told(obj, pod_obj, events=events)
     assert found.verdict is verdict
-    assert found.what.endswith(ends)
+    assert found.cause.what.endswith(ends)
+
+
+def test_how_a_wait_is_printed() -> None:
+    """A sentence that says for how long is not followed by the same time once more."""
+    lines = told(not_started("for 10 s", 9, stop=21)).lines
+    assert lines[2] == (
+        "container app: kubelet has not started it for 10 s, and the pod's status still shows the old one 21 s after "
+        "the stop: kubelet has not reported its end"
+    )
+    assert told(request(**KILLED), events=(stop_event(9),)).lines[2].endswith("; grace 45 s (9 s so far)")
+    assert (
+        told(request(**KILLED), runs(3600))
+        .lines[2]
+        .endswith(" runs for 1 h, is ready; the node daemon has yet to say so")
+    )
+    assert told(request(age=45)).lines[2].endswith("for 45 s; the manager gives it up in 15 s")
+    assert told(graceful(12), pod(gate=True)).lines[2].endswith("mark acquired 12 s ago, 18 s left at most")
+    assert told(request(**KILLED), changes={"node": AWAY}).lines[2].endswith("does not report (3 min 20 s so far)")
+
+
+def test_the_containers_are_listed_unless_the_one_at_work_is_all_there_is_to_say() -> None:
+    states = [state(killed=True), state("log", "Pending")]
+    both = pod(status(), status() | {"name": "log"})
+    assert len(told(request("restart", "app", "log", phase="Recreating", states=states), both).lines) == 5
+    states[1] = state("log", "Failed", "restartPolicy is Never")
+    assert told(request("restart", "app", "log", phase="Recreating", states=states), both).lines[4:6] == [
+        "  app  Recreating  stop sent, the container still runs; grace 45 s",
+        "  log  Failed      restartPolicy is Never",
+    ]
+
+
+def test_an_explanation_is_data() -> None:
+    """Programs need not read a sentence: what is waited for, since when and what to do are values."""
+    found = told(request(age=45), changes={"node": AWAY}).found
+    assert found.cause == Finding(
+        Found.NO_ANSWER,
+        {"left": 15.0},
+        45.0,
+        stuck=True,
+        advice=(
+            Advice(Step.NODE_IS_NOT_READY, {"since": 200.0}),
+            Advice(
+                Step.CHECK_DAEMON,
+                {"daemon_namespace": "crrd-node", "daemon": "crrd-node-x", "phase": "Running", "ready": "ready"},
+            ),
+        ),
+    )
+    held = told(request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF))).found
+    assert held.cause == replace(held.containers[0].finding, container="app")
+    assert (held.cause.reason, held.cause.values["left"], held.cause.since) == (Found.BACK_OFF, 31.0, 9.0)
+
+
+def test_every_finding_and_every_step_has_its_sentence() -> None:
+    assert SENTENCES.keys() == {*Found}
+    assert STEPS.keys() == {*Step}
 
 
 def test_no_advice_where_nothing_is_late() -> None:
@@ -1079,7 +1194,7 @@ def test_a_begun_request_waits_for_no_grace() -> None:
 
 def test_what_nobody_dated_or_a_clock_ahead_did_is_new() -> None:
     for created in ("", ago(-5)):
-        assert told(request() | {"metadata": request()["metadata"] | {"creationTimestamp": created}}).age == 0.0
+        assert told(request() | {"metadata": request()["metadata"] | {"creationTimestamp": created}}).found.age == 0.0
 
 
 def test_the_newest_event_of_a_container_counts() -> None:
@@ -1103,19 +1218,19 @@ def test_there_is_no_pod() -> None:
 
 
 def test_a_pod_that_may_not_be_read_is_not_gone() -> None:
-    said = ("the pod could not be read: not allowed",)
+    unread = (Finding(Found.UNREAD, {"object": "the pod", "error": "not allowed"}),)
     obj = request(phase="Recreating", states=[state(message="CrashLoopBackOff: back-off")], labels={"a": "b"})
     obj["metadata"]["labels"] = request()["metadata"]["labels"]
-    found = explain(replace(facts(obj, None), pod_read=False, unread=said, node=None))
+    found = explain(replace(facts(obj, None), pod_read=False, unread=unread, node=None))
     assert found.cause.what == "container app: CrashLoopBackOff: back-off"
-    assert found.notes[1:] == said
+    assert found.notes[1:] == ("the pod could not be read: not allowed",)
     killed = explain(replace(facts(request(**KILLED), None), pod_read=False))
-    assert killed.cause.verdict is Verdict.MOVING
+    assert killed.verdict is Verdict.MOVING
 
 
 def test_the_pods_node_stands_in_for_a_missing_label() -> None:
-    assert told(request(labels={})).node == "n1"
-    assert explain(facts(request(labels={}), None)).node == ""
+    assert told(request(labels={})).found.node == "n1"
+    assert explain(facts(request(labels={}), None)).found.node == ""
 
 
 def test_what_became_of_each_container() -> None:
@@ -1164,7 +1279,7 @@ def test_the_container_that_is_stuck_comes_first() -> None:
     obj = pod(*failing, {**status(), "name": "log"})
     obj["spec"]["containers"] += [{"name": "web"}, {"name": "db"}]
     found = told(request("restart", "app", "log", "web", "db", phase="Recreating", states=states), obj)
-    assert (found.cause.verdict, found.cause.what) == (
+    assert (found.verdict, found.cause.what) == (
         STUCK,
         "container web: waiting for kubelet: the image cannot be pulled (ErrImagePull: web)",
     )
@@ -1253,7 +1368,7 @@ def test_what_else_there_is_to_say(name: str, obj: Json, notes: str) -> None:
 )
 def test_what_the_daemon_says_goes_before_what_the_node_does(obj: Json, what: str) -> None:
     found = told(obj, changes={"node": NO_RUNTIME})
-    assert (found.cause.verdict, found.cause.what) == (STUCK, what)
+    assert (found.verdict, found.cause.what) == (STUCK, what)
     assert found.notes[1] == "node n1 is not ready: KubeletNotReady: container runtime is down"
     assert told(request(**KILLED), changes={"node": NO_RUNTIME}).notes == (DEFAULT,)
 

@@ -191,23 +191,10 @@ def reason_of(message: str, *, final: bool) -> Reason:
     `final`: whether it says how something has ended, or what is waited for.
     """
     for reason, cause in CAUSES.items():
-        if cause.final is final and any(_VALUE.split(cause.sentence)) and _match(reason, message):
+        fixed = list(map(re.escape, _VALUE.split(cause.sentence)))
+        if cause.final is final and any(fixed) and re.fullmatch(".*?".join(fixed), message, re.DOTALL):
             return reason
     return Reason.NONE
-
-
-def value_of(reason: Reason, name: str, message: str) -> str:
-    """What stands in a reason's sentence in place of one of its values; "" where the message is not that sentence."""
-    found = _match(reason, message)
-    return found[name] if found is not None else ""
-
-
-def _match(reason: Reason, message: str) -> re.Match[str] | None:
-    """Read a message back by the table that it was made from: what a status holds beside it may be pruned."""
-    sentence = CAUSES[reason].sentence
-    fixed, names = _VALUE.split(sentence), [name.strip("{}") for name in _VALUE.findall(sentence)]
-    named = "".join(f"{re.escape(text)}(?P<{name}>.*?)" for text, name in zip(fixed, names, strict=False))
-    return re.fullmatch(named + re.escape(fixed[-1]), message, re.DOTALL)
 
 
 def remedy(reason: Reason, **values: object) -> tuple[str, ...]:

@@ -92,6 +92,11 @@ class Pin:
         """The ID as the runtime itself knows it."""
         return self.container_id.partition("://")[2] or self.container_id
 
+    @property
+    def short(self) -> str:
+        """The container ID as people read it: the runtime's name, and the ID's first 12 characters."""
+        return f"{self.runtime}://{self.bare_id[:12]}" if self.runtime else self.bare_id[:12]
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:

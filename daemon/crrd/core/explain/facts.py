@@ -13,6 +13,7 @@ from crrd.core.api.pod import Pod
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, CONDITIONS_UNREADY, Request
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.explain.findings import Finding
 from crrd.lib.jsonfields import items, mapping, text
 
 
@@ -80,7 +81,7 @@ class Facts:
     times: Times = Times()
     admitted: bool = True
     """Whether crrd's manager admitted the request; else another one, as OpenKruise's, may be the one that runs."""
-    unread: tuple[str, ...] = ()
+    unread: tuple[Finding, ...] = ()
 
     @property
     def own_pod(self) -> Pod | None:

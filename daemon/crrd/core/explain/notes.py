@@ -1,0 +1,78 @@
+"""What else is worth knowing of a request: how long it has left, what is missing, what still happens once it ended."""
+
+from collections.abc import Iterator
+
+from crrd.core.api.time import after, parse_time
+from crrd.core.api.types import FINALIZER, LABEL_ACTIVE, RequestPhase
+from crrd.core.explain.facts import Facts
+from crrd.core.explain.findings import Advice, Finding, Found, Step
+from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, default_deadline
+from crrd.core.recreate.record import target_of
+
+MANAGER_PATIENCE_SECONDS = 30.0
+"""After which what the manager should have done counts as not being done."""
+
+
+def check_manager(facts: Facts) -> Advice:
+    """To look for the manager; where crrd's did not admit the request, OpenKruise's may be the one that runs."""
+    return Advice(Step.CHECK_MANAGER if facts.admitted else Step.CHECK_ANY_MANAGER)
+
+
+def notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
+    """What else there is to say; `node` is what is wrong with the node, unless that is said already."""
+    request = facts.request
+    if request.completed:
+        yield from _cleanup(facts)
+        return
+    yield from _deadline(facts)
+    if node is not None and request.status.phase is not RequestPhase.EMPTY:
+        yield node
+    if any(target_of(request, container) is None for container in request.containers):
+        yield Finding(Found.FORCED if request.strategy.force else Found.NOT_ADMITTED)
+    no_gate = facts.pod is not None and not facts.pod.readiness_gate
+    if request.strategy.unready_grace_seconds is not None and no_gate:
+        yield Finding(Found.NO_READINESS_GATE)
+
+
+def _deadline(facts: Facts) -> Iterator[Finding]:
+    """How long it has left: every request ends, by the manager's default if by nothing else."""
+    request = facts.request
+    given = request.deadline_seconds
+    seconds = default_deadline(request, DEFAULT_SLACK_SECONDS) if given is None else given
+    deadline = after(request.created, seconds)
+    if deadline is None:
+        return
+    left = (deadline - facts.now).total_seconds()
+    default = None if given is not None else "crrd" if facts.admitted else "any"
+    if left > 0:
+        yield Finding(Found.DEADLINE, {"left": left, "seconds": seconds, "default": default})
+    else:
+        yield Finding(Found.DEADLINE_PASSED, {"over": -left, "default": default}, advice=(check_manager(facts),))
+
+
+def _cleanup(facts: Facts) -> Iterator[Finding]:
+    """What still happens to a completed request."""
+    request = facts.request
+    completed = parse_time(request.status.completion_time)
+    if request.active or request.has_finalizer:
+        left = [f"label {LABEL_ACTIVE}"] * request.active + [f"finalizer {FINALIZER}"] * request.has_finalizer
+        late = (facts.seconds_since(completed) or 0.0) > MANAGER_PATIENCE_SECONDS
+        yield Finding(Found.NOT_CLEANED_UP, {"left": left}, advice=(check_manager(facts),) if late else ())
+    if request.deleting:
+        others = [each for each in request.finalizers if each != FINALIZER]
+        advice = (Advice(Step.REMOVE_FINALIZERS, {"finalizers": others}),) if others else ()
+        yield Finding(Found.DELETED_ONCE_COMPLETED, advice=advice)
+        return
+    if request.ttl_seconds is None:
+        yield Finding(Found.NO_TTL)
+        return
+    # The manager counts from when it saw the completion: from the last write of the status, by the API server's clock.
+    # The completionTime is of the node's.
+    seen = facts.times.written or completed
+    if seen is None:
+        return
+    left_seconds = request.ttl_seconds - (facts.now - seen).total_seconds()
+    if left_seconds > 0:
+        yield Finding(Found.TTL, {"left": left_seconds})
+    else:
+        yield Finding(Found.TTL_OVER, {"over": -left_seconds}, advice=(check_manager(facts),))
