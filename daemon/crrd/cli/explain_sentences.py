@@ -205,15 +205,15 @@ def _common(found: Explanation) -> dict[str, str]:
     }
 
 
-def _fields(text: str) -> set[str]:
+def _fields(template: str) -> set[str]:
     """The names of the values that a sentence takes."""
-    return {name for _, name, _, _ in _FORMATTER.parse(text) if name is not None}
+    return {name for _, name, _, _ in _FORMATTER.parse(template) if name is not None}
 
 
-def _fill(text: str, values: Mapping[str, Any]) -> str:
+def _fill(template: str, values: Mapping[str, Any]) -> str:
     """A sentence with its values, and without the parts whose values are not known."""
 
     def optional(part: re.Match[str]) -> str:
         return part[1] if all(values[name] not in (None, "") for name in _fields(part[1])) else ""
 
-    return _FORMATTER.vformat(_OPTIONAL.sub(optional, text), (), values)
+    return _FORMATTER.vformat(_OPTIONAL.sub(optional, template), (), values)

@@ -79,9 +79,9 @@ def parse(value: str) -> str:
     Raises:
         ConfigurationError: not an absolute path of a unix socket.
     """
-    text = value.strip()
-    scheme, separator, rest = text.partition("://")
-    path = rest if separator and scheme == "unix" else text.removeprefix("unix:")
+    endpoint = value.strip()
+    scheme, separator, rest = endpoint.partition("://")
+    path = rest if separator and scheme == "unix" else endpoint.removeprefix("unix:")
     if separator and scheme != "unix":
         raise ConfigurationError(
             f"CRI endpoint {value!r}: only unix sockets are supported, since CRI has no authentication; "

@@ -79,17 +79,17 @@ def _without_factors(number: int, base: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def parse(text: str) -> Quantity:
-    """The quantity of a text.
+def parse(quantity: str) -> Quantity:
+    """The value of a quantity as it is written.
 
     Raises:
         ValueError: it is none.
     """
-    if text == "0":
+    if quantity == "0":
         return Quantity(0, 0, "DecimalSI", "0")
-    match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
+    match = _TEXT.fullmatch(quantity) if len(quantity) <= _LONGEST else None
     if match is None or not (match[2] or match[3]):
-        raise ValueError(f"{text[:40]!r} is no quantity")
+        raise ValueError(f"{quantity[:40]!r} is no quantity")
     sign, whole, rest, suffix = match[1], match[2].lstrip("0") or "0", match[3] or "", match[4]
     kind, exponent = _suffix(suffix)
     digits = whole + rest
@@ -101,7 +101,7 @@ def parse(text: str) -> Quantity:
         canonical = int(digits) & 7 != 0
     else:
         canonical = scale % 3 == 0 and not digits.endswith("000") and digits[0] != "0"
-    return Quantity(-number if sign == "-" else number, scale, kind, text if canonical else "")
+    return Quantity(-number if sign == "-" else number, scale, kind, quantity if canonical else "")
 
 
 def _suffix(suffix: str) -> tuple[str, int]:

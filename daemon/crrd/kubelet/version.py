@@ -9,16 +9,16 @@ NEWEST_MINOR = 36
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5}))?\+?(?:[-+][0-9A-Za-z.+~-]+)?", re.ASCII)
 
 
-def parse_minor(text: str) -> int:
+def parse_minor(version: str) -> int:
     """The minor version N of "1.N", "v1.N.P", "1.N.P-rc.1+k3s1" (as in a Node's status.nodeInfo.kubeletVersion).
 
     Raises:
         ValueError: this is no version of Kubernetes; the message is a sentence for the user.
     """
-    match = _VERSION.fullmatch(text.strip())
+    match = _VERSION.fullmatch(version.strip())
     if match is None:
-        raise ValueError(f"{text[:40]!r} is no version of Kubernetes: give one such as 1.31 or v1.30.2")
+        raise ValueError(f"{version[:40]!r} is no version of Kubernetes: give one such as 1.31 or v1.30.2")
     major, minor = int(match[1]), int(match[2])
     if major != 1:
-        raise ValueError(f"{text[:40]!r} is no version of Kubernetes: there has only been major version 1")
+        raise ValueError(f"{version[:40]!r} is no version of Kubernetes: there has only been major version 1")
     return minor

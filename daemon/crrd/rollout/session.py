@@ -187,7 +187,7 @@ class Session:
         command, differs = self.command, ""
         if command.words or command.selector:
             aim = await find_target(self.client, self.namespace, command.words, command.selector)
-            if aim.target.words != run.target.words:
+            if aim.target.identity != run.target.identity:
                 differs = f"is on {run.target.words}, not on {aim.target.words}"
         given = command.options.containers
         if not differs and given and given != run.options.containers:

@@ -32,16 +32,16 @@ class Aim:
         return f"metadata.name={self.target.name}" if self.target.kind == "Pod" else ""
 
 
-def split_words(words: tuple[str, ...]) -> tuple[str, str]:
+def split_name(arguments: tuple[str, ...]) -> tuple[str, str]:
     """The type and the name in `TYPE/NAME` or `TYPE NAME`.
 
     Raises:
         ConfigurationError: they are something else.
     """
-    parts = words[0].split("/") if len(words) == 1 else words
+    parts = arguments[0].split("/") if len(arguments) == 1 else arguments
     if len(parts) != 2 or not all(parts):
         raise ConfigurationError(
-            f"{' '.join(words)!r} does not name what to recreate: give TYPE/NAME (deployment/web), or -l SELECTOR"
+            f"{' '.join(arguments)!r} does not name what to recreate: give TYPE/NAME (deployment/web), or -l SELECTOR"
         )
     return parts[0], parts[1]
 
@@ -55,7 +55,7 @@ async def find_target(client: KubeClient, namespace: str, words: tuple[str, ...]
     """
     if selector:
         return Aim(Target(f"pods {selector}", selector=selector))
-    word, name = split_words(words)
+    word, name = split_name(words)
     served = await find_kind(client, word)
     if not served.namespaced:
         raise ConfigurationError(f"{served.word}/{name} has no pods: it is not of any namespace")

@@ -135,7 +135,7 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
     if others := _at_work(world, run):
         return min(others, key=_age)
     for other in {each.mark.run.name: each.mark.run for each in world.requests}.values():
-        same = other.name != run.name and other.target.words == run.target.words
+        same = other.name != run.name and other.target.identity == run.target.identity
         if same and seen_by_others(replace(world, refused={}), other, now).end in (None, End.ASK):
             return other
     return None
@@ -149,7 +149,7 @@ def _at_work(world: World, run: Run) -> list[Run]:
         for each in world.requests
         if each.mark.run.name != run.name
         and not each.request.completed
-        and (each.mark.run.target.words == run.target.words or each.request.pod_uid in pods)
+        and (each.mark.run.target.identity == run.target.identity or each.request.pod_uid in pods)
     ]
 
 

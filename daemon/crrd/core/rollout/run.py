@@ -62,7 +62,7 @@ class Target:
     """The pods that a run is about: those that a workload owns, one pod, or those that a label selector selects."""
 
     words: str
-    """As messages name it: `deployment.apps/web`, `pod/web-1`, `pods app=web`. The same for the same target."""
+    """As messages name it: `deployment.apps/web`, `pod/web-1`, `pods app=web`."""
     api_version: str = ""
     """With `kind`, `name` and `uid` a workload's, "" for pods themselves."""
     kind: str = ""
@@ -70,6 +70,11 @@ class Target:
     uid: str = ""
     selector: str = ""
     """A query for the pods; "" where the workload has it."""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What tells it from other targets: the API group, kind, name and selector."""
+        return self.api_version.rpartition("/")[0], self.kind, self.name, self.selector
 
 
 @dataclass(frozen=True, slots=True)
