@@ -485,9 +485,9 @@ async def test_what_was_begun_for_a_request_that_is_gone_is_forgotten_in_time(ho
         await node.until(lambda: bool(node.hooks_run or node.stops))
         node.delete("r1")
         await asyncio.sleep(0.5)
-        assert node.controller.pods.record_of("default/web").works
+        assert node.controller.pods.peek("default/web").works
         await asyncio.sleep(120)
-        assert node.controller.pods.record_of("default/web").works == {}
+        assert node.controller.pods.peek("default/web").works == {}
 
 
 async def test_what_was_done_for_a_request_that_has_ended_is_forgotten_at_once() -> None:
@@ -495,7 +495,7 @@ async def test_what_was_done_for_a_request_that_has_ended_is_forgotten_at_once()
         node.post(request())
         await node.completed()
         await asyncio.sleep(0.1)
-        assert node.controller.pods.record_of("default/web").works == {}
+        assert node.controller.pods.peek("default/web").works == {}
 
 
 async def test_a_hook_whose_stop_fails_counts_until_its_grace_period_ends() -> None:
@@ -505,20 +505,20 @@ async def test_a_hook_whose_stop_fails_counts_until_its_grace_period_ends() -> N
         await node.until(lambda: not node.stop_errors)
         node.delete("r1")
         await asyncio.sleep(500)
-        assert node.controller.pods.record_of("default/web").works.keys() == {("r1", "old")}
+        assert node.controller.pods.peek("default/web").works.keys() == {("r1", "old")}
         await asyncio.sleep(200)
-        assert node.controller.pods.record_of("default/web").works == {}
+        assert node.controller.pods.peek("default/web").works == {}
 
 
 async def test_of_a_pod_whose_request_is_gone_nothing_is_awaited() -> None:
     async with MemoryNode() as node:
         node.kubelet_seconds = 1e6
         node.post(request())
-        await node.until(lambda: node.controller.pods.record_of("default/web").containers.awaited)
+        await node.until(lambda: node.controller.pods.peek("default/web").runtime.awaited)
         await asyncio.sleep(60)
         node.delete("r1")
         await asyncio.sleep(1)
-        assert not node.controller.pods.record_of("default/web").containers.awaited
+        assert not node.controller.pods.peek("default/web").runtime.awaited
 
 
 async def test_however_many_requests_end_a_hook_is_kept_by_one_timer() -> None:
@@ -534,7 +534,7 @@ async def test_however_many_requests_end_a_hook_is_kept_by_one_timer() -> None:
             await asyncio.sleep(0.1)
             node.delete(f"next-{number}")
             await asyncio.sleep(0.1)
-        record = node.controller.pods.record_of("default/web")
+        record = node.controller.pods.peek("default/web")
         assert record.works.keys() == record.expiries.keys() == {("r1", "old")}
         waiting = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
         assert sum(not timer.cancelled() for timer in waiting) < 10
@@ -551,10 +551,10 @@ async def test_of_a_completed_request_that_leaves_before_its_last_write_is_answe
         node.post(request())
         await node.completed()
         node.delete("r1")
-        assert node.controller.pods.record_of("default/web").works != {}
+        assert node.controller.pods.peek("default/web").works != {}
         await asyncio.sleep(1)
-        assert (node.controller.pods.record_of("default/web").works == {}) is taken
-        assert (node.controller.pods.record_of("default/web").expiries == {}) is taken
+        assert (node.controller.pods.peek("default/web").works == {}) is taken
+        assert (node.controller.pods.peek("default/web").expiries == {}) is taken
 
 
 async def test_of_a_request_that_leaves_before_another_write_is_answered_the_stop_is_remembered() -> None:
@@ -562,10 +562,10 @@ async def test_of_a_request_that_leaves_before_another_write_is_answered_the_sto
         node.stop_seconds, node.kubelet_seconds, node.answer_seconds = 0.1, 3600.0, 1.0
         node.post(request())
         await node.until(lambda: node.known["old"].state is ContainerState.EXITED)
-        assert node.controller.pods.record_of("default/web").records["r1"].writing
+        assert node.controller.pods.peek("default/web").records["r1"].writing
         node.delete("r1")
         await asyncio.sleep(3)
-        assert node.controller.pods.record_of("default/web").works.keys() == {("r1", "old")}
+        assert node.controller.pods.peek("default/web").works.keys() == {("r1", "old")}
 
 
 async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_requests_stop() -> None:
@@ -577,9 +577,9 @@ async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_reque
         await asyncio.sleep(3)
         node.post(request(uid="r2", strategy=Strategy(grace_seconds=600)))
         await node.until(lambda: bool(node.stops))
-        assert len(node.controller.pods.record_of("default/web").works) == 2
+        assert len(node.controller.pods.peek("default/web").works) == 2
         await asyncio.sleep(200)
-        assert [uid for uid, _ in node.controller.pods.record_of("default/web").works] == ["r2"]
+        assert [uid for uid, _ in node.controller.pods.peek("default/web").works] == ["r2"]
         assert len(node.stops) == 1
 
 
@@ -622,7 +622,7 @@ async def test_a_runtime_that_errs_now_and_then_is_asked_again_soon() -> None:
         node.kubelet_seconds = 1e6
         node.post(request())
         await asyncio.sleep(3600)
-        assert node.controller.pods.record_of("default/web").containers.runtime.failures <= 2
+        assert node.controller.pods.peek("default/web").runtime.retry.failures <= 2
 
 
 async def test_what_failed_for_one_request_does_not_count_for_the_next() -> None:
@@ -662,7 +662,7 @@ async def test_nothing_is_remembered_of_what_has_ended() -> None:
 def note(node: MemoryNode, req: Request) -> RequestRecord:
     """Let the node know a request without a round that decides about it."""
     record = RequestRecord(req, 0.0)
-    node.controller.pods.record(req.pod_key).records[req.uid] = record
+    node.controller.pods.ensure(req.pod_key).records[req.uid] = record
     return record
 
 
@@ -803,7 +803,7 @@ async def test_a_refused_pin_is_told() -> None:
         assert node.stops == []
         node.delete("r1")
         await asyncio.sleep(5)
-        assert node.controller.pods.record_of("default/web").records == {}
+        assert node.controller.pods.peek("default/web").records == {}
 
 
 async def test_that_a_pin_met_a_newer_version_is_not_told() -> None:
@@ -859,7 +859,7 @@ async def test_a_hook_is_not_run_again_after_a_stop_that_failed(*, waits: bool) 
         await node.completed("r2")
         assert node.hooks_run == ["old"]
         await asyncio.sleep(100)
-        assert node.controller.pods.record_of("default/web").works == {}
+        assert node.controller.pods.peek("default/web").works == {}
 
 
 @pytest.mark.parametrize("trouble", ["error", "slow"])
@@ -901,7 +901,7 @@ async def test_a_hook_that_was_waited_for_is_not_run_again() -> None:
         await node.completed("r2")
         assert node.hooks_run == ["old"]
         await asyncio.sleep(60)
-        assert node.controller.pods.record_of("default/web").works == {}
+        assert node.controller.pods.peek("default/web").works == {}
 
 
 async def test_a_wait_for_kubelet_counts_from_the_end_of_one_that_nobody_saw_run() -> None:
@@ -931,7 +931,7 @@ async def test_failures_of_writes_are_forgotten_once_one_succeeds() -> None:
         node.write_errors = [ApiUnavailableError("away")] * 3
         node.post(request())
         await node.until(lambda: node.status().phase is RequestPhase.RECREATING)
-        assert node.controller.pods.record_of("default/web").records["r1"].status.failures == 0
+        assert node.controller.pods.peek("default/web").records["r1"].status.failures == 0
 
 
 class Wire(MemoryNode):
@@ -1037,7 +1037,7 @@ async def test_a_request_that_is_gone_by_the_answer_to_a_write_is_dropped() -> N
         del node.requests["r1"]  # and the watch does not tell
         node.controller.pods.pod_changed(pod(PodContainer("app", waiting_reason="CrashLoopBackOff")))
         await asyncio.sleep(60)
-        assert node.controller.pods.request("r1") is None
+        assert not node.controller.pods.peek("default/web").present
 
 
 async def test_the_time_that_an_api_server_asks_for_is_given_to_a_write() -> None:
@@ -1139,7 +1139,7 @@ async def test_what_is_under_way_is_known_by_its_kind() -> None:
         node.post(request())
         seen = set()
         while not node.requests["r1"].completed:
-            seen |= {work.under_way for work in node.controller.pods.record_of("default/web").works.values()}
+            seen |= {work.under_way for work in node.controller.pods.peek("default/web").works.values()}
             await asyncio.sleep(0.1)
         assert {WorkKind.HOOK, WorkKind.STOP} <= seen
 
@@ -1448,7 +1448,7 @@ async def test_the_answer_to_a_status_changes_no_pin() -> None:
         await asyncio.sleep(60)
         assert node.refused > 0
         assert node.writes > writes
-        (known,) = node.controller.pods.record_of("default/web").requests()
+        (known,) = [each.request for each in node.controller.pods.peek("default/web").present]
         assert known.pinned == {"app": pin("old")}
         assert node.stops == [("old", 30)]
 
@@ -1734,7 +1734,7 @@ async def test_a_write_that_fails_after_its_request_has_gone_is_not_tried_again(
         await node.until(lambda: not node.write_errors)
         await node.until(lambda: not node.controller.queue.depth)
         assert node.controller.executor.writes.pending == 0
-        assert node.controller.pods.record_of("default/web").records == {}
+        assert node.controller.pods.peek("default/web").records == {}
         await node.controller.drain()
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from crrd.core.api.types import Begun, RequestPhase, Status
+from crrd.core.api.types import Begun, Request, RequestPhase, Status
 from crrd.kube.store import TOMBSTONES
 from crrd.node.pods import Pods
 from tests.support.worlds import pin, pod, recreating, request
@@ -15,13 +15,18 @@ pytestmark = pytest.mark.virtual_time
 DONE = Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:30Z")
 
 
+def requests(made: Pods, pod_key: str = "default/web") -> list[Request]:
+    """The requests of a pod that are there."""
+    return [each.request for each in made.peek(pod_key).present]
+
+
 def cache() -> tuple[Pods, list[str]]:
     pokes: list[str] = []
     return Pods(pokes.append, lambda: 7.0), pokes
 
 
 def gone(made: Pods, pod_key: str) -> bool:
-    return made.record_of(pod_key).state.gone_at is not None
+    return made.peek(pod_key).state.gone_at is not None
 
 
 def unpinned(made: Pods) -> set[str]:
@@ -40,7 +45,7 @@ async def test_a_new_request_wakes_its_pod() -> None:
     made, pokes = cache()
     made.request_changed(request())
     assert pokes == ["default/web"]
-    assert made.record_of("default/web").requests() == [request()]
+    assert requests(made, "default/web") == [request()]
     assert made.active.is_set()
     assert not made.idle.is_set()
     assert first_seen(made) == {"r1": 7.0}
@@ -58,10 +63,10 @@ async def test_a_request_that_is_for_another_pod_now_is_none_of_the_first_ones()
     made, pokes = cache()
     made.request_changed(request())
     made.request_changed(request(resource_version="11", pod_name="other"))
-    assert made.record_of("default/web").requests() == []
+    assert requests(made, "default/web") == []
     assert pokes == ["default/web", "default/web", "default/other"]
     made.request_deleted(request(resource_version="12", pod_name="other"))
-    assert made.record_of("default/other").requests() == []
+    assert requests(made, "default/other") == []
     assert made.idle.is_set()
 
 
@@ -70,7 +75,7 @@ async def test_an_older_version_is_dropped() -> None:
     newer = request(resource_version="11", status=recreating())
     made.request_changed(newer)
     made.request_changed(request(resource_version="9"))
-    assert made.request("r1") == newer
+    assert requests(made)[0] == newer
 
 
 async def test_pins_stay_whoever_changes_them() -> None:
@@ -80,14 +85,14 @@ async def test_pins_stay_whoever_changes_them() -> None:
     made.request_changed(request(pinned=pins, begun=begun))
     said = {"app": Begun(changed, then), "side": Begun(stop=changed)}
     made.request_changed(request(resource_version="11", pinned={"app": pin("new")}, begun=said))
-    (known,) = made.record_of("default/web").requests()
+    (known,) = requests(made, "default/web")
     assert (known.pinned, known.begun) == (pins, begun), "times of another instance are not this one's"
     assert unpinned(made) == {"r1"}
     made.request_changed(request(resource_version="12", pinned=pins, begun=said))
-    (known,) = made.record_of("default/web").requests()
+    (known,) = requests(made, "default/web")
     assert (known.pinned, known.begun) == (pins, {"app": Begun(first, then), "side": Begun(stop=first)})
     made.request_changed(request(resource_version="13", pinned={"app": pin("new")}, begun=said), own_pins=True)
-    (known,) = made.record_of("default/web").requests()
+    (known,) = requests(made, "default/web")
     assert (known.pinned, known.begun) == ({"app": pin("new")}, said)
     assert unpinned(made) == set()
 
@@ -97,11 +102,11 @@ async def test_pins_stay_whoever_removes_them() -> None:
     pins, begun = {"app": pin("old")}, {"app": Begun(stop="2026-01-01T00:00:00Z")}
     made.request_changed(request(pinned=pins, begun=begun))
     made.request_changed(request(resource_version="11"))
-    (known,) = made.record_of("default/web").requests()
+    (known,) = requests(made, "default/web")
     assert (known.pinned, known.begun, known.resource_version) == (pins, begun, "11")
     assert unpinned(made) == {"r1"}
     made.request_changed(request(resource_version="12", pinned={"side": pin("other")}))
-    (known,) = made.record_of("default/web").requests()
+    (known,) = requests(made, "default/web")
     assert known.pinned == {**pins, "side": pin("other")}
     assert len(pokes) == 3
     made.request_changed(replace(known, resource_version="13"))
@@ -115,7 +120,7 @@ async def test_versions_that_are_no_numbers_all_count() -> None:
     made, _ = cache()
     made.request_changed(request(resource_version="b"))
     made.request_changed(request(resource_version="a", status=recreating()))
-    assert made.request("r1") == request(resource_version="a", status=recreating())
+    assert requests(made)[0] == request(resource_version="a", status=recreating())
 
 
 async def test_a_late_answer_does_not_revive_a_deleted_request() -> None:
@@ -123,7 +128,7 @@ async def test_a_late_answer_does_not_revive_a_deleted_request() -> None:
     made.request_changed(request())
     made.request_deleted(request(resource_version="100"))
     made.request_changed(request(resource_version="99"))
-    assert made.record_of("default/web").requests() == []
+    assert requests(made, "default/web") == []
     assert made.idle.is_set()
     assert pokes == ["default/web"] * 2
 
@@ -133,7 +138,7 @@ async def test_a_late_answer_does_not_revive_what_a_list_lacks() -> None:
     made.request_changed(request())
     made.requests_listed([], "100")
     made.request_changed(request(resource_version="99"))
-    assert made.record_of("default/web").requests() == []
+    assert requests(made, "default/web") == []
 
 
 async def test_a_request_that_left_the_selection_may_come_back() -> None:
@@ -141,7 +146,7 @@ async def test_a_request_that_left_the_selection_may_come_back() -> None:
     made.request_changed(request())
     made.request_deleted(request(resource_version="11"))
     made.request_changed(request(resource_version="12"))
-    assert made.record_of("default/web").requests() == [request(resource_version="12")]
+    assert requests(made, "default/web") == [request(resource_version="12")]
     assert made.active.is_set()
 
 
@@ -150,7 +155,7 @@ async def test_a_request_without_its_label_may_get_it_back() -> None:
     made.request_changed(request())
     made.request_changed(request(resource_version="11", active=False))
     made.request_changed(request(resource_version="11", active=True))
-    assert made.record_of("default/web").requests() == []
+    assert requests(made, "default/web") == []
     made.request_changed(request(resource_version="12"))
     assert made.live_pods() == {"default/web"}
 
@@ -169,7 +174,7 @@ async def test_of_requests_that_went_only_so_many_are_remembered() -> None:
         made.request_deleted(request(uid=f"r{number}", resource_version="50"))
     made.request_changed(request(uid="r0", resource_version="40"))
     made.request_changed(request(uid="r1", resource_version="40"))
-    assert [known.uid for known in made.record_of("default/web").requests()] == ["r0"]
+    assert [known.uid for known in requests(made, "default/web")] == ["r0"]
 
 
 async def test_deleting_what_was_never_seen_wakes_nobody() -> None:
@@ -182,14 +187,14 @@ async def test_losing_the_active_label_takes_a_request_down() -> None:
     made, _ = cache()
     made.request_changed(request())
     made.request_changed(request(resource_version="11", active=False))
-    assert made.record_of("default/web").requests() == []
+    assert requests(made, "default/web") == []
 
 
 async def test_a_list_replaces_everything() -> None:
     made, pokes = cache()
     made.request_changed(request())
     made.requests_listed([request(uid="r2")], "12")
-    assert [known.uid for known in made.record_of("default/web").requests()] == ["r2"]
+    assert [known.uid for known in requests(made, "default/web")] == ["r2"]
     assert pokes == ["default/web"] * 3
 
 
@@ -198,7 +203,7 @@ async def test_completed_requests_do_not_keep_the_node_awake() -> None:
     made.request_changed(request())
     made.request_changed(request(resource_version="11", status=DONE))
     assert made.idle.is_set()
-    assert made.record_of("default/web").requests()
+    assert requests(made, "default/web")
 
 
 async def test_the_mark_is_dated_when_it_is_first_seen() -> None:
@@ -249,7 +254,7 @@ async def test_two_requests_of_one_pod_leave_one_by_one() -> None:
     made.request_changed(request())
     made.request_changed(replace(request(), uid="r2"))
     made.request_deleted(request())
-    assert len(made.record_of("default/web").requests()) == 1
+    assert len(requests(made, "default/web")) == 1
     assert made.active.is_set()
 
 
@@ -267,4 +272,4 @@ async def test_what_has_gone_does_not_come_back_by_a_deletion_that_is_told_late(
     made.request_deleted(request(resource_version="120"))
     made.request_deleted(request(resource_version="100"))
     made.request_changed(request(resource_version="110"))
-    assert made.record_of("default/web").requests() == []
+    assert requests(made, "default/web") == []

@@ -23,7 +23,7 @@ from crrd.core.recreate.observation import (
     Work,
     WorkKind,
 )
-from crrd.core.recreate.record import target_of
+from crrd.core.recreate.persisted import target_of
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import NODE, POD_UID, RUNTIME, instance, pin

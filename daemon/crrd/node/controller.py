@@ -66,7 +66,7 @@ class NodeController:
             self.runtime_heartbeat.within(POLL_SECONDS + LATE_SECONDS, "looking at the runtime")
             await asyncio.sleep(POLL_SECONDS)
             for record in self.pods:
-                if record.containers.awaited:
+                if record.runtime.awaited:
                     self.queue.poke(record.key)
 
     async def drain(self) -> None:
@@ -85,10 +85,10 @@ class NodeController:
             async with asyncio.timeout(FLUSH_SECONDS):
                 for key in self.pods.live_pods():
                     self.queue.poke(key)
-                while self.queue.depth or self.executor.writes.pending or self.reconciler.owes_stops:
+                while self.queue.depth or self.executor.writes.pending or self.reconciler.stops_outstanding:
                     await self.executor.writes.wait()
                     await self.queue.settled()
-                    if self.reconciler.owes_stops:
+                    if self.reconciler.stops_outstanding:
                         await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             log.warning("statuses not flushed", writes=self.executor.writes.pending)

@@ -80,7 +80,7 @@ class Executor:
 
     def _emit(self, action: EmitEvent) -> None:
         """Queue an event, once per request, reason and text in this process' life."""
-        record = self._pods.record_of(action.request.pod_key).records.get(action.request.uid)
+        record = self._pods.peek(action.request.pod_key).records.get(action.request.uid)
         event = (action.reason.value, action.message)
         if record is None or event not in record.emitted:
             self._edges.events.emit(action)
@@ -90,7 +90,7 @@ class Executor:
     def _start_work(self, action: StopContainer | RunHook) -> None:
         """Start a hook or a stop: `decide` wants none of a container that the request is at work on already."""
         request, instance = action.request, action.instance
-        record = self._pods.record_of(request.pod_key).records.get(request.uid)
+        record = self._pods.peek(request.pod_key).records.get(request.uid)
         if record is not None and record.completing:
             return
         recorder = record.recorder if record is not None and record.recorder else self._edges.recorder.begin(request)
@@ -160,11 +160,11 @@ class Executor:
 
     def _stopped_by_another(self, action: StopContainer) -> bool:
         """Whether another request's stop of the same instance was answered before: both are, and the first counts."""
-        works = self._pods.record_of(action.request.pod_key).works.items()
+        works = self._pods.peek(action.request.pod_key).works.items()
         return any(work.stopped for key, work in works if key != _key(action) and key[1] == action.instance.id)
 
     def _work(self, action: StopContainer | RunHook) -> Work:
-        return self._pods.record_of(action.request.pod_key).works.get(_key(action), NO_WORK)
+        return self._pods.peek(action.request.pod_key).works.get(_key(action), NO_WORK)
 
     def _note(self, action: StopContainer | RunHook, **changes: object) -> None:
         self.works.note(action.request.pod_key, _key(action), **changes)

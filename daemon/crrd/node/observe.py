@@ -10,11 +10,11 @@ from crrd.core.api.types import Pin, Request
 from crrd.core.recreate.decide import in_turn
 from crrd.core.recreate.draft import QUIET
 from crrd.core.recreate.observation import Ending, Instance, Observation
-from crrd.core.recreate.record import hook_end_untold, stop_untold, target_of
+from crrd.core.recreate.persisted import hook_end_untold, stop_untold, target_of
 from crrd.kubelet.runtime_status import ContainerState, newest
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from crrd.node.edges import Edges
-from crrd.node.pods import ContainerWatch, PodRecord, Pods
+from crrd.node.pods import PodRecord, Pods, RuntimeState
 from crrd.ports import RequestRecorder
 
 SHORT_LOOK_SECONDS = 2.0
@@ -23,7 +23,7 @@ WAITED_SECONDS = 0.01
 """A wait that takes longer than that makes the runtime's answer before it too old."""
 
 
-class PodObserver:
+class PodInspector:
     """Asks the sources about one pod at a time.
 
     Args:
@@ -41,7 +41,7 @@ class PodObserver:
         """What the sources say of a pod with live requests; what its requests say is for the caller to add."""
         if all(request.error for request in live):
             return Observation(self._node_name, self._edges.runtime.names, utc=_utc())
-        watched = record.containers
+        watched = record.runtime
         loop = asyncio.get_running_loop()
         current = in_turn(live, record.works)[0]
         recorder = record.records[current.uid].recorder
@@ -50,24 +50,24 @@ class PodObserver:
         silent = asyncio.ensure_future(self._edges.kubelet.silent_since())
         listed_at = loop.time()
         instances: tuple[Instance, ...] = ()
-        if listed_at >= watched.runtime.next_try:
-            watched.runtime_error = ""
+        if listed_at >= watched.retry.next_try:
+            watched.error = ""
             try:
                 async with asyncio.timeout(_patience(record, live)):
                     listed_at, instances = await self._as_of_now(record, live, current, silent)
             except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
-                watched.runtime_error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f} s"
-                watched.runtime.fail(loop.time())
+                watched.error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f} s"
+                watched.retry.fail(loop.time())
             else:
                 _watch_instances(current, instances, watched)
-        if watched.runtime_error:  # on success `_as_of_now` has awaited it: another await would make the list stale
+        if watched.error:  # on success `_as_of_now` has awaited it: another await would make the list stale
             await asyncio.wait((silent,))
         if recorder is not None:
             _count_successors(recorder, record, current, instances)
         return Observation(
             node_name=self._node_name,
             runtime_names=self._edges.runtime.names,
-            runtime_error=watched.runtime_error,
+            runtime_error=watched.error,
             instances=instances,
             listed_at=listed_at,
             foreign=dict(watched.foreign),
@@ -97,7 +97,7 @@ class PodObserver:
         while True:
             going_on = record.under_way
             uid, listed_at, instances = await self._instances(record, live)
-            await self._find_foreign(current, instances, record.containers)
+            await self._find_foreign(current, instances, record.runtime)
             await asyncio.wait((silent,))  # the loop has a turn, too: a stop that was answered just now is noted
             # Meanwhile another pod may have got the name, or a stop have ended, of a request that is gone as well.
             if _runtime_uid(record, uid) == uid and going_on <= record.under_way:
@@ -124,7 +124,7 @@ class PodObserver:
         except TimeoutError:
             return
 
-    async def _find_foreign(self, request: Request, instances: Sequence[Instance], watched: ContainerWatch) -> None:
+    async def _find_foreign(self, request: Request, instances: Sequence[Instance], watched: RuntimeState) -> None:
         """Look up container IDs of the request that are not among the pod's: another pod's, or collected ones."""
         own = {instance.id for instance in instances}
         pins: list[Pin] = [container.context for container in request.containers if container.context]
@@ -152,7 +152,7 @@ def _patience(record: PodRecord, live: Sequence[Request]) -> float | None:
     return SHORT_LOOK_SECONDS if any(untold) else None
 
 
-def _watch_instances(request: Request, instances: Sequence[Instance], watched: ContainerWatch) -> None:
+def _watch_instances(request: Request, instances: Sequence[Instance], watched: RuntimeState) -> None:
     """Since when what runs has been running, and what does not has not, on this process' own clock."""
     now = asyncio.get_running_loop().time()
     running = {instance.id for instance in instances if instance.state is ContainerState.RUNNING}

@@ -3,8 +3,8 @@
 Who forgets what, and when:
 
 - A request that is deleted or leaves the selection takes its RequestRecord with it; if a write of it is under way, or
-  the metrics have not heard of its end, the next round of the pod drops the record (`end_requests`).
-- What was seen of the containers (`ContainerWatch`) goes when no request of the pod is live (`reconcile`).
+  the metrics have not heard of its end, the next round of the pod drops the record (`take_ended`).
+- What the runtime said of the containers (`RuntimeState`) goes when no request of the pod is live (`reconcile`).
 - What the API says of the pod (`PodState`) goes when no watch keeps it up to date (`forget_pod`, `forget_pods`).
 - What was done to a container (`Work`) goes by the rules of `works`.
 - A record in which nothing of this is left goes itself.
@@ -57,7 +57,7 @@ class RequestRecord:
     unpinned: bool = False
     """Whether somebody has removed pins from it: they are to be written again."""
     left: bool = False
-    """Whether it is deleted, or not active any more; see `Pods.end_requests`."""
+    """Whether it is deleted, or not active any more; see `Pods.take_ended`."""
     recorder: RequestRecorder | None = None
     """Where its metrics are counted, from the first round in which it is live to its end. While there is one, the
     record is kept though the request has left: a round that awaits something still finds it."""
@@ -69,6 +69,11 @@ class RequestRecord:
     """Whether a write of it is under way: there is one at most."""
     completing: bool = False
     """Whether that one is its last status: nothing is begun for it."""
+
+    @property
+    def live(self) -> bool:
+        """Whether this node may still act on the request."""
+        return not self.left and self.request.live
 
 
 @dataclass(slots=True)
@@ -85,18 +90,16 @@ class PodState:
 
 
 @dataclass(slots=True)
-class ContainerWatch:
-    """What was seen of the pod's containers while it has a live request."""
+class RuntimeState:
+    """What the runtime says of the pod's containers while it has a live request."""
 
     running_since: dict[str, float] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
     foreign: dict[str, Instance | None] = field(default_factory=dict)
     """An ID never changes its pod: it is looked up once."""
-    runtime: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
-    runtime_error: str = ""
-    """What became of the last look at the runtime, "" for an answer."""
-    api: Retry = field(default_factory=lambda: Retry(POD_RETRY))
-    """Of asking the API server for the pod itself."""
+    retry: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
+    error: str = ""
+    """Why the last look at the runtime failed, "" for an answer."""
     awaited: bool = False
     """Whether a change of its containers in the runtime is awaited."""
 
@@ -112,7 +115,9 @@ class PodRecord:
     state: PodState = field(default_factory=PodState)
     known: asyncio.Event | None = None
     """Set once it is known whether the pod is there; None where nobody waits for that."""
-    containers: ContainerWatch = field(default_factory=ContainerWatch)
+    runtime: RuntimeState = field(default_factory=RuntimeState)
+    api_retry: Retry = field(default_factory=lambda: Retry(POD_RETRY))
+    """Of asking the API server for the pod itself."""
     works: dict[WorkKey, Work] = field(default_factory=dict)
     """What this process did, for a request to a container instance."""
     expiries: dict[WorkKey, asyncio.TimerHandle] = field(default_factory=dict)
@@ -123,14 +128,10 @@ class PodRecord:
         """The requests that are there."""
         return [record for record in self.records.values() if not record.left]
 
-    def request(self, uid: str) -> Request | None:
-        """The request with this UID."""
-        record = self.records.get(uid)
-        return None if record is None or record.left else record.request
-
-    def requests(self) -> list[Request]:
-        """All requests that are there, the oldest first."""
-        return sorted((each.request for each in self.present), key=lambda request: (request.created, request.name))
+    @property
+    def live(self) -> list[RequestRecord]:
+        """Of these, the live ones."""
+        return [record for record in self.records.values() if record.live]
 
     @property
     def under_way(self) -> set[WorkKey]:
@@ -138,13 +139,10 @@ class PodRecord:
         return {key for key, work in self.works.items() if work.under_way is not None}
 
     @property
-    def owes_stop(self) -> bool:
+    def stop_outstanding(self) -> bool:
         """Whether a hook of a live request has run, and its stop was not sent yet."""
-        return any(
-            work.hook is not None and work.stop_sent is None and request is not None and request.live
-            for (uid, _), work in self.works.items()
-            for request in (self.request(uid),)
-        )
+        hooked = {uid for (uid, _), work in self.works.items() if work.hook is not None and work.stop_sent is None}
+        return any(each.request.uid in hooked for each in self.live)
 
     @property
     def empty(self) -> bool:
@@ -185,50 +183,46 @@ class Pods:
     def __iter__(self) -> Iterator[PodRecord]:
         return iter(tuple(self._records.values()))
 
-    def record(self, pod_key: str) -> PodRecord:
+    def ensure(self, pod_key: str) -> PodRecord:
         """What is known of the pod; a new record where that is nothing."""
         return self._records.setdefault(pod_key, PodRecord(pod_key))
 
     def tidy(self, record: PodRecord) -> None:
         """Drop a record in which nothing is left."""
-        if record.empty and not record.containers.awaited and self._records.get(record.key) is record:
+        if record.empty and not record.runtime.awaited and self._records.get(record.key) is record:
             del self._records[record.key]
-
-    def request(self, uid: str) -> Request | None:
-        """The request with this UID."""
-        return self._requests.get(uid)
 
     def pod(self, pod_key: str) -> Pod | None:
         """The pod as last seen, None where it was not seen or does not matter."""
-        return self.record_of(pod_key).state.pod
+        return self.peek(pod_key).state.pod
 
-    def record_of(self, pod_key: str) -> PodRecord:
+    def peek(self, pod_key: str) -> PodRecord:
         """What is known of the pod, to be read only: an empty record where that is nothing."""
         return self._records.get(pod_key) or PodRecord(pod_key)
 
     def live(self) -> list[RequestRecord]:
         """Every live request."""
-        return [each for record in self._records.values() for each in record.present if each.request.live]
+        return [each for record in self._records.values() for each in record.live]
 
     def live_pods(self) -> set[str]:
         """Pods (`namespace/name`) with at least one live request."""
-        return {pod.key for pod in self._records.values() if any(each.request.live for each in pod.present)}
+        return {pod.key for pod in self._records.values() if any(each.live for each in pod.records.values())}
 
     def known_since(self, pod_key: str) -> float | None:
         """Monotonic time since which it is known whether the pod is there, None while it is not."""
-        since = self.record_of(pod_key).state.known_since
+        since = self.peek(pod_key).state.known_since
         return self._all_known_since if since is None else since
 
     def heard_of(self, pod_key: str) -> object:
         """Differs from what it was before where a watch has since told anything new of the pod."""
-        state = self.record_of(pod_key).state
+        state = self.peek(pod_key).state
         return state.pod, state.gone_at
 
     async def wait_until_known(self, pod_key: str) -> None:
         """Return when it is known whether the pod is there."""
         if self.known_since(pod_key) is not None:
             return
-        record = self.record(pod_key)
+        record = self.ensure(pod_key)
         record.known = known = record.known or asyncio.Event()
         try:
             await known.wait()
@@ -266,7 +260,7 @@ class Pods:
             self._signal()
 
     def _keep(self, request: Request, *, unpinned: bool, moved: RequestRecord | None) -> None:
-        records, now = self.record(request.pod_key).records, self._clock()
+        records, now = self.ensure(request.pod_key).records, self._clock()
         record = records.get(request.uid)
         if record is None:
             record = records[request.uid] = RequestRecord(request, moved.first_seen if moved else now)
@@ -306,7 +300,7 @@ class Pods:
         for request in listed:
             self.request_changed(request)
 
-    def end_requests(self, pod: PodRecord) -> list[RequestRecord]:
+    def take_ended(self, pod: PodRecord) -> list[RequestRecord]:
         """Requests that have ended or gone since the round before; what this process kept for them is dropped by that.
 
         The watch may bring the end of a request before the write that ended it is answered: what that write did is
@@ -327,7 +321,7 @@ class Pods:
 
     def pod_changed(self, pod: Pod) -> None:
         """A pod of this node was added or modified."""
-        record = self.record(pod.key)
+        record = self.ensure(pod.key)
         state = record.state
         state.gone_at = None
         if state.pod != pod:
@@ -336,7 +330,7 @@ class Pods:
 
     def pod_deleted(self, pod: PodMeta) -> None:
         """A pod is no more; the one of the same name that followed it may be known already."""
-        record = self.record_of(pod.key)
+        record = self.peek(pod.key)
         state = record.state
         if state.pod is not None and state.pod.uid == pod.uid:
             state.pod, state.at = None, 0.0
@@ -365,7 +359,7 @@ class Pods:
     def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
         """What the node has under this name, None for nothing."""
         first = self.known_since(pod_key) is None
-        record = self.record(pod_key)
+        record = self.ensure(pod_key)
         if record.state.known_since is None:
             record.state.known_since = self._clock()
         if pod is not None:

@@ -24,7 +24,7 @@ class Works:
 
     def note(self, pod_key: str, key: WorkKey, **changes: Any) -> None:
         """Remember what has become of the work on an instance."""
-        pod = self._pods.record(pod_key)
+        pod = self._pods.ensure(pod_key)
         pod.works[key] = replace(pod.works.get(key, NO_WORK), **changes)
         self.drop_unneeded(pod, key)
 
@@ -33,13 +33,13 @@ class Works:
 
         `completed`: by this process, so it does not come back.
         """
-        work, request = pod.works.get(key, NO_WORK), pod.request(key[0])
-        if work.under_way is not None or (request is not None and request.live):
+        work, record = pod.works.get(key, NO_WORK), pod.records.get(key[0])
+        if work.under_way is not None or (record is not None and record.live):
             return
         ended = work.hook_ended
         if ended is not None and not work.stopped and _waited_for(pod, ended):
             return
-        kept_until = _kept_until(work, may_return=request is None and not completed)
+        kept_until = _kept_until(work, may_return=(record is None or record.left) and not completed)
         if until := pod.expiries.pop(key, None):
             until.cancel()
         loop = asyncio.get_running_loop()
@@ -62,4 +62,4 @@ def _kept_until(work: Work, *, may_return: bool) -> float:
 
 def _waited_for(pod: PodRecord, ended: float) -> bool:
     """Whether a live request of the pod was there when a hook ended: it must not run it again."""
-    return any(each.request.live and each.first_seen <= ended for each in pod.present)
+    return any(each.first_seen <= ended for each in pod.live)

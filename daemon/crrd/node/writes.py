@@ -46,7 +46,7 @@ class RequestWrites:
     def release_unwanted(self, pod_key: str, wanted: Iterable[Write]) -> None:
         """Let no write of the pod's requests wait that was not decided on again: its answer may have been lost."""
         still = {(write.request.uid, type(write)) for write in wanted}
-        for record in self._pods.record_of(pod_key).present:
+        for record in self._pods.peek(pod_key).present:
             for kind, retry in ((WriteStatus, record.status), (PinContainers, record.pins)):
                 if retry.waiting and (record.request.uid, kind) not in still:
                     retry.release()
@@ -54,7 +54,7 @@ class RequestWrites:
     def start(self, write: Write) -> None:
         """Start a write, unless one of the request is under way or has to wait after a failure."""
         request = write.request
-        record = self._pods.record_of(request.pod_key).records.get(request.uid)
+        record = self._pods.peek(request.pod_key).records.get(request.uid)
         if record is None or record.writing:
             return
         retry, now = _retry_of(record, write), asyncio.get_running_loop().time()
@@ -69,7 +69,7 @@ class RequestWrites:
 
     def wake_at(self, pod_key: str) -> float | None:
         """When a write of the pod's requests that failed may be tried again (monotonic), None where none waits."""
-        return _next_try(each for each in self._pods.record_of(pod_key).present if not each.writing)
+        return _next_try(each for each in self._pods.peek(pod_key).present if not each.writing)
 
     @property
     def pending(self) -> int:
@@ -130,7 +130,7 @@ class RequestWrites:
         _log_moves(request, written)
         self._pods.request_changed(written, own_pins=pins and not ineffective)
         if record.completing and not ineffective:  # it may have left already, before this answer
-            pod = self._pods.record(request.pod_key)
+            pod = self._pods.ensure(request.pod_key)
             for key in [key for key in pod.works if key[0] == request.uid]:
                 self._works.drop_unneeded(pod, key, completed=True)
 

@@ -30,17 +30,17 @@ from crrd.core.recreate.actions import (
 from crrd.core.recreate.decide import decide, in_turn
 from crrd.core.recreate.messages import Message, seconds_in_steps
 from crrd.core.recreate.observation import (
+    ApiAnswer,
     Ending,
     Hook,
     HookKind,
     HookResult,
     Instance,
-    Live,
     StopAttempt,
     Work,
     WorkKind,
 )
-from crrd.core.recreate.record import hook_end_untold
+from crrd.core.recreate.persisted import hook_end_untold
 from crrd.core.recreate.stop import retry_delay
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
@@ -298,7 +298,7 @@ class TestTrust:
         asked = one(other, instance("old"), first_seen={"r1": NOW})
         assert asked.ask_api
         assert asked.actions == ()
-        message = self.failed(one(other, instance("old"), live=Live(pod(), NOW)))
+        message = self.failed(one(other, instance("old"), api_answer=ApiAnswer(pod(), NOW)))
         assert message == "pod has gone: the request is for UID other, default/web now has UID uid-of-web"
 
     def test_without_the_label_the_pods_own_uid_counts(self) -> None:
@@ -314,7 +314,7 @@ class TestTrust:
     def test_events_carry_the_requests_pod_and_no_other(self) -> None:
         mirror = pod(static_uid="0f1e")
         assert only(one(request(pod_uid=""), instance("old", pod_uid="0f1e"), pod=mirror), EmitEvent).pod == mirror
-        other = one(request(pod_uid="other"), instance("old"), live=Live(pod(), NOW))
+        other = one(request(pod_uid="other"), instance("old"), api_answer=ApiAnswer(pod(), NOW))
         assert only(other, EmitEvent).pod is None
 
     def test_one_that_has_fallen_behind_another_says_no_old_news(self) -> None:
@@ -548,7 +548,7 @@ class TestRestartPolicy:
         assert asked.ask_api
         assert written(asked).phase is RequestPhase.PENDING
         assert written(asked).reason is Reason.WAITING_FOR_POD
-        decision = one(request(), pod=None, live=Live(None, NOW), **hint)
+        decision = one(request(), pod=None, api_answer=ApiAnswer(None, NOW), **hint)
         assert not decision.ask_api
         assert asked.wake_at is decision.wake_at is None
         assert written(decision).message == "pod has gone"
@@ -557,8 +557,8 @@ class TestRestartPolicy:
         assert reasons(decision) == [EventReason.FAILED]
 
     def test_a_watch_that_is_behind_ends_nothing(self) -> None:
-        live = Live(pod(node_name="node-a"), NOW)
-        decision = one(request(), pod=None, pod_gone=True, live=live, first_seen={"r1": 0.0})
+        answer = ApiAnswer(pod(node_name="node-a"), NOW)
+        decision = one(request(), pod=None, pod_gone=True, api_answer=answer, first_seen={"r1": 0.0})
         assert written(decision).phase is RequestPhase.PENDING
         assert not decision.ask_api
 
@@ -574,11 +574,11 @@ class TestRestartPolicy:
         assert written(decision).states[0].reason is Reason.LEFT_DOWN
 
     def test_an_answer_from_before_the_request_ends_nothing(self) -> None:
-        before = Live(None, NOW - 5)
-        decision = one(request(), pod=pod(uid="earlier"), live=before, first_seen={"r1": NOW - 4.9})
+        before = ApiAnswer(None, NOW - 5)
+        decision = one(request(), pod=pod(uid="earlier"), api_answer=before, first_seen={"r1": NOW - 4.9})
         assert decision.ask_api
         assert written(decision).reason is Reason.WAITING_FOR_POD
-        assert written(one(request(), pod=None, pod_gone=True, live=before, first_seen={"r1": NOW - 5})).message
+        assert written(one(request(), pod=None, pod_gone=True, api_answer=before, first_seen={"r1": NOW - 5})).message
 
     def test_a_container_that_is_not_there_is_not_to_be_pinned(self) -> None:
         req = request(strategy=Strategy(force=True))
@@ -606,12 +606,12 @@ class TestRestartPolicy:
         assert written(done).states[1].reason is Reason.NOT_PINNED
 
     def test_a_pod_on_another_node(self) -> None:
-        decision = one(request(), pod=None, pod_gone=True, live=Live(pod(node_name="node-b"), NOW))
+        decision = one(request(), pod=None, pod_gone=True, api_answer=ApiAnswer(pod(node_name="node-b"), NOW))
         assert written(decision).message == "pod default/web is on node node-b, not on node-a"
 
     def test_a_request_without_the_label_takes_the_pod_that_is_there(self) -> None:
         req = request(pod_uid="")
-        asked = one(req, pod=None, pod_gone=True, live=Live(pod(uid="other", node_name="node-a"), NOW))
+        asked = one(req, pod=None, pod_gone=True, api_answer=ApiAnswer(pod(uid="other", node_name="node-a"), NOW))
         assert not actions(asked, EmitEvent)
 
     def test_a_pod_that_has_ended_with_its_containers_collected(self) -> None:
@@ -695,7 +695,7 @@ class TestRuntimeDown:
         assert written(decision).states == failed.states
 
     def test_does_not_keep_a_request_whose_pod_has_gone(self) -> None:
-        decision = one(request(), runtime_error="x", pod=None, pod_gone=True, live=Live(None, NOW))
+        decision = one(request(), runtime_error="x", pod=None, pod_gone=True, api_answer=ApiAnswer(None, NOW))
         assert written(decision).phase is RequestPhase.COMPLETED
 
 
@@ -919,9 +919,9 @@ class TestStop:
         late = one(request(), asks, **seen_before)
         assert late.ask_api
         assert not actions(late, RunHook)
-        asked = one(request(), asks, live=Live(pod(node_name=NODE), NOW), **seen_before)
+        asked = one(request(), asks, api_answer=ApiAnswer(pod(node_name=NODE), NOW), **seen_before)
         assert actions(asked, RunHook)
-        lost = one(request(), asks, live=Live(None, NOW), **seen_before)
+        lost = one(request(), asks, api_answer=ApiAnswer(None, NOW), **seen_before)
         assert not actions(lost, RunHook)
         assert written(lost).states[0].reason is Reason.POD_GONE
         elsewhere = instance("old", hook=Hook(HookKind.HTTP_GET, port=80, host="hooks.example"))

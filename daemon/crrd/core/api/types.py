@@ -160,6 +160,12 @@ class Status:
     reason: Reason = field(default=Reason.NONE, compare=False)
     """As that of a state."""
 
+    @property
+    def quiet(self) -> bool:
+        """Whether it says Pending, and nothing of what the request waits for."""
+        said = self.message or self.completion_time or any(state.message for state in self.states)
+        return self.phase is RequestPhase.PENDING and not said
+
     def state(self, name: str) -> RecreateState:
         """The state of one container, a fresh Pending one where none was written yet."""
         return next((state for state in self.states if state.name == name), RecreateState(name))

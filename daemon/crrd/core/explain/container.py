@@ -12,7 +12,7 @@ from crrd.core.api.types import DEFAULT_GRACE_SECONDS, Begun, RecreateState, Req
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Advice, ContainerReport, Finding, Found, Step
 from crrd.core.recreate.messages import UNREMARKABLE_WAITS, held_back
-from crrd.core.recreate.record import target_of
+from crrd.core.recreate.persisted import target_of
 
 OVERDUE_SECONDS = 15.0
 """How much longer than its grace period a stop may take before it counts as stuck: kubelet reports with a delay."""

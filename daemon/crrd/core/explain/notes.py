@@ -7,7 +7,7 @@ from crrd.core.api.types import FINALIZER, LABEL_ACTIVE, RequestPhase
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Advice, Finding, Found, Step
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, default_deadline
-from crrd.core.recreate.record import target_of
+from crrd.core.recreate.persisted import target_of
 
 MANAGER_PATIENCE_SECONDS = 30.0
 """After which what the manager should have done counts as not being done."""

@@ -83,4 +83,4 @@ class Decision:
     """Whether a stop is wanted, and has to wait until one may be sent (`Observation.may_stop`)."""
     ask_api: bool = False
     """Whether a final verdict hangs on whether the pod is there: the API server has to be asked itself
-    (`Observation.live`), and all of this decided anew."""
+    (`Observation.api_answer`), and all of this decided anew."""

@@ -23,7 +23,7 @@ from crrd.core.recreate.draft import Draft, Gate, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
 from crrd.core.recreate.outcome import await_ready, await_successor
-from crrd.core.recreate.record import hook_end_untold
+from crrd.core.recreate.persisted import hook_end_untold
 from crrd.core.recreate.settle import all_states, give_up, settle
 from crrd.core.recreate.stop import stop
 from crrd.core.recreate.view import ContainerView
@@ -37,28 +37,31 @@ def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decisi
     """Decide about all requests of one pod.
 
     Args:
-        requests: every request of the pod that is known, in any order, ended ones too.
+        requests: the requests of the pod that are known, in any order; those that have ended are passed over.
         seen: what is known of the pod, its containers and this process' own work on them.
         now: monotonic seconds, the same clock as in `seen`.
     """
     draft = Draft(seen, now)
-    for request in requests:
-        if request.live and request.error:
+    live = [request for request in requests if request.live]
+    for request in live:
+        if request.error:
             give_up(draft, request, Message.of(Reason.INVALID_REQUEST, error=request.error))
-    if sound := in_turn(requests, seen.works):
+    if sound := in_turn(live, seen.works):
         _serve(draft, sound[0])
+        to_tell = {uid for uid, _ in seen.works} | seen.unpinned
         for request in sound[1:]:
-            _await_turn(draft, request)
+            if request.uid in to_tell or not request.status.quiet:
+                _await_turn(draft, request)
     return draft.decision()
 
 
 def in_turn(requests: Iterable[Request], works: Mapping[tuple[str, str], Work]) -> list[Request]:
-    """The live and sound ones as they are served (step 2): first one that was begun, also if its status is not written.
+    """Of live requests the sound ones, as they are served (step 2): first one that was begun, though no status says so.
 
     `works`: see Observation.
     """
     begun = {uid for uid, _ in works}
-    sound = (request for request in requests if request.live and not request.error)
+    sound = (request for request in requests if not request.error)
     return sorted(sound, key=lambda request: (request.uid not in begun, turn_order(request)))
 
 
@@ -184,7 +187,7 @@ def _recreate(draft: Draft, request: Request, views: Sequence[ContainerView]) ->
             continue
         state = _move(draft, view, blocked=blocked)
         states.append(state)
-        blocked = blocked or (not state.phase.final and (request.strategy.ordered or not view.stop_ended))
+        blocked = blocked or (not state.phase.final and (request.strategy.ordered or not view.nothing_to_stop))
         failed = state.phase is StatePhase.FAILED
         over = over or (failed and request.strategy.failure_policy is FailurePolicy.FAIL)
     owed = {view.name for view in views if view.owes_stop}

@@ -10,7 +10,7 @@ from crrd.core.api.types import Begun, Pin, RecreateState, Request, StatePhase, 
 from crrd.core.recreate.actions import Action, Decision, EmitEvent, PinContainers, WriteStatus
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
-from crrd.core.recreate.record import begun_with
+from crrd.core.recreate.persisted import begun_with
 
 QUIET = 1.0
 """Seconds that a wait for the pod or a container goes on before it is worth a status write."""
@@ -30,7 +30,8 @@ class Gate:
 
 def with_message(state: RecreateState, message: Message) -> RecreateState:
     """The state with another message."""
-    return replace(state, message=message.text, reason=message.reason)
+    same = state.message == message.text and state.reason is message.reason
+    return state if same else replace(state, message=message.text, reason=message.reason)
 
 
 def recreating(state: RecreateState, work: Work, why: Message = NO_MESSAGE) -> RecreateState:
@@ -86,10 +87,10 @@ class Draft:
 
     def pod_lost(self, request: Request) -> Message | None:
         """Why the pod of the request is lost, by the API server's own answer; None while that is not asked for."""
-        live, node, key = self.seen.live, self.seen.node_name, request.pod_key
-        if live is None or live.asked_at < self.first_seen(request):
+        answer, node, key = self.seen.api_answer, self.seen.node_name, request.pod_key
+        if answer is None or answer.asked_at < self.first_seen(request):
             return None
-        if (found := live.pod) is None:
+        if (found := answer.pod) is None:
             return Message.of(Reason.POD_GONE)
         if request.pod_uid not in ("", found.uid):
             return Message.of(Reason.POD_REPLACED, wanted=request.pod_uid, key=key, found=found.uid)

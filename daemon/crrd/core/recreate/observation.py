@@ -157,7 +157,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class ApiAnswer:
     """The API server's own answer for the pod's name, asked past every cache."""
 
     pod: Pod | None
@@ -186,7 +186,7 @@ class Observation:
     """Monotonic time at which this version of the pod came."""
     pod_gone: bool = False
     """The pod was seen on this node, and the watch says that it is there no more: a reason to ask, never a verdict."""
-    live: Live | None = None
+    api_answer: ApiAnswer | None = None
     """Asked for when `decide` wants to know before a final verdict."""
     works: Mapping[tuple[str, str], Work] = field(default_factory=dict)
     """(request UID, bare container ID) -> this process' work."""

@@ -24,7 +24,7 @@ from crrd.core.api.types import (
 from crrd.core.recreate.draft import ASK_AGAIN, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
-from crrd.core.recreate.record import begun_with, target_of
+from crrd.core.recreate.persisted import begun_with, target_of
 from crrd.kubelet.restart_rules import RestartPolicy, comes_back, matching_action
 from crrd.kubelet.runtime_status import ContainerState, newest
 
@@ -83,7 +83,7 @@ class ContainerView:
         return newest if newest.id == target.bare_id and newest.restart_count <= target.restart_count else None
 
     @property
-    def stop_ended(self) -> bool:
+    def nothing_to_stop(self) -> bool:
         """Step 8: whether for certain nothing is left to stop."""
         gone = self.target is not None and self.outgoing is None
         return (gone or self.work.stopped) and self.look_again_in is None
