@@ -50,7 +50,7 @@ class Runtime(Protocol):
 class Hooks(Protocol):
     """Runs preStop hooks."""
 
-    async def run(self, action: RunHook, pod_ip: str) -> HookResult:
+    async def run(self, action: RunHook) -> HookResult:
         """Run the hook to its end or for `action.seconds`; never raises for a hook that fails.
 
         Raises:

@@ -45,7 +45,7 @@ async def test_a_container_is_found_run_in_and_stopped(tmp_path: Path) -> None:
         hooks = HookRunner(node)
         await until((tmp_path / "up").exists)
 
-        assert (await hooks.run(RunHook(request, instance, hook, 10, 0.0), "")).error == ""
+        assert (await hooks.run(RunHook(request, instance, hook, 10, 0.0))).error == ""
         await node.stop(instance, 10)
         (exited,) = await node.instances(POD_UID)
 

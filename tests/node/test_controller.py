@@ -445,8 +445,8 @@ async def test_stops_that_err_are_retried_for_two_minutes(error: Exception, said
 
 async def test_a_hook_that_breaks_is_a_hook_that_failed() -> None:
     class Broken(MemoryNode):
-        async def run(self, action: RunHook, pod_ip: str) -> HookResult:
-            await super().run(action, pod_ip)
+        async def run(self, action: RunHook) -> HookResult:
+            await super().run(action)
             raise ValueError("bug")
 
     told: list[HookResult] = []
@@ -464,20 +464,6 @@ async def test_a_hook_that_breaks_is_a_hook_that_failed() -> None:
         assert node.stops == [("old", 28)]
 
 
-async def test_a_hook_of_a_pod_that_is_no_longer_known_is_run_without_its_ip() -> None:
-    ips: list[str] = []
-
-    class Noting(MemoryNode):
-        async def run(self, action: RunHook, pod_ip: str) -> HookResult:
-            ips.append(pod_ip)
-            return HookResult(0.0, "")
-
-    async with Noting() as node:
-        node.controller.executor.carry_out("default/web", [RunHook(request(), node.known["old"], HOOK, 5.0, 0.0)])
-        await asyncio.sleep(1)
-        assert ips == [""]
-
-
 @pytest.mark.parametrize("hook", [None, HOOK])
 async def test_what_was_begun_for_a_request_that_is_gone_is_forgotten_in_time(hook: Hook | None) -> None:
     async with MemoryNode(hook=hook) as node:
@@ -487,6 +473,17 @@ async def test_what_was_begun_for_a_request_that_is_gone_is_forgotten_in_time(ho
         await asyncio.sleep(0.5)
         assert node.controller.pods.peek("default/web").works
         await asyncio.sleep(120)
+        assert node.controller.pods.peek("default/web").works == {}
+
+
+async def test_a_hook_that_was_kept_for_a_request_is_forgotten_when_that_one_goes_before_a_round() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.post(request())
+        await node.until(lambda: any(work.hook for work in node.controller.pods.peek("default/web").works.values()))
+        node.post(request(uid="r2", name="r2"))  # waits for its turn behind the hook of r1
+        node.delete("r1")
+        node.delete("r2")
+        await asyncio.sleep(600)
         assert node.controller.pods.peek("default/web").works == {}
 
 

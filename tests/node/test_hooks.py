@@ -82,7 +82,7 @@ async def run(
     hook: Hook, seconds: float = 30.0, pod_ip: str = "127.0.0.1", ports: tuple[tuple[str, int], ...] = ()
 ) -> HookResult:
     instance = Instance(**{name: getattr(INSTANCE, name) for name in INSTANCE.__slots__} | {"ports": ports})
-    return await runner().run(RunHook(REQUEST, instance, hook, seconds, 0.0), pod_ip)
+    return await runner().run(RunHook(REQUEST, instance, hook, seconds, 0.0, pod_ip))
 
 
 def exec_action(seconds: float = 30.0) -> RunHook:
@@ -98,7 +98,7 @@ async def test_exec_runs_the_command_in_the_container() -> None:
 
     runtime = ExecRuntime(behave)
 
-    result = await HookRunner(runtime).run(exec_action(), "")
+    result = await HookRunner(runtime).run(exec_action())
 
     assert result.error == ""
     assert result.seconds >= 0
@@ -111,7 +111,7 @@ async def test_exec_may_take_all_of_its_time_and_the_runtime_some_more_to_say_so
         await asyncio.sleep(seconds + 2)
         return ExecResult(0, b"", b"")
 
-    assert (await runner(behave).run(exec_action(5.0), "")) == HookResult(7.0, "")
+    assert (await runner(behave).run(exec_action(5.0))) == HookResult(7.0, "")
 
 
 @pytest.mark.virtual_time
@@ -123,7 +123,7 @@ async def test_only_exec_gets_some_more(hook: Hook, seconds: float) -> None:
         await asyncio.sleep(60)
         return ExecResult(0, b"", b"")
 
-    result = await runner(behave).run(RunHook(REQUEST, INSTANCE, hook, 5.0, 0.0), "")
+    result = await runner(behave).run(RunHook(REQUEST, INSTANCE, hook, 5.0, 0.0))
 
     assert result.seconds == pytest.approx(seconds)
     assert "was cancelled: it had not ended after 5 s" in result.error
@@ -133,7 +133,7 @@ async def test_exec_that_fails_tells_code_and_output() -> None:
     async def behave(_: float) -> ExecResult:
         return ExecResult(3, b"out\n", b"no\x00such\x1b[31m\nthing \xff")
 
-    result = await runner(behave).run(exec_action(), "")
+    result = await runner(behave).run(exec_action())
 
     assert result.error == "exec ended with exit code 3: no such [31m thing � out"
 
@@ -142,14 +142,14 @@ async def test_exec_that_fails_silently_tells_the_code() -> None:
     async def behave(_: float) -> ExecResult:
         return ExecResult(1, b"", b"")
 
-    assert (await runner(behave).run(exec_action(), "")).error == "exec ended with exit code 1"
+    assert (await runner(behave).run(exec_action())).error == "exec ended with exit code 1"
 
 
 async def test_exec_output_is_cut() -> None:
     async def behave(_: float) -> ExecResult:
         return ExecResult(1, b"x" * 60_000, b"")
 
-    error = (await runner(behave).run(exec_action(), "")).error
+    error = (await runner(behave).run(exec_action())).error
     assert error == f"exec ended with exit code 1: {'x' * 1023}…"
 
 
@@ -157,7 +157,7 @@ async def test_exec_that_cannot_start_is_an_error() -> None:
     async def behave(_: float) -> ExecResult:
         raise RuntimeCallError('ExecSync failed: "bye": not found (UNKNOWN)', code="UNKNOWN")
 
-    result = await runner(behave).run(exec_action(), "")
+    result = await runner(behave).run(exec_action())
 
     assert result.error == 'exec could not be run: ExecSync failed: "bye": not found (UNKNOWN)'
 
@@ -166,7 +166,7 @@ async def test_exec_that_the_runtime_cut_off_took_too_long() -> None:
     async def behave(_: float) -> ExecResult:
         raise RuntimeCallError("ExecSync failed: timeout 30s exceeded", code="DEADLINE_EXCEEDED")
 
-    result = await runner(behave).run(exec_action(), "")
+    result = await runner(behave).run(exec_action())
 
     assert result.error == "exec was cancelled: it had not ended after 30 s, when the grace period was used up"
 
@@ -175,7 +175,7 @@ async def test_exec_that_said_too_much_has_run() -> None:
     async def behave(_: float) -> ExecResult:
         raise RuntimeCallError("ExecSync failed: too large (RESOURCE_EXHAUSTED)", code="RESOURCE_EXHAUSTED")
 
-    result = await runner(behave).run(exec_action(), "")
+    result = await runner(behave).run(exec_action())
 
     assert result.error == (
         "exec ran, its result is unknown: its output was too large (ExecSync failed: too large (RESOURCE_EXHAUSTED))"
@@ -189,7 +189,7 @@ async def test_exec_that_not_even_the_runtime_ends(monkeypatch: pytest.MonkeyPat
         await asyncio.Event().wait()
         raise AssertionError
 
-    assert "exec was cancelled" in (await runner(behave).run(exec_action(0.01), "")).error
+    assert "exec was cancelled" in (await runner(behave).run(exec_action(0.01))).error
 
 
 async def test_a_runtime_that_goes_away_is_no_failed_hook() -> None:
@@ -197,7 +197,7 @@ async def test_a_runtime_that_goes_away_is_no_failed_hook() -> None:
         raise RuntimeUnavailableError("Socket closed")
 
     with pytest.raises(RuntimeUnavailableError):
-        await runner(behave).run(exec_action(), "")
+        await runner(behave).run(exec_action())
 
 
 # sleep and the others

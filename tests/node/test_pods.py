@@ -210,7 +210,9 @@ async def test_the_mark_is_dated_when_it_is_first_seen() -> None:
     made, _ = cache()
     made.request_changed(request(unready_acquired=True))
     assert unready_seen(made) == {"r1": 7.0}
-    made.request_deleted(request())
+    made.request_changed(request(resource_version="11"))
+    assert unready_seen(made) == {}, "taken away: the grace period begins anew with the next one"
+    made.request_deleted(request(resource_version="11"))
     assert unready_seen(made) == {}
     assert first_seen(made) == {}
 

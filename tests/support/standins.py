@@ -234,8 +234,8 @@ class MemoryNode:
 
     # Hooks, StatusWriter, EventSink.
 
-    async def run(self, action: RunHook, pod_ip: str) -> HookResult:
-        assert pod_ip == "127.0.0.1"
+    async def run(self, action: RunHook) -> HookResult:
+        assert action.pod_ip == "127.0.0.1"
         self.hooks_run.append(action.instance.id)
         await asyncio.sleep(self.hook_seconds)
         return HookResult(self.hook_seconds, self.hook_error)

@@ -117,10 +117,9 @@ class Executor:
         self._note(action, until=ends, hook_began=began, hook_until=ends)
         recorder.hook_started()
         log.info("preStop hook started", kind=action.hook.kind.value, **fields)
-        pod = self._pods.pod(action.request.pod_key)
         result = HookResult(0.0, "it was cut off")
         try:
-            result = await self._edges.hooks.run(action, pod.pod_ip if pod else "")
+            result = await self._edges.hooks.run(action)
         except Exception as error:  # noqa: BLE001 - a broken hook must not keep the container from being stopped
             result = HookResult(loop.time() - began, _reason(error, "hook"))
         finally:

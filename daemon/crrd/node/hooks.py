@@ -41,7 +41,7 @@ class HookRunner:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def run(self, action: RunHook, pod_ip: str) -> HookResult:
+    async def run(self, action: RunHook) -> HookResult:
         """Run the hook to its end, or cancel it after `action.seconds`; a hook that fails is in the result.
 
         - exec: fails with the exit code and the beginning of the output, or when it cannot be started. The runtime's
@@ -55,7 +55,6 @@ class HookRunner:
 
         Args:
             action: The hook, its container instance, and the seconds that it may take.
-            pod_ip: The pod's IP, "" where none is known.
 
         Raises:
             RuntimeUnavailableError: the runtime went away while an exec hook ran.
@@ -65,18 +64,18 @@ class HookRunner:
         margin = EXEC_MARGIN_SECONDS if action.hook.kind is HookKind.EXEC else 0.0
         try:
             async with asyncio.timeout(action.seconds + margin):
-                error = await self._run(action, pod_ip)
+                error = await self._run(action)
         except TimeoutError:
             error = _too_slow(action.hook.kind, action.seconds)
         return HookResult(seconds=loop.time() - started, error=error)
 
-    async def _run(self, action: RunHook, pod_ip: str) -> str:
+    async def _run(self, action: RunHook) -> str:
         hook = action.hook
         match hook.kind:
             case HookKind.EXEC:
                 return await self._exec(action)
             case HookKind.HTTP_GET:
-                return await _http_get(hook, action.instance, pod_ip)
+                return await _http_get(hook, action.instance, action.pod_ip)
             case HookKind.SLEEP:
                 await asyncio.sleep(hook.seconds)
                 return ""

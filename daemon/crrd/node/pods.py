@@ -267,7 +267,9 @@ class Pods:
         elif record.left:
             record.left, record.first_seen, record.unready_seen = False, now, None
         record.request, record.unpinned = request, unpinned
-        if request.unready_acquired and record.unready_seen is None:
+        if not request.unready_acquired:
+            record.unready_seen = None
+        elif record.unready_seen is None:
             record.unready_seen = moved.unready_seen if moved and moved.unready_seen is not None else now
 
     def request_deleted(self, request: Request) -> None:

@@ -132,7 +132,9 @@ class Reconciler:
             if ended.recorder is not None:
                 ended.recorder.forgotten(ended.request)
                 ended.recorder = None
-            for key in list(record.works):  # another request's hook may have been kept for this one
+        for key in list(record.works):  # a hook may have been kept for a request that has gone since
+            request = record.records.get(key[0])
+            if request is None or not request.writing:
                 self._executor.works.drop_unneeded(record, key)
         live = record.live
         for each in live:

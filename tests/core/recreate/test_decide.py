@@ -919,8 +919,9 @@ class TestStop:
         late = one(request(), asks, **seen_before)
         assert late.ask_api
         assert not actions(late, RunHook)
-        asked = one(request(), asks, api_answer=ApiAnswer(pod(node_name=NODE), NOW), **seen_before)
-        assert actions(asked, RunHook)
+        assert not actions(late, EmitEvent), "nothing is stopped yet"
+        asked = one(request(), asks, api_answer=ApiAnswer(pod(node_name=NODE, pod_ip="10.0.0.9"), NOW), **seen_before)
+        assert only(asked, RunHook).pod_ip == "10.0.0.9"
         lost = one(request(), asks, api_answer=ApiAnswer(None, NOW), **seen_before)
         assert not actions(lost, RunHook)
         assert written(lost).states[0].reason is Reason.POD_GONE

@@ -42,6 +42,8 @@ class RunHook:
     seconds: float
     spent_before: float
     """Seconds of the grace period that an earlier life of the daemon has used up."""
+    pod_ip: str = ""
+    """Of the request's pod, "" where it is not known or the hook does not need it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,15 +110,15 @@ def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateSta
     request, state, work = view.request, view.state, view.work
     if not view.hook_done and work.stop is None and not state.is_killed:
         hook = instance.hook if view.grace > view.spent_before else None
+        if hook is not None and (wait := _await_ip(draft, view, hook)):
+            return wait
         if hook is not None or draft.seen.may_stop:
             draft.emit(request, EventReason.RECREATING, f"Stopping container {view.name} to recreate it", view.name)
             if no_gate := draft.gate.message:
                 draft.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {no_gate.text}")
         if hook is not None:
-            if wait := _await_ip(draft, view, hook):
-                return wait
             used = view.spent_before
-            draft.actions.append(RunHook(request, instance, hook, view.grace - used, used))
+            draft.actions.append(RunHook(request, instance, hook, view.grace - used, used, _pod_ip(draft, view)))
             draft.wake(draft.now + BEGUN_SECONDS)
             draft.hook_runs = True
             return view.recreating()
@@ -129,6 +129,12 @@ def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateSta
         draft.note_begun(request, work)
         return draft.note_hook_end(request, view.recreating(), instance.pin)
     return _send(draft, view, instance)
+
+
+def _pod_ip(draft: Draft, view: ContainerView) -> str:
+    """The pod's IP: the watch's word, or else the API server's own."""
+    answer = draft.seen.api_answer
+    return view.pod.pod_ip or (answer.pod.pod_ip if answer is not None and answer.pod is not None else "")
 
 
 def _await_ip(draft: Draft, view: ContainerView, hook: Hook) -> RecreateState | None:
