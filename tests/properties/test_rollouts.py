@@ -17,7 +17,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RequestPhase
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Amount, Options, Run, Target
-from crrd.core.rollout.standing import Stage
+from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import Budget, Member, RunRequest, World
 from tests.support.rollouts import (
     START,
@@ -58,6 +58,8 @@ class Model:
     order: list[str] = field(default_factory=list)
     known: World | None = None
     """What the runner's watches show; None before it has listed."""
+    counted: tuple[Member, ...] = ()
+    """The pods as they were when the budget's status was written that the runner knows."""
     confirmed: bool = False
     made: int = 0
     desired: int = PODS
@@ -92,7 +94,8 @@ class Model:
         kind = workload(self.desired, in_order=self.in_order)
         shown = tuple(each for name, each in self.requests.items() if name not in self.hidden)
         shown += tuple(self.elsewhere.values())
-        self.known = World(tuple(self.pods.values()), shown, kind, self.budgets(), refused=dict(self.refused))
+        self.counted = tuple(self.pods.values())
+        self.known = World(self.counted, shown, kind, self.budgets(), refused=dict(self.refused))
 
     def plan(self) -> Plan:
         if self.known is None:
@@ -103,7 +106,7 @@ class Model:
     def step(self, *, dies: bool = False) -> Plan:
         """One round of the runner; it may die between the creation and its note of it."""
         found = self.plan()
-        if found.create:
+        if found.create and self._is_still_next(found.create[0]):
             row = found.create[0]
             name = self.run.request_name(row.uid)
             self._within_budget(row.uid)
@@ -122,6 +125,14 @@ class Model:
                 self.look()  # admission says that there is no such pod: it is asked for
         return found
 
+    def _is_still_next(self, row: Row) -> bool:
+        """The runner asks for the pod before it creates a request: its watches may lag."""
+        assert self.known is not None
+        others = tuple(each for each in self.known.members if each.pod.name != row.pod)
+        there = tuple(each for each in self.pods.values() if each.pod.name == row.pod)
+        self.known = replace(self.known, members=(*others, *there))
+        return any(each.uid == row.uid for each in self.plan().create)
+
     def _within_budget(self, uid: str) -> None:
         """As far as the runner could know: what has just died elsewhere, its watches have yet to tell."""
         assert self.known is not None
@@ -136,7 +147,8 @@ class Model:
         assert total - up <= self.run.options.max_unavailable.of(total), "more are unready than may be"
         if self.guard is not None:
             away = len(busy & {pod.pod.uid for pod in NEIGHBOURS})
-            assert up - away >= self.guard, "the disruption budget is overdrawn"
+            healthy = sum(1 for pod in self.counted if pod.ready and pod.pod.uid not in busy)
+            assert healthy - away >= self.guard, "the disruption budget is overdrawn"
 
     # What the node does
 
@@ -288,6 +300,23 @@ def test_the_runner_may_die_at_every_step(most: int, *, in_order: bool) -> None:
         assert model.begun == {f"uid-{number}": 1 for number in range(1, PODS + 1)}
         if in_order:
             assert model.order == sorted(model.order, reverse=True)
+
+
+def test_a_pod_whose_request_was_hidden_and_deleted_is_restarted_once() -> None:
+    """The runner decides by a look from before the restart, in which the request is no longer the run's."""
+    model = Model(run_of(), None, in_order=False)
+    model.step()
+    model.user_edits(0)
+    model.look()
+    model.node_begins(0)
+    model.node_ends(0, well=True)
+    model.user_deletes(0)
+    assert not model.requests
+    model.step()
+    model.node_begins(0)
+    model.check()
+    model.settle()
+    model.check()
 
 
 def happen(model: Model, what: int, which: int) -> None:

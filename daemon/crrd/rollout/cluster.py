@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -123,10 +124,12 @@ class Cluster:
 
     async def look_again(self, name: str) -> None:
         """Ask for one pod: the watch may lag."""
-        try:
-            self._pods.put(self._pods.parse(await self._client.get(PODS, self._namespace, name)))
-        except GoneError:
-            self._pods.forget(lambda member: member.pod.name == name)
+        uid = ""
+        with suppress(GoneError):
+            found = self._pods.parse(await self._client.get(PODS, self._namespace, name))
+            self._pods.put(found)
+            uid = found.uid
+        self._pods.forget(lambda member: member.pod.name == name and member.pod.uid != uid)
 
     async def learn(self) -> None:
         """Find out what no watch tells of what came since, asking once for each object: owners, other targets' pods.

@@ -119,6 +119,8 @@ class Runner:
         failures = 0
         while time.monotonic() < self._ends:
             try:
+                if not await self._is_still_next(run, row):
+                    return
                 made = await self._client.create(REQUESTS, run.namespace, body)
             except ConflictError:
                 await self._take_over(run, row)
@@ -135,6 +137,15 @@ class Runner:
                 await self._seen_by_admission(run, made)
                 self._cluster.written(made)
                 return
+
+    async def _is_still_next(self, run: Run, row: Row) -> bool:
+        """Whether the pod's turn is now, by the pod as the API server has it: what the watch shows may be older.
+
+        Else a pod would be restarted twice whose first request has ended and was deleted since.
+        """
+        await self._cluster.look_again(row.pod)
+        plan = make_plan(self._cluster.world(), run, self._clock.now(), confirmed=self._confirmed)
+        return any(each.uid == row.uid for each in plan.create)
 
     async def _take_over(self, run: Run, row: Row) -> None:
         """It is there already: whoever has created it, an answer was lost or a process was killed."""
