@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from crrd.kubelet.hash.container_hash import hash_of
-from crrd.kubelet.restart_rules import Spec
-from crrd.kubelet.runtime_status import ContainerState, ContainerStatus
+from crrd.kubelet.runtime_status import ContainerState
+from crrd_localnode.planner.pod_status import ContainerStatus
+from crrd_localnode.planner.restarts import Spec
 
 
 class Cause(StrEnum):

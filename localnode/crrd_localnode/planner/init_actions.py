@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
-from crrd.kubelet.restart_rules import SIDECAR_HASH_SINCE, Spec, is_sidecar, restarts, restarts_on_failure
-from crrd.kubelet.runtime_status import ContainerState, ContainerStatus, PodRuntimeStatus
+from crrd.kubelet.restart_rules import SIDECAR_HASH_SINCE
+from crrd.kubelet.runtime_status import ContainerState
 from crrd_localnode.planner.actions import (
     Cause,
     Kill,
@@ -22,7 +22,9 @@ from crrd_localnode.planner.actions import (
     of_unknown_state,
     resized,
 )
+from crrd_localnode.planner.pod_status import ContainerStatus, PodRuntimeStatus
 from crrd_localnode.planner.resize import resize_of
+from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts_on_failure
 
 _OOM = "OOMKilled"
 

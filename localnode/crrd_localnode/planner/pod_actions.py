@@ -12,16 +12,8 @@ pkg/kubelet/kuberuntime/util, in 1.28 to 1.36; feature gates are taken to stand 
 from collections.abc import Mapping
 from typing import Any
 
-from crrd.kubelet.restart_rules import (
-    RestartPolicy,
-    Spec,
-    is_sidecar,
-    restarts,
-    restarts_all,
-    restarts_on_failure,
-    runs_once,
-)
-from crrd.kubelet.runtime_status import ContainerState, ContainerStatus, NetworkMode, PodRuntimeStatus
+from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.runtime_status import ContainerState
 from crrd.kubelet.version import parse_minor
 from crrd_localnode.planner.actions import (
     Cause,
@@ -37,7 +29,9 @@ from crrd_localnode.planner.actions import (
     resized,
 )
 from crrd_localnode.planner.init_actions import InitPlanner
+from crrd_localnode.planner.pod_status import ContainerStatus, NetworkMode, PodRuntimeStatus
 from crrd_localnode.planner.resize import resize_of
+from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts_all, restarts_on_failure, runs_once
 
 
 def pod_actions(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str) -> PodActions:

@@ -16,8 +16,8 @@ from typing import Any
 
 from crrd.kubelet.labels import ANNOTATION_MIRROR
 from crrd.kubelet.quantity import parse
-from crrd.kubelet.restart_rules import Spec
-from crrd.kubelet.runtime_status import ContainerStatus
+from crrd_localnode.planner.pod_status import ContainerStatus
+from crrd_localnode.planner.restarts import Spec
 
 RESIZE_SINCE = 33
 """Minor version from which a change of resources is applied in place (InPlacePodVerticalScaling)."""

@@ -7,9 +7,10 @@ restarted for theirs.
 
 from cri_stubs import api_pb2
 from crrd.kubelet.hash.container_hash import container_hash
-from crrd.kubelet.runtime_status import ContainerState, ContainerStatus, PodRuntimeStatus, SandboxStatus
+from crrd.kubelet.runtime_status import ContainerState
 from crrd_localnode.planner.actions import PodActions
 from crrd_localnode.planner.pod_actions import end_pod, pod_actions
+from crrd_localnode.planner.pod_status import ContainerStatus, PodRuntimeStatus, SandboxStatus
 from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.kuberuntime import RuntimePod
 from crrd_localnode.pods.spec import Json

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from crrd.kubelet.hash.container_hash import container_hash
-from crrd.kubelet.runtime_status import ContainerState, ContainerStatus, NetworkMode, PodRuntimeStatus, SandboxStatus
+from crrd.kubelet.runtime_status import ContainerState
 from crrd_localnode.planner.actions import Cause, PodActions
 from crrd_localnode.planner.pod_actions import end_pod, pod_actions
+from crrd_localnode.planner.pod_status import ContainerStatus, NetworkMode, PodRuntimeStatus, SandboxStatus
 
 Json = dict[str, Any]
 

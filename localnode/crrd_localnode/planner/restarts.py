@@ -1,0 +1,51 @@
+"""Whether kubelet starts a container again that has ended, by the version of kubelet.
+
+Kubelet heeds the container's own policy and rules since 1.35, where the feature ContainerRestartRules is on by default;
+this follows the defaults of each version, not its feature gates.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from crrd.kubelet.restart_rules import SIDECARS_SINCE, RestartPolicy, comes_back, matching_action
+
+RULES_SINCE = 35
+"""Minor version from which a container's own restartPolicy and restartPolicyRules count (ContainerRestartRules)."""
+RESTART_ALL_SINCE = 36
+"""Minor version from which the action RestartAllContainers does (RestartAllContainersOnContainerExits)."""
+
+Spec = Mapping[str, Any]
+"""A container, or a pod's spec, as in the pod's JSON."""
+
+
+def is_sidecar(init_container: Spec, minor: int) -> bool:
+    """Whether kubelet 1.`minor` keeps this init container running beside the pod's regular ones."""
+    return minor >= SIDECARS_SINCE and init_container.get("restartPolicy") == RestartPolicy.ALWAYS
+
+
+def restarts(container: Spec, pod_spec: Spec, exit_code: int, minor: int) -> bool:
+    """Whether a container is started again that has ended with this code."""
+    own = container.get("restartPolicy") if minor >= RULES_SINCE else None
+    action = matching_action(container.get("restartPolicyRules") or [], exit_code)
+    if own and (action == "Restart" or restarts_all(container, exit_code, minor)):
+        return True
+    policy = own or pod_spec.get("restartPolicy") or RestartPolicy.ALWAYS
+    return comes_back(policy, exit_code)
+
+
+def restarts_on_failure(container: Spec, pod_spec: Spec, minor: int) -> bool:
+    """The same for one that is stopped for a reason without an exit code, as for a probe: rules are not asked."""
+    own = container.get("restartPolicy") if minor >= RULES_SINCE else None
+    return comes_back(own or pod_spec.get("restartPolicy"), None)
+
+
+def runs_once(container: Spec, pod_spec: Spec, minor: int) -> bool:
+    """Whether a container that has succeeded is left out where the pod gets a new sandbox."""
+    own = container.get("restartPolicy") if minor >= RULES_SINCE else None
+    return bool((own or pod_spec.get("restartPolicy")) == RestartPolicy.ON_FAILURE)
+
+
+def restarts_all(container: Spec, exit_code: int, minor: int) -> bool:
+    """Whether the pod's containers are all begun anew because this one has ended with this code."""
+    action = matching_action(container.get("restartPolicyRules") or [], exit_code)
+    return minor >= RESTART_ALL_SINCE and action == "RestartAllContainers"
