@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 everything is kept, 2 bad input, 3 something will be rebuilt, 4 nothing that is known will be,\n"
         "but not everything could be judged"
     )
+    flag = partial(add_flag, parser)
     add = parser.add_argument
     add("--to", dest="to_version", metavar="VERSION", required=True, help="the version to upgrade to, e.g. 1.31")
     add(
@@ -91,14 +93,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the running kubelet's version, for the reasons (default: %(default)s, as its Node says)",
     )
     add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
-    add_flag(
-        parser,
-        "--node-name",
-        "this node's name in the cluster",
-        env="NODE_NAME",
-        shown="the host's name",
-        metavar="NAME",
-    )
+    flag("--node-name", "this node's name in the cluster", env="NODE_NAME", shown="the host's name", metavar="NAME")
     add(
         "--pods",
         metavar="FILE",
@@ -113,8 +108,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=9420,
         help="where node daemons serve their pages, for --all-nodes (default: %(default)s)",
     )
-    add_flag(
-        parser,
+    flag(
         "--spec-dir",
         "where the node daemon keeps specs: also tell what changed since each container's start",
         env="CRRD_SPEC_DIR",

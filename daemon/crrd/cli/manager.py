@@ -34,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  crrd manager --tls-cert-file /certs/tls.crt --tls-key-file /certs/tls.key\n\n"
         "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration that waiting does not heal"
     )
+    flag = partial(add_flag, parser)
     name = partial(add_flag, parser, metavar="NAME")
     name(
         "--namespace",
@@ -43,24 +44,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         convert=label,
     )
     name("--identity", "which candidate for leadership this is", env="POD_NAME", shown="made up")
-    add_flag(
-        parser,
+    flag(
         "--webhook-address",
         "where admission is served, over TLS",
         env="CRRD_WEBHOOK_ADDRESS",
         default=":9443",
         metavar="HOST:PORT",
     )
-    add_flag(
-        parser,
+    flag(
         "--drain-seconds",
         "how long it is unready before it accepts no more calls, for Services to notice",
         default="10",
         convert=number(0, 600),
         metavar="SECONDS",
     )
-    add_flag(
-        parser,
+    flag(
         "--default-deadline-slack-seconds",
         "what a request without activeDeadlineSeconds gets above its grace periods and minStartedSeconds",
         default=str(DEFAULT_SLACK_SECONDS),

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from functools import partial
 
 from crrd.cli.options import (
     add_cri_flag,
@@ -28,9 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  crrd node --node-name worker-1 --cri-endpoint unix:///run/crio/crio.sock --log-format json\n\n"
         "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration that waiting does not heal"
     )
-    add_flag(parser, "--node-name", "this node's name in the cluster", env="NODE_NAME", metavar="NAME")
-    add_flag(
-        parser,
+    flag = partial(add_flag, parser)
+    flag("--node-name", "this node's name in the cluster", env="NODE_NAME", metavar="NAME")
+    flag(
         "--spec-dir",
         "keep the specs that containers were started with in this folder, for `crrd forecast`, and count those whose "
         "hash their kubelet would not compute: looks at start, after busy times, and every six hours",
@@ -38,8 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         shown="keep none",
         metavar="DIR",
     )
-    add_flag(
-        parser,
+    flag(
         "--serve-forecast",
         "serve /forecast, for `crrd forecast --all-nodes`: whoever reaches the bind address can read which pods the "
         "node has",
@@ -47,8 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         shown="off",
         action=argparse.BooleanOptionalAction,
     )
-    add_flag(
-        parser,
+    flag(
         "--kubelet-healthz-port",
         "where kubelet serves /healthz on 127.0.0.1: one that hangs, or refuses after it had answered, holds stops "
         "back; 0 for never asking",
@@ -57,8 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         convert=port,
         metavar="PORT",
     )
-    add_flag(
-        parser,
+    flag(
         "--pod-uid",
         "UID of the pod that it runs in: a stop of its own container is not waited for when it is told to end",
         env="POD_UID",

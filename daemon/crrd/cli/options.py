@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from crrd.lib.errors import ConfigurationError
@@ -167,16 +168,15 @@ def count(low: int) -> Convert:
 
 def add_daemon_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that every daemon has."""
-    add_flag(
-        parser,
+    flag = partial(add_flag, parser)
+    flag(
         "--bind-address",
         "where /metrics, /healthz and /readyz are served; port 0 picks a free one",
         env="CRRD_BIND_ADDRESS",
         default="127.0.0.1:9420",
         metavar="HOST:PORT",
     )
-    add_flag(
-        parser,
+    flag(
         "--log-format",
         "console for people, json for machines",
         env="CRRD_LOG_FORMAT",
@@ -184,8 +184,7 @@ def add_daemon_flags(parser: argparse.ArgumentParser) -> None:
         convert=one_of("console", "json"),
         metavar="{console,json}",
     )
-    add_flag(
-        parser,
+    flag(
         "--log-level",
         "least severe level that is logged; SIGUSR1 switches debug on and off",
         env="CRRD_LOG_LEVEL",
