@@ -9,8 +9,8 @@ from crrd.core.rollout.state import Member, World
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.rollout.cluster import Cluster
+from crrd.rollout.display import Display
 from crrd.rollout.runner import Runner
-from crrd.rollout.view import View
 from tests.support.rollouts import NOW, member, recreated, run
 
 
@@ -48,6 +48,6 @@ async def test_a_pod_that_was_restarted_unseen_gets_no_other_request() -> None:
     before = member("web-0")
     cluster = cast("Cluster", LateCluster(before, recreated(before)))
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
-    outcome = await Runner(client, cluster, clock, View(), timeout=5, confirmed=True).run(run())
+    outcome = await Runner(client, cluster, clock, Display(), timeout=5, confirmed=True).run(run())
     assert outcome.plan.end is End.DONE
     assert [row.why for row in outcome.plan.rows] == ["app was restarted already"]

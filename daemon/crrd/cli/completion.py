@@ -1,8 +1,7 @@
 """`crrd completion`, and what shells and kubectl ask while somebody types `kubectl recreate`.
 
-`complete` gets the words so far, the last one unfinished, and prints what it could be, one a line, then `:4`: kubectl's
-plugins answer in that way (cobra's ShellCompDirectiveNoFileComp). Where the API server is asked, it gets a few
-seconds; whatever goes wrong, nothing is offered.
+`complete` prints what the last word could be, one a line, and then a directive, as kubectl expects of its plugins
+(cobra's ShellCompDirective). It offers nothing where anything goes wrong.
 """
 
 import argparse

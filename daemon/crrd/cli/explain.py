@@ -69,11 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print where the request stands; returns the exit code.
-
-    Raises:
-        ConfigurationError: the request is not named, or named twice, or there is no way to the API server.
-    """
+    """Print where the request stands; returns the exit code. Raises ConfigurationError for a bad name or kubeconfig."""
     namespace, slash, name = args.request.rpartition("/")
     if slash and args.namespace not in ("", namespace):
         raise ConfigurationError(f"{args.request} and --namespace {args.namespace} name two namespaces: give one")

@@ -1,8 +1,4 @@
-"""`crrd forecast`: what an upgrade of kubelet will do to the containers of this node, or of all nodes.
-
-Reads, and changes nothing. The arithmetic is `crrd.forecast.report`'s, asking the node `crrd.forecast.node`'s; here
-are the flags, where pods come from, and what is printed.
-"""
+"""`crrd forecast`: what an upgrade of kubelet will do to the containers of this node, or of all nodes. Only reads."""
 
 import argparse
 import asyncio
@@ -125,11 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def forecast_config(args: argparse.Namespace) -> ForecastConfig:
-    """The configuration of `crrd forecast`.
-
-    Raises:
-        ConfigurationError: a value is missing or impossible.
-    """
+    """The configuration of `crrd forecast`. Raises ConfigurationError for a value that is missing or impossible."""
     # as `kubelet --version` prints it, too
     to_version, from_version = (
         each.strip().removeprefix("Kubernetes ") for each in (args.to_version, args.from_version)
@@ -168,11 +160,7 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
 
 
 def run_forecast(config: ForecastConfig) -> int:
-    """Print the forecast; returns the exit code.
-
-    Raises:
-        ConfigurationError: it cannot be made, with the reason in one line.
-    """
+    """Print the forecast; returns the exit code. Raises ConfigurationError with the reason in one line."""
     configure_log("console", "error")
     # before there is a loop, which would keep Ctrl-C to itself until all of standard input is read
     pods = read_pods(config.pods_file) if config.pods_file else None
@@ -284,11 +272,7 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
 
 
 def read_pods(path: str) -> list[Mapping[str, Any]]:
-    """The pods in a file with what `kubectl get pods -o json` or `-o yaml` prints; "-" is standard input.
-
-    Raises:
-        ConfigurationError: it cannot be read, or holds no pods.
-    """
+    """The pods that `kubectl get pods -o json` or yaml printed; "-" is standard input. Raises ConfigurationError."""
     name = "standard input" if path == "-" else path
     if path == "-" and sys.stdin is None:
         raise ConfigurationError(f"--pods {name}: there is none")

@@ -1,8 +1,7 @@
 """The command line: reads flags, starts one command, turns errors into one line and an exit code.
 
-One module a command: `configure` gives its parser flags, `run` runs it and returns the exit code. Only the module of
-the command that is asked for is imported: `crrd node` must not carry what only `crrd explain` needs. `crrd demo` is in
-a distribution of its own, crrd-localnode, and is found by its entry point.
+Each command is a module: `configure` adds its flags, `run` runs it and returns the exit code. Only the module of the
+given command is imported, so that `crrd node` does not carry what other commands need.
 """
 
 import argparse
@@ -50,10 +49,9 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
-    """The parser of `crrd`, with the flags of the wanted commands; `prog` is what it is called.
+    """The parser of `crrd`, called `prog`, with the flags of the wanted commands.
 
-    Raises:
-        ConfigurationError: an environment variable has a value that it cannot have.
+    Raises ConfigurationError for an environment variable with a bad value.
     """
     parser = argparse.ArgumentParser(prog=prog, description=DESCRIPTION, formatter_class=_Formatter)
     parser.add_argument("--version", action="version", version=f"crrd {__version__}")
@@ -66,11 +64,7 @@ def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
 
 
 def module_of(command: str) -> ModuleType:
-    """The module of a command.
-
-    Raises:
-        ConfigurationError: the distribution that has it is not installed.
-    """
+    """The module of a command. Raises ConfigurationError where its distribution is not installed."""
     if command not in ELSEWHERE:
         return importlib.import_module(f"crrd.cli.{command}")
     for entry in entry_points(group="crrd.commands", name=command):

@@ -124,11 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def manager_config(args: argparse.Namespace) -> ManagerConfig:
-    """The configuration of `crrd manager`.
-
-    Raises:
-        ConfigurationError: a value is missing or impossible.
-    """
+    """The configuration of `crrd manager`. Raises ConfigurationError for a value that is missing or impossible."""
     if bool(args.tls_cert_file) != bool(args.tls_key_file):
         raise ConfigurationError("--tls-cert-file and --tls-key-file go together: give both, or none")
     if args.ca_file and not args.tls_cert_file:

@@ -1,7 +1,6 @@
-"""Flags: one helper makes a flag, its environment twin and what --help says of both. Imports next to nothing.
+"""Flags: one helper makes a flag, its environment variable and their help. Imports next to nothing.
 
-A flag wins over its environment variable, an environment variable over the default. What either holds is converted and
-checked once, while the command line is read.
+A flag wins over its environment variable, which wins over the default. The value is checked when flags are read.
 """
 
 import argparse
@@ -52,8 +51,7 @@ def add_flag(
         convert: makes the value.
         more: as `ArgumentParser.add_argument` takes it.
 
-    Raises:
-        ConfigurationError: a switch's variable is neither on nor off. (Other variables are read with the flags.)
+    Raises ConfigurationError for a switch's variable that is neither on nor off.
     """
     told = [f"environment: {env}"] if env else []
     if shown or default:

@@ -102,11 +102,7 @@ def _optional(convert: Convert) -> Convert:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what is asked; returns the exit code.
-
-    Raises:
-        ConfigurationError: it cannot be meant, or not be done.
-    """
+    """Do what is asked; returns the exit code. Raises ConfigurationError for what cannot be done."""
     verb = args.words[0] if args.words and args.words[0] in VERBS else ""
     _check(args, verb)
     configure_log("console", "error")

@@ -1,7 +1,4 @@
-"""Brings together what a forecast needs of each running container: the runtime's word on it, and its spec in the API.
-
-Pure: who asked the runtime and the API server, or read a file, is not known here.
-"""
+"""Joins what the runtime says of each running container with its spec in the API."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

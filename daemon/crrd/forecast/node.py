@@ -1,8 +1,7 @@
-"""Forecasts of the node's own containers: the runtime and the API server asked, the specs remembered.
+"""Forecasts of this node's containers, from the runtime, the API server and the specs that were kept.
 
-`crrd forecast` asks once; the node daemon, where it is told to, asks now and then, for a metric and to keep the specs
-of what it has seen start, and whenever its page `/forecast` is opened. What follows from the answers is
-`crrd.forecast`'s matter.
+`crrd forecast` asks once. The node daemon, where it is told to, asks now and then for a metric and to keep specs, and
+whenever its page `/forecast` is opened.
 """
 
 import asyncio
@@ -72,7 +71,7 @@ def running_containers(containers: Iterable[api_pb2.Container]) -> list[Forecast
 async def pods_of_node(client: KubeClient, node: str) -> AsyncIterator[Mapping[str, Any]]:
     """The pods bound to a node, one by one. Raises as `KubeClient.list_pages` does.
 
-    Of version 0, and as a whole: the API server's cache finds pods by node (see `crrd.node.watches`).
+    One page of version 0: the API server's cache finds pods by node (see `crrd.node.watches`).
     """
     selector = f"spec.nodeName={node}"
     async for page in client.list_pages(PODS, field_selector=selector, resource_version="0", limit=0):
@@ -81,12 +80,7 @@ async def pods_of_node(client: KubeClient, node: str) -> AsyncIterator[Mapping[s
 
 
 async def kubelet_version(client: KubeClient, node: str) -> str:
-    """The version of the node's kubelet, as it says itself (status.nodeInfo.kubeletVersion); "" where it does not.
-
-    Raises:
-        GoneError: there is no such node.
-        ApiUnavailableError, ApiRefusedError: see there.
-    """
+    """The version that the node's kubelet reports in status.nodeInfo; "" for none. Raises GoneError for no node."""
     status = mapping((await client.get(NODES, "", node)).get("status"))
     return text(mapping(status.get("nodeInfo")).get("kubeletVersion"))
 
@@ -104,16 +98,13 @@ async def node_report(
 
     Args:
         source: The node's runtime.
-        pods: All pods of the node; pods of other nodes do no harm where there is no `node`.
+        pods: All pods of the node; without `node` also others.
         from_version: The running kubelet's.
         to_version: The one to come.
-        node: Its name; "" where `pods` are just any. With a name, what runs by their status has to be in the runtime.
+        node: Its name; with a name, what runs by the pods' statuses has to be in the runtime.
         store: Specs that were kept.
 
-    Raises:
-        ValueError: one of the versions is none.
-        RuntimeUnavailableError, RuntimeCallError: from the source.
-        ApiUnavailableError, ApiRefusedError: from where the pods come from.
+    Raises ValueError for a bad version, and what the runtime and the source of the pods raise.
     """
     listed = await source.containers()
     join = Join(running_containers(listed))
@@ -161,14 +152,7 @@ def _unreadable(recalled: list[ForecastInput], store: SpecStore | None) -> int:
 
 
 class NodeForecast:
-    """The daemon's part: `run` looks now and then, `page` answers whoever asks.
-
-    Args:
-        client: To the API server.
-        source: The node's containers.
-        node: The node's name.
-        folder: Where specs are kept; None to keep none.
-    """
+    """The daemon's part: `run` looks now and then, `page` answers requests. Without a folder it keeps no specs."""
 
     def __init__(self, client: KubeClient, source: NodeRuntime, node: str, folder: Path | None = None) -> None:
         self._client = client
@@ -184,12 +168,7 @@ class NodeForecast:
         self._said = ""
 
     async def run(self, active: asyncio.Event, idle: asyncio.Event) -> NoReturn:
-        """Look at the start, after each busy time, and now and then; never in a busy time.
-
-        Args:
-            active: Set while a request is live.
-            idle: Set while none is.
-        """
+        """Look at the start, after each busy time, and now and then; never while requests are `active`."""
         while True:
             self.heartbeat.until(idle, "waiting for the last request to end")
             await idle.wait()

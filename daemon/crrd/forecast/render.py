@@ -76,13 +76,7 @@ def _changes(found: Any) -> tuple[Change, ...] | None:
 
 
 def render(reports: Sequence[Report], output: str, *, several: bool = False) -> str:
-    """The reports as text.
-
-    Args:
-        reports: One per node.
-        output: One of FORMATS.
-        several: Whether json and yaml are a list, of however many; else there is one report, and they are that object.
-    """
+    """The reports as text in one of FORMATS; `several` makes json and yaml a list, else they are the one report."""
     if output == "table":
         return "\n\n".join(_table(report) for report in reports) or "the API lists no nodes"
     shapes: Any = [shape(report) for report in reports]
@@ -142,12 +136,8 @@ def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
 def draw(reports: Sequence[Report], path: str) -> None:
     """Draw a bar per node, split by outcome, into a file; its ending says the format (png, svg, pdf).
 
-    Bars of very many nodes are narrower: what is higher than 16384 pixels, few programs show.
-
-    Raises:
-        ImportError: matplotlib is not installed (the extra `plot`).
-        OSError: the file cannot be written.
-        ValueError: matplotlib knows no such format.
+    Many nodes get narrower bars: few programs show pictures of more than 16384 pixels.
+    Raises ImportError without matplotlib (the extra `plot`), OSError, and ValueError for an unknown format.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
 

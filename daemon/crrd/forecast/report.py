@@ -1,8 +1,7 @@
 """Which containers a kubelet of another version will rebuild, and why.
 
 Kubelet compares the hash that it stored with a running container to the one that it computes from the pod's spec, and
-rebuilds the container where they differ (`containerChanged` in pkg/kubelet/kuberuntime). Where the numbers come from
-is the caller's matter, and what is printed `render`'s.
+rebuilds the container where they differ (`containerChanged` in pkg/kubelet/kuberuntime).
 """
 
 from collections import Counter
@@ -113,14 +112,7 @@ class Report:
 def forecast(containers: Iterable[ForecastInput], from_version: str, to_version: str, *, node: str = "") -> Report:
     """What a kubelet of `to_version` will do with containers that one of `from_version` runs.
 
-    Args:
-        containers: The node's running containers.
-        from_version: The running kubelet's version; it explains, and decides nothing.
-        to_version: The version to come.
-        node: The node's name, for the report.
-
-    Raises:
-        ValueError: one of them is no version of Kubernetes.
+    `from_version` only explains. Raises ValueError for what is no version of Kubernetes.
     """
     today, target = parse_minor(from_version), parse_minor(to_version)
     notes = []

@@ -1,8 +1,7 @@
-"""What differs between two specs of a container, by meaning: what Kubernetes' proposal #63814 asked of kubelet.
+"""What differs between two specs of a container, by meaning (Kubernetes' proposal #63814).
 
-Both specs get the API server's defaults first; 0.5 CPU is 500m; what is absent is what its default says; order counts
-where kubelet or the runtime looks at it. A hash can do none of this, which is why a new version of kubelet may
-rebuild containers whose specs mean what they always meant. Nothing is said here about what kubelet will do.
+Both specs get the API server's defaults first; 0.5 CPU is 500m; order counts only where kubelet or the runtime looks
+at it. A hash can do none of this, so a new kubelet may rebuild containers whose specs mean what they always meant.
 """
 
 import json
@@ -145,11 +144,9 @@ def _needs_restart(path: str, before: Any, after: Any, restarting: frozenset[str
 
 
 def _restarting(container: Mapping[str, Any]) -> frozenset[str]:
-    """Resources that kubelet resizes with a restart only: their resizePolicy says so.
+    """Resources that kubelet resizes with a restart only, by their resizePolicy. An absent policy is NotRequired.
 
-    An absent policy is NotRequired, in all versions: up to 1.32, an API server that lets resources be resized fills it
-    in (`SetDefaults_Pod` in pkg/apis/core/v1); since 1.33 none does, and kubelet reads it so (`computePodResizeAction`
-    in pkg/kubelet/kuberuntime).
+    Source: `SetDefaults_Pod` in pkg/apis/core/v1 up to 1.32, `computePodResizeAction` in pkg/kubelet/kuberuntime since.
     """
     policies = container.get("resizePolicy")
     return frozenset(

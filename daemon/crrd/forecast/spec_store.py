@@ -1,9 +1,7 @@
-"""The specs that containers were started with, kept in a folder of the node: one file per instance.
+"""The specs that containers were started with, in a folder of the node: one file per instance.
 
-So a later version can be asked what differs from today's spec, without relying on any hash. Files are written whole or
-not at all; reading changes none, and the oldest ones make room for new ones. Losing one costs an answer and nothing
-else. Who puts specs here, and when, is not decided here. Specs can hold secrets in their variables: the folder and its
-files are for their owner alone.
+With them, today's spec can be compared without any hash. Files are written whole or not at all; the oldest make room
+for new ones. Specs can hold secrets, so folder and files are readable by their owner alone.
 """
 
 import hashlib
@@ -37,22 +35,13 @@ class StoredSpec:
 
 
 class SpecStore:
-    """A folder of specs. Calls read and write files, a few ms each; one process may write.
-
-    Args:
-        folder: Made when the first spec is put there.
-    """
+    """A folder of specs, made when the first is put there. Calls take a few ms; one process may write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, spec: StoredSpec) -> bool:
-        """Keep a spec; returns False for one that alone is larger than the store.
-
-        Raises:
-            ValueError: the ID cannot be a file's name.
-            OSError: the file cannot be written.
-        """
+        """Keep a spec; returns False for one larger than the store. Raises ValueError for a bad ID, OSError."""
         path = self._path(spec.id)
         body = {"id": spec.id, "kubeletVersion": spec.kubelet_version, "container": spec.container}
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))

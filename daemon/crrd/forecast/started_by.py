@@ -1,8 +1,7 @@
 """Which kubelet started a container, told from the hash that it left on it; and so which one runs on a node now.
 
-The node daemon may not read Nodes, and need not: the newest container was started by the running kubelet, and each era
-of kubelet hashes in its own way. Eras are all that hashes can tell, and all that a comparison of hashes needs. Who
-lists containers is not known here.
+The node daemon may not read Nodes. The newest container was started by the running kubelet, and each era of kubelet
+hashes in its own way.
 """
 
 from collections.abc import Iterable

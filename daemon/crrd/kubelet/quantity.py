@@ -42,11 +42,7 @@ class Quantity:
         return self.unscaled * Fraction(10) ** self.scale
 
     def canonical(self) -> str:
-        """As Kubernetes writes it in JSON: "0.5" is "500m", "1024Ki" is "1Mi".
-
-        Raises:
-            ValueError: it is so large that there is no suffix for it.
-        """
+        """As Kubernetes writes it in JSON: "0.5" is "500m". Raises ValueError where it is too large for any suffix."""
         if self.text:
             return self.text
         if not self.unscaled:
@@ -80,11 +76,7 @@ def _without_factors(number: int, base: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def parse(quantity: str) -> Quantity:
-    """The value of a quantity as it is written.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The value of a quantity as it is written. Raises ValueError."""
     if quantity == "0":
         return Quantity(0, 0, "DecimalSI", "0")
     match = _TEXT.fullmatch(quantity) if len(quantity) <= _LONGEST else None

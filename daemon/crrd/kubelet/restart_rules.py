@@ -14,11 +14,9 @@ SIDECAR_HASH_SINCE = 32
 
 
 def comes_back(policy: str | None, exit_code: int | None) -> bool:
-    """Whether a restartPolicy alone has a container started again.
+    """Whether kubelet starts a container again by this restartPolicy (absent is Always).
 
-    Args:
-        policy: the one that counts for it; absent is Always.
-        exit_code: what it has ended with; None for one that is stopped, whose code nobody knows yet.
+    `exit_code` is None for a container that is being stopped: its code is not known yet.
     """
     return policy != RestartPolicy.NEVER and not (policy == RestartPolicy.ON_FAILURE and exit_code == 0)
 

@@ -10,11 +10,7 @@ _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5}))?\+?(?:[-+][0-9A-Za
 
 
 def parse_minor(version: str) -> int:
-    """The minor version N of "1.N", "v1.N.P", "1.N.P-rc.1+k3s1" (as in a Node's status.nodeInfo.kubeletVersion).
-
-    Raises:
-        ValueError: this is no version of Kubernetes; the message is a sentence for the user.
-    """
+    """The minor version N of "1.N", "v1.N.P", "1.N.P-rc.1+k3s1". Raises ValueError with a sentence for the user."""
     match = _VERSION.fullmatch(version.strip())
     if match is None:
         raise ValueError(f"{version[:40]!r} is no version of Kubernetes: give one such as 1.31 or v1.30.2")

@@ -63,11 +63,7 @@ class Cluster:
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> Self:
-        """Start to list and watch; returns once everything is listed.
-
-        Raises:
-            ConfigurationError: something may not be read.
-        """
+        """Start to watch; returns once all is listed. Raises ConfigurationError for what may not be read."""
         try:
             self._daemons = await self._nodes_with_daemon()
             self._watch(self._requests, REQUESTS, labels=LABEL_RUN)
@@ -132,10 +128,9 @@ class Cluster:
         self._pods.forget(lambda member: member.pod.name == name and member.pod.uid != uid)
 
     async def learn(self) -> None:
-        """Find out what no watch tells of what came since, asking once for each object: owners, other targets' pods.
+        """Ask once for each object that no watch shows: owners, and pods of other targets.
 
-        Raises:
-            ConfigurationError, ApiUnavailableError: it cannot be found out.
+        Raises ConfigurationError, ApiUnavailableError.
         """
         await self._learn_owners()
         watched = {each.pod.uid for each in self._pods}

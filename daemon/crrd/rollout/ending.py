@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.standing import Stage, tally
-from crrd.rollout.view import summary
+from crrd.rollout.display import summary
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -23,13 +23,7 @@ class Ending:
 
 
 def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
-    """The ending of a run.
-
-    Args:
-        plan: the last one.
-        resume_command: what the user can type to go on with the run.
-        timed_out: the time for the whole run was over before the run ended.
-    """
+    """The ending of a run, by its last plan; `timed_out` says that the time for the whole run was over first."""
     message, begun = summary(plan.rows), has_begun(plan)
     again = f"go on with: {resume_command}" if begun else "nothing was begun"
     if timed_out:

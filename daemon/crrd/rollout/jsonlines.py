@@ -1,4 +1,4 @@
-"""A View for machines: one JSON object a line, and pages as one JSON document. Fields are only ever added."""
+"""A Display for machines: one JSON object a line, and pages as one JSON document. Fields are only ever added."""
 
 import json
 import sys
@@ -12,10 +12,10 @@ from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, tally
 from crrd.core.rollout.state import RunRequest
-from crrd.rollout.view import View, new_ids, old_ids, run_row, skipped_pods, state_of
+from crrd.rollout.display import Display, new_ids, old_ids, run_row, skipped_pods, state_of
 
 
-class JsonLines(View):
+class JsonLines(Display):
     """`now` gives the API server's time."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -30,16 +30,16 @@ class JsonLines(View):
         sys.stdout.flush()
 
     def begin(self, run: Run, message: str) -> None:
-        """See View."""
+        """See Display."""
         self._run = run.name
         self._line("begin", target=run.target.words, containers=list(run.options.containers), message=message)
 
     def say(self, message: str) -> None:
-        """See View."""
+        """See Display."""
         self._line("message", message=message)
 
     def show(self, plan: Plan) -> None:
-        """See View."""
+        """See Display."""
         self._last = plan
         for row in self._changes.rows(plan):
             seconds = self._changes.seconds(row)
@@ -48,25 +48,25 @@ class JsonLines(View):
             self._line("waiting", message=waiting)
 
     async def ask(self, question: str) -> bool:
-        """See View."""
+        """See Display."""
         return False
 
     def end(self, outcome: str, message: str) -> None:
-        """See View."""
+        """See Display."""
         counts = tally(self._last.rows) if self._last is not None else {}
         self._line("end", outcome=outcome, message=message, pods={stage.value: n for stage, n in counts.items()})
 
     def print_status(self, run: Run, plan: Plan) -> None:
-        """See View."""
+        """See Display."""
         pods = [_pod(row) for row in plan.rows]
         _print({"run": run.name, "target": run.target.words, "state": state_of(plan), "pods": pods})
 
     def print_runs(self, runs: list[tuple[Run, list[RunRequest]]]) -> None:
-        """See View."""
+        """See Display."""
         _print([run_row(run, requests) for run, requests in runs])
 
     def print_preview(self, preview: Preview) -> None:
-        """See View."""
+        """See Display."""
         batches = [
             [{"pod": row.pod, "node": row.node, "containers": list(row.containers)} for row in batch]
             for batch in preview.batches

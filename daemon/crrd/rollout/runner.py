@@ -20,7 +20,7 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.jsonfields import mapping
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.view import View
+from crrd.rollout.display import Display
 
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 _TICK_SECONDS = 1.0
@@ -40,28 +40,26 @@ class Runner:
     """One run."""
 
     def __init__(
-        self, client: KubeClient, cluster: Cluster, clock: ServerClock, view: View, *, timeout: float, confirmed: bool
+        self,
+        client: KubeClient,
+        cluster: Cluster,
+        clock: ServerClock,
+        display: Display,
+        *,
+        timeout: float,
+        confirmed: bool,
     ) -> None:
         """Start nothing.
 
-        Args:
-            client: for what is written.
-            cluster: what is known, entered already.
-            clock: the API server's time.
-            view: is told of every round, and asks whether to go on after the first part.
-            timeout: seconds for the whole run, 0 for as long as it takes.
-            confirmed: nobody has to be asked.
+        `cluster` is entered already, `timeout` is in seconds for the whole run (0 for none), `confirmed` means that
+        nobody has to be asked after the first part.
         """
-        self._client, self._cluster, self._clock, self._view = client, cluster, clock, view
+        self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self._ends = time.monotonic() + timeout if timeout else float("inf")
         self._confirmed = confirmed
 
     async def run(self, run: Run) -> Outcome:
-        """Go on with the run until it ends.
-
-        Raises:
-            ConfigurationError: waiting does not help: something may not be done, or no admission sees the requests.
-        """
+        """Go on with the run until it ends. Raises ConfigurationError where waiting does not help."""
         await self._let_a_second_pass(run)
         while True:
             self._cluster.changed.clear()
@@ -70,8 +68,8 @@ class Runner:
             if trouble and plan.end is not End.ABORTED:
                 # On what may be out of date nothing is begun, and nothing ends.
                 plan = replace(plan, create=(), end=None, waiting=trouble)
-            self._view.show(plan)
-            if plan.end is End.ASK and await self._view.ask(plan.message):
+            self._display.show(plan)
+            if plan.end is End.ASK and await self._display.ask(plan.message):
                 self._confirmed = True
                 continue
             if plan.end is not None:
@@ -131,7 +129,7 @@ class Runner:
             except ApiUnavailableError as error:
                 failures += 1
                 reason = f"the API server does not take the request: {error}"
-                self._view.show(replace(plan, create=(), waiting=reason))
+                self._display.show(replace(plan, create=(), waiting=reason))
                 await asyncio.sleep(max(_RETRY.delay(failures), error.retry_after))
             else:
                 await self._seen_by_admission(run, made)

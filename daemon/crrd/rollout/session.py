@@ -1,8 +1,4 @@
-"""One use of `crrd recreate`: connects, then starts a run, resumes or aborts one, or shows how runs stand.
-
-Every verb begins from the requests in the API, whoever created them. `cli.recreate` reads the flags, `runner` carries
-out a run, a View shows it.
-"""
+"""One use of `crrd recreate`: starts, resumes or aborts a run, or shows how runs stand, by the requests in the API."""
 
 import asyncio
 import os
@@ -30,16 +26,16 @@ from crrd.lib.errors import ConfigurationError, CrrdError, GoneError, OutputErro
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
 from crrd.rollout.cluster import Cluster
+from crrd.rollout.display import Display, summary
 from crrd.rollout.ending import conclude, has_begun
 from crrd.rollout.events import WorkloadEvent, create_event
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import check_run, find_again, find_target
-from crrd.rollout.view import View, summary
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """As Kubernetes makes up names: nothing that spells words."""
-Explain = Callable[[KubeClient, ServerClock, Mapping[str, Any]], Awaitable[str]]
+Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any]], Awaitable[str]]
 """Says in some lines where a request stands."""
 
 
@@ -75,12 +71,10 @@ class Command:
     """The flags that say which cluster, for commands that messages suggest."""
 
 
-async def execute(command: Command, explain: Explain) -> int:
+async def execute(command: Command, explainer: Explainer) -> int:
     """Connect to the API server and do what is asked; returns the exit code.
 
-    Raises:
-        ConfigurationError: it cannot be done; nothing was begun.
-        ApiUnavailableError, ApiRefusedError: see there.
+    Raises ConfigurationError where it cannot be done and nothing was begun, ApiUnavailableError, ApiRefusedError.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -90,7 +84,8 @@ async def execute(command: Command, explain: Explain) -> int:
     access = find_access(command.kubeconfig, os.environ, command.context)
     async with KubeClient(access, on_date=clock.observe) as client:
         namespace = command.namespace or (await access.current()).namespace or "default"
-        session = Session(client, clock, namespace, _make_view(clock.now, as_json=command.as_json), command, explain)
+        display = _make_display(clock.now, as_json=command.as_json)
+        session = Session(client, clock, namespace, display, command, explainer)
         match command.verb:
             case "status":
                 return await session.status()
@@ -101,7 +96,7 @@ async def execute(command: Command, explain: Explain) -> int:
         return await session.start()
 
 
-def _make_view(now: Callable[[], datetime], *, as_json: bool) -> View:
+def _make_display(now: Callable[[], datetime], *, as_json: bool) -> Display:
     if as_json:
         return JsonLines(now)
     if sys.stdout.isatty():
@@ -109,7 +104,7 @@ def _make_view(now: Callable[[], datetime], *, as_json: bool) -> View:
             from crrd.rollout.table import Terminal  # noqa: PLC0415 - rich is not everywhere: lines do as well
 
             return Terminal()
-    return View()
+    return Display()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +115,9 @@ class Session:
     clock: ServerClock
     """Set by the client's answers."""
     namespace: str
-    view: View
+    display: Display
     command: Command
-    explain: Explain
+    explainer: Explainer
 
     async def start(self) -> int:
         """Start a run and carry it out; the one of that name, where there is one already, is resumed."""
@@ -150,7 +145,7 @@ class Session:
                 first_part = min(waiting, command.partition.of(waiting))
                 run = replace(run, options=replace(run.options, first=first_part))
             if command.dry_run:
-                self.view.print_preview(preview(world, run, now))
+                self.display.print_preview(preview(world, run, now))
                 return 0
             return await self._carry_out(run, cluster, run.describe(waiting))
 
@@ -160,8 +155,8 @@ class Session:
         if odd:
             pods = "" if len(odd) == 1 else f" ({len(odd)} pods)"
             raise ConfigurationError(f"nothing can be recreated: {odd[0].pod}: {odd[0].why}{pods}")
-        self.view.show(plan)
-        self.view.end("done", "nothing to do: " + summary(plan.rows))
+        self.display.show(plan)
+        self.display.end("done", "nothing to do: " + summary(plan.rows))
         return 0
 
     async def resume(self) -> int:
@@ -175,7 +170,7 @@ class Session:
             if name in world.aborted:
                 raise ConfigurationError(f"run {name} was aborted: start a new one")
             if command.dry_run:
-                self.view.print_preview(preview(world, run, now))
+                self.display.print_preview(preview(world, run, now))
                 return 0
             if (first := unfinished(world, run, now)) is not None:
                 raise ConfigurationError(f"run {first.name} on {first.target.words} is under way: abort one of the two")
@@ -201,11 +196,10 @@ class Session:
 
         Raises CancelledError where it is interrupted, or nobody reads the output: the run is left as it is.
         """
-        runner = Runner(
-            self.client, cluster, self.clock, self.view, timeout=self.command.timeout, confirmed=self.command.confirmed
-        )
+        command, clock = self.command, self.clock
+        runner = Runner(self.client, cluster, clock, self.display, timeout=command.timeout, confirmed=command.confirmed)
         try:
-            self.view.begin(run, begins)
+            self.display.begin(run, begins)
             await self._record(run, WorkloadEvent.RECREATING, run.describe(len(cluster.world().members)))
             outcome = await runner.run(run)
         except (asyncio.CancelledError, OutputError) as error:
@@ -234,20 +228,19 @@ class Session:
         for row in plan.rows:
             if row.stage is not Stage.FAILED:
                 continue
-            self.view.say(f"{row.pod} failed: {row.why}")
+            self.display.say(f"{row.pod} failed: {row.why}")
             if row.request is None or self.command.as_json:
                 continue
             with suppress(CrrdError):  # gone, or not to be read: its own words stand above
                 request = await self.client.get(REQUESTS, self.namespace, row.request.request.name)
-                explanation = await self.explain(self.client, self.clock, request)
+                explanation = await self.explainer(self.client, self.clock, request)
                 print("\n".join(f"  {line}" for line in explanation.splitlines()))
 
     async def abort(self) -> int:
         """Begin nothing more of a run.
 
-        That it was aborted stands on one of its requests alone, so one has to stay: without any, a process that has
-        missed the mark, or a Job that names the run, would begin it anew. Where none has begun, it is the oldest, which
-        may still be served: nothing that a user may write keeps the node from it.
+        The mark on one of its requests says that it was aborted, so one request has to stay: without any, a process
+        that missed the mark would begin the run anew. Where none has begun, the oldest stays, and may still be served.
         """
         name = self.command.run_name
         requests = sorted(await self._requests_of(name), key=lambda each: each.age)
@@ -268,7 +261,7 @@ class Session:
         rest = f"; {under_way} had begun and end by themselves" if under_way else ""
         if marked in waiting:
             rest = f"; {marked.name} is left to say so, since none had begun, and may still be served"
-        self.view.say(f"run {name} is aborted: {deleted} requests taken back{rest}")
+        self.display.say(f"run {name} is aborted: {deleted} requests taken back{rest}")
         return 0
 
     async def status(self) -> int:
@@ -278,12 +271,12 @@ class Session:
             for each in await self._requests(LABEL_RUN):
                 by_run.setdefault(each.mark.run.name, []).append(each)
             runs = [(newest_run(requests), requests) for requests in by_run.values()]
-            self.view.print_runs(sorted(runs, key=lambda pair: (pair[0].started, pair[0].name), reverse=True))
+            self.display.print_runs(sorted(runs, key=lambda pair: (pair[0].started, pair[0].name), reverse=True))
             return 0
         run = newest_run(await self._requests_of(self.command.run_name))
         async with await self._watch(run) as cluster:
             plan = seen_by_others(cluster.world(), run, self.clock.now())
-        self.view.print_status(run, plan)
+        self.display.print_status(run, plan)
         return 0
 
     async def _watch(self, run: Run) -> Cluster:
@@ -315,7 +308,7 @@ class Session:
     def _end(self, outcome: str, message: str) -> None:
         """Show the end; on stderr where stdout takes nothing more."""
         try:
-            self.view.end(outcome, message)
+            self.display.end(outcome, message)
         except OutputError as error:
             complain(f"{self.command.program}: {error}; {outcome}: {plain(message)}")
 

@@ -14,7 +14,7 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
 from crrd.lib.plain import plain
-from crrd.rollout.view import View, new_ids, old_ids, progress
+from crrd.rollout.display import Display, new_ids, old_ids, progress
 
 _STYLES = {Stage.DONE: "green", Stage.FAILED: "bold red", Stage.WAITING: "dim", Stage.SKIPPED: "dim"}
 _URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.ASKED)
@@ -30,7 +30,7 @@ _OTHER_LINES = 9
 """Of the terminal's height: title, head, bar, what is waited for, and what was there before."""
 
 
-class Terminal(View):
+class Terminal(Display):
     """For people who watch."""
 
     def __init__(self) -> None:
@@ -42,17 +42,17 @@ class Terminal(View):
         self._title = ""
 
     def begin(self, run: Run, message: str) -> None:
-        """See View."""
+        """See Display."""
         self._title = f"run {run.name}"
         super().begin(run, message)
 
     def say(self, message: str) -> None:
-        """See View."""
+        """See Display."""
         self._live.stop()
         self._console.print(plain(message), markup=False, soft_wrap=True)
 
     def show(self, plan: Plan) -> None:
-        """See View."""
+        """See Display."""
         self._changes.rows(plan)
         self._live.start()
         self._live.update(self._picture(plan), refresh=True)

@@ -33,11 +33,7 @@ class Aim:
 
 
 def split_name(arguments: tuple[str, ...]) -> tuple[str, str]:
-    """The type and the name in `TYPE/NAME` or `TYPE NAME`.
-
-    Raises:
-        ConfigurationError: they are something else.
-    """
+    """The type and the name in `TYPE/NAME` or `TYPE NAME`. Raises ConfigurationError for anything else."""
     parts = arguments[0].split("/") if len(arguments) == 1 else arguments
     if len(parts) != 2 or not all(parts):
         raise ConfigurationError(
@@ -49,9 +45,7 @@ def split_name(arguments: tuple[str, ...]) -> tuple[str, str]:
 async def find_target(client: KubeClient, namespace: str, words: tuple[str, ...], selector: str) -> Aim:
     """What a command line names.
 
-    Raises:
-        ConfigurationError: there is nothing of that name, or it is nothing that has pods.
-        ApiUnavailableError, ApiRefusedError: see there.
+    Raises ConfigurationError for no such object or one without pods, ApiUnavailableError, ApiRefusedError.
     """
     if selector:
         return Aim(Target(f"pods {selector}", selector=selector))
@@ -65,10 +59,7 @@ async def find_target(client: KubeClient, namespace: str, words: tuple[str, ...]
 
 
 async def find_again(client: KubeClient, namespace: str, target: Target) -> Aim:
-    """The target of a run that has begun; a workload that was replaced by another one of its name is not it.
-
-    Raises as `find_target` does.
-    """
+    """The target of a run that has begun, by the workload's UID. Raises as `find_target` does."""
     if target.kind in ("", "Pod"):
         return Aim(target)
     aim = await _workload(client, namespace, await kind_of(client, target.api_version, target.kind), target.name)
@@ -91,11 +82,7 @@ async def _workload(client: KubeClient, namespace: str, served: Served, name: st
 
 
 def check_run(world: World, run: Run) -> None:
-    """Refuse what cannot be meant.
-
-    Raises:
-        ConfigurationError: no pod, or no such container that can be recreated.
-    """
+    """Raise ConfigurationError for a target without pods, or a container that cannot be recreated."""
     if not world.members:
         owned = f"none is owned by {run.target.words}" if run.target.uid else f"there is no {run.target.words}"
         raise ConfigurationError(f"no pod matches in namespace {run.namespace!r}: {owned}")

@@ -1,7 +1,4 @@
-"""Where one container of a request stands: what it waits for, since when, and what can be done about it.
-
-Judged by the request's status and the pod's, as anybody can read them; the runtime is not asked.
-"""
+"""Where one container of a request stands, by the request's status and the pod's; the runtime is not asked."""
 
 import re
 

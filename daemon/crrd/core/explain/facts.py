@@ -1,8 +1,4 @@
-"""What the API says about one request and all that it hangs on, as `crrd explain` needs it: JSON in, values out.
-
-Nothing here raises for what somebody else wrote. What follows from the facts is `explain`'s concern, asking the API
-server for them `cli.explain`'s.
-"""
+"""What the API says about one request and what it depends on, read from JSON. Nothing raises for bad input."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
-"""Label selectors as objects carry them (`matchLabels`, `matchExpressions`): whether labels match, and as a query.
+"""Label selectors as objects carry them (`matchLabels`, `matchExpressions`), and as a query.
 
-The meaning is that of k8s.io/apimachinery's `LabelSelectorAsSelector`: no selector selects nothing, an empty one
-everything.
+As k8s.io/apimachinery's `LabelSelectorAsSelector`: no selector selects nothing, an empty one everything.
 """
 
 from collections.abc import Mapping
@@ -56,10 +55,7 @@ class LabelSelector:
 
 
 def read_selector(found: object) -> LabelSelector | None:
-    """A selector out of a spec; None where there is none, or one that nobody here can read.
-
-    A plain map of labels, as ReplicationControllers have it, is one too.
-    """
+    """A selector out of a spec, or a plain map of labels as ReplicationControllers have; None for an unreadable one."""
     if not isinstance(found, Mapping):
         return None
     structured = "matchLabels" in found or "matchExpressions" in found

@@ -1,10 +1,7 @@
-"""What a run does next: which pods get their request now, or why nothing more may begin, or how it has ended.
+"""What a run does next: which pods get their request now, why nothing more may begin, or how it has ended.
 
-`make_plan` takes what is known and the time, and keeps no state: after a crash at any moment the same objects give the
-rest of the run. Carrying it out is `crrd.rollout`'s.
-
-The invariant, checked by the property tests at every step: no pod gets two requests of one run, and as far as the run
-goes, no more pods are unready than its budgets allow.
+`make_plan` keeps no state: after a crash at any moment the same objects give the rest of the run. Property tests check
+at every step that no pod gets two requests of one run, and that the run takes no more pods down than its budgets allow.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -57,13 +54,10 @@ class Plan:
 
 
 def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:
-    """Decide.
+    """Decide by what is known now.
 
-    Args:
-        world: what is known; requests that were created have to be in it.
-        run: the run.
-        now: the API server's time, aware of its zone.
-        confirmed: somebody has said that the rest may follow the first part.
+    `world` has to hold the requests that were created, `now` is the API server's time, and `confirmed` means that the
+    rest may follow the first part.
     """
     rows = standings(world, run, now)
     wake = min((row.settled_at for row in rows if row.settled_at is not None), default=None)

@@ -1,8 +1,6 @@
-"""A run: what it recreates and how.
+"""A run: what it recreates and how. It is kept only on the requests that it made, so any process can go on with it.
 
-It is kept nowhere but on the requests that it has made, so that any process on any machine can go on with it.
-Each request's name follows from the run's name and the pod's UID: whoever creates it a second time is told that it
-exists. Nothing here raises for what somebody else wrote.
+A request's name follows from the run's name and the pod's UID, so it cannot be created twice.
 """
 
 import hashlib
@@ -46,11 +44,7 @@ class Amount:
 
 
 def read_amount(given: str) -> Amount:
-    """An amount as people write it: `2` or `20%`.
-
-    Raises:
-        ValueError: what it has to be.
-    """
+    """An amount as people write it: `2` or `20%`. Raises ValueError with what it has to be."""
     digits = given.removesuffix("%")
     if not (digits.isascii() and digits.isdigit()) or int(digits) < 1 or (given.endswith("%") and int(digits) > 100):
         raise ValueError("a number from 1, or a share from 1% to 100%")

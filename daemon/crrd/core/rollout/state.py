@@ -1,8 +1,4 @@
-"""What a run looks at: pods, their workload, disruption budgets and the requests of runs, as values read from JSON.
-
-Nothing here raises for what somebody else wrote. What follows from it is `plan`'s concern, getting hold of it
-`crrd.rollout`'s.
-"""
+"""What a run looks at, from JSON: pods, their workload, disruption budgets and requests. Bad input raises nothing."""
 
 import re
 from collections.abc import Iterable, Mapping

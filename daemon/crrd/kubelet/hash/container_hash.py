@@ -1,8 +1,7 @@
 """The hash that a kubelet of a given version computes of a container, and compares with the one it once stored.
 
 Each era of kubelet hashes another text, all of them by FNV-1a with 32 bits: ERAS is the table. Source: `HashContainer`
-in pkg/kubelet/container/helpers.go and `DeepHashObject` in pkg/util/hash/hash.go. What follows from the hash is the
-matter of `crrd.forecast.report`.
+in pkg/kubelet/container/helpers.go and `DeepHashObject` in pkg/util/hash/hash.go.
 """
 
 from collections.abc import Callable, Mapping
@@ -71,14 +70,9 @@ def era_of(minor: int) -> Era:
 
 
 def container_hash(container: Mapping[str, Any], kubelet_version: str) -> int | None:
-    """The hash that a kubelet of that version computes; None where that cannot be told.
+    """The hash that a kubelet of that version ("1.26", "v1.9.11") computes; None where that cannot be told.
 
-    Args:
-        container: As in the pod's JSON (spec.containers[i]), with the API server's defaults.
-        kubelet_version: "1.26", "v1.9.11", "1.31.0-rc.1+k3s1".
-
-    Raises:
-        ValueError: the version is none of Kubernetes.
+    `container` is as in the pod's JSON, with the API server's defaults. Raises ValueError for a bad version.
     """
     return hash_of(container, parse_minor(kubelet_version)).value
 

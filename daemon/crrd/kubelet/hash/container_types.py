@@ -278,11 +278,7 @@ def keys(struct: str, minor: int) -> frozenset[str]:
 
 
 def require_known(value: Any, struct: str, minor: int, path: str) -> Mapping[str, Any]:
-    """The value, if it is an object that the struct of 1.`minor` can keep.
-
-    Raises:
-        InexpressibleError: it is no object, or has a field that the struct does not have.
-    """
+    """The value, an object that the struct of 1.`minor` can keep. Raises InexpressibleError for anything else."""
     if not isinstance(value, Mapping):
         raise InexpressibleError(f"{path} is no object")
     if not value.keys() <= keys(struct, minor):

@@ -18,11 +18,7 @@ _texts = Texts()
 
 
 def dump(container: Mapping[str, Any], minor: int) -> str:
-    """The text for the container in the structs of 1.`minor`.
-
-    Raises:
-        InexpressibleError: these structs have no room for it.
-    """
+    """The text for the container in the structs of 1.`minor`. Raises InexpressibleError where it does not fit."""
     return f"(v1.Container){_struct(container, 'Container', minor, 'container')}"
 
 

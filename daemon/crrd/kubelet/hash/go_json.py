@@ -28,11 +28,7 @@ class Writer:
         self._minor = minor
 
     def container(self, container: Mapping[str, Any]) -> str:
-        """The JSON of the container.
-
-        Raises:
-            InexpressibleError: the version's structs have no room for it.
-        """
+        """The JSON of the container. Raises InexpressibleError where the version's structs have no room for it."""
         return self._struct(container, "Container", "container")
 
     def struct(self, struct: str) -> str:

@@ -1,7 +1,4 @@
-"""Remembers what parts of containers were written as: probes, mounts and limits are the same over and over.
-
-What is written must depend on the part, its struct and the version alone. Who writes, and how, is not known here.
-"""
+"""Remembers what parts of containers were written as: probes, mounts and limits are the same over and over."""
 
 from collections.abc import Callable
 from typing import Any

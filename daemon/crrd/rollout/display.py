@@ -1,4 +1,4 @@
-"""What the user sees of runs: the View that all ways of showing share, and what each of them counts and compares."""
+"""What the user sees of runs: the Display that all ways of showing share, and what each of them counts and compares."""
 
 import asyncio
 import sys
@@ -47,7 +47,7 @@ class Changes:
         return None if since is None else time.monotonic() - since
 
 
-class View:
+class Display:
     """Shows a run: `begin`, then `show` for every plan, then `end`; or prints one page.
 
     This one is for people without a terminal: a line for every change, and pages as text.
