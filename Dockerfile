@@ -12,17 +12,15 @@ ARG SOURCE_DATE_EPOCH=1767225600
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY locks locks
-# Of the Kubernetes client only kubeconfig files are read, which needs neither its second half for asyncio, 41 MB, nor
-# compiled modules: in a cluster it is not imported. All else is compiled here: a read-only root takes no .pyc.
+# All is compiled here, because a read-only root takes no .pyc.
 RUN pip install --no-cache-dir --require-hashes -r locks/build.txt \
-    && pip install --no-cache-dir --no-compile --ignore-installed --require-hashes --prefix /install -r locks/image.txt \
-    && rm -r /install/lib/python*/site-packages/kubernetes/aio
+    && pip install --no-cache-dir --no-compile --ignore-installed --require-hashes --prefix /install -r locks/image.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY daemon daemon
 COPY cri_stubs cri_stubs
 RUN pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /wheels . \
     && pip install --no-compile --no-deps --no-index --prefix /install /wheels/*.whl \
-    && python -m compileall -q -o 2 --invalidation-mode unchecked-hash -x /kubernetes/ /install
+    && python -m compileall -q -o 2 --invalidation-mode unchecked-hash /install
 # Of Python's own modules the base has no .pyc either: compiled at each start, they would cost the daemon 2 to 4 MB for
 # good. Here those that the daemons use.
 RUN python -c "import sys; sys.path[:0] = sys.argv[2:]; import importlib.util, pathlib, py_compile, sysconfig; \

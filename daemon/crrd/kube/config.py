@@ -1,26 +1,21 @@
 """Where the API server is and who we are: a kubeconfig, or the pod's service account.
 
-Both give an `Access`, renewed when it grows old or is refused. A kubeconfig is read by the `kubernetes` package in a
-process of its own (see `kubeconfig`), because the package would stay resident on every node for a thing done once.
-Speaking to the server is `client`'s work.
+Both give an `Access`, renewed when it grows old or is refused. `kubeconfig` reads the files, `client` speaks to the
+server.
 """
 
 import asyncio
-import json
-import os
-import signal
 import ssl
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 from multidict import CIMultiDict
 
+from crrd.kube.kubeconfig import read_kubeconfig
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -28,9 +23,6 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _EXPIRY_MARGIN_SECONDS = 60.0
 _RENEWAL_SECONDS = 10.0
 """A kubeconfig is not read again sooner than this after a renewal: a plugin that fails is not run for every call."""
-_KUBECONFIG_DEADLINE_SECONDS = 60.0
-_CANNOT_HEAL, _NOT_NOW = 2, 3
-"""Exit codes of `kubeconfig` for what waiting does not heal, and for what it may; with both it prints why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,78 +200,30 @@ class KubeconfigAccess:
             raise ApiUnavailableError(str(error)) from error  # it was good once: somebody is changing it
 
     async def _read(self) -> Access:
-        shape = json.loads(await _resolve(self._path, self._context))
-        server: str = shape["server"]
+        try:
+            login = await read_kubeconfig(self._path, self._context)
+        except (ConfigurationError, ApiUnavailableError) as error:
+            raise type(error)(f"{self.description}: {error}") from error
         tls = None
-        if server.startswith("https://"):
+        if login.server.startswith("https://"):
             tls = tls_context(
-                shape["ca"],
-                certificate=shape["certificate"],
-                key=shape["key"],
-                insecure=shape["insecure"],
+                login.ca,
+                certificate=login.certificate,
+                key=login.key,
+                insecure=login.insecure,
                 where=self.description,
             )
-        self._expiry = shape["expiry"]
+        self._expiry = login.expiry
         self._access = Access(
-            server,
-            shape["authorization"],
+            login.server,
+            login.authorization,
             tls,
-            shape["tls_server_name"] or None,
-            shape["proxy"] or None,
-            shape["namespace"],
-            tuple((name, value) for name, value in shape["impersonation"]),
+            login.tls_server_name or None,
+            login.proxy or None,
+            login.namespace,
+            login.impersonation,
         )
         return self._access
-
-
-async def _resolve(path: str, context: str) -> bytes:
-    """Run `kubeconfig` and return the JSON that it prints; key material goes over the pipe alone."""
-    command = [sys.executable, "-m", "crrd.kube.kubeconfig", path, *(["--context", context] if context else [])]
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:  # no file descriptor or no memory is left
-        raise ApiUnavailableError(f"the kubeconfig {path} cannot be read now: {error}") from error
-    stdout, stderr = cast("asyncio.StreamReader", process.stdout), cast("asyncio.StreamReader", process.stderr)
-    said = bytearray()
-    try:
-        async with asyncio.timeout(_KUBECONFIG_DEADLINE_SECONDS):
-            out, _ = await asyncio.gather(stdout.read(), _follow(stderr, said))
-            await process.wait()
-    except TimeoutError as error:
-        message = f"the kubeconfig {path}: no credentials after {_KUBECONFIG_DEADLINE_SECONDS:.0f} s"
-        raise ApiUnavailableError(": ".join(filter(None, (message, _last_line(said))))) from error
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)  # a plugin that it started too
-            await process.wait()
-    if process.returncode == 0:
-        return out
-    why = _last_line(out) if process.returncode in (_CANNOT_HEAL, _NOT_NOW) else ""  # else it may be key material
-    message = f"the kubeconfig {path}: {why or _last_line(said) or 'it cannot be read'}"
-    if process.returncode == _CANNOT_HEAL:
-        raise ConfigurationError(message)
-    raise ApiUnavailableError(message)
-
-
-async def _follow(stream: asyncio.StreamReader, said: bytearray) -> None:
-    """Keep what a plugin says; where somebody looks on, show it as it comes: it may be what to do to log in."""
-    terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
-    while chunk := await stream.read(65536):
-        said += chunk
-        if terminal is not None:
-            with suppress(OSError):  # the terminal is gone
-                terminal.write(chunk)
-                terminal.flush()
-
-
-def _last_line(said: bytes | bytearray) -> str:
-    return "".join(said.decode("utf-8", "replace").strip().splitlines()[-1:])
 
 
 def tls_context(ca: str, *, certificate: str = "", key: str = "", insecure: bool = False, where: str) -> ssl.SSLContext:

@@ -1,278 +1,247 @@
-"""`python -m crrd.kube.kubeconfig PATH [--context NAME]`: prints what a kubeconfig comes to, as JSON.
+"""Reads a kubeconfig as kubectl does: several files as one, a context, and what its user and its cluster say.
 
-Runs as a process of its own for `config`, so that the `kubernetes` package, which knows every way to be logged in, is
-in nobody's memory afterwards. Exit codes: 2 for what cannot heal, 3 for credentials that could not be had now; one line
-says why instead. On stderr is what an exec plugin says there, as it comes.
+PyYAML is imported only here and only when a file is read, so a daemon in a cluster never loads it. `execplugin` runs
+the user's exec plugin. `config` makes an `Access` of the result and keeps it fresh.
 """
 
-import argparse
+import base64
+import errno
 import importlib
-import io
-import json
-import logging
-import os
-import subprocess
-import sys
-import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from crrd.kube.execplugin import run_plugin
+from crrd.lib.errors import ApiUnavailableError, ConfigurationError
+from crrd.lib.jsonfields import Reader, items, mapping, text, value_at
+
 _LISTED = {"clusters": "cluster", "contexts": "context", "users": "user"}
-"""What a kubeconfig lists, and the key of one."""
+"""The lists of a kubeconfig, and the key of an entry's content."""
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-"""What is relative to the file that says it, besides a plugin's command (client-go's tools/clientcmd/loader.go)."""
-_NO_INPUT = "its interactiveMode is Always, but crrd hands no input to plugins: log in before, say with kubectl"
+"""Fields that are relative to their own file, as is a plugin's command (client-go's tools/clientcmd/loader.go)."""
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Why a file cannot be opened now, but can later."""
 
 
-class KubeconfigError(Exception):
-    """The kubeconfig cannot be used; waiting does not help."""
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Where a context of a kubeconfig leads, and as whom. Texts are "" where the kubeconfig says nothing."""
+
+    server: str
+    """Base URL without a slash at its end."""
+    authorization: str = field(default="", repr=False)
+    """The value of the HTTP header."""
+    ca: str = ""
+    """PEM, as are the certificate and the key."""
+    certificate: str = ""
+    key: str = field(default="", repr=False)
+    insecure: bool = False
+    tls_server_name: str = ""
+    proxy: str = ""
+    namespace: str = ""
+    impersonation: tuple[tuple[str, str], ...] = ()
+    """Header names and values."""
+    expiry: float = 0.0
+    """When the credentials expire, in seconds since the epoch; 0 for never."""
 
 
-class CredentialsError(Exception):
-    """The plugin that gives the credentials failed; it may do better later."""
-
-
-class _LastError(logging.Handler):
-    """Keeps the last error that was logged: so the package reports a failed plugin."""
-
-    def __init__(self) -> None:
-        super().__init__(level=logging.ERROR)
-        self.message = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep one line of it."""
-        self.message = " ".join(record.getMessage().split())
-
-
-class _Plugin(subprocess.Popen[str]):
-    """An exec plugin as the package runs it; what it says on stderr is said on ours at once: it may ask for a login."""
-
-    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:  # noqa: A002
-        """What it wrote on stdout and on stderr, once it has closed both."""
-        if self.stdout is None or self.stderr is None:
-            return super().communicate(input, timeout)
-        said: list[bytes] = []
-        with self.stdout, self.stderr:
-            listener = threading.Thread(target=_pass_on, args=(self.stderr.fileno(), said))
-            listener.start()
-            out = self.stdout.read()
-            listener.join()
-        return out, b"".join(said).decode("utf-8", "replace")
-
-
-def _pass_on(descriptor: int, said: list[bytes]) -> None:
-    while chunk := os.read(descriptor, 65536):
-        said.append(chunk)
-        sys.stderr.buffer.write(chunk)
-        sys.stderr.buffer.flush()
-
-
-def resolve(path: str, context: str | None) -> dict[str, Any]:
-    """What the kubeconfig comes to.
+async def read_kubeconfig(paths: str, context: str = "") -> Login:
+    """Read the files (separated by colons) and run the user's exec plugin, if the user has no token.
 
     Raises:
-        KubeconfigError, CredentialsError: see there.
+        ConfigurationError: the files cannot be used, and waiting does not help.
+        ApiUnavailableError: the plugin failed, or the system is short of something; it may work later.
     """
-    if not any(Path(part).is_file() for part in path.split(":")):
-        raise KubeconfigError("there is no such file: check --kubeconfig")
-    # Here, so that a missing file need not wait for half a second of imports; the package is mostly untyped.
-    client: Any = importlib.import_module("kubernetes.client")
-    kube_config: Any = importlib.import_module("kubernetes.config.kube_config")
-    # The package would keep what a plugin says to itself until it ends.
-    provider: Any = importlib.import_module("kubernetes.config.exec_provider")
-    provider.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": _Plugin})
-    last = _LastError()
-    logging.getLogger().addHandler(last)
-    try:
-        loader = kube_config.KubeConfigLoader(_merged(path), active_context=context)
-        found = client.Configuration()
-        found.host = ""
-        loader.load_and_set(found)
-    except Exception as error:  # whatever a broken file makes the package stumble over
-        raise KubeconfigError(f"it cannot be used: {' '.join(str(error).split())}") from error
-    finally:
-        logging.getLogger().removeHandler(last)
-    # "Bearer ..." or "Basic ..."; a token from a file may end in a line end
-    authorization = (getattr(loader, "token", None) or "").strip()
-    if "exec" in _user(loader) and not authorization and not found.cert_file:
-        why = last.message or "its exec plugin gave no credentials"
-        if _user(loader)["exec"].get("interactiveMode") == "Always":
-            why += f" ({_NO_INPUT})"
-        raise CredentialsError(why)
-    if not authorization.isprintable():
-        raise KubeconfigError("the user's token has a character that cannot be sent")
-    impersonation = _impersonation(_user(loader))
-    proxy = getattr(loader, "proxy", None) or ""  # not the environment's, which the package mixes in
-    _check("server", str(found.host))
+    merged = _merged(paths)
+    section = _chosen(merged, context or text(merged["current-context"]))
+    cluster, user = section["cluster"], section["user"]
+    reader = Reader()
+    server = reader.text(cluster.get("server"), "the cluster's server").rstrip("/")
+    proxy = reader.text(cluster.get("proxy-url"), "the cluster's proxy-url")
+    insecure = reader.flag(cluster.get("insecure-skip-tls-verify"), "the cluster's insecure-skip-tls-verify")
+    tls_server_name = reader.text(cluster.get("tls-server-name"), "the cluster's tls-server-name")
+    _require(not reader.error, reader.error)
+    _check_url("server", server)
     if proxy:
-        _check("proxy-url", str(proxy))
-    expiry = getattr(loader, "expiry", None)
-    return {
-        "server": found.host.rstrip("/"),
-        "authorization": authorization,
-        "ca": _read(found.ssl_ca_cert),
-        "certificate": _read(found.cert_file),
-        "key": _read(found.key_file),
-        "insecure": not found.verify_ssl,
-        "tls_server_name": found.tls_server_name or "",
-        "proxy": proxy,
-        "expiry": expiry.timestamp() if expiry else 0.0,
-        "namespace": _namespace(loader),
-        "impersonation": impersonation,
-    }
+        _check_url("proxy-url", proxy)
+    ca = certificate = key = ""
+    if server.startswith("https://"):
+        ca = _pem(cluster, "certificate-authority")
+        certificate, key = _pem(user, "client-certificate"), _pem(user, "client-key")
+    impersonation = _impersonation(user)
+    authorization, expiry = _authorization(user), 0.0
+    if not authorization and "exec" in user:
+        issued = await run_plugin(user["exec"], {**cluster, "certificate-authority-data": _base64(ca)})
+        authorization = f"Bearer {issued.token}" if issued.token else ""
+        certificate, key = issued.certificate or certificate, issued.key or key
+        expiry = issued.expiry
+    _require(authorization.isprintable(), "the user's token has a character that cannot be sent")
+    return Login(
+        server=server,
+        authorization=authorization,
+        ca=ca,
+        certificate=certificate,
+        key=key,
+        insecure=insecure,
+        tls_server_name=tls_server_name,
+        proxy=proxy,
+        namespace=text(section["context"].get("namespace")),
+        impersonation=impersonation,
+        expiry=expiry,
+    )
 
 
 def _merged(paths: str) -> dict[str, Any]:
-    """Several files as one, as kubectl merges them: the first that gives a name, or a current context, counts.
-
-    Not by the package: it takes the last file's current context, and refuses a file that is empty.
-
-    Raises:
-        KubeconfigError: a file holds something else, or a name twice.
-    """
-    yaml: Any = importlib.import_module("yaml")  # slow, too
-    current = ""
-    found: dict[str, dict[str, Any]] = {listed: {} for listed in _LISTED}
-    for path in filter(None, paths.split(":")):
-        try:
-            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            continue
-        if content is None:
-            continue
-        if not isinstance(content, dict):
-            raise KubeconfigError(f"{path} holds no kubeconfig")
-        current = current or content.get("current-context") or ""
-        for listed, field in _LISTED.items():
+    """Several files as one, as kubectl merges them: the first that defines a name, or a current context, counts."""
+    files = [Path(path) for path in paths.split(":") if Path(path).is_file()]
+    _require(bool(files), "there is no such file: check --kubeconfig")
+    merged: dict[str, Any] = {"current-context": "", **{listed: {} for listed in _LISTED}}
+    for file in files:
+        content = _parsed(file)
+        merged["current-context"] = merged["current-context"] or content.get("current-context")
+        for listed, key in _LISTED.items():
             own: dict[str, Any] = {}
-            for entry in content.get(listed) or []:
-                name = entry.get("name") or ""
-                if name in own:
-                    raise KubeconfigError(f"{path} names {name} twice in its {listed}")
-                own[name] = {"name": name, field: _located(_said(entry.get(field)), Path(path).absolute().parent)}
-            found[listed] = own | found[listed]
-    return {"current-context": current or None, **{listed: [*named.values()] for listed, named in found.items()}}
+            for entry in items(content.get(listed)):
+                name = mapping(entry).get("name") or ""
+                _require(isinstance(name, str), f"{file}: each name in {listed} must be a string")
+                _require(name not in own, f"{file} names {name!r} twice in its {listed}")
+                own[name] = _located(_given(mapping(entry).get(key)), file.absolute().parent)
+            merged[listed] = own | merged[listed]
+    return merged
 
 
-def _said(value: Any) -> dict[str, Any]:
-    """A section without what is null or empty: for kubectl that is the same as not there, for the package it is not."""
-    kept = {key: given for key, given in (value or {}).items() if given not in (None, "")}
-    return {key: _said(given) if isinstance(given, dict) else given for key, given in kept.items()}
+def _parsed(file: Path) -> Mapping[str, Any]:
+    yaml: Any = importlib.import_module("yaml")
+    try:
+        content = yaml.safe_load(_read(file))
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError is a date that is none
+        raise ConfigurationError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
+    _require(content is None or isinstance(content, dict), f"{file} holds no kubeconfig")
+    return mapping(content)
 
 
-def _located(value: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A cluster's or a user's section with paths of its own; a command without a slash is looked for in PATH."""
-    located: dict[str, Any] = {key: str(folder / value[key]) for key in _PATHS if value.get(key)}
-    run = value.get("exec")
-    if isinstance(run, dict) and "/" in str(run.get("command")):
-        located["exec"] = {**run, "command": str(folder / run["command"])}
-    return {**value, **located}
+def _given(value: Any) -> dict[str, Any]:
+    """A section without what is null or empty, since for kubectl that is the same as not there."""
+    kept = {key: given for key, given in mapping(value).items() if given not in (None, "")}
+    return {key: _given(given) if isinstance(given, dict) else given for key, given in kept.items()}
 
 
-def _impersonation(user: dict[str, Any]) -> list[tuple[str, str]]:
+def _located(section: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A section with absolute paths; a plugin's command without a slash is looked up in PATH."""
+    located: dict[str, Any] = {key: str(folder / section[key]) for key in _PATHS if text(section.get(key))}
+    plugin = mapping(section.get("exec"))
+    if "/" in text(plugin.get("command")):
+        located["exec"] = {**plugin, "command": str(folder / plugin["command"])}
+    return {**section, **located}
+
+
+def _chosen(merged: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    """The context's own section, and those of its cluster and its user; a user without a section has no credentials."""
+    _require(bool(name), "it has no current-context: set one with kubectl config use-context")
+    _require(name in merged["contexts"], f"it has no context named {name!r}")
+    context = merged["contexts"][name]
+    cluster = text(context.get("cluster"))
+    _require(cluster in merged["clusters"], f"it has no cluster named {cluster!r}, which the context {name!r} needs")
+    user = merged["users"].get(text(context.get("user")), {})
+    return {"context": context, "cluster": merged["clusters"][cluster], "user": user}
+
+
+def _authorization(user: Mapping[str, Any]) -> str:
+    """The value of the HTTP header that the user's section gives without a plugin.
+
+    Of the auth-providers kubectl has only oidc left. Its token is used as kubectl last refreshed it.
+    """
+    reader = Reader()
+    token, file, username, password = (
+        reader.text(user.get(key), f"the user's {key}") for key in ("token", "tokenFile", "username", "password")
+    )
+    _require(not reader.error, reader.error)
+    if not token and file:
+        token = _read(Path(file))
+    if not token and "auth-provider" in user:
+        token = text(value_at(user, "auth-provider.config.id-token"))
+        _require(bool(token), "the user's auth-provider has no id-token: use an exec plugin instead")
+    if token:
+        return f"Bearer {token.strip()}"
+    return f"Basic {_base64(f'{username}:{password}')}" if username and password and "exec" not in user else ""
+
+
+def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """The headers that make us act as somebody else, one for each value, as client-go sends them.
 
     (Its transport/round_trippers.go. API servers read an extra's key in lower case, so it may be sent so.)
-
-    Raises:
-        KubeconfigError: something is no text, or cannot be sent, or nobody is named.
     """
     given = {name: user[name] for name in ("as", "as-uid", "as-groups", "as-user-extra") if user.get(name)}
-    if given and "as" not in given:  # client-go's validateAuthInfo
-        raise KubeconfigError("the user has as-uid, as-groups or as-user-extra, but no as: nobody is impersonated")
-    extra = given.get("as-user-extra", {})
-    if not isinstance(extra, dict) or not all(isinstance(key, str) and _texts(extra[key]) for key in extra):
-        raise KubeconfigError("the user's as-user-extra must hold lists of texts")
-    if not _texts(given.get("as-groups", [])):
-        raise KubeconfigError("the user's as-groups must be a list of texts")
+    nobody = "the user has as-uid, as-groups or as-user-extra, but no as: nobody is impersonated"
+    _require(not given or "as" in given, nobody)  # client-go's validateAuthInfo
+    groups, extra = given.get("as-groups", []), given.get("as-user-extra", {})
+    extra_is_valid = isinstance(extra, dict) and all(isinstance(key, str) and _are_texts(extra[key]) for key in extra)
+    _require(extra_is_valid, "the user's as-user-extra must hold lists of strings")
+    _require(_are_texts(groups), "the user's as-groups must be a list of strings")
     headers = []
     for name, header in (("as", "Impersonate-User"), ("as-uid", "Impersonate-Uid")):
         if name in given:
-            if not isinstance(given[name], str):
-                raise KubeconfigError(f"the user's {name} must be a text")
+            _require(isinstance(given[name], str), f"the user's {name} must be a string")
             headers.append((name, header, given[name]))
-    headers += [("as-groups", "Impersonate-Group", group) for group in given.get("as-groups", [])]
+    headers += [("as-groups", "Impersonate-Group", group) for group in groups]
     for key, values in extra.items():
         headers += [("as-user-extra", f"Impersonate-Extra-{_escaped(key)}", value) for value in values]
     for name, _, value in headers:
-        if not value.isprintable():
-            raise KubeconfigError(f"the user's {name} has a character that cannot be sent")
-    return [(header, value) for _, header, value in headers]
+        _require(value.isprintable(), f"the user's {name} has a character that cannot be sent")
+    return tuple((header, value) for _, header, value in headers)
 
 
-def _texts(value: Any) -> bool:
+def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _escaped(key: str) -> str:
-    """An extra's key as a header's name can hold it: what may not be in one, and %, as client-go's headerKeyEscape."""
+    """An extra's key as part of a header's name, escaped as by client-go's headerKeyEscape."""
     try:
         return quote(key, safe="!#$&'*+^`|").lower()
     except UnicodeEncodeError as error:
-        raise KubeconfigError("the user's as-user-extra has a character that cannot be sent") from error
+        raise ConfigurationError("the user's as-user-extra has a character that cannot be sent") from error
 
 
-def _check(field: str, url: str) -> None:
-    """Refuse a URL that no client could call. Raises KubeconfigError, without the URL: it may hold a password."""
-    if not url.startswith(("http://", "https://")):
-        raise KubeconfigError(f"the cluster's {field} must be a URL that begins with https:// or http://")
+def _check_url(field_name: str, url: str) -> None:
+    """Refuse a URL that no client could call. The error does not repeat it, because it may hold a password."""
+    is_http = url.startswith(("http://", "https://"))
+    _require(is_http, f"the cluster's {field_name} must be a URL that begins with https:// or http://")
     wrong = "" if url.isascii() and url.isprintable() and " " not in url else "it has a character that no URL may have"
     try:
         parts = urlsplit(url)
         wrong = wrong or ("" if parts.hostname and parts.port != 0 else "it names no host and port")
     except ValueError as error:
         wrong = wrong or str(error)
-    if wrong:
-        raise KubeconfigError(f"the cluster's {field} cannot be used: {wrong}")
+    _require(not wrong, f"the cluster's {field_name} cannot be used: {wrong}")
 
 
-def _namespace(loader: Any) -> str:
-    """The namespace of the context; "" where it names none."""
-    context = getattr(loader, "current_context", None) or {}
-    named = context.get("context", {}).get("namespace") if isinstance(context, dict) else None
-    return named if isinstance(named, str) else ""
-
-
-def _user(loader: Any) -> dict[str, Any]:
-    """The user's section of the kubeconfig; the package keeps it to itself."""
-    value = getattr(getattr(loader, "_user", None), "value", None)
-    return value if isinstance(value, dict) else {}
-
-
-def _read(path: str | None) -> str:
-    """The PEM text in a file, "" for no file.
-
-    Raises:
-        KubeconfigError: it cannot be read.
-    """
-    if not path:
-        return ""
+def _pem(section: Mapping[str, Any], name: str) -> str:
+    """The PEM text that a section holds as base64, or whose file it names; "" for neither."""
+    data = section.get(f"{name}-data")
+    if not data:
+        return _read(Path(section[name])) if text(section.get(name)) else ""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return base64.b64decode(data).decode()
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{name}-data cannot be read: {error}") from error
+
+
+def _base64(value: str) -> str:
+    return base64.b64encode(value.encode("utf-8", "surrogateescape")).decode()
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise KubeconfigError(f"{path} cannot be read: {error}") from error
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            raise ApiUnavailableError(f"{file} cannot be read now: {error}") from error
+        raise ConfigurationError(f"{file} cannot be read: {error}") from error
 
 
-def main() -> int:
-    """Print the JSON, or why not."""
-    parser = argparse.ArgumentParser(prog="python -m crrd.kube.kubeconfig", description=__doc__)
-    parser.add_argument("path")
-    parser.add_argument("--context")
-    arguments = parser.parse_args()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr's are: a file's names may be any
-    try:
-        json.dump(resolve(arguments.path, arguments.context), sys.stdout)
-    except KubeconfigError as error:
-        print(error)
-        return 2
-    except CredentialsError as error:
-        print(error)
-        return 3
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise ConfigurationError(sentence)

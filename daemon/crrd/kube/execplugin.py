@@ -1,0 +1,159 @@
+"""Runs the exec plugin of a kubeconfig's user, as client-go's plugin/pkg/client/auth/exec does.
+
+A plugin gets no input, since a daemon has nobody to ask. What it writes to stderr is shown on a terminal as it comes,
+because it may say how to log in.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from crrd.core.api.time import parse_time
+from crrd.lib.errors import ApiUnavailableError, ConfigurationError
+from crrd.lib.jsonfields import Reader, items, mapping, text
+
+_DEADLINE_SECONDS = 60.0
+_NO_INPUT = "its interactiveMode is Always, but crrd hands no input to plugins: log in before, say with kubectl"
+_CLUSTER_FIELDS = (
+    "server",
+    "tls-server-name",
+    "insecure-skip-tls-verify",
+    "certificate-authority-data",
+    "proxy-url",
+    "disable-compression",
+)
+"""What a plugin with provideClusterInfo gets of the cluster (`Cluster` of client.authentication.k8s.io/v1)."""
+_CONFIG_EXTENSION = "client.authentication.k8s.io/exec"
+"""The cluster's extension that is meant for plugins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """The credentials that a plugin gave: a token, or a certificate with its key (PEM), or both."""
+
+    token: str = field(repr=False)
+    certificate: str
+    key: str = field(repr=False)
+    expiry: float
+    """Seconds since the epoch; 0 for never."""
+
+
+async def run_plugin(plugin: object, cluster: Mapping[str, Any]) -> Issued:
+    """Run the plugin of a user's `exec` section.
+
+    Raises:
+        ConfigurationError: the section cannot be used.
+        ApiUnavailableError: the plugin gave no credentials; the next run may.
+    """
+    reader = Reader()
+    section = reader.mapping(plugin, "the user's exec")
+    command = reader.text(section.get("command"), "the user's exec.command", required=True)
+    version = reader.text(section.get("apiVersion"), "the user's exec.apiVersion", required=True)
+    arguments = [reader.text(each, "the user's exec.args") for each in items(section.get("args"))]
+    variables = {
+        reader.text(mapping(each).get("name"), "the user's exec.env", required=True): text(mapping(each).get("value"))
+        for each in items(section.get("env"))
+    }
+    with_cluster = reader.flag(section.get("provideClusterInfo"), "the user's exec.provideClusterInfo")
+    if reader.error:
+        raise ConfigurationError(reader.error)
+    spec: dict[str, Any] = {"interactive": False}
+    if with_cluster:
+        spec["cluster"] = _cluster_info(cluster)
+    info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
+    environment = {**os.environ, **variables, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+    try:
+        return _issued(await _output([command, *arguments], environment), version)
+    except OSError as error:
+        hint = " ".join(text(section.get("installHint")).split())
+        message = ". ".join(filter(None, (f"exec: the plugin cannot be run now: {error}", hint)))
+        raise ApiUnavailableError(message) from error
+    except ApiUnavailableError as error:
+        if section.get("interactiveMode") != "Always":
+            raise
+        raise ApiUnavailableError(f"{error} ({_NO_INPUT})") from error
+
+
+def _cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    info = {name: cluster[name] for name in _CLUSTER_FIELDS if cluster.get(name)}
+    for each in items(cluster.get("extensions")):
+        if mapping(each).get("name") == _CONFIG_EXTENSION:
+            info["config"] = mapping(each).get("extension")
+    return info
+
+
+async def _output(command: list[str], environment: Mapping[str, str]) -> bytes:
+    """What the plugin prints on stdout. All it has started is killed if it takes too long. Raises OSError, too."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        env=environment,
+    )
+    stdout, stderr = cast("asyncio.StreamReader", process.stdout), cast("asyncio.StreamReader", process.stderr)
+    complaints = bytearray()
+    has_ended = False
+    try:
+        async with asyncio.timeout(_DEADLINE_SECONDS):
+            output, _ = await asyncio.gather(stdout.read(), _follow(stderr, complaints))
+            await process.wait()
+        has_ended = True
+    except TimeoutError as error:
+        last = "".join(complaints.decode("utf-8", "replace").strip().splitlines()[-1:])
+        message = f"no credentials after {_DEADLINE_SECONDS:.0f} s"
+        raise ApiUnavailableError(": ".join(filter(None, (message, last)))) from error
+    finally:
+        if not has_ended:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    if process.returncode:
+        reason = " ".join(complaints.decode("utf-8", "replace").split())
+        raise ApiUnavailableError(". ".join(filter(None, (f"exec: process returned {process.returncode}", reason))))
+    return output
+
+
+async def _follow(stream: asyncio.StreamReader, complaints: bytearray) -> None:
+    """Keep what a plugin writes to stderr, and show it on a terminal at once."""
+    terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
+    while chunk := await stream.read(65536):
+        complaints += chunk
+        if terminal is not None:
+            with suppress(OSError):  # the terminal is gone
+                terminal.write(chunk)
+                terminal.flush()
+
+
+def _issued(output: bytes, version: str) -> Issued:
+    """The credentials in a plugin's output. The errors do not repeat it, because it may hold a key."""
+    try:
+        answer = mapping(json.loads(output))
+    except ValueError as error:
+        raise ApiUnavailableError("exec: the plugin's output is not JSON") from error
+    reader = Reader()
+    answered = reader.text(answer.get("apiVersion"), "apiVersion", required=True)
+    status = reader.mapping(answer.get("status"), "status")
+    token, certificate, key, expires = (
+        reader.text(status.get(name), f"status.{name}")
+        for name in ("token", "clientCertificateData", "clientKeyData", "expirationTimestamp")
+    )
+    expiry = parse_time(expires) if expires else None
+    if not reader.error and answered != version:
+        reader.reject("apiVersion", f"must be {version}")
+    if not token and not certificate:
+        reader.reject("status", "must have a token or clientCertificateData")
+    if bool(certificate) != bool(key):
+        reader.reject("status", "must have both or none of clientCertificateData and clientKeyData")
+    if expires and expiry is None:
+        reader.reject("status.expirationTimestamp", "must be a time")
+    if reader.error:
+        raise ApiUnavailableError(f"exec: the plugin's output cannot be used: {reader.error}")
+    return Issued(token, certificate, key, expiry.timestamp() if expiry else 0.0)
