@@ -89,11 +89,15 @@ class PodFinder(Protocol):
         ...
 
 
-class KubeletHealth(Protocol):
-    """Whether this node's kubelet, which has to start containers again, is there."""
+class Kubelet(Protocol):
+    """This node's kubelet, which has to start containers again."""
 
     async def silent_since(self) -> float | None:
         """Monotonic time since which it does not answer; None while it does, or where nobody can tell."""
+        ...
+
+    async def minor(self) -> int | None:
+        """Its minor version, 36 for 1.36; None where it cannot be learned."""
         ...
 
 

@@ -443,6 +443,24 @@ async def test_stops_that_err_are_retried_for_two_minutes(error: Exception, said
         assert {line["event"] for line in logs if line["log_level"] in ("warning", "error")} == log_lines
 
 
+@pytest.mark.parametrize(("minor", "phase"), [(35, StatePhase.SUCCEEDED), (36, StatePhase.FAILED)])
+async def test_kubelets_version_decides_whether_a_stop_restarts_the_whole_pod(minor: int, phase: StatePhase) -> None:
+    rules = ({"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}},)
+
+    class Ruled(MemoryNode):
+        def view(self) -> Pod:
+            plain = super().view()
+            return replace(
+                plain, containers={name: replace(one, restart_rules=rules) for name, one in plain.containers.items()}
+            )
+
+    async with Ruled() as node:
+        node.kubelet_minor = minor
+        node.post(request())
+        assert (await node.completed()).states[0].phase is phase
+        assert bool(node.stops) is (phase is StatePhase.SUCCEEDED)
+
+
 async def test_a_hook_that_breaks_is_a_hook_that_failed() -> None:
     class Broken(MemoryNode):
         async def run(self, action: RunHook) -> HookResult:

@@ -40,6 +40,11 @@ class Kubelet:
         return web.Response(status=self.status or 500, text="ok", headers={"Location": "/elsewhere"})
 
 
+async def unasked() -> int | None:
+    """Nobody asks for the version here."""
+    raise AssertionError
+
+
 @pytest.fixture
 async def kubelet(unused_tcp_port: int) -> AsyncIterator[Kubelet]:
     made = Kubelet(unused_tcp_port)
@@ -51,7 +56,7 @@ async def kubelet(unused_tcp_port: int) -> AsyncIterator[Kubelet]:
 def probe(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> KubeletProbe:
     """One that asks each time."""
     monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", -1.0)
-    return KubeletProbe(kubelet.port)
+    return KubeletProbe(kubelet.port, unasked)
 
 
 Hang = Callable[[], Awaitable[None]]
@@ -208,7 +213,7 @@ async def test_a_silence_does_not_outlast_what_fails_on_our_own_side_for_long(
 
 async def test_port_0_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(kubelet_health, "open_connection")
-    assert await KubeletProbe(0).silent_since() is None
+    assert await KubeletProbe(0, unasked).silent_since() is None
 
 
 async def test_a_burst_asks_once(

@@ -81,6 +81,7 @@ class MemoryNode:
         """So many of the next writes are carried out, and their answers lost."""
         self.runtime_down = False
         self.kubelet_silent: float | None = None
+        self.kubelet_minor: int | None = 36
         self.pod_lost = False
         """The API server has no pod of that name any more."""
         self.earlier_pod = False
@@ -231,6 +232,9 @@ class MemoryNode:
 
     async def silent_since(self) -> float | None:
         return self.kubelet_silent
+
+    async def minor(self) -> int | None:
+        return self.kubelet_minor
 
     # Hooks, StatusWriter, EventSink.
 

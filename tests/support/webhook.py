@@ -43,6 +43,8 @@ class Pods:
         self.pods["shop", "web-0"] = pod
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
+        if resource.plural == "nodes":
+            return {"status": {"nodeInfo": {"kubeletVersion": "v1.36.0"}}}
         assert resource.plural == "pods"
         self.asked.append((namespace, name))
         await self.before()

@@ -3,7 +3,7 @@
 Source: `ContainerShouldRestart` and `FindMatchingContainerRestartRule` in pkg/api/v1/pod/util.go.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -11,6 +11,13 @@ SIDECARS_SINCE = 29
 """Minor version from which an init container with restartPolicy Always is a native sidecar (SidecarContainers)."""
 SIDECAR_HASH_SINCE = 32
 """Minor version from which a sidecar whose definition has changed is replaced."""
+RULES_SINCE = 35
+"""Minor version from which a container's own restartPolicy and restartPolicyRules count (ContainerRestartRules, on by
+default since then)."""
+RESTART_ALL_SINCE = 36
+"""Minor version from which the action RestartAllContainers does (RestartAllContainersOnContainerExits, likewise)."""
+RESTART_ALL = "RestartAllContainers"
+"""The action of a rule that has kubelet restart every container of the pod, without a grace period or preStop hooks."""
 
 
 def comes_back(policy: str | None, exit_code: int | None) -> bool:
@@ -19,6 +26,37 @@ def comes_back(policy: str | None, exit_code: int | None) -> bool:
     `exit_code` is None for a container that is being stopped: its code is not known yet.
     """
     return policy != RestartPolicy.NEVER and not (policy == RestartPolicy.ON_FAILURE and exit_code == 0)
+
+
+def effective_policy(of_pod: "RestartPolicy", own: "RestartPolicy | None", minor: int | None) -> "RestartPolicy":
+    """The restartPolicy that counts for a regular container: its own one where kubelet knows that field.
+
+    Args:
+        of_pod: the pod's.
+        own: the container's, None where it has none.
+        minor: of kubelet's version 1.`minor`; None where nobody knows it: then the one that restarts less counts.
+    """
+    if own is None or (minor is not None and minor < RULES_SINCE):
+        return of_pod
+    return own if minor is not None else max(of_pod, own, key=list(RestartPolicy).index)
+
+
+def restart_all_code(rules: Sequence[Mapping[str, Any]], minor: int | None) -> int | None:
+    """An exit code with which a container has kubelet restart its whole pod; None where there is none.
+
+    A container that is stopped may end with any code: 143 and 137 are those of the signals, others those of a process
+    that handles its stop signal. The most likely one is given.
+
+    Args:
+        rules: the container's restartPolicyRules.
+        minor: of kubelet's version 1.`minor`; None where nobody knows it: then the rules count.
+    """
+    if minor is not None and minor < RESTART_ALL_SINCE:
+        return None
+    if not any(rule.get("action") == RESTART_ALL for rule in rules):
+        return None
+    codes = (143, 137, 0, *range(1, 256))
+    return next((code for code in codes if matching_action(rules, code) == RESTART_ALL), None)
 
 
 def matching_action(rules: Iterable[Mapping[str, Any]], exit_code: int) -> str:

@@ -14,6 +14,7 @@ from crrd.cri.runtime import NodeRuntime
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.events import KubeEventSink
+from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.reflector import Reflector
 from crrd.kube.server_version import warn_of_old_server
 from crrd.kube.writer import RequestWriter
@@ -138,7 +139,8 @@ class NodeDaemon:
         config = self._config
         self._runtime, self._client = runtime, client
         events = KubeEventSink(client, config.node_name, on_drop=self._metrics.event_dropped)
-        kubelet = KubeletProbe(config.kubelet_healthz_port)
+        versions = KubeletVersions(client)
+        kubelet = KubeletProbe(config.kubelet_healthz_port, lambda: versions.minor(config.node_name))
         edges = Edges(
             runtime=runtime,
             hooks=HookRunner(runtime),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from crrd.ports import EventSink, Hooks, KubeletHealth, PodFinder, Recorder, Runtime, StatusWriter
+from crrd.ports import EventSink, Hooks, Kubelet, PodFinder, Recorder, Runtime, StatusWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,6 @@ class Edges:
     hooks: Hooks
     writer: StatusWriter
     pods: PodFinder
-    kubelet: KubeletHealth
+    kubelet: Kubelet
     events: EventSink
     recorder: Recorder

@@ -95,9 +95,13 @@ class Executor:
             return
         recorder = record.recorder if record is not None and record.recorder else self._edges.recorder.begin(request)
         kind = WorkKind.STOP if isinstance(action, StopContainer) else WorkKind.HOOK
-        known = {"name": instance.name, "pin": instance.pin, "spent_before": action.spent_before}
-        first = self._work(action) == NO_WORK
-        self._note(action, under_way=kind, until=None, **(known if first else {}))
+        work = self._work(action)
+        changes: dict[str, object] = {}
+        if work == NO_WORK:
+            changes = {"name": instance.name, "pin": instance.pin, "spent_before": action.spent_before}
+        if isinstance(action, StopContainer) and not work.beside:
+            changes["beside"] = action.beside
+        self._note(action, under_way=kind, until=None, **changes)
         if isinstance(action, StopContainer):
             self.slots.take(request.pod_key)
             run = self._stop(action, recorder)

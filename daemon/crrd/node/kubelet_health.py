@@ -7,6 +7,7 @@ side, for want of file descriptors or ports.
 
 import asyncio
 from asyncio import open_connection
+from collections.abc import Awaitable, Callable
 
 PATIENCE_SECONDS = 1.0
 """A healthy kubelet answers within milliseconds."""
@@ -19,13 +20,15 @@ _QUESTION = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\
 
 
 class KubeletProbe:
-    """Implements `ports.KubeletHealth`. Nothing stays open between two questions.
+    """Implements `ports.Kubelet`. Nothing stays open between two questions.
 
     Args:
         port: where kubelet serves /healthz on 127.0.0.1; 0 for never asking.
+        minor: asks for its version.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, minor: Callable[[], Awaitable[int | None]]) -> None:
+        self._minor = minor
         self._port = port
         self._lock = asyncio.Lock()
         self._there = False
@@ -34,7 +37,7 @@ class KubeletProbe:
         """When a question was decided last."""
 
     async def silent_since(self) -> float | None:
-        """See KubeletHealth."""
+        """See ports.Kubelet."""
         loop = asyncio.get_running_loop()
         async with self._lock:
             began = loop.time()
@@ -47,6 +50,10 @@ class KubeletProbe:
                 elif self._silent_since is None and (self._there or found == "hangs"):
                     self._silent_since = began
             return self._silent_since
+
+    async def minor(self) -> int | None:
+        """See ports.Kubelet."""
+        return await self._minor()
 
     async def _ask(self) -> str | None:
         """`answers`, whatever it says: kubelet is there; `hangs`, `refuses`; None where it could not be asked.

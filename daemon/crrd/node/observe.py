@@ -80,6 +80,7 @@ class PodInspector:
             utc=_utc(),
             wall=time.time(),
             known_since=self._pods.known_since(record.key),
+            kubelet_minor=watched.kubelet_minor,
             kubelet_silent_since=silent.result(),
         )
 
@@ -111,6 +112,9 @@ class PodInspector:
         instances = await self._edges.runtime.instances(uid)
         answered = loop.time()
         await self._pod_known(record.key)  # it is being asked for by its watch: the runtime's answer takes as long
+        pod = record.state.pod
+        if pod is not None and any(each.version_matters for each in pod.containers.values()):
+            record.runtime.kubelet_minor = await self._edges.kubelet.minor()
         if loop.time() > answered + WAITED_SECONDS:
             asked = loop.time()
             instances = await self._edges.runtime.instances(uid)

@@ -100,6 +100,8 @@ class RuntimeState:
     retry: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
     error: str = ""
     """Why the last look at the runtime failed, "" for an answer."""
+    kubelet_minor: int | None = None
+    """Of kubelet's version, where something depends on it."""
     awaited: bool = False
     """Whether a change of its containers in the runtime is awaited."""
 

@@ -7,12 +7,15 @@ this follows the defaults of each version, not its feature gates.
 from collections.abc import Mapping
 from typing import Any
 
-from crrd.kubelet.restart_rules import SIDECARS_SINCE, RestartPolicy, comes_back, matching_action
-
-RULES_SINCE = 35
-"""Minor version from which a container's own restartPolicy and restartPolicyRules count (ContainerRestartRules)."""
-RESTART_ALL_SINCE = 36
-"""Minor version from which the action RestartAllContainers does (RestartAllContainersOnContainerExits)."""
+from crrd.kubelet.restart_rules import (
+    RESTART_ALL,
+    RESTART_ALL_SINCE,
+    RULES_SINCE,
+    SIDECARS_SINCE,
+    RestartPolicy,
+    comes_back,
+    matching_action,
+)
 
 Spec = Mapping[str, Any]
 """A container, or a pod's spec, as in the pod's JSON."""
@@ -48,4 +51,4 @@ def runs_once(container: Spec, pod_spec: Spec, minor: int) -> bool:
 def restarts_all(container: Spec, exit_code: int, minor: int) -> bool:
     """Whether the pod's containers are all begun anew because this one has ended with this code."""
     action = matching_action(container.get("restartPolicyRules") or [], exit_code)
-    return minor >= RESTART_ALL_SINCE and action == "RestartAllContainers"
+    return minor >= RESTART_ALL_SINCE and action == RESTART_ALL

@@ -164,7 +164,26 @@ def test_containers_that_kubelet_restarts(policy: str | None) -> None:
 
 def test_a_container_of_its_own_policy_in_a_pod_that_stays_down() -> None:
     pod = new_pod(spec(restartPolicy="Never"), lambda o: o["spec"]["containers"][0].update(restartPolicy="Always"))
-    admitted(new_request(), pod)
+    assert isinstance(review_create(new_request(), pod, USER, 35), Admitted)
+    for minor in (34, None):  # an older kubelet does not heed it, an unknown one may not
+        denied = review_create(new_request(), pod, USER, minor)
+        assert isinstance(denied, Denied)
+        assert denied.reason is DenialReason.CONTAINER_NEVER_RESTARTED
+
+
+def test_a_container_whose_rules_restart_the_whole_pod() -> None:
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
+    pod = new_pod(lambda o: o["spec"]["containers"][0].update(restartPolicy="Always", restartPolicyRules=[rule]))
+    for minor in (36, None):
+        denied = review_create(new_request(), pod, USER, minor)
+        assert isinstance(denied, Denied)
+        assert denied.reason is DenialReason.RESTARTS_POD
+        assert denied.message == (
+            "spec.strategy.allowPodRestart must be true for container 'app': its restartPolicyRules would restart all "
+            "containers of the pod if it ended with exit code 143"
+        )
+    assert isinstance(review_create(new_request(), pod, USER, 35), Admitted)
+    assert isinstance(review_create(new_request(strategy={"allowPodRestart": True}), pod, USER, 36), Admitted)
 
 
 @pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)

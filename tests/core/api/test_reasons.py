@@ -20,6 +20,7 @@ FINAL = {
     Reason.CONTAINER_MISMATCH,
     Reason.NOT_RESTARTABLE,
     Reason.LEFT_DOWN,
+    Reason.RESTARTS_POD,
     Reason.STOP_FAILED,
     Reason.STILL_RUNS,
     Reason.PIN_LOST,

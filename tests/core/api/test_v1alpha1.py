@@ -594,7 +594,7 @@ def test_reads_a_pod() -> None:
         readiness_gate=True,
         pod_ip="10.0.0.7",
         containers={
-            "setup": PodContainer("setup", ContainerKind.INIT, RestartPolicy.NEVER),
+            "setup": PodContainer("setup", ContainerKind.INIT, RestartPolicy.ON_FAILURE),
             "proxy": PodContainer(
                 "proxy",
                 ContainerKind.SIDECAR,
@@ -614,14 +614,16 @@ def test_reads_a_pod() -> None:
             ),
             "once": PodContainer(
                 "once",
-                restart_policy=RestartPolicy.NEVER,
+                restart_policy=RestartPolicy.ON_FAILURE,
+                own_restart_policy=RestartPolicy.NEVER,
                 restart_rules=({"action": "Restart"},),
                 terminated=True,
                 exit_code=0,
             ),
             "log": PodContainer(
                 "log",
-                restart_policy=RestartPolicy.ALWAYS,
+                restart_policy=RestartPolicy.ON_FAILURE,
+                own_restart_policy=RestartPolicy.ALWAYS,
                 container_id="containerd://c3",
                 waiting_reason="CrashLoopBackOff",
                 waiting_message="back-off 10s",

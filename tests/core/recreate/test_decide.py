@@ -1365,3 +1365,124 @@ class TestStopAndDrain:
         assert not actions(one(request(), instance("old", hook=HOOK), draining=True), RunHook)
         begun = request(status=recreating(killed()))
         assert stops(one(begun, instance("old", hook=HOOK), works=hooked(HookResult(1.0)), draining=True)) == ["old"]
+
+
+class TestRestartOfTheWholePod:
+    """Step 6: rules of a container that have kubelet restart all containers of its pod."""
+
+    RULES = ({"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}},)
+    ALLOWED = Strategy(allow_pod_restart=True)
+
+    def pod(self, app: str = "old", side: str = "side-1", **changes: Any) -> Any:
+        shown = {
+            name: PodContainer(name, container_id=f"containerd://{id_}", running=True, ready=True, restart_rules=rules)
+            for name, id_, rules in (("app", app, self.RULES), ("side", side, ()))
+        }
+        return pod(*shown.values(), **changes)
+
+    @pytest.mark.parametrize("minor", [None, 36, 40])
+    def test_it_is_refused(self, minor: int | None) -> None:
+        decision = one(request(), instance("old"), pod=self.pod(), kubelet_minor=minor)
+        assert not stops(decision)
+        state = written(decision).states[0]
+        assert (state.phase, state.reason) == (StatePhase.FAILED, Reason.RESTARTS_POD)
+        assert "exit code 143" in state.message
+
+    def test_before_its_hook_and_before_it_is_pinned(self) -> None:
+        plain = request()
+        unnamed = replace(plain, containers=tuple(replace(each, context=None) for each in plain.containers))
+        decision = one(unnamed, instance("old", hook=HOOK), pod=self.pod(), kubelet_minor=36)
+        assert not actions(decision, RunHook)
+        assert not actions(decision, PinContainers)
+        assert written(decision).states[0].reason is Reason.RESTARTS_POD
+
+    def test_an_older_kubelet_heeds_no_such_rule(self) -> None:
+        assert stops(one(request(), instance("old"), pod=self.pod(), kubelet_minor=35)) == ["old"]
+
+    def test_what_has_begun_is_ended(self) -> None:
+        seen_so = {"pod": self.pod(), "works": hooked(HookResult(1.0)), "kubelet_minor": 36}
+        begun = recreating(killed())
+        assert stops(one(request(status=begun), instance("old", hook=HOOK), **seen_so)) == ["old"]
+
+    def test_it_can_be_allowed(self) -> None:
+        decision = one(
+            request(strategy=self.ALLOWED),
+            instance("old"),
+            instance("side-1", "side"),
+            pod=self.pod(),
+            kubelet_minor=36,
+        )
+        assert only(decision, StopContainer).beside == {"side": "side-1"}
+
+    def test_then_all_containers_have_to_come_back_and_are_named(self) -> None:
+        req = request(strategy=self.ALLOWED, status=recreating(killed()))
+        done = {("r1", "old"): replace(stopped(90.0, StopAttempt(1, 91.0))[("r1", "old")], beside={"side": "side-1"})}
+        back: dict[str, Any] = {
+            "works": done,
+            "kubelet_minor": 36,
+            "running_since": {"new": 95.0},
+            "first_seen": {"r1": 80.0},
+        }
+        now = (instance("new", restart_count=1), exited("side-1", "side"))
+        decision = one(req, *now, pod=self.pod("new"), **back)
+        assert written(decision).states[0].reason is Reason.NOT_BACK
+        assert written(decision).states[0].message.endswith("waiting for: side")
+        now = (instance("new", restart_count=1), instance("side-2", "side", restart_count=1))
+        restarting = one(req, *now, pod=self.pod("new", "side-2", restarting=True), **back)
+        assert written(restarting).states[0].reason is Reason.NOT_BACK
+        decision = one(req, *now, pod=self.pod("new", "side-2"), **back)
+        status = written(decision)
+        assert (status.phase, status.states[0].phase) == (RequestPhase.COMPLETED, StatePhase.SUCCEEDED)
+        assert status.message == ("1 of 1 containers recreated; app: kubelet restarted the whole pod with it: side")
+        assert only(decision, EmitEvent).message.endswith("kubelet restarted the whole pod with it: side")
+
+    def test_a_pod_that_was_not_restarted_is_not_said_to_be(self) -> None:
+        req = request(strategy=self.ALLOWED, status=recreating(killed()))
+        done = {("r1", "old"): replace(stopped(90.0, StopAttempt(1, 91.0))[("r1", "old")], beside={"side": "side-1"})}
+        now = (instance("new", restart_count=1), instance("side-1", "side"))
+        decision = one(req, *now, pod=self.pod("new"), works=done, kubelet_minor=36, running_since={"new": 95.0})
+        assert written(decision).message == "1 of 1 containers recreated"
+
+    def test_nothing_is_stopped_while_kubelet_restarts_the_pod(self) -> None:
+        decision = one(request(), instance("old"), pod=pod(restarting=True), first_seen={"r1": NOW - 5})
+        assert not stops(decision)
+        assert written(decision).states[0].reason is Reason.POD_RESTARTING
+
+
+class TestOwnRestartPolicy:
+    """Step 6: a container's own restartPolicy counts from kubelet 1.35 on."""
+
+    @pytest.mark.parametrize(
+        ("of_pod", "own", "minor", "comes"),
+        [
+            (RestartPolicy.NEVER, RestartPolicy.ALWAYS, 34, False),
+            (RestartPolicy.NEVER, RestartPolicy.ALWAYS, 35, True),
+            (RestartPolicy.NEVER, RestartPolicy.ALWAYS, None, False),
+            (RestartPolicy.ALWAYS, RestartPolicy.NEVER, 34, True),
+            (RestartPolicy.ALWAYS, RestartPolicy.NEVER, 35, False),
+            (RestartPolicy.ALWAYS, RestartPolicy.NEVER, None, False),
+            (RestartPolicy.ALWAYS, None, None, True),
+        ],
+    )
+    def test_by_version(
+        self, of_pod: RestartPolicy, own: RestartPolicy | None, minor: int | None, *, comes: bool
+    ) -> None:
+        container = PodContainer("app", restart_policy=of_pod, own_restart_policy=own, container_id="containerd://old")
+        decision = one(request(), instance("old"), pod=pod(container), kubelet_minor=minor)
+        assert stops(decision) == (["old"] if comes else [])
+
+    def test_rules_are_not_heeded_by_an_older_kubelet(self) -> None:
+        rules = ({"action": "Restart", "exitCodes": {"operator": "In", "values": [0]}},)
+        ended = PodContainer(
+            "app",
+            restart_policy=RestartPolicy.ON_FAILURE,
+            restart_rules=rules,
+            container_id="containerd://old",
+            terminated=True,
+            exit_code=0,
+        )
+        req = request(status=recreating(killed()))
+        for minor, phase in ((34, StatePhase.FAILED), (35, StatePhase.RECREATING), (None, StatePhase.RECREATING)):
+            decision = one(req, exited("old"), pod=pod(ended), kubelet_minor=minor)
+            states = written(decision).states if actions(decision, WriteStatus) else req.status.states
+            assert states[0].phase is phase

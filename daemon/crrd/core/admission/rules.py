@@ -16,6 +16,7 @@ from typing import Any
 
 from crrd.core.admission.patch import Operation, json_patch
 from crrd.core.api.pod import Pod, PodContainer, has_gate, parse_pod
+from crrd.core.api.reasons import Reason, say
 from crrd.core.api.schema import FIELDS, Field, SetBy
 from crrd.core.api.types import (
     ANNOTATION_PINNED,
@@ -28,7 +29,7 @@ from crrd.core.api.types import (
 )
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.kubelet.labels import ANNOTATION_MIRROR
-from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text, value_at, with_values
 
 NAMING_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME)
@@ -57,6 +58,8 @@ class DenialReason(StrEnum):
     """An ordinary init container, or an ephemeral one."""
     CONTAINER_NEVER_RESTARTED = "container_never_restarted"
     CONTAINER_NOT_STARTED = "container_not_started"
+    RESTARTS_POD = "restarts_whole_pod"
+    """Its restartPolicyRules may have kubelet restart the whole pod, and the request does not allow that."""
     NOT_AS_SET = "not_as_set"
     """The finished object is not what admission made of it."""
     IMMUTABLE = "immutable"
@@ -89,7 +92,14 @@ def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
     return Denied(error, DenialReason.INVALID_SPEC) if error else text(spec.get("podName"))
 
 
-def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:
+def container_names(obj: Mapping[str, Any]) -> list[str]:
+    """The containers that a request names."""
+    return [text(entry.get("name")) for _, entry in _containers(obj)]
+
+
+def review_create(
+    obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str, kubelet_minor: int | None = None
+) -> Admitted | Denied:
     """Check and complete what a user wants to create.
 
     Labels and annotations that are admission's to set are set whatever the user gave; what only manager and node
@@ -99,8 +109,9 @@ def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: s
         obj: the request as the user wrote it.
         pod: the pod that `wanted_pod` named, from the request's namespace.
         user: name of the user who asks.
+        kubelet_minor: of the version of the kubelet on the pod's node; None where nobody knows it.
     """
-    if denied := _unfit(obj, pod):
+    if denied := _unfit(obj, pod, kubelet_minor):
         return denied
     for index, entry in _containers(obj):
         for key in SET_BY_ADMISSION:
@@ -112,12 +123,14 @@ def review_create(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: s
     return Denied(error, DenialReason.INVALID_SPEC) if error else Admitted(completed)
 
 
-def review_created(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str) -> Admitted | Denied:
+def review_created(
+    obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str, kubelet_minor: int | None = None
+) -> Admitted | Denied:
     """Check a new request as it would be stored: sound, and with what `review_create` filled in.
 
     The pod may have moved on since: a statusContext of an earlier instance is let in, it makes the node stop nothing.
     """
-    if denied := _unfit(obj, pod):
+    if denied := _unfit(obj, pod, kubelet_minor):
         return denied
     completed = _completed(obj, mapping(pod), user)
     for field, key in (
@@ -175,7 +188,7 @@ def _containers(obj: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     return list(enumerate(map(mapping, items(mapping(obj.get("spec")).get("containers")))))
 
 
-def _unfit(obj: Mapping[str, Any], pod: Mapping[str, Any] | None) -> Denied | None:
+def _unfit(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, kubelet_minor: int | None) -> Denied | None:
     """Why the pod, as it is, does not allow the request; the request by itself is judged first."""
     name = wanted_pod(obj)
     if isinstance(name, Denied):
@@ -183,7 +196,7 @@ def _unfit(obj: Mapping[str, Any], pod: Mapping[str, Any] | None) -> Denied | No
     return (
         _unfit_pod(name, pod)
         or _too_long(obj, mapping(pod))
-        or next(_unfit_containers(obj, parse_pod(mapping(pod))), None)
+        or next(_unfit_containers(obj, parse_pod(mapping(pod)), kubelet_minor), None)
     )
 
 
@@ -223,21 +236,29 @@ def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
     return None
 
 
-def _unfit_containers(obj: Mapping[str, Any], pod: Pod) -> Iterator[Denied]:
+def _unfit_containers(obj: Mapping[str, Any], pod: Pod, kubelet_minor: int | None) -> Iterator[Denied]:
     for index, entry in _containers(obj):
         name = text(entry.get("name"))
-        if found := _unfit_container(name, pod.containers.get(name), pod):
+        known = pod.containers.get(name)
+        if found := _unfit_container(name, known, pod, kubelet_minor):
             rule, reason = found
             yield Denied(f"spec.containers[{index}].name must name a container {rule}", reason)
+        code = restart_all_code(known.restart_rules, kubelet_minor) if known is not None else None
+        if code is not None and value_at(obj, "spec.strategy.allowPodRestart") is not True:
+            why = say(Reason.RESTARTS_POD, code=code)
+            sentence = f"spec.strategy.allowPodRestart must be true for container {shown(name)}: {why}"
+            yield Denied(sentence, DenialReason.RESTARTS_POD)
 
 
-def _unfit_container(name: str, known: PodContainer | None, pod: Pod) -> tuple[str, DenialReason] | None:
+def _unfit_container(
+    name: str, known: PodContainer | None, pod: Pod, kubelet_minor: int | None
+) -> tuple[str, DenialReason] | None:
     """How the rest of the sentence goes, and the reason; None for a container that is fit."""
     if known is None:
         return f"of pod {shown(pod.name)}, which has none called {shown(name)}", DenialReason.CONTAINER_NOT_FOUND
     if not known.kind.recreatable:
         return f"or a native sidecar, and {shown(name)} is an {known.kind}", DenialReason.CONTAINER_KIND
-    if known.restart_policy is RestartPolicy.NEVER:
+    if known.policy(kubelet_minor) is RestartPolicy.NEVER:
         rule = f"that kubelet starts again after a stop, and the restartPolicy of {shown(name)} is Never"
         return rule, DenialReason.CONTAINER_NEVER_RESTARTED
     if not known.container_id:

@@ -11,7 +11,7 @@ from typing import Any
 
 from crrd.core.api.types import READINESS_GATE
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
-from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.restart_rules import RestartPolicy, effective_policy
 from crrd.lib.jsonfields import INT32_MIN, Reader, items, mapping, text
 
 USER_AGENT = "ContainerRecreateRequest"
@@ -36,6 +36,8 @@ class Readiness:
         return self.status == "False" and key in self.keys
 
 
+CONDITION_RESTARTING = "AllContainersRestarting"
+"""Kubelet sets it True when a container's rule restarts the pod, and False when all containers have ended."""
 NO_CONDITION = Readiness()
 
 
@@ -87,7 +89,9 @@ class PodContainer:
     name: str
     kind: ContainerKind = ContainerKind.REGULAR
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
-    """The effective one: the container's own where it has one, else the pod's."""
+    """That of its kind: the pod's for a regular container, Always for a sidecar, Never for an ephemeral container."""
+    own_restart_policy: RestartPolicy | None = None
+    """A regular container's own one."""
     restart_rules: tuple[Mapping[str, Any], ...] = ()
     """restartPolicyRules, as in the pod's JSON."""
     container_id: str = ""
@@ -105,6 +109,15 @@ class PodContainer:
     """Of the last instance that has ended."""
     exit_code: int | None = None
     """Of that instance."""
+
+    @property
+    def version_matters(self) -> bool:
+        """Whether it depends on kubelet's version what becomes of the container when it has ended."""
+        return self.own_restart_policy is not None or bool(self.restart_rules)
+
+    def policy(self, minor: int | None) -> RestartPolicy:
+        """The restartPolicy that counts with kubelet 1.`minor`, None where nobody knows that."""
+        return effective_policy(self.restart_policy, self.own_restart_policy, minor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +159,8 @@ class Pod(PodMeta):
     """terminationGracePeriodSeconds."""
     static_uid: str = ""
     """UID of a static pod on its node: the API has a mirror of it, which has a UID of its own."""
+    restarting: bool = False
+    """Whether kubelet is about to restart all containers (condition AllContainersRestarting)."""
 
     @property
     def runtime_uid(self) -> str:
@@ -167,10 +182,18 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         for entry in map(mapping, items(status.get(key))):
             statuses.setdefault(text(entry.get("name")), entry)
     containers: dict[str, PodContainer] = {}
-    for name, entry, kind, restart_policy in _pod_containers(spec):
-        shown = _pod_container(name, kind, restart_policy, statuses.get(name, {}))
-        rules = tuple(map(mapping, items(entry.get("restartPolicyRules"))))
-        containers.setdefault(name, replace(shown, restart_rules=rules) if rules else shown)
+    of_pod = _restart_policy(spec.get("restartPolicy"), RestartPolicy.ALWAYS)
+    for name, entry, kind in _pod_containers(spec):
+        policy = {ContainerKind.SIDECAR: RestartPolicy.ALWAYS, ContainerKind.EPHEMERAL: RestartPolicy.NEVER}
+        own = entry.get("restartPolicy") if kind is ContainerKind.REGULAR else None
+        plain = PodContainer(
+            name,
+            kind,
+            policy.get(kind, of_pod),
+            _restart_policy(own, of_pod) if own else None,
+            tuple(map(mapping, items(entry.get("restartPolicyRules")))),
+        )
+        containers.setdefault(name, _with_status(plain, statuses.get(name, {})))
     annotations = mapping(meta.get("annotations"))
     return Pod(
         **_meta_fields(pod),
@@ -179,6 +202,10 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         pod_ip=text(status.get("podIP")),
         grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
         static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
+        restarting=any(
+            condition.get("type") == CONDITION_RESTARTING and condition.get("status") == "True"
+            for condition in map(mapping, items(status.get("conditions")))
+        ),
     )
 
 
@@ -197,14 +224,8 @@ def _meta_fields(pod: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], ContainerKind, RestartPolicy]]:
-    """Name, entry in the spec, kind and effective restartPolicy of each container.
-
-    Kubelet restarts a sidecar (an init container with restartPolicy Always) whatever the pod says, and an ephemeral
-    container never. A regular container's own restartPolicy goes before the pod's; its restartPolicyRules look at
-    exit codes, which nobody knows before the stop, so they promise nothing here.
-    """
-    of_pod = _restart_policy(spec.get("restartPolicy"), RestartPolicy.ALWAYS)
+def _pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], ContainerKind]]:
+    """Name, entry in the spec and kind of each container; an init container with restartPolicy Always is a sidecar."""
     lists = (
         ("containers", ContainerKind.REGULAR),
         ("initContainers", ContainerKind.INIT),
@@ -212,32 +233,22 @@ def _pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str,
     )
     for key, kind in lists:
         for entry in map(mapping, items(spec.get(key))):
-            name = text(entry.get("name"))
-            own = entry.get("restartPolicy")
-            if not name:
-                continue
-            if kind is ContainerKind.INIT and own == RestartPolicy.ALWAYS:
-                yield name, entry, ContainerKind.SIDECAR, RestartPolicy.ALWAYS
-            elif kind is ContainerKind.EPHEMERAL:
-                yield name, entry, kind, RestartPolicy.NEVER
-            else:
-                yield name, entry, kind, _restart_policy(own, of_pod)
+            sidecar = kind is ContainerKind.INIT and entry.get("restartPolicy") == RestartPolicy.ALWAYS
+            if name := text(entry.get("name")):
+                yield name, entry, ContainerKind.SIDECAR if sidecar else kind
 
 
 def _restart_policy(value: object, default: RestartPolicy) -> RestartPolicy:
     return Reader().choice(value, "restartPolicy", default)
 
 
-def _pod_container(
-    name: str, kind: ContainerKind, restart_policy: RestartPolicy, status: Mapping[str, Any]
-) -> PodContainer:
+def _with_status(container: PodContainer, status: Mapping[str, Any]) -> PodContainer:
+    """A container of the spec with what its status in the API says."""
     state, last = mapping(status.get("state")), mapping(status.get("lastState"))
     waiting, running = mapping(state.get("waiting")), mapping(state.get("running"))
     ended = mapping(state.get("terminated")) or mapping(last.get("terminated"))
-    return PodContainer(
-        name=name,
-        kind=kind,
-        restart_policy=restart_policy,
+    return replace(
+        container,
         container_id=text(status.get("containerID")),
         running=state.get("running") is not None,
         terminated=state.get("terminated") is not None,

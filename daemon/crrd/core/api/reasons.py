@@ -33,6 +33,7 @@ class Reason(StrEnum):
     CONTAINER_MISMATCH = "ContainerMismatch"
     NOT_RESTARTABLE = "NotRestartable"
     LEFT_DOWN = "LeftDown"
+    RESTARTS_POD = "RestartsWholePod"
     STOP_FAILED = "StopFailed"
     STILL_RUNS = "StillRuns"
     PIN_LOST = "PinLost"
@@ -60,6 +61,9 @@ class Reason(StrEnum):
     HOOK_FAILED = "PreStopHookFailed"
     HELD_BACK = "HeldBackByKubelet"
     NOT_STARTED_AGAIN = "WaitingForKubelet"
+    POD_RESTARTING = "PodRestarting"
+    NOT_BACK = "WaitingForWholePod"
+    POD_RESTARTED = "WholePodRestarted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,11 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         Reason.LEFT_DOWN: Cause(
             "the container exited with code 0 and restartPolicy is OnFailure: kubelet leaves it down",
             ("kubelet restarts it only after a failure: replace the pod instead",),
+            final=True,
+        ),
+        Reason.RESTARTS_POD: Cause(
+            "its restartPolicyRules would restart all containers of the pod if it ended with exit code {code}",
+            ("allow it in the request: spec.strategy.allowPodRestart: true", "or leave the container as it is"),
             final=True,
         ),
         Reason.STOP_FAILED: Cause(
@@ -176,6 +185,9 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         Reason.HOOK_FAILED: Cause("preStop hook failed: {error}"),
         Reason.HELD_BACK: Cause("{words}"),
         Reason.NOT_STARTED_AGAIN: Cause("kubelet has not started it for {seconds} s{before}"),
+        Reason.POD_RESTARTING: Cause("waiting: kubelet is restarting all containers of the pod"),
+        Reason.NOT_BACK: Cause("recreated; kubelet restarts all containers of the pod, waiting for: {names}"),
+        Reason.POD_RESTARTED: Cause("kubelet restarted the whole pod with it: {names}"),
     }
 )
 

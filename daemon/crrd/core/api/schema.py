@@ -147,6 +147,12 @@ _TABLE = (
         "Stop the container that runs now, once, even if it has been restarted since the request was admitted.",
         default=False,
     ),
+    _boolean(
+        "spec.strategy.allowPodRestart",
+        "Recreate a container though its restartPolicyRules may have kubelet restart all containers of the pod. By "
+        "default such a container is refused.",
+        default=False,
+    ),
     _int64(
         "spec.strategy.terminationGracePeriodSeconds",
         "Seconds that a container gets to end, its preStop hook included. By default the pod's own "

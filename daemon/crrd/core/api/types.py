@@ -128,6 +128,7 @@ class Strategy:
     grace_seconds: int | None = None
     unready_grace_seconds: int | None = None
     min_started_seconds: int = 0
+    allow_pod_restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

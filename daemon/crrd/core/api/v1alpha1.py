@@ -150,6 +150,7 @@ def _strategy(section: Section) -> Strategy:
         grace_seconds=section.integer("terminationGracePeriodSeconds"),
         unready_grace_seconds=section.integer("unreadyGracePeriodSeconds"),
         min_started_seconds=section.integer("minStartedSeconds") or 0,
+        allow_pod_restart=section.flag("allowPodRestart"),
     )
 
 

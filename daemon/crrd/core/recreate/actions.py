@@ -55,6 +55,8 @@ class StopContainer:
     seconds: float
     spent_before: float
     """See RunHook."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """See Work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,8 +217,8 @@ def _without_target(draft: Draft, view: ContainerView) -> RecreateState:
     """Nobody can say which instance is meant: there is none yet, or who said so took it back after the stop."""
     if view.state.begun:
         return draft.fail(view.request, view.state, Message.of(Reason.PIN_LOST))
-    if view.never_returns:
-        return draft.fail(view.request, view.state, view.never_returns)
+    if view.unfit:
+        return draft.fail(view.request, view.state, view.unfit)
     error = draft.seen.pin_errors.get(view.request.uid)
     why = Message.of(Reason.NOT_PINNED, error=error) if view.newest and error else Message.of(Reason.NOT_CREATED)
     return draft.hold(view.request, view.state, why)

@@ -30,8 +30,8 @@ class Gate:
 
 def with_message(state: RecreateState, message: Message) -> RecreateState:
     """The state with another message."""
-    same = state.message == message.text and state.reason is message.reason
-    return state if same else replace(state, message=message.text, reason=message.reason)
+    silent = not (state.message or state.reason or message.text or message)
+    return state if silent else replace(state, message=message.text, reason=message.reason)
 
 
 def recreating(state: RecreateState, work: Work, why: Message = NO_MESSAGE) -> RecreateState:

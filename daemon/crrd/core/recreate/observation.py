@@ -128,6 +128,9 @@ class Work:
     """When a stop was sent for the first time."""
     spent_before: float = 0.0
     """Seconds of the grace period that were used up before."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """Container name -> bare ID of the other instances that ran when the stop was decided on; only where this stop may
+    restart them, too."""
     stop: StopAttempt | None = None
 
     @property
@@ -204,6 +207,8 @@ class Observation:
     """The same in seconds since the epoch."""
     known_since: float | None = None
     """Monotonic time since which it is known whether the node has the pod; None while it is not."""
+    kubelet_minor: int | None = None
+    """Kubelet's version is 1.`kubelet_minor`; None where nobody knows it. Asked for where something depends on it."""
     kubelet_silent_since: float | None = None
     """Monotonic time since which kubelet on this node does not answer, None while it does or where nobody can tell."""
     unpinned: frozenset[str] = frozenset()

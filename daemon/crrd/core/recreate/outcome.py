@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import RecreateState, StatePhase
-from crrd.core.recreate.draft import ASK_AGAIN, Draft
+from crrd.core.recreate.draft import ASK_AGAIN, Draft, with_message
 from crrd.core.recreate.messages import Message, held_back, not_started_again
 from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.view import ContainerView
@@ -57,7 +57,13 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
     if draft.now < runs_until:
         draft.wake(runs_until)
         return waiting
+    if view.pod.restarting or view.not_back:
+        names = ", ".join(view.not_back) or "kubelet"
+        return draft.hold(view.request, waiting, Message.of(Reason.NOT_BACK, names=names))
     message = f"Container {view.name} was recreated as {newest.pin.container_id}"
+    if view.restarted_beside:
+        why = Message.of(Reason.POD_RESTARTED, names=", ".join(view.restarted_beside))
+        waiting, message = with_message(waiting, why), f"{message}; {why.text}"
     draft.emit(view.request, EventReason.RECREATED, message, view.name)
     return replace(waiting, phase=StatePhase.SUCCEEDED)
 

@@ -78,5 +78,6 @@ def _summary(states: Sequence[RecreateState], gate: Message) -> str:
     """The request's message when it is completed."""
     failed = [state.name for state in states if state.phase is StatePhase.FAILED]
     count = f"{len(states) - len(failed)} of {len(states)} containers recreated"
-    text = f"{count}; failed: {', '.join(failed)}" if failed else count
-    return f"{text}; {gate.text}" if gate else text
+    restarted = [f"{state.name}: {state.message}" for state in states if state.reason is Reason.POD_RESTARTED]
+    parts = [count, f"failed: {', '.join(failed)}" if failed else "", *restarted, gate.text]
+    return "; ".join(filter(None, parts))

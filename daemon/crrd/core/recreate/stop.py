@@ -42,14 +42,16 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
         return replace(view.state, phase=StatePhase.RECREATING)
     if work.stop is not None and work.stopped:
         return await_exit(draft, view, work.stop.ended)
-    if view.never_returns:
-        return draft.fail(view.request, view.state, view.never_returns)
+    if view.unfit:
+        return draft.fail(view.request, view.state, view.unfit)
     if work.stop is not None and (failed := _after_error(draft, view, instance, work.stop)) is not None:
         return failed
     if instance.state is ContainerState.CREATED:
         return draft.hold(view.request, view.state, Message.of(Reason.NOT_STARTED))
     if not draft.gate.open or blocked or (seen.draining and not view.hook_done):
         return view.resting()
+    if view.pod.restarting:
+        return draft.hold(view.request, view.state, Message.of(Reason.POD_RESTARTING))
     if seen.kubelet_silent_since is not None:
         return _await_kubelet(draft, view, instance, seen.kubelet_silent_since)
     if others := [work for work in view.others if work.under_way is not None]:
@@ -157,6 +159,6 @@ def _send(draft: Draft, view: ContainerView, instance: Instance) -> RecreateStat
     if not draft.seen.may_stop:
         draft.waits_for_slot = True
         return view.resting()
-    draft.actions.append(StopContainer(view.request, instance, view.stop_seconds, view.spent_before))
+    draft.actions.append(StopContainer(view.request, instance, view.stop_seconds, view.spent_before, view.beside))
     draft.wake(draft.now + BEGUN_SECONDS)
     return replace(view.recreating(), is_killed=True)

@@ -3,7 +3,7 @@
 Built once a round, each question is answered once. No phase is moved here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -25,7 +25,7 @@ from crrd.core.recreate.draft import ASK_AGAIN, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
 from crrd.core.recreate.persisted import begun_with, target_of
-from crrd.kubelet.restart_rules import RestartPolicy, comes_back, matching_action
+from crrd.kubelet.restart_rules import RULES_SINCE, RestartPolicy, comes_back, matching_action, restart_all_code
 from crrd.kubelet.runtime_status import ContainerState, newest
 
 
@@ -158,16 +158,63 @@ class ContainerView:
         """
         if self.newest is None or self.target is not None or self.written.phase.final or self.written.begun:
             return None
-        return None if self.problem or self.never_returns else self.newest.pin
+        return None if self.problem or self.unfit else self.newest.pin
 
     # Does it come back?
 
     @cached_property
     def never_returns(self) -> Message:
         """Step 6: why kubelet would not start the container again if it was stopped."""
-        if not comes_back(self.status.restart_policy, None):
+        if not comes_back(self.status.policy(self.seen.kubelet_minor), None):
             return Message.of(Reason.NOT_RESTARTABLE)
         return self.pod_ended
+
+    @cached_property
+    def unfit(self) -> Message:
+        """Step 6: why the container is not to be stopped; what has begun is brought to its end all the same."""
+        code, begun = self._restart_all_code, self.owes_stop or self.work.stop_sent is not None
+        if self.never_returns or code is None or self.request.strategy.allow_pod_restart or begun:
+            return self.never_returns
+        return Message.of(Reason.RESTARTS_POD, code=code)
+
+    @cached_property
+    def _restart_all_code(self) -> int | None:
+        """An exit code with which the container would have kubelet restart the whole pod, None for none."""
+        return restart_all_code(self.status.restart_rules, self.seen.kubelet_minor)
+
+    @cached_property
+    def _others_of_pod(self) -> tuple[PodContainer, ...]:
+        """The containers that a restart of the whole pod would replace though the request does not name them."""
+        if self._restart_all_code is None:
+            return ()
+        named = {container.name for container in self.request.containers}
+        return tuple(each for each in self.pod.containers.values() if each.kind.recreatable and each.name not in named)
+
+    @cached_property
+    def beside(self) -> Mapping[str, str]:
+        """Container name -> bare ID of the newest instances of these."""
+        found = ((each.name, newest(self.seen.instances, each.name)) for each in self._others_of_pod)
+        return {name: instance.id for name, instance in found if instance is not None}
+
+    @cached_property
+    def restarted_beside(self) -> tuple[str, ...]:
+        """The other containers that were restarted since this one's stop, as its rules have it."""
+        changed = self.beside.items() - self.work.beside.items() if self.work.beside else ()
+        return tuple(sorted(name for name, _ in changed))
+
+    @cached_property
+    def not_back(self) -> tuple[str, ...]:
+        """Of a pod that kubelet may have restarted as a whole: the other containers that are not running and ready."""
+        if not self.state.is_killed:
+            return ()
+        return tuple(sorted(each.name for each in self._others_of_pod if not self._back(each)))
+
+    def _back(self, other: PodContainer) -> bool:
+        """Whether the pod's status shows the newest instance of another container, running and ready."""
+        current = newest(self.seen.instances, other.name)
+        if current is None or current.state is not ContainerState.RUNNING:
+            return False
+        return other.container_id == current.pin.container_id and other.running and other.ready
 
     @cached_property
     def left_down(self) -> Message:
@@ -177,10 +224,12 @@ class ContainerView:
         whatever the exit code; it shows an instance as ended only where it has begun nothing after it. Source:
         kubelet's ShouldContainerBeRestarted, computePodActions.
         """
-        status, policy = self.status, self.status.restart_policy
+        status, minor = self.status, self.seen.kubelet_minor
+        policy = status.policy(minor)
         ends = self.newest is not None and status.terminated and status.container_id == self.newest.pin.container_id
         code = status.exit_code if ends else None
-        ruled = code is not None and matching_action(status.restart_rules, code)
+        heeded = minor is None or minor >= RULES_SINCE
+        ruled = heeded and code is not None and matching_action(status.restart_rules, code)
         if not ruled and (ends or self.newest is None) and not comes_back(policy, code):
             if policy is RestartPolicy.NEVER:
                 return Message(Reason.LEFT_DOWN, say(Reason.NOT_RESTARTABLE))

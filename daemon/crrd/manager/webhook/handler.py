@@ -14,8 +14,18 @@ from typing import Any, Protocol
 import structlog
 
 from crrd.core.admission.patch import Operation, json_patch
-from crrd.core.admission.rules import Admitted, Denied, mutate_pod, review_create, review_created, wanted_pod
+from crrd.core.admission.rules import (
+    Admitted,
+    Denied,
+    container_names,
+    mutate_pod,
+    review_create,
+    review_created,
+    wanted_pod,
+)
 from crrd.core.admission.update import put_back, review_update
+from crrd.core.api.pod import parse_pod
+from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import PODS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.manager.webhook.review import CREATE, UPDATE, Review
@@ -61,6 +71,7 @@ class AdmissionHandler:
 
     def __init__(self, pods: PodReader) -> None:
         self._pods = pods
+        self._kubelets = KubeletVersions(pods)
         self._waiting_bytes = 0
         self._remembered: OrderedDict[tuple[str, str], tuple[float, Mapping[str, Any]]] = OrderedDict()
         """By namespace and name: when the pod was looked up, and what was found."""
@@ -77,7 +88,7 @@ class AdmissionHandler:
         pod = await self._look_up(review, name, deadline)
         if isinstance(pod, Refusal):
             return pod
-        outcome = review_create(review.object, pod, review.user)
+        outcome = review_create(review.object, pod, review.user, await self._kubelet_minor(review, pod))
         if isinstance(outcome, Denied):
             return _refusal(outcome)
         if pod is not None:
@@ -96,14 +107,24 @@ class AdmissionHandler:
         # By the pod by which the request was completed a moment ago, where it was in this process: one question to the
         # API server less. Nobody is refused by what was remembered.
         known = self._recall((review.namespace, name))
-        if known is not None and not isinstance(review_created(review.object, known, review.user), Denied):
+        if known is not None and not isinstance(await self._created(review, known), Denied):
             return []
         pod = await self._look_up(review, name, deadline)
-        return pod if isinstance(pod, Refusal) else _answer(review_created(review.object, pod, review.user))
+        return pod if isinstance(pod, Refusal) else _answer(await self._created(review, pod))
 
     async def mutate_pod(self, review: Review, _: float) -> Answer:
         """Give a new pod the readiness gate."""
         return mutate_pod(review.object) if review.operation == CREATE else []
+
+    async def _created(self, review: Review, pod: Mapping[str, Any] | None) -> Admitted | Denied:
+        return review_created(review.object, pod, review.user, await self._kubelet_minor(review, pod))
+
+    async def _kubelet_minor(self, review: Review, pod: Mapping[str, Any] | None) -> int | None:
+        """The version of the kubelet on the pod's node, where it matters for a container of the request."""
+        view = parse_pod(pod or {})
+        named = (view.containers.get(name) for name in container_names(review.object))
+        matters = view.node_name and any(each is not None and each.version_matters for each in named)
+        return await self._kubelets.minor(view.node_name) if matters else None
 
     async def _look_up(self, review: Review, name: str, deadline: float) -> Mapping[str, Any] | Refusal | None:
         """The pod; None where there is none of that name."""
