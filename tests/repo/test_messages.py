@@ -26,8 +26,6 @@ ALLOWED = {
         "kubelet's own words for its back-off, which the API gives nowhere else",
     "core/explain/facts.py: last_event: about in event.message.split()":
         "an event on a request has no field for the container that it is about",
-    "core/recreate/draft.py: with_message: state.message == message.text":
-        "a status that says the same already is not written again",
     "cri/errors.py: translate: details.startswith(_NOT_CONNECTED)":
         "gRPC's words for a socket that nobody listens on: the code is the same for all causes",
     "cri/errors.py: translate: details.rpartition('error: ')": "likewise",
