@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -18,12 +19,13 @@ from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import KIND, LABEL_ACTIVE
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.explain.facts import (
+    DaemonFacts,
     Facts,
     is_admitted,
+    others_of,
     read_daemon,
     read_event,
     read_node,
-    read_others,
     read_ready_since,
     read_times,
 )
@@ -95,7 +97,7 @@ async def _explain(kubeconfig: str, namespace: str, name: str) -> Explanation:
 
 
 async def explained(client: KubeClient, clock: ServerClock, obj: Json) -> Explanation:
-    """Where a request stands, by what else there is to be read."""
+    """Where a request stands, by what else can be read."""
     return explain_request(await _Reader(client).facts(obj, clock))
 
 
@@ -127,7 +129,7 @@ async def _request(client: KubeClient, namespace: str, name: str) -> Json:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads all that a request hangs on, as far as it may be read."""
+    """Reads what a request depends on, as far as it may be read."""
 
     client: KubeClient
     unread: list[Finding] = field(default_factory=list)
@@ -135,14 +137,16 @@ class _Reader:
     async def facts(self, obj: Json, clock: ServerClock) -> Facts:
         """All of it."""
         request = parse_request(obj)
-        pod_read, pod = await self._try("the pod", lambda: self._get(PODS, request.namespace, request.pod_name))
+        namespace = request.namespace
+        pod_read, pod = await self._try("the pod", self._get(PODS, namespace, request.pod_name))
         pod_facts = None if pod is None else parse_pod(pod)
         node_name = request.node_name or (pod_facts.node_name if pod_facts else "")
+        active, own = f"{LABEL_ACTIVE}=true", f"involvedObject.uid={request.uid}"
         (_, others), (node_read, node), (_, daemons), (_, events) = await asyncio.gather(
-            self._try("other requests", lambda: self._others(request.namespace)),
-            self._try("the node", lambda: self._get(NODES, "", node_name)),
-            self._try("the node daemon's pod", lambda: self._daemons(node_name)),
-            self._try("events", lambda: self._events(request.namespace, request.uid)),
+            self._try("other requests", self._list(REQUESTS, parse_request, namespace, label_selector=active)),
+            self._try("the node", self._get(NODES, "", node_name)),
+            self._try("the node daemon's pod", self._daemons(node_name)),
+            self._try("events", self._list(EVENTS, read_event, namespace, field_selector=own)),
         )
         return Facts(
             request=request,
@@ -150,19 +154,19 @@ class _Reader:
             pod=pod_facts,
             pod_read=pod_read,
             ready_since=read_ready_since(pod or {}),
-            others=read_others(others or (), request),
+            others=others_of(request, others or ()),
             node=read_node(node_name, node) if node_read and node_name else None,
-            daemons=None if daemons is None else tuple(map(read_daemon, daemons)),
-            events=tuple(map(read_event, events or ())),
+            daemons=daemons,
+            events=events or (),
             times=read_times(obj),
             admitted=is_admitted(obj),
             unread=tuple(self.unread),
         )
 
-    async def _try(self, what: str, read: Callable[[], Awaitable[T]]) -> tuple[bool, T | None]:
+    async def _try(self, what: str, read: Awaitable[T]) -> tuple[bool, T | None]:
         """Whether it could be read, and what it is."""
         try:
-            return True, await read()
+            return True, await read
         except ApiRefusedError as error:
             reason = "not allowed" if error.status == 403 else str(error)
         except ApiUnavailableError as error:
@@ -172,35 +176,23 @@ class _Reader:
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """One object, None where there is none."""
-        if not name:
-            return None
-        try:
-            return await self.client.get(resource, namespace, name)
-        except GoneError:
-            return None
+        with suppress(GoneError):
+            return await self.client.get(resource, namespace, name) if name else None
+        return None
 
-    async def _others(self, namespace: str) -> tuple[Json, ...]:
-        selector = f"{LABEL_ACTIVE}=true"
-        listing = await self.client.list_all(REQUESTS, _same, namespace=namespace, label_selector=selector)
-        return listing.items
+    async def _list(
+        self, resource: Resource, parse: Callable[[Json], T], namespace: str = "", **selectors: str
+    ) -> tuple[T, ...]:
+        return (await self.client.list_all(resource, parse, namespace=namespace, **selectors)).items
 
-    async def _daemons(self, node: str) -> tuple[Json, ...] | None:
+    async def _daemons(self, node: str) -> tuple[DaemonFacts, ...] | None:
         """The daemon's pods on a node; None where there is none on any: it runs by hand, or with other labels."""
         if not node:
             return None
-        selector = f"spec.nodeName={node}"
-        there = (await self.client.list_all(PODS, _same, label_selector=NODE_DAEMONS, field_selector=selector)).items
-        if there:
+        selectors = {"label_selector": NODE_DAEMONS, "field_selector": f"spec.nodeName={node}"}
+        if there := await self._list(PODS, read_daemon, **selectors):
             return there
         async for page in self.client.list_pages(PODS, label_selector=NODE_DAEMONS, limit=1):
             if any(True for _ in page.items):
                 return ()
         return None
-
-    async def _events(self, namespace: str, uid: str) -> tuple[Json, ...]:
-        selector = f"involvedObject.uid={uid}"
-        return (await self.client.list_all(EVENTS, _same, namespace=namespace, field_selector=selector)).items
-
-
-def _same(obj: Json) -> Json:
-    return obj

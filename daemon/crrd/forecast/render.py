@@ -1,15 +1,39 @@
 """Reports as people and programs read them: a table, JSON, YAML, and a picture with a bar per node."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from enum import StrEnum
 from typing import Any
 
 from crrd.core.api.pod import ContainerKind
 from crrd.forecast.report import Change, Forecast, Outcome, Report
 from crrd.lib.jsonfields import text
+from crrd.lib.plain import columns
 
 FORMATS = ("table", "json", "yaml")
 _HEADINGS = ("NAMESPACE", "POD", "CONTAINER", "STORED", "EXPECTED", "OUTCOME", "REASON")
+
+
+def _changes(found: Any) -> tuple[Change, ...] | None:
+    """What `shape` made of changes; None also for a daemon that does not know them."""
+    return None if found is None else tuple(Change(str(each["what"]), each["restart"] is True) for each in found)
+
+
+_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "namespace": ("namespace", str),
+    "pod": ("pod", str),
+    "container": ("name", str),
+    "id": ("id", str),
+    "kind": ("kind", ContainerKind),
+    "storedHash": ("stored", lambda found: found),
+    "targetHash": ("target", lambda found: found),
+    "outcome": ("outcome", Outcome),
+    "reason": ("reason", str),
+    "differsNow": ("differs_now", lambda found: found is True),
+    "changedSinceStart": ("changes", _changes),
+}
+"""Of a container in JSON: the field of Forecast, and how it is read back."""
 
 
 def shape(report: Report) -> dict[str, Any]:
@@ -23,56 +47,28 @@ def shape(report: Report) -> dict[str, Any]:
         "notes": list(report.notes),
         "failed": report.failed,
         "containers": [
-            {
-                "namespace": each.namespace,
-                "pod": each.pod,
-                "container": each.name,
-                "id": each.id,
-                "kind": each.kind.value,
-                "storedHash": each.stored,
-                "targetHash": each.target,
-                "outcome": each.outcome.value,
-                "reason": each.reason,
-                "differsNow": each.differs_now,
-                "changedSinceStart": None
-                if each.changes is None
-                else [{"what": change.what, "restart": change.restart} for change in each.changes],
-            }
-            for each in report.containers
+            {key: _written(getattr(each, name)) for key, (name, _) in _FIELDS.items()} for each in report.containers
         ],
     }
+
+
+def _written(value: Any) -> Any:
+    """A field's value as JSON and YAML have it."""
+    if isinstance(value, tuple):
+        return [asdict(change) for change in value]
+    return value.value if isinstance(value, StrEnum) else value
 
 
 def report_from(body: Mapping[str, Any]) -> Report:
     """The report whose `shape` this is; one that failed where it is none, since a daemon may be of another version."""
     try:
-        containers = tuple(
-            Forecast(
-                namespace=str(each["namespace"]),
-                pod=str(each["pod"]),
-                name=str(each["container"]),
-                id=str(each["id"]),
-                kind=ContainerKind(each["kind"]),
-                stored=each["storedHash"],
-                target=each["targetHash"],
-                outcome=Outcome(each["outcome"]),
-                reason=str(each["reason"]),
-                differs_now=each["differsNow"] is True,
-                changes=_changes(each.get("changedSinceStart")),
-            )
-            for each in body["containers"]
-        )
+        found = ({"changedSinceStart": None, **each} for each in body["containers"])
+        containers = (Forecast(**{name: read(each[key]) for key, (name, read) in _FIELDS.items()}) for each in found)
         notes = tuple(map(str, body["notes"]))
-        return Report(str(body["from"]), str(body["to"]), containers, str(body["node"]), notes, body["failed"] is True)
+        failed = body["failed"] is True
+        return Report(str(body["from"]), str(body["to"]), tuple(containers), str(body["node"]), notes, failed)
     except (KeyError, TypeError, ValueError):
         return Report("", "", (), text(body.get("node"))).failing("its daemon's answer cannot be read")
-
-
-def _changes(found: Any) -> tuple[Change, ...] | None:
-    """What `shape` made of them; None also for a daemon that does not know them."""
-    if found is None:
-        return None
-    return tuple(Change(str(each["what"]), each["restart"] is True) for each in found)
 
 
 def render(reports: Sequence[Report], output: str, *, several: bool = False) -> str:
@@ -111,7 +107,7 @@ def _table(report: Report) -> str:
         )
         for each in report.containers
     ]
-    return "\n".join([*_columns([_HEADINGS, *rows] if rows else []), summary(report), *report.notes])
+    return "\n".join([*columns([_HEADINGS, *rows] if rows else []), summary(report), *report.notes])
 
 
 def _told(changes: Sequence[Change] | None) -> list[str]:
@@ -125,12 +121,6 @@ def _told(changes: Sequence[Change] | None) -> list[str]:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else str(value)
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def draw(reports: Sequence[Report], path: str) -> None:

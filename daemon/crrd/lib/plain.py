@@ -1,5 +1,7 @@
 """Words that others may have written, made safe for a terminal and for a status."""
 
+from collections.abc import Sequence
+
 LINE_CHARACTERS = 1024
 """Of a message that is kept as one line: it ends in a request's status and in events."""
 
@@ -10,6 +12,13 @@ def plain(words: str) -> str:
     Whoever may write a status or an event could else have the terminal of whoever asks do as they like.
     """
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in words)
+
+
+def columns(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
+    """Rows as lines: each column as wide as its widest cell, `gap` spaces between them."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return [(" " * gap).join(cells).rstrip() for cells in padded]
 
 
 def one_line(words: str) -> str:

@@ -11,7 +11,7 @@ from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, tally
 from crrd.core.rollout.state import RunRequest
-from crrd.lib.plain import plain
+from crrd.lib.plain import columns, plain
 
 
 class Changes:
@@ -111,14 +111,14 @@ class Display:
         _print(
             f"run {run.name}: {', '.join(run.options.containers)} of {run.target.words}, since {run.started}{reason}",
             f"{state_of(plan)}: {summary(plan.rows)}",
-            *_columns([("POD", "NODE", "PHASE", ""), *map(_cells, plan.rows)]),
+            *columns([("POD", "NODE", "PHASE", ""), *map(_cells, plan.rows)], gap=3),
         )
 
     def print_runs(self, runs: list[tuple[Run, list[RunRequest]]]) -> None:
         """Which runs there are."""
         rows = [run_row(run, requests) for run, requests in runs]
         head = [tuple(column.upper() for column in row) for row in rows[:1]]
-        _print(*(_columns([*head, *(tuple(row.values()) for row in rows)]) if rows else ["no runs"]))
+        _print(*(columns([*head, *(tuple(row.values()) for row in rows)], gap=3) if rows else ["no runs"]))
 
     def print_preview(self, preview: Preview) -> None:
         """The batches of a dry run, and what is left out."""
@@ -201,9 +201,3 @@ def _print(*lines: str) -> None:
 
 def _cells(row: Row) -> tuple[str, ...]:
     return row.pod, row.node, row.stage.value, row.why
-
-
-def _columns(lines: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
-    return ["   ".join(cells).rstrip() for cells in padded]

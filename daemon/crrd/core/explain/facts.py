@@ -8,7 +8,6 @@ from typing import Any
 from crrd.core.api.pod import Pod
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, CONDITIONS_UNREADY, Request
-from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.explain.findings import Finding
 from crrd.lib.jsonfields import items, mapping, text
 
@@ -130,11 +129,10 @@ def is_admitted(obj: Mapping[str, Any]) -> bool:
     return ANNOTATION_REQUESTED_BY in mapping(mapping(obj.get("metadata")).get("annotations"))
 
 
-def read_others(requests: Iterable[Mapping[str, Any]], request: Request) -> tuple[Request, ...]:
+def others_of(request: Request, requests: Iterable[Request]) -> tuple[Request, ...]:
     """Those of the requests that the same daemon serves for a pod of this name, without the one itself."""
     where = (request.pod_key, request.node_name)
-    parsed = map(parse_request, requests)
-    return tuple(other for other in parsed if (other.pod_key, other.node_name) == where and other.uid != request.uid)
+    return tuple(each for each in requests if (each.pod_key, each.node_name) == where and each.uid != request.uid)
 
 
 def read_node(name: str, obj: Mapping[str, Any] | None) -> NodeFacts:
