@@ -120,6 +120,10 @@ class Observer(Protocol):
         """A request is no more, or no longer this node's, or no longer active."""
         ...
 
+    def expect_requests(self) -> None:
+        """The newest list of requests is asked for now: it overrules what was told before."""
+        ...
+
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
         """A whole list, as of this resourceVersion: what is not in it is gone."""
         ...

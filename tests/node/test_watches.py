@@ -162,6 +162,46 @@ async def test_an_expired_version_is_listed_again(expired: Reply) -> None:
         assert here.api.calls() == ["list", "watch 5", "watch 5", "list", "watch 9"]
 
 
+@pytest.mark.parametrize("reason", ["Expired", "Gone"])
+async def test_an_expired_version_may_be_told_by_its_reason_alone(reason: str) -> None:
+    status = {"kind": "Status", "status": "Failure", "reason": reason, "message": "too old resource version: 5 (9)"}
+    async with story(listing("5"), stream(event("ERROR", status)), listing("9")) as here:
+        await here.api.silent.wait()
+        assert here.api.calls() == ["list", "watch 5", "list", "watch 9"]
+
+
+@pytest.mark.parametrize("end", ["well", "breaks"])
+async def test_a_watch_that_always_ends_at_once_is_followed_by_lists(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crrd.kube.reflector._SHORT_SECONDS", 0.2)
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        notes = Notes()
+        source = RequestSource(client, "node-1", notes)
+        api.then(listing("5"), *[stream(end=end)] * 3, listing("6", obj("a", "6")), stream(end=end))
+        delays = [await source._connect_once() for _ in range(4)]
+        assert api.calls() == ["list", *["watch 5"] * 3, "list", "watch 6"]
+        assert notes.told == ["listed", "listed a"]
+        assert source.last_error == "the API server ends each watch of containerrecreaterequests at once"
+        for version in range(7, 12):
+            api.then(listing(str(version)), stream(end=end))
+            delays.append(await source._connect_once())
+        assert delays[-1] >= 8
+        assert source.last_error
+        api.then(listing("20"), stream(bookmark("21")))
+        await source._connect_once()
+        assert source.last_error == ""
+        api.then(*[stream(end=end)] * 3, listing("22"))
+        for _ in range(3):
+            await source._connect_once()
+        assert source.last_error
+        connecting = asyncio.create_task(source._connect_once())
+        await api.silent.wait()
+        assert source.last_error
+        while source.last_error:
+            await asyncio.sleep(0.01)
+        connecting.cancel()
+        await asyncio.gather(connecting, return_exceptions=True)
+
+
 @pytest.mark.parametrize("odd", [stream(b"garbage\n"), stream(b'{"type": "ADD'), refuse(400), refuse(403)])
 async def test_what_cannot_be_gone_on_from_is_listed_again(odd: Reply) -> None:
     async with story(listing("5"), stream(), odd, listing("9")) as here:
@@ -389,11 +429,41 @@ async def test_a_connection_that_lived_long_is_followed_up_at_once(monkeypatch: 
         assert api.calls()[-2:] == ["watch 6", "watch 7"]
 
 
+@pytest.mark.parametrize(
+    ("ends", "version"),
+    [(refuse(410), "1000000009"), (refuse(504, causes=[{"reason": "ResourceVersionTooLarge"}]), "7")],
+)
+async def test_requests_of_a_restored_api_server_count(ends: Reply, version: str) -> None:
+    """etcd was restored from a backup: objects are older than they were, and some that had gone are back."""
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        known = Pods(lambda _: None, asyncio.get_running_loop().time)
+        source = RequestSource(client, "node-1", known)
+        api.then(listing("5", raw("a", "4"), raw("b", "5")))
+        api.then(
+            stream(event("MODIFIED", raw("a", "8")), event("DELETED", raw("b", "9")), event("ADDED", raw("c", "10")))
+        )
+        api.then(ends, listing(version, raw("a", "4"), raw("b", "5")))
+        task = asyncio.create_task(run(source))
+        await api.silent.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        found = {each.request.uid: each.request.resource_version for each in known.live()}
+        assert found == {"r-a": "4", "r-b": "5"}
+
+
+async def run_forever(source: RequestSource) -> None:
+    await source.run()
+
+
 def live(pod: str, version: str) -> Request:
     """A request for a pod."""
+    return parse_request(raw(pod, version))
+
+
+def raw(pod: str, version: str) -> dict[str, Any]:
     labels = {"crr.apps.kruise.io/active": "true"}
     meta = {"namespace": "n", "name": f"for-{pod}", "uid": f"r-{pod}", "resourceVersion": version, "labels": labels}
-    return parse_request({"metadata": meta, "spec": {"podName": pod, "containers": [{"name": "app"}]}})
+    return {"metadata": meta, "spec": {"podName": pod, "containers": [{"name": "app"}]}}
 
 
 @dataclass

@@ -31,6 +31,9 @@ class Notes:
     def request_deleted(self, request: Request) -> None:
         self._note(f"deleted {request.name}")
 
+    def expect_requests(self) -> None:
+        pass
+
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
         assert version
         self._note(f"listed {' '.join(request.name for request in requests)}".strip())

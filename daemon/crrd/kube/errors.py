@@ -60,7 +60,7 @@ def from_status(
     """The error for a `Status` object, which comes as an answer's body and inside a watch."""
     code = shape.get("code")
     if not status:
-        status = code if isinstance(code, int) else 500
+        status = code if isinstance(code, int) else 410 if shape.get("reason") in ("Expired", "Gone") else 500
     details = mapping(shape.get("details"))
     seconds = details.get("retryAfterSeconds")
     if retry_after is None and isinstance(seconds, int):

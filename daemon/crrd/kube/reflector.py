@@ -27,6 +27,11 @@ _STEADY_SECONDS = 5.0
 """A connection that lived this long was a good one: its end is the first failure in a row, not one more."""
 _FAILURES_WHILE_REACHABLE = 2
 """A server that accepts watches and drops them is asked again after half a second or so, not ever more rarely."""
+_SHORT_SECONDS = 1.0
+"""A watch that ends before this, without an event, is a short one."""
+_SHORT_WATCHES = 3
+"""After so many short watches in a row a list follows each of them: a server that ends every watch at once tells of no
+change otherwise. (client-go counts a "very short watch" as a failure, too.)"""
 SILENT_SECONDS = 200.0
 """The longest that a watch is silent: the client gives it up before (`client.Deadlines.stall`)."""
 _CALL_SECONDS = 240.0
@@ -63,6 +68,8 @@ class Handler(Generic[T]):
     """The whole list, and its resourceVersion."""
     changed: Callable[[T], None]
     deleted: Callable[[T], None]
+    expect_list: Callable[[], None] = lambda: None
+    """The newest list is asked for now, which is not older than anything that was told before."""
 
 
 RestartObserver = Callable[[str, str], None]
@@ -105,6 +112,8 @@ class Reflector(Generic[T]):
         self._list_version = selection.list_version
         """What the next list must not be older than; kept over a cancelled run."""
         self._failures = 0
+        self._short_watches = 0
+        """In a row; the one that is open counts until it has proved to be none."""
         self.heartbeat = Heartbeat()
         """Resting while it does not run."""
 
@@ -129,7 +138,7 @@ class Reflector(Generic[T]):
             ConfigurationError: see `strict`.
         """
         self._version = ""
-        self._failures = 0
+        self._failures = self._short_watches = 0
         try:
             while True:
                 delay = await self._connect_once()
@@ -142,7 +151,7 @@ class Reflector(Generic[T]):
     async def _connect_once(self) -> float:
         """One connection from its list or its version to its end; the seconds to wait before the next one."""
         began = time.monotonic()
-        failures = self._failures
+        failures, short_watches = self._failures, self._short_watches
         had_version = bool(self._version)
         ended_well = False
         patience = 0.0
@@ -162,6 +171,9 @@ class Reflector(Generic[T]):
             patience = self._failed(error)
             if isinstance(error, MalformedAnswerError):
                 self._failures = failures  # whoever accepted the watch is no API server
+        if self._short_watches > short_watches and self._short_watches >= _SHORT_WATCHES:
+            self._forget_version()
+            self._unavailable(f"the API server ends each watch of {self.plural} at once")
         if time.monotonic() - began >= _STEADY_SECONDS:
             self._failures = 0
             if ended_well:
@@ -190,6 +202,8 @@ class Reflector(Generic[T]):
             return selection.parse(obj)
 
         self.heartbeat.within(_CALL_SECONDS, "listing")
+        if not self._list_version:
+            self._handler.expect_list()
         listing = await self._client.list_all(
             selection.resource,
             parse,
@@ -214,8 +228,13 @@ class Reflector(Generic[T]):
             field_selector=selection.field_selector,
         ) as events:
             self._established()
-            async for event in events:
-                self._deliver(event)
+            lasting = asyncio.get_running_loop().call_later(_SHORT_SECONDS, self._lasts)
+            try:
+                async for event in events:
+                    self._lasts()
+                    self._deliver(event)
+            finally:
+                lasting.cancel()
 
     def _deliver(self, event: WatchEvent) -> None:
         self.last_activity = time.monotonic()
@@ -240,10 +259,24 @@ class Reflector(Generic[T]):
         self.last_activity = time.monotonic()
         self.heartbeat.within(SILENT_SECONDS, "watching")
         self._strict = False
-        self._failures = min(self._failures, _FAILURES_WHILE_REACHABLE)
+        self._short_watches += 1
+        if self._short_watches <= _SHORT_WATCHES:
+            self._failures = min(self._failures, _FAILURES_WHILE_REACHABLE)
+            self._available()
+
+    def _lasts(self) -> None:
+        """The watch is not a short one."""
+        self._short_watches = 0
+        self._available()
+
+    def _available(self) -> None:
         if self.last_error:
-            log.info("api available", resource=self._selection.resource.plural)
+            log.info("api available", resource=self.plural)
         self.last_error = ""
+
+    def _unavailable(self, error: str) -> None:
+        (log.debug if self.last_error else log.warning)("api unavailable", resource=self.plural, error=error)
+        self.last_error = error
 
     def _failed(self, error: ApiUnavailableError | ApiRefusedError) -> float:
         """Note a failure; the seconds that the server asked to wait."""
@@ -258,11 +291,7 @@ class Reflector(Generic[T]):
             patience = error.retry_after
         if isinstance(error, ApiRefusedError | MalformedAnswerError | FutureVersionError):
             self._forget_version()  # asked the same way, the server would answer the same
-        if self.last_error:
-            log.debug("api unavailable", resource=resource, error=said)
-        else:
-            log.warning("api unavailable", resource=resource, error=said)
-        self.last_error = said
+        self._unavailable(said)
         return patience
 
 

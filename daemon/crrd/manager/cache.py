@@ -66,6 +66,10 @@ class ManagerCache:
             del self._by_pod[request.pod_key]
         self._on_change(request.pod_key)
 
+    def expect_requests(self) -> None:
+        """The newest list of requests is asked for now: it overrules what is known by now."""
+        self._requests.expect_list()
+
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
         """A whole list, as of this resourceVersion: what is not in it is gone."""
         listed = tuple(requests)

@@ -131,7 +131,7 @@ class LifecycleController:
         self._requests = Reflector(
             self._client,
             Selection(REQUESTS, parse_request),
-            Handler(requests_listed, cache.request_changed, cache.request_deleted),
+            Handler(requests_listed, cache.request_changed, cache.request_deleted, cache.expect_requests),
             strict=False,
         )
         forget_steps = self._clock.on_step(self._poke_all)

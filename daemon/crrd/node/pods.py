@@ -296,6 +296,10 @@ class Pods:
         self.tidy(pod)
         return record
 
+    def expect_requests(self) -> None:
+        """See Observer."""
+        self._requests.expect_list()
+
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
         """A whole list, as of this resourceVersion: what is not in it is gone."""
         listed = tuple(requests)

@@ -40,7 +40,9 @@ class RequestSource(Reflector[Request]):
         selection = Selection(
             REQUESTS, parse_request, label_selector=f"{LABEL_NODE_NAME}={node_name},{LABEL_ACTIVE}=true"
         )
-        handler = Handler(observer.requests_listed, observer.request_changed, observer.request_deleted)
+        handler = Handler(
+            observer.requests_listed, observer.request_changed, observer.request_deleted, observer.expect_requests
+        )
         super().__init__(client, selection, handler, strict=True, on_restart=on_restart)
 
 

@@ -40,7 +40,7 @@ class Known(Generic[T]):
 
     def handler(self) -> Handler[Version[T]]:
         """Whom a reflector has to tell."""
-        return Handler(listed=self._put_all, changed=self.put, deleted=self._drop)
+        return Handler(self._put_all, self.put, self._drop, self._store.expect_list)
 
     def parse(self, obj: Mapping[str, Any]) -> Version[T]:
         """A version of an object."""
