@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +137,13 @@ async def test_the_daemon_keeps_specs_and_counts_what_differs(
     async with daemon:
         assert await differing() == 0
     monkeypatch.delenv("CRRD_SPEC_DIR")
-    assert {spec.container["name"] for spec in SpecStore(folder)} == {"app", "log"}
     assert folder.stat().st_mode & 0o777 == 0o700
 
     names = {each["name"]: each["containerID"].partition("://")[2] for each in pod["status"]["containerStatuses"]}
+    assert {path.stem for path in folder.iterdir()} == {*names.values()}
     kept = SpecStore(folder).get(names["app"])
     assert kept is not None
-    SpecStore(folder).put(replace(kept, container={**kept.container, "workingDir": "/elsewhere"}))
+    SpecStore(folder).put(names["app"], {**kept, "workingDir": "/elsewhere"})
     code, out, _ = await crrd("forecast", "--to", "1.36", "--spec-dir", str(folder), "-o", "json", *on_node(cluster))
     assert code == 0
     changed = {each["container"]: each["changedSinceStart"] for each in json.loads(out)["containers"]}
@@ -160,18 +159,21 @@ async def test_what_the_daemon_sees_start_is_kept(cluster: Cluster, tmp_path: Pa
     try:
         looking = NodeForecast(cluster.client, runtime, cluster.node_name, tmp_path / "specs")
         await looking.look()
-        (kept,) = SpecStore(tmp_path / "specs")
-        assert kept.container["name"] == "app"
-        assert kept.id in pod["status"]["containerStatuses"][0]["containerID"]
+        (file,) = (tmp_path / "specs").iterdir()
+        store, container_id = SpecStore(tmp_path / "specs"), file.stem
+        kept = store.get(container_id)
+        assert kept is not None
+        assert kept["name"] == "app"
+        assert container_id in pod["status"]["containerStatuses"][0]["containerID"]
         assert looking.differing == 0
-        (tmp_path / "specs" / f"{kept.id}.json").write_text("of another format")
+        file.write_text("of another format")
         await looking.look()
-        assert list(SpecStore(tmp_path / "specs")) == [kept]
-        await cluster.stop(kept.id)
+        assert store.get(container_id) == kept
+        await cluster.stop(container_id)
         await cluster.delete_pod("web", grace=0)
         await cluster.wait_gone(PODS, "web")
         await looking.look()
-        assert list(SpecStore(tmp_path / "specs")) == []
+        assert list((tmp_path / "specs").iterdir()) == []
     finally:
         await runtime.close()
 

@@ -19,7 +19,7 @@ from crrd.forecast.node import (
     pods_of_node,
 )
 from crrd.forecast.report import Report
-from crrd.forecast.spec_store import SpecStore, StoredSpec
+from crrd.forecast.spec_store import SpecStore
 from crrd.kube.client import KubeClient
 from crrd.kubelet.hash.container_hash import container_hash
 from crrd.kubelet.labels import (
@@ -135,7 +135,7 @@ async def test_where_nothing_was_compared_nothing_is_said_to_be_kept(
 
 async def test_kept_specs_that_cannot_be_read_are_left_and_told(tmp_path: Path) -> None:
     store = SpecStore(tmp_path)
-    store.put(StoredSpec("c1", SPEC, "1.31"))
+    store.put("c1", SPEC)
     (tmp_path / "c2.json").write_text('{"format": 2}')
     runtime = Runtime([listed("c1"), listed("c2", "y"), listed("c3", "z")])
     report = await reported(runtime, [pod("c1"), pod("c2", "y"), pod("c3", "z")], store=store)

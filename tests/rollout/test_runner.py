@@ -48,6 +48,6 @@ async def test_a_pod_that_was_restarted_unseen_gets_no_other_request() -> None:
     before = member("web-0")
     cluster = cast("Cluster", LateCluster(before, recreated(before)))
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
-    outcome = await Runner(client, cluster, clock, Display(), timeout=5, confirmed=True).run(run())
-    assert outcome.plan.end is End.DONE
-    assert [row.why for row in outcome.plan.rows] == ["app was restarted already"]
+    plan, _ = await Runner(client, cluster, clock, Display(), timeout=5, confirmed=True).run(run())
+    assert plan.end is End.DONE
+    assert [row.why for row in plan.rows] == ["app was restarted already"]

@@ -18,14 +18,13 @@ from crrd.core.rollout.standing import recreatable
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.discovery import KNOWN, find_kind
-from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
 from crrd.lib.errors import CrrdError
 from crrd.lib.jsonfields import mapping, text
 from crrd.lib.log import configure as configure_log
 from crrd.rollout.target import Aim, find_target
 
 _SECONDS = 10.0
-_NAMESPACES = Resource("namespaces")
 _VALUES = {"-o": ("text", "json"), "--output": ("text", "json")}
 
 _BASH = """\
@@ -104,7 +103,7 @@ async def _offers(before: list[str], unfinished: str) -> list[str]:
 async def _asked(client: KubeClient, namespace: str, words: list[str], last: str, unfinished: str) -> list[str]:
     """What the API server has to be asked for."""
     if last in ("-n", "--namespace"):
-        return await _names(client, _NAMESPACES, "")
+        return await _names(client, NAMESPACES, "")
     if last in ("-c", "--container"):
         *some, _ = unfinished.split(",")
         there = await _containers(client, namespace, words)

@@ -20,7 +20,7 @@ from crrd.cri.runtime import NodeRuntime
 from crrd.forecast.inputs import Join, running_by_status
 from crrd.forecast.render import shape
 from crrd.forecast.report import Forecast, ForecastInput, Report, forecast
-from crrd.forecast.spec_store import SpecStore, StoredSpec
+from crrd.forecast.spec_store import SpecStore
 from crrd.forecast.started_by import differing, mark
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES, PODS
@@ -143,7 +143,7 @@ def _recall(containers: list[ForecastInput], store: SpecStore | None) -> list[Fo
     if store is None:
         return containers
     kept = ((each, store.get(each.id)) for each in containers)
-    return [replace(each, started_with=stored.container) if stored else each for each, stored in kept]
+    return [replace(each, started_with=spec) for each, spec in kept]
 
 
 def _unreadable(recalled: list[ForecastInput], store: SpecStore | None) -> int:
@@ -211,21 +211,20 @@ class NodeForecast:
                 found = mark(each)
                 marks.append(found)
                 ids.add(each.id)
-                await self._keep(each, found.minor)
+                if found.minor is not None:  # it still has the spec that it was started with: its hash says so
+                    await self._keep(each)
                 await asyncio.sleep(0)  # hashing takes a while: requests go first
         if self._store is not None:
             await asyncio.to_thread(self._store.keep_only, ids | {each.id for each in join.rest()})
         self.differing = differing(marks)
 
-    async def _keep(self, container: ForecastInput, minor: int | None) -> None:
-        """Keep the spec of a container that still has the one it was started with: its hash says so."""
+    async def _keep(self, container: ForecastInput) -> None:
+        """Keep the spec of a container, unless it is kept already."""
         store = self._store
-        if store is None or container.spec is None or minor is None:
-            return
-        if await asyncio.to_thread(store.get, container.id) is not None:
+        if store is None or container.spec is None or await asyncio.to_thread(store.get, container.id) is not None:
             return
         try:
-            await asyncio.to_thread(store.put, StoredSpec(container.id, container.spec, f"1.{minor}"))
+            await asyncio.to_thread(store.put, container.id, container.spec)
         except (OSError, ValueError) as error:
             log.warning("spec not kept", container=container.id, reason=str(error))
 

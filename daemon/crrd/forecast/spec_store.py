@@ -9,9 +9,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 _SUFFIX = ".json"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSpec:
-    """What a container was started with."""
-
-    id: str
-    """The instance's ID in the runtime, without the runtime's name."""
-    container: Mapping[str, Any]
-    """As in the pod's JSON at that time."""
-    kubelet_version: str
-    """Of a kubelet that hashes as the one that started it."""
+Spec = Mapping[str, Any]
+"""A container as in the pod's JSON."""
 
 
 class SpecStore:
@@ -40,11 +31,13 @@ class SpecStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def put(self, spec: StoredSpec) -> bool:
-        """Keep a spec; returns False for one larger than the store. Raises ValueError for a bad ID, OSError."""
-        path = self._path(spec.id)
-        body = {"id": spec.id, "kubeletVersion": spec.kubelet_version, "container": spec.container}
-        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    def put(self, container_id: str, spec: Spec) -> bool:
+        """Keep the spec of the instance with this ID in the runtime; returns False for one larger than the store.
+
+        Raises ValueError for a bad ID, OSError.
+        """
+        path = self._path(container_id)
+        text = json.dumps({"id": container_id, "container": spec}, sort_keys=True, separators=(",", ":"))
         data = json.dumps({"sha256": _digest(text), "body": text}).encode()
         if len(data) > MAX_BYTES:
             return False
@@ -63,26 +56,21 @@ class SpecStore:
         self._sync()
         return True
 
-    def get(self, container_id: str) -> StoredSpec | None:
+    def get(self, container_id: str) -> Spec | None:
         """The spec of an instance; None where none is kept or what is there cannot be read."""
         try:
-            path = self._path(container_id)
-            data = path.read_bytes()
-        except (ValueError, OSError):
+            outer = json.loads(self._path(container_id).read_bytes())
+            text = outer["body"]
+            body = json.loads(text)
+            sound = outer["sha256"] == _digest(text) and body["id"] == container_id
+        except (ValueError, OSError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        spec = _read(data)
-        return spec if spec is not None and spec.id == container_id else None
+        spec = body.get("container")
+        return spec if sound and isinstance(spec, dict) else None
 
     def __contains__(self, container_id: str) -> bool:
         """Whether there is a file for the instance; it may turn out to be unreadable."""
         return _ID.fullmatch(container_id) is not None and (self._folder / f"{container_id}{_SUFFIX}").exists()
-
-    def __iter__(self) -> Iterator[StoredSpec]:
-        """Every spec that can be read, in the order of their IDs."""
-        for name in sorted(name for name, *_ in self._files()):
-            spec = self.get(name.removesuffix(_SUFFIX))
-            if spec is not None:
-                yield spec
 
     def keep_only(self, container_ids: Collection[str]) -> None:
         """Remove the specs of all other instances, and what writers that were killed have left."""
@@ -129,16 +117,3 @@ class SpecStore:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _read(data: bytes) -> StoredSpec | None:
-    try:
-        outer = json.loads(data)
-        text = outer["body"]
-        if outer["sha256"] != _digest(text):
-            return None
-        body = json.loads(text)
-        container, version = body["container"], body["kubeletVersion"]
-        return StoredSpec(body["id"], container, version) if isinstance(container, dict) else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None

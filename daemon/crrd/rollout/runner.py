@@ -6,7 +6,7 @@ It may be killed between any two lines: what it has created is all that the next
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import LABEL_ACTIVE
@@ -25,15 +25,6 @@ from crrd.rollout.display import Display
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 _TICK_SECONDS = 1.0
 """How often what is shown is drawn anew, for its seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run has ended, for this process."""
-
-    plan: Plan
-    timed_out: bool = False
-    """The time for the whole run was over first."""
 
 
 class Runner:
@@ -58,8 +49,11 @@ class Runner:
         self._ends = time.monotonic() + timeout if timeout else float("inf")
         self._confirmed = confirmed
 
-    async def run(self, run: Run) -> Outcome:
-        """Go on with the run until it ends. Raises ConfigurationError where waiting does not help."""
+    async def run(self, run: Run) -> tuple[Plan, bool]:
+        """Go on with the run until it ends: its last plan, and whether the time for the whole run was over first.
+
+        Raises ConfigurationError where waiting does not help.
+        """
         await self._let_a_second_pass(run)
         while True:
             self._cluster.changed.clear()
@@ -73,9 +67,9 @@ class Runner:
                 self._confirmed = True
                 continue
             if plan.end is not None:
-                return Outcome(plan)
+                return plan, False
             if time.monotonic() >= self._ends:
-                return Outcome(plan, timed_out=True)
+                return plan, True
             if plan.create:
                 await self._create(run, plan)
             else:

@@ -201,19 +201,18 @@ class Session:
         try:
             self.display.begin(run, begins)
             await self._record(run, WorkloadEvent.RECREATING, run.describe(len(cluster.world().members)))
-            outcome = await runner.run(run)
+            plan, timed_out = await runner.run(run)
         except (asyncio.CancelledError, OutputError) as error:
             plan = make_plan(cluster.world(), run, self.clock.now())
             again = f"what has begun ends by itself; go on with: {self._line('resume', run.name)}"
             self._end("interrupted", f"{summary(plan.rows)}; {again if has_begun(plan) else 'nothing was begun'}")
             raise asyncio.CancelledError from error
-        plan = outcome.plan
         failures = "; ".join(f"{row.pod}: {row.why}" for row in plan.rows if row.stage is Stage.FAILED)
         if plan.end is End.DONE and not failures:
             await self._record(run, WorkloadEvent.RECREATED, summary(plan.rows))
         elif plan.end in (End.DONE, End.FAILED):
             await self._record(run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures}")
-        ending = conclude(plan, self._line("resume", run.name), timed_out=outcome.timed_out)
+        ending = conclude(plan, self._line("resume", run.name), timed_out=timed_out)
         if ending.outcome == "failed":
             with suppress(OutputError):  # the end is told all the same
                 await self._print_failures(plan)
