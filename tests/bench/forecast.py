@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from crrd.forecast.render import summary
-from crrd.forecast.report import ForecastInput, forecast
+from crrd.forecast.report import ForecastInput, make_report
 from crrd.kubelet.hash.container_hash import container_hash
 
 MOST_SECONDS = 5.0
@@ -53,7 +53,7 @@ def main() -> int:
     for today, to in UPGRADES:
         stored = f"{container_hash(container(0), today) or 0:x}"
         began, cpu = time.perf_counter(), time.process_time()
-        report = forecast(inputs(count, stored), today, to)
+        report = make_report(inputs(count, stored), today, to)
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         slowest = max(slowest, cpu)
         print(f"forecast: {count} containers in {seconds:.2f} s ({cpu:.2f} s of CPU): {summary(report)}")

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from crrd.cli.forecast import EXIT_REBUILD, EXIT_UNKNOWN, ForecastConfig, run_forecast
 from crrd.forecast.render import shape
-from crrd.forecast.report import ForecastInput, forecast
+from crrd.forecast.report import ForecastInput, make_report
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODE_DAEMONS
 from crrd.kube.transport import CALLS
@@ -56,10 +56,10 @@ class Cluster:
         if node == "n6":
             return web.Response(status=404, text="404: Not Found")
         if node == "n7":
-            return web.json_response(shape(replace(forecast([], "v1.30.2", "1.31", node=node), failed=True)))
+            return web.json_response(shape(replace(make_report([], "v1.30.2", "1.31", node=node), failed=True)))
         stored = container_hash(SPEC, "1.31" if node == "n1" else "1.30")
         container = ForecastInput("shop", f"pod-{node}", "app", "c1", f"{stored:x}", SPEC)
-        return web.json_response(shape(forecast([container], "v1.30.2", "1.31", node=node)))
+        return web.json_response(shape(make_report([container], "v1.30.2", "1.31", node=node)))
 
     def config(self) -> ForecastConfig:
         return ForecastConfig(

@@ -8,8 +8,8 @@ import yaml
 
 from crrd.core.api.pod import ContainerKind
 from crrd.forecast.inputs import Join
-from crrd.forecast.render import draw, render, report_from, shape
-from crrd.forecast.report import Change, ForecastInput, Outcome, Report, forecast, parse_stored
+from crrd.forecast.render import draw, report_from, shape, to_text
+from crrd.forecast.report import Change, ForecastInput, Outcome, Report, make_report, parse_stored
 from crrd.kubelet.hash.container_hash import container_hash
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 
@@ -30,7 +30,7 @@ def one(
 
 
 def judged(container: ForecastInput, from_version: str, to_version: str) -> tuple[str, str]:
-    (found,) = forecast([container], from_version, to_version).containers
+    (found,) = make_report([container], from_version, to_version).containers
     return found.outcome.value, found.reason
 
 
@@ -83,21 +83,21 @@ def test_what_changed_since_the_start_is_told_by_meaning() -> None:
     limits = {"resources": {"limits": {"cpu": "0.5"}}}
     same = replace(one(stored("1.31"), SPEC | {"resources": {"limits": {"cpu": "500m"}}}), started_with=SPEC | limits)
     other = replace(one("abc"), pod="x", started_with=SPEC | {"image": "nginx:1.24", "workingDir": "/"})
-    report = forecast([same, other, replace(one("abc"), pod="y")], "1.31", "1.32")
+    report = make_report([same, other, replace(one("abc"), pod="y")], "1.31", "1.32")
     changed = (
         Change('image: "nginx:1.24" → "nginx:1.25" (needs a restart)', restart=True),
         Change('workingDir: "/" → absent (needs a restart)', restart=True),
     )
     assert [each.changes for each in report.containers] == [(), changed, None]
     assert report_from(shape(report)) == report
-    table = render([report], "table")
+    table = to_text([report], "table")
     assert "the hash stays the same; the spec means what it was started with" in table
     assert f"{CHANGED}; changed since its start: image: " in table
     assert table.count(CHANGED) == 2
 
 
 def mixed() -> Report:
-    return forecast(
+    return make_report(
         [one(stored("1.31"), pod="b"), one(stored("1.30"), pod="a"), one(None, pod="c")], "v1.31.4", "1.32", node="n1"
     )
 
@@ -110,22 +110,22 @@ def test_totals_and_order() -> None:
 
 def test_what_differs_now_is_counted_whatever_comes() -> None:
     containers = [one(stored("1.30")), one(stored("1.31")), one("abc", kind=ContainerKind.INIT), one(None)]
-    assert forecast(containers, "1.31", "1.30").differing_now == 1
-    assert forecast(containers, "1.30", "1.30").differing_now == 1
+    assert make_report(containers, "1.31", "1.30").differing_now == 1
+    assert make_report(containers, "1.30", "1.30").differing_now == 1
     sidecars = [one("abc", kind=ContainerKind.SIDECAR)]
-    assert [forecast(sidecars, version, "1.36").differing_now for version in ("1.31", "1.32")] == [0, 1]
-    assert forecast([], "1.30", "1.30").totals == dict.fromkeys(Outcome, 0)
+    assert [make_report(sidecars, version, "1.36").differing_now for version in ("1.31", "1.32")] == [0, 1]
+    assert make_report([], "1.30", "1.30").totals == dict.fromkeys(Outcome, 0)
 
 
 @pytest.mark.parametrize(("from_version", "to_version"), [("1.30", "soon"), ("soon", "1.30")])
 def test_what_is_no_version(from_version: str, to_version: str) -> None:
     with pytest.raises(ValueError, match="'soon' is no version"):
-        forecast([], from_version, to_version)
+        make_report([], from_version, to_version)
 
 
 def test_a_version_that_is_newer_than_what_is_known_is_said_to_be() -> None:
-    assert forecast([], "1.36", "1.36").notes == ()
-    assert forecast([], "1.36", "1.40").notes == (
+    assert make_report([], "1.36", "1.36").notes == ()
+    assert make_report([], "1.36", "1.40").notes == (
         "1.40 is newer than 1.36, the newest that is known: taken to hash as that does",
     )
 
@@ -198,15 +198,15 @@ def test_pods_that_run_nothing_here(metadata: Json) -> None:
 
 
 def test_table() -> None:
-    first, *_, last = render([mixed()], "table").splitlines()
+    first, *_, last = to_text([mixed()], "table").splitlines()
     assert first.split() == ["NAMESPACE", "POD", "CONTAINER", "STORED", "EXPECTED", "OUTCOME", "REASON"]
     assert last == "node n1: 1 keep, 1 rebuild, 1 unknown (kubelet v1.31.4 to 1.32)"
-    assert f"shop       b    app        {int(stored('1.31'), 16)}" in render([mixed()], "table")
+    assert f"shop       b    app        {int(stored('1.31'), 16)}" in to_text([mixed()], "table")
 
 
 def test_a_table_without_containers_and_without_a_report() -> None:
-    failed = forecast([], "1.30", "1.31", node="n2").failing("no daemon")
-    assert render([forecast([], "1.30", "1.40"), failed], "table") == (
+    failed = make_report([], "1.30", "1.31", node="n2").failing("no daemon")
+    assert to_text([make_report([], "1.30", "1.40"), failed], "table") == (
         "0 keep, 0 rebuild, 0 unknown (kubelet 1.30 to 1.40)\n"
         "1.40 is newer than 1.36, the newest that is known: taken to hash as that does\n\n"
         "node n2: no report\nno daemon"
@@ -214,12 +214,12 @@ def test_a_table_without_containers_and_without_a_report() -> None:
 
 
 def test_json_and_yaml_say_the_same() -> None:
-    as_json = json.loads(render([mixed()], "json"))
-    assert as_json == yaml.safe_load(render([mixed()], "yaml")) == shape(mixed())
+    as_json = json.loads(to_text([mixed()], "json"))
+    assert as_json == yaml.safe_load(to_text([mixed()], "yaml")) == shape(mixed())
     assert as_json["totals"] == {"keep": 1, "rebuild": 1, "unknown": 1}
     assert as_json["containers"][0]["targetHash"] == container_hash(SPEC, "1.32")
-    assert json.loads(render([mixed()] * 2, "json", several=True)) == [as_json, as_json]
-    assert json.loads(render([mixed()], "json", several=True)) == [as_json]
+    assert json.loads(to_text([mixed()] * 2, "json", several=True)) == [as_json, as_json]
+    assert json.loads(to_text([mixed()], "json", several=True)) == [as_json]
 
 
 def test_a_report_survives_the_way_through_json() -> None:
@@ -237,7 +237,7 @@ def test_an_answer_that_is_no_report(body: Json) -> None:
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_picture(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"nodes.{ending}"
-    draw([mixed(), forecast([], "1.30", "1.31", node="n2")], str(path))
+    draw([mixed(), make_report([], "1.30", "1.31", node="n2")], str(path))
     assert path.stat().st_size > 1000
     if ending == "svg":
         assert "<svg" in path.read_text()
@@ -245,6 +245,6 @@ def test_the_picture(tmp_path: Path, ending: str) -> None:
 
 def test_the_picture_of_many_nodes_can_be_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "nodes.png"
-    draw([forecast([], "1.30", "1.31", node=f"n{number}") for number in range(450)], str(path))
+    draw([make_report([], "1.30", "1.31", node=f"n{number}") for number in range(450)], str(path))
     height = int.from_bytes(path.read_bytes()[20:24])  # of the IHDR chunk
     assert 8_000 < height <= 16_384

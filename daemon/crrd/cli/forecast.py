@@ -15,7 +15,7 @@ from typing import Any
 from crrd.cli.options import add_cri_flag, add_flag, add_kubeconfig_flag, cri_endpoints, from_flags
 from crrd.cri.runtime import NodeRuntime, connect
 from crrd.forecast.node import kubelet_version, node_report, pods_of_node
-from crrd.forecast.render import FORMATS, draw, render, report_from
+from crrd.forecast.render import FORMATS, draw, report_from, to_text
 from crrd.forecast.report import Outcome, Report
 from crrd.forecast.spec_store import SpecStore
 from crrd.kube.client import KubeClient
@@ -168,7 +168,7 @@ def run_forecast(config: ForecastConfig) -> int:
         reports = asyncio.run(_reports(config, pods))
     except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
         raise ConfigurationError(str(error)) from error
-    print(render(reports, config.output, several=config.all_nodes))
+    print(to_text(reports, config.output, several=config.all_nodes))
     if config.plot_file:
         _plot(reports, config.plot_file)
     return exit_code(reports)

@@ -19,7 +19,7 @@ from cri_stubs import api_pb2
 from crrd.cri.runtime import NodeRuntime
 from crrd.forecast.inputs import Join, running_by_status
 from crrd.forecast.render import shape
-from crrd.forecast.report import Forecast, ForecastInput, Report, forecast
+from crrd.forecast.report import Forecast, ForecastInput, Report, make_report
 from crrd.forecast.spec_store import SpecStore
 from crrd.forecast.started_by import differing, mark
 from crrd.kube.client import KubeClient
@@ -109,7 +109,7 @@ async def node_report(
     listed = await source.containers()
     join = Join(running_containers(listed))
     known = {container.id for container in listed}
-    report = forecast((), from_version, to_version, node=node)
+    report = make_report((), from_version, to_version, node=node)
     found: list[Forecast] = []
     missing: list[ForecastInput] = []
     count = unreadable = 0
@@ -117,7 +117,7 @@ async def node_report(
         count += 1
         joined = _recall(join.pod(pod), store)
         unreadable += _unreadable(joined, store)
-        found += forecast(joined, from_version, to_version).containers
+        found += make_report(joined, from_version, to_version).containers
         if node:
             here = {each.name for each in joined}
             missing += (each for each in running_by_status(pod) if each.name not in here and each.id not in known)
@@ -125,7 +125,7 @@ async def node_report(
         known = {container.id for container in await source.containers()}
     rest = _recall([*join.rest(), *(each for each in missing if each.id not in known)], store)
     unreadable += _unreadable(rest, store)
-    found += forecast(rest, from_version, to_version).containers
+    found += make_report(rest, from_version, to_version).containers
     notes = list(report.notes)
     if unreadable:
         notes.append(f"{unreadable} of the specs that were kept cannot be read")

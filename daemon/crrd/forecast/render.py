@@ -71,7 +71,7 @@ def report_from(body: Mapping[str, Any]) -> Report:
         return Report("", "", (), text(body.get("node"))).failing("its daemon's answer cannot be read")
 
 
-def render(reports: Sequence[Report], output: str, *, several: bool = False) -> str:
+def to_text(reports: Sequence[Report], output: str, *, several: bool = False) -> str:
     """The reports as text in one of FORMATS; `several` makes json and yaml a list, else they are the one report."""
     if output == "table":
         return "\n\n".join(_table(report) for report in reports) or "the API lists no nodes"

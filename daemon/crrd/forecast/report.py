@@ -109,7 +109,7 @@ class Report:
         return sum(each.differs_now for each in self.containers)
 
 
-def forecast(containers: Iterable[ForecastInput], from_version: str, to_version: str, *, node: str = "") -> Report:
+def make_report(containers: Iterable[ForecastInput], from_version: str, to_version: str, *, node: str = "") -> Report:
     """What a kubelet of `to_version` will do with containers that one of `from_version` runs.
 
     `from_version` only explains. Raises ValueError for what is no version of Kubernetes.

@@ -14,7 +14,7 @@ from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.plan import End, Plan, make_plan, seen_by_others, unfinished
-from crrd.core.rollout.preview import preview
+from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import ANNOTATION_ABORTED, LABEL_RUN, Amount, Options, Run
 from crrd.core.rollout.standing import Stage, tally
 from crrd.core.rollout.state import RunRequest, newest_run, read_run_request
@@ -145,7 +145,7 @@ class Session:
                 first_part = min(waiting, command.partition.of(waiting))
                 run = replace(run, options=replace(run.options, first=first_part))
             if command.dry_run:
-                self.display.print_preview(preview(world, run, now))
+                self.display.print_preview(make_preview(world, run, now))
                 return 0
             return await self._carry_out(run, cluster, run.describe(waiting))
 
@@ -170,7 +170,7 @@ class Session:
             if name in world.aborted:
                 raise ConfigurationError(f"run {name} was aborted: start a new one")
             if command.dry_run:
-                self.display.print_preview(preview(world, run, now))
+                self.display.print_preview(make_preview(world, run, now))
                 return 0
             if (first := unfinished(world, run, now)) is not None:
                 raise ConfigurationError(f"run {first.name} on {first.target.words} is under way: abort one of the two")

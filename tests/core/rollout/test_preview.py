@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from crrd.core.rollout.preview import preview
+from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount, Target
 from crrd.core.rollout.state import World
 from tests.support.rollouts import (
@@ -21,7 +21,7 @@ from tests.support.rollouts import (
 
 
 def names(world: World, **options: object) -> list[list[str]]:
-    return [[row.pod for row in batch] for batch in preview(world, run(**options), NOW).batches]  # type: ignore[arg-type]
+    return [[row.pod for row in batch] for batch in make_preview(world, run(**options), NOW).batches]  # type: ignore[arg-type]
 
 
 def test_batch_by_batch() -> None:
@@ -49,22 +49,22 @@ def test_what_is_ready_for_long_is_not_waited_for_here() -> None:
 def test_what_is_unready_and_in_no_batch_stays_so() -> None:
     one, two = members(2)
     lost = replace(member("lost", container(running=False)), ready=False)
-    found = preview(World((replace(one, ready=False), two, lost)), run(), NOW)
+    found = make_preview(World((replace(one, ready=False), two, lost)), run(), NOW)
     assert [[row.pod for row in batch] for batch in found.batches] == [["web-0"]]
     assert found.stopped == "1 of at most 1 unready: lost"
 
 
 def test_it_says_where_it_would_stop() -> None:
     world = World(members(2), budgets=(budget(0),))
-    found = preview(world, run(), NOW)
+    found = make_preview(world, run(), NOW)
     assert (found.batches, found.stopped) == ((), "PodDisruptionBudget guard allows no more disruptions")
-    assert preview(replace(world, aborted=frozenset({"run"})), run(), NOW).stopped == "somebody has aborted it"
+    assert make_preview(replace(world, aborted=frozenset({"run"})), run(), NOW).stopped == "somebody has aborted it"
 
 
 def test_it_says_after_which_batch_somebody_is_asked() -> None:
-    found = preview(World(members(4)), run(first=2), NOW)
+    found = make_preview(World(members(4)), run(first=2), NOW)
     assert (len(found.batches), found.asks_after, found.stopped) == (4, 2, "")
-    assert preview(World(members(4)), run(), NOW).asks_after == 0
+    assert make_preview(World(members(4)), run(), NOW).asks_after == 0
 
 
 def test_the_rest_of_one_that_has_begun() -> None:
@@ -73,15 +73,15 @@ def test_the_rest_of_one_that_has_begun() -> None:
     world = World((recreated(one), replace(two, ready=False), three, four), (succeeded(of, one), asked(of, two)))
     assert names(world) == [["web-2"], ["web-3"]], "what is under way ends first"
     assert names(world, max_unavailable=Amount(2)) == [["web-2"], ["web-3"]], "beside what is under way, then after it"
-    found = preview(replace(world, members=world.members[:2]), of, NOW)
+    found = make_preview(replace(world, members=world.members[:2]), of, NOW)
     assert (found.batches, found.stopped) == ((), "")
     other = asked(run(name="other", started=AFTER, target=Target("pod/web-2")), three)
-    found = preview(World((three,), (other,)), of, NOW)
+    found = make_preview(World((three,), (other,)), of, NOW)
     assert (found.batches, found.stopped) == ((), "another request is at work on it")
 
 
 def test_what_is_left_out_is_in_no_batch() -> None:
     world = World((*members(1), member("other", container("side"))))
-    found = preview(world, run(), NOW)
+    found = make_preview(world, run(), NOW)
     assert len(found.batches) == 1
     assert [row.why for row in found.first.rows if row.skip] == ["app: has no such container"]

@@ -23,7 +23,7 @@ class Preview:
     """After so many batches somebody would be asked; 0 for never."""
 
 
-def preview(world: World, run: Run, now: datetime) -> Preview:
+def make_preview(world: World, run: Run, now: datetime) -> Preview:
     """The batches of a run that has not begun, or of the rest of one that has; what is under way ends before it."""
     run = replace(run, options=replace(run.options, min_ready=0))  # what counts is the order
     first = make_plan(world, run, now)
