@@ -38,7 +38,7 @@ class TestGoldenVectors:
         assert container_hash(vector["container"], "v1.13.12") == vector["struct_1_13"]["hash"]
 
     def test_json(self, vector: dict[str, Any]) -> None:
-        assert Writer(26).container(vector["container"]) == vector["json_1_26"]["json"]
+        assert Writer(26).struct(vector["container"]) == vector["json_1_26"]["json"]
         assert container_hash(vector["container"], "1.26") == vector["json_1_26"]["hash"]
 
     def test_name_and_image(self, vector: dict[str, Any]) -> None:
@@ -183,7 +183,7 @@ def test_what_a_version_can_express_is_known(change: dict[str, Any], version: st
     ],
 )
 def test_what_go_writes(change: dict[str, Any], written: str | None) -> None:
-    shape = Writer(24).container({"name": "a"} | change)
+    shape = Writer(24).struct({"name": "a"} | change)
     plain = shape.replace('"resources":{},', "").replace(',"resources":{}', "")
     assert '"resources":{}' in shape
     assert plain == f'{{"name":"a"{"," + written if written else ""}}}'

@@ -89,7 +89,8 @@ async def _offers(before: list[str], unfinished: str) -> list[str]:
     last = before[-1] if before else ""
     if last in _VALUES:
         return list(_VALUES[last])
-    parser = _parser()
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    recreate.configure(parser)
     flags = _flags(parser)
     if unfinished.startswith("-"):
         return list(flags)
@@ -145,13 +146,6 @@ async def _containers(client: KubeClient, namespace: str, words: list[str]) -> l
         field_selector=aim.pods_fields,
     )
     return [name for names in listing.items for name in names]
-
-
-def _parser() -> argparse.ArgumentParser:
-    """The parser of `recreate`, which says what is a flag and what its value."""
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    recreate.configure(parser)
-    return parser
 
 
 def _flags(parser: argparse.ArgumentParser) -> dict[str, bool]:

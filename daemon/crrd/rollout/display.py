@@ -108,10 +108,11 @@ class Display:
     def print_status(self, run: Run, plan: Plan) -> None:
         """How a run stands."""
         reason = f"; {run.options.reason}" if run.options.reason else ""
+        rows = [(row.pod, row.node, row.stage.value, row.why) for row in plan.rows]
         _print(
             f"run {run.name}: {', '.join(run.options.containers)} of {run.target.words}, since {run.started}{reason}",
             f"{state_of(plan)}: {summary(plan.rows)}",
-            *columns([("POD", "NODE", "PHASE", ""), *map(_cells, plan.rows)], gap=3),
+            *columns([("POD", "NODE", "PHASE", ""), *rows], gap=3),
         )
 
     def print_runs(self, runs: list[tuple[Run, list[RunRequest]]]) -> None:
@@ -197,7 +198,3 @@ def skipped_pods(preview: Preview) -> dict[str, list[str]]:
 
 def _print(*lines: str) -> None:
     print("\n".join(map(plain, lines)))
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return row.pod, row.node, row.stage.value, row.why

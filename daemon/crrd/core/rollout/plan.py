@@ -67,13 +67,13 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     waiting = _held(world, run)
     if waiting:
         return Plan(_with_reasons(rows, {}, waiting), waiting=waiting, wake_at=wake)
-    round_ = _Round(world, run, rows)
-    create, why = round_.choose(_left_of_first(run, rows, confirmed=confirmed))
-    if _asks(run, rows, confirmed=confirmed):
-        left = tally(rows)[Stage.WAITING]
-        return Plan(rows, end=End.ASK, message=f"the first part ({run.options.first}) is done, {left} left")
-    idle = not create and not any(row.stage.under_way for row in rows)
-    first = next(iter(why.values()), "") if idle else ""
+    left = _left_of_first(run, rows, confirmed=confirmed)
+    under_way = any(row.stage.under_way for row in rows)
+    if left == 0 and not under_way:
+        waiting_pods = tally(rows)[Stage.WAITING]
+        return Plan(rows, end=End.ASK, message=f"the first part ({run.options.first}) is done, {waiting_pods} left")
+    create, why = _Round(world, run, rows).choose(left)
+    first = "" if create or under_way else next(iter(why.values()), "")
     return Plan(_with_reasons(rows, why, ""), tuple(create), first, wake_at=wake)
 
 
@@ -157,10 +157,6 @@ def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int |
     first = run.options.first
     started = sum(1 for row in rows if row.stage not in (Stage.WAITING, Stage.SKIPPED))
     return None if confirmed or not first or started > first else first - started
-
-
-def _asks(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> bool:
-    return _left_of_first(run, rows, confirmed=confirmed) == 0 and not any(row.stage.under_way for row in rows)
 
 
 def _with_reasons(rows: tuple[Row, ...], why: dict[str, str], others: str) -> tuple[Row, ...]:

@@ -43,7 +43,7 @@ def _hash_dump(container: Mapping[str, Any], minor: int) -> int:
 
 
 def _hash_json(container: Mapping[str, Any], minor: int) -> int:
-    return fnv32a_of_printed_bytes(Writer(minor).container(container).encode())
+    return fnv32a_of_printed_bytes(Writer(minor).struct(container).encode())
 
 
 def _hash_name_and_image(container: Any, minor: int) -> int:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -27,14 +26,6 @@ class Writer:
     def __init__(self, minor: int) -> None:
         self._minor = minor
 
-    def container(self, container: Mapping[str, Any]) -> str:
-        """The JSON of the container. Raises InexpressibleError where the version's structs have no room for it."""
-        return self._struct(container, "Container", "container")
-
-    def struct(self, struct: str) -> str:
-        """The JSON of a struct of which nothing is set."""
-        return self._struct({}, struct, "")
-
     def text(self, value: str, path: str = "text") -> str:
         """A string with its quotes."""
         if _ESCAPED.search(value) is None:
@@ -52,7 +43,8 @@ class Writer:
 
         return f'"{_ESCAPED.sub(escape, value)}"'
 
-    def _struct(self, value: Any, struct: str, path: str) -> str:
+    def struct(self, value: Any, struct: str = "Container", path: str = "container") -> str:
+        """The JSON of a struct. Raises InexpressibleError where the version's structs have no room for the value."""
         shape = require_known(value, struct, self._minor, path)
         parts = []
         for field, label, absent in _layout(struct, self._minor):
@@ -79,7 +71,7 @@ class Writer:
 
     def _value(self, field: Field, value: Any, path: str) -> str:
         if field.kind is Kind.STRUCT:
-            return _texts(value, field.type, self._minor, lambda: self._struct(value, field.type, path))
+            return _texts(value, field.type, self._minor, lambda: self.struct(value, field.type, path))
         if field.kind is Kind.QUANTITY:
             return self._quantity(go_values.amount(value, path), path)
         if field.kind is Kind.INT_OR_STRING:
@@ -119,7 +111,7 @@ def _absent(field: Field, minor: int) -> str:
     if field.pointer or field.many or field.kind is Kind.QUANTITIES:
         return "" if field.omit_empty else "null"
     if field.kind is Kind.STRUCT:
-        return Writer(minor).struct(field.type)
+        return Writer(minor).struct({}, field.type, "")
     if field.kind is Kind.QUANTITY:
         return '"0"'
     if field.omit_empty:
