@@ -606,7 +606,7 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
     (("deployment/jobs", "-c", "app"), "nothing can be recreated: "),
     (("resume", "nope"), "there is no run 'nope' in namespace 'default'"),
     (("status", "nope"), "there is no run 'nope' in namespace 'default'"),
-    (("deployment/web", "-c", "app", "--context", "nope"), "it cannot be used"),
+    (("deployment/web", "-c", "app", "--context", "nope"), "it has no context named 'nope'"),
 ]
 
 
