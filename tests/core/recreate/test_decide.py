@@ -1486,3 +1486,21 @@ class TestOwnRestartPolicy:
             decision = one(req, exited("old"), pod=pod(ended), kubelet_minor=minor)
             states = written(decision).states if actions(decision, WriteStatus) else req.status.states
             assert states[0].phase is phase
+
+
+class TestTwoInstancesOfOneName:
+    """Step 4: kubelet can leave an instance behind, which runs on beside a newer one."""
+
+    def test_the_one_that_is_meant_is_stopped(self) -> None:
+        both = (instance("old"), instance("new", created_at=2, restart_count=1))
+        assert stops(one(request(), *both)) == ["old"]
+
+    def test_and_only_that_one(self) -> None:
+        both = (instance("older"), instance("old", created_at=2, restart_count=1))
+        plain = request()
+        meant = tuple(replace(each, context=pin("old", 1)) for each in plain.containers)
+        assert stops(one(replace(plain, containers=meant), *both)) == ["old"]
+
+    def test_one_that_was_never_started_is_not(self) -> None:
+        left = instance("old", state=ContainerState.CREATED)
+        assert stops(one(request(), left, instance("new", created_at=2, restart_count=1))) == []

@@ -76,11 +76,16 @@ class ContainerView:
 
     @cached_property
     def outgoing(self) -> Instance | None:
-        """The instance that has to go, as long as it is the newest one and has not ended (step 4)."""
-        newest, target = self.newest, self.target
-        if newest is None or target is None or newest.state is ContainerState.EXITED:
+        """The instance that has to go, as long as it has not ended (step 4).
+
+        Kubelet may have left it behind and run a newer one beside it. One that was only created never starts then.
+        """
+        found = None if self.target is None else self.seen.instance(self.target.bare_id)
+        if found is None or self.target is None or found.restart_count > self.target.restart_count:
             return None
-        return newest if newest.id == target.bare_id and newest.restart_count <= target.restart_count else None
+        left_behind = self.newest is not None and found.id != self.newest.id
+        over = found.state is ContainerState.EXITED or (left_behind and found.state is not ContainerState.RUNNING)
+        return None if over or found.name != self.name else found
 
     @property
     def nothing_to_stop(self) -> bool:
