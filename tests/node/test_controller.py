@@ -322,13 +322,66 @@ async def test_deleted_during_its_stop_the_next_one_runs() -> None:
         assert len(node.stops) == 1
 
 
-async def test_deleted_during_its_hook_nothing_is_stopped_and_the_hook_is_not_run_again() -> None:
+@pytest.mark.parametrize("end", ["deleted", "deadline", "label", "unknown phase"])
+async def test_whoever_ends_a_request_during_its_hook_the_stop_follows(end: str) -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.hook_seconds = 5.0
+        node.post(request())
+        await node.until(lambda: bool(node.hooks_run))
+        now = node.requests["r1"]
+        if end == "deleted":
+            node.delete("r1")
+        elif end == "label":
+            node.post(replace(now, active=False))
+        elif end == "deadline":
+            failed = replace(now.status, phase=RequestPhase.COMPLETED, completion_time="2026-01-01T00:02:00Z")
+            node.post(replace(now, status=failed))
+        else:
+            node.post(replace(now, error="status.phase must be one of Pending, Recreating, Completed"))
+        await asyncio.sleep(10)
+        assert [container_id for container_id, _ in node.stops] == ["old"]
+        assert node.hooks_run == ["old"]
+
+
+async def test_the_stop_of_a_request_that_has_ended_is_bounded_by_the_grace_period() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.post(request(strategy=Strategy(grace_seconds=20)))
+        await node.until(lambda: bool(node.hooks_run))
+        node.kubelet_silent = 1.0
+        node.delete("r1")
+        await asyncio.sleep(30)
+        node.kubelet_silent = None
+        await asyncio.sleep(600)
+        assert node.stops == []
+        assert not list(node.controller.pods), "nothing is kept"
+
+
+async def test_a_stop_that_fails_is_tried_again_though_the_request_has_gone() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.stop_errors = [RuntimeCallError("shim is stuck")]
+        node.post(request())
+        await node.until(lambda: bool(node.hooks_run))
+        node.delete("r1")
+        await asyncio.sleep(10)
+        assert len(node.stops) == 2
+
+
+async def test_a_pod_that_is_being_deleted_is_left_to_kubelet_when_its_request_has_gone() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.post(request())
+        await node.until(lambda: bool(node.hooks_run))
+        node.deleting = True
+        node.delete("r1")
+        await asyncio.sleep(10)
+        assert node.stops == []
+
+
+async def test_deleted_during_its_hook_the_hook_is_not_run_again() -> None:
     async with MemoryNode(hook=HOOK) as node:
         node.post(request())
         await node.until(lambda: bool(node.hooks_run))
         node.delete("r1")
         await asyncio.sleep(10)
-        assert node.stops == []
         node.post(request(uid="r2"))
         assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
         assert node.hooks_run == ["old"]
@@ -515,9 +568,9 @@ async def test_what_was_done_for_a_request_that_has_ended_is_forgotten_at_once()
 
 async def test_a_hook_whose_stop_fails_counts_until_its_grace_period_ends() -> None:
     async with MemoryNode(hook=HOOK) as node:
-        node.stop_errors = [RuntimeCallError("shim is stuck")]
+        node.stop_errors = [RuntimeCallError("shim is stuck")] * 1000
         node.post(request(strategy=Strategy(grace_seconds=600)))
-        await node.until(lambda: not node.stop_errors)
+        await node.until(lambda: bool(node.stops))
         node.delete("r1")
         await asyncio.sleep(500)
         assert node.controller.pods.peek("default/web").works.keys() == {("r1", "old")}
@@ -588,8 +641,10 @@ async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_reque
         node.stop_seconds = 3600.0
         node.post(request(strategy=Strategy(grace_seconds=5)))
         await node.until(lambda: bool(node.hooks_run))
+        node.kubelet_silent = 1.0  # until the grace period of r1 is over
         node.delete("r1")
-        await asyncio.sleep(3)
+        await asyncio.sleep(6)
+        node.kubelet_silent = None
         node.post(request(uid="r2", strategy=Strategy(grace_seconds=600)))
         await node.until(lambda: bool(node.stops))
         assert len(node.controller.pods.peek("default/web").works) == 2

@@ -47,6 +47,8 @@ class Judge(Verdicts):
         super().__init__(world)
         self._rates: dict[str, deque[float]] = {}
         self._said: dict[str, str] = {}
+        self._hook_told: dict[str, tuple[str, float]] = {}
+        """Container ID -> whose hook the log told to begin, and when."""
         self.foreign_pins: set[str] = set()
         """Annotations that somebody else has written."""
         self.calls: Counter[str] = Counter()
@@ -148,10 +150,23 @@ class Judge(Verdicts):
         said = self._said.get(container.id)
         return frozenset({said} if said in found else found)
 
+    def _hooked(self, container: Container) -> frozenset[str]:
+        """The request whose hook the log tells to have begun, less than its grace period ago: the stop follows.
+
+        Whoever has ended the request since.
+        """
+        uid, began = self._hook_told.get(container.id, ("", 0.0))
+        pod = self._world.kubelet.pods[container.pod_uid]
+        if not uid or self._now > began + self._grace(self.known[uid], pod):
+            return frozenset()
+        return frozenset({uid})
+
     def said(self, event: Mapping[str, Any]) -> None:
         """The daemon's log tells for which of several requests it is about to act."""
         if "request_uid" in event and "container_id" in event:
             self._said[event["container_id"]] = event["request_uid"]
+            if event.get("event") == "preStop hook started":
+                self._hook_told[event["container_id"]] = event["request_uid"], self._now
 
     def acts(self, call: "Call") -> None:
         """The daemon calls StopContainer or ExecSync."""
@@ -162,6 +177,10 @@ class Judge(Verdicts):
             self.broken(f"{call.method} of {call.message.container_id}, which never was")
             return
         owners = self._owners(call.life, container)
+        if call.method == "StopContainer":
+            hooked = self._hooked(container)
+            if self._said.get(container.id) in hooked - owners or not owners:
+                owners = hooked
         if not owners:
             self.broken(f"{call.method} of {container.id} ({container.name}), which no live request means")
         if call.method == "ExecSync":

@@ -82,6 +82,8 @@ class MemoryNode:
         self.runtime_down = False
         self.kubelet_silent: float | None = None
         self.kubelet_minor: int | None = 36
+        self.deleting = False
+        """Whether the API server's own answer says that the pod is being deleted."""
         self.pod_lost = False
         """The API server has no pod of that name any more."""
         self.earlier_pod = False
@@ -164,6 +166,7 @@ class MemoryNode:
             pod_ip="127.0.0.1",
             node_name=NODE,
             static_uid=self.static_uid,
+            deleting=self.deleting,
         )
 
     def _create(self, name: str, container_id: str) -> None:

@@ -38,12 +38,16 @@ class PodInspector:
         self._pods = pods
 
     async def observe(self, record: PodRecord, live: Sequence[Request]) -> Observation:
-        """What the sources say of a pod with live requests; what its requests say is for the caller to add."""
-        if all(request.error for request in live):
+        """What the sources say of a pod with live requests; what its requests say is for the caller to add.
+
+        Where none is live, `live` are the requests that have ended before the stop which has to follow their hook.
+        """
+        sound = in_turn(live, record.works)
+        if not sound and not record.ended_before_stop(asyncio.get_running_loop().time()):
             return Observation(self._node_name, self._edges.runtime.names, utc=_utc())
         watched = record.runtime
         loop = asyncio.get_running_loop()
-        current = in_turn(live, record.works)[0]
+        current = sound[0] if sound else live[0]
         recorder = record.records[current.uid].recorder
         if recorder is not None:
             recorder.turn()

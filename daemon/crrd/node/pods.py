@@ -135,6 +135,11 @@ class PodRecord:
         """Of these, the live ones."""
         return [record for record in self.records.values() if record.live]
 
+    def ended_before_stop(self, now: float) -> list[RequestRecord]:
+        """The requests that have ended or gone though the stop after a hook of theirs still has to follow."""
+        owed = {uid for (uid, _), work in self.works.items() if work.owes_stop(now)}
+        return [record for uid, record in self.records.items() if uid in owed and not record.live]
+
     @property
     def under_way(self) -> set[WorkKey]:
         """Which hooks and stops are going on."""
@@ -319,8 +324,9 @@ class Pods:
             for each in pod.records.values()
             if (each.left or (each.recorder is not None and not each.request.live)) and not each.writing
         ]
+        hooked = {record.request.uid for record in pod.ended_before_stop(self._clock())}
         for record in ended:
-            if record.left:
+            if record.left and record.request.uid not in hooked:
                 del pod.records[record.request.uid]
             record.status, record.pins, record.emitted = WriteRetry(), WriteRetry(), set()
         return ended

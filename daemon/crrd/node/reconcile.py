@@ -59,7 +59,7 @@ class Reconciler:
     async def _round(self, pod_key: str) -> tuple[float | None, bool]:
         """When to look again, and whether a stop waits for its slot."""
         record = self._pods.ensure(pod_key)
-        requests = self._live_requests(record)
+        requests = self._live_requests(record) or self._hooked(record)
         if not requests:
             record.runtime, record.api_retry = RuntimeState(), Retry(POD_RETRY)
             return None, False
@@ -68,7 +68,7 @@ class Reconciler:
         if decision.ask_api:
             answer = await self._ask(record)
             # Requests may have come and gone meanwhile, and the answer may be about another pod than was listed.
-            requests = self._live_requests(record)
+            requests = self._live_requests(record) or self._hooked(record)
             if answer is not None and requests:
                 observation = replace(await self._inspector.observe(record, requests), api_answer=answer)
             decision = self._decide(record, observation)
@@ -78,6 +78,8 @@ class Reconciler:
         next_question = record.api_retry.next_try if decision.ask_api and record.api_retry.waiting else None
         wakes = (decision.wake_at, self._executor.writes.wake_at(pod_key), next_look, next_question)
         first = min((at for at in wakes if at is not None), default=None)
+        if first is None and not record.live:
+            record.runtime = RuntimeState()  # nothing of a request that has ended is awaited any more
         now = asyncio.get_running_loop().time()
         return None if first is None else max(first, now + ROUND_SECONDS), decision.waits_for_slot
 
@@ -86,6 +88,7 @@ class Reconciler:
         live = record.live
         observation = replace(
             observation,
+            ended=tuple(self._hooked(record)),
             first_seen={each.request.uid: each.first_seen for each in live},
             unready_seen={each.request.uid: each.unready_seen for each in live if each.unready_seen is not None},
             unpinned=frozenset(each.request.uid for each in live if each.unpinned),
@@ -125,6 +128,10 @@ class Reconciler:
         if found is not None and found.node_name == self._node_name and behind:
             self._pods.pod_changed(found)
         return found
+
+    def _hooked(self, record: PodRecord) -> list[Request]:
+        """The requests that have ended or gone before the stop that has to follow their hook."""
+        return [each.request for each in record.ended_before_stop(asyncio.get_running_loop().time())]
 
     def _live_requests(self, record: PodRecord) -> list[Request]:
         """The live requests of a pod. The metrics begin with those that came, and end with those that went."""

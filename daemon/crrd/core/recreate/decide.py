@@ -25,7 +25,7 @@ from crrd.core.recreate.observation import Observation, Work
 from crrd.core.recreate.outcome import await_ready, await_successor
 from crrd.core.recreate.persisted import hook_end_untold
 from crrd.core.recreate.settle import all_states, give_up, settle
-from crrd.core.recreate.stop import stop
+from crrd.core.recreate.stop import finish_hooked, stop
 from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.runtime_status import ContainerState
 
@@ -46,6 +46,8 @@ def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decisi
     for request in live:
         if request.error:
             give_up(draft, request, Message.of(Reason.INVALID_REQUEST, error=request.error))
+    if finish_hooked(draft):
+        return draft.decision()
     if sound := in_turn(live, seen.works):
         _serve(draft, sound[0])
         to_tell = {uid for uid, _ in seen.works} | seen.unpinned

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from crrd.core.api.pod import Pod
-from crrd.core.api.types import Pin
+from crrd.core.api.types import Pin, Request
 from crrd.kubelet.runtime_status import ContainerState
 
 
@@ -138,6 +138,10 @@ class Work:
         """Monotonic time at which the hook ended, None where none has."""
         return None if self.hook is None or self.hook_began is None else self.hook_began + self.hook.seconds
 
+    def owes_stop(self, now: float) -> bool:
+        """Whether a hook has begun whose stop has not come about, and the grace period is not over yet."""
+        return self.hook_until is not None and now < self.hook_until and not self.stopped
+
     @property
     def stopped(self) -> bool:
         """Whether the runtime has reported that the instance is stopped."""
@@ -197,6 +201,8 @@ class Observation:
     """Bare container ID -> monotonic time at which this process first saw it running."""
     endings: Mapping[str, Ending] = field(default_factory=dict)
     """Container name -> since when it has no running instance."""
+    ended: tuple[Request, ...] = ()
+    """Requests that have ended or gone after a hook of theirs began, and whose stop still has to follow."""
     first_seen: Mapping[str, float] = field(default_factory=dict)
     """Request UID -> monotonic time at which this process first saw it."""
     unready_seen: Mapping[str, float] = field(default_factory=dict)

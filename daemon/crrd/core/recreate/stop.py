@@ -8,9 +8,9 @@ from dataclasses import replace
 from zlib import crc32
 
 from crrd.core.api.reasons import EventReason, Reason
-from crrd.core.api.types import RecreateState, StatePhase
+from crrd.core.api.types import MINIMUM_GRACE_SECONDS, RecreateState, StatePhase
 from crrd.core.recreate.actions import RunHook, StopContainer
-from crrd.core.recreate.draft import BEGUN_SECONDS, Draft
+from crrd.core.recreate.draft import ASK_AGAIN, BEGUN_SECONDS, Draft
 from crrd.core.recreate.messages import Message, seconds_in_steps
 from crrd.core.recreate.observation import Hook, HookKind, Instance, StopAttempt, Work, WorkKind
 from crrd.core.recreate.outcome import await_exit
@@ -63,6 +63,40 @@ def retry_delay(attempts: int, salt: str) -> float:
     """Seconds to wait after this many failed attempts (at least 1); the jitter is the salt's, the same at each look."""
     base = float(min(RETRY_LIMIT, RETRY_FIRST * 2 ** (attempts - 1)))
     return base * (1 + RETRY_JITTER * (crc32(f"{salt}/{attempts}".encode()) % 1000) / 1000)
+
+
+def finish_hooked(draft: Draft) -> bool:
+    """Step 9: the stops after hooks of requests that have ended or gone since; whether one is sent now.
+
+    A container whose preStop hook has run has said goodbye: it is stopped, whoever has ended its request, while the
+    grace period in which the hook began lasts.
+    """
+    seen, sent = draft.seen, False
+    requests = {request.uid: request for request in seen.ended}
+    for (uid, bare_id), work in seen.works.items():
+        instance, request = seen.instance(bare_id), requests.get(uid)
+        if request is None or instance is None or instance.state is not ContainerState.RUNNING:
+            continue
+        if work.under_way is not None or not work.owes_stop(draft.now):
+            continue
+        pod = seen.pod or (seen.api_answer.pod if seen.api_answer is not None else None)
+        if pod is None and seen.api_answer is None:
+            draft.ask_api = True  # without a live request, no watch tells of the pod
+            continue
+        if pod is None or pod.runtime_uid != instance.pod_uid or pod.deleting or pod.ended:
+            continue  # kubelet stops it itself
+        retry_at = work.stop.ended + retry_delay(work.stop.count, bare_id) if work.stop is not None else draft.now
+        if draft.now < retry_at or seen.kubelet_silent_since is not None:
+            draft.wake(max(retry_at, draft.now + ASK_AGAIN) if work.stop else draft.now + LOOK_AGAIN)
+        elif not seen.may_stop:
+            draft.waits_for_slot = True
+        else:
+            spent = (work.hook.seconds if work.hook else 0.0) + (draft.now - (work.stop_sent or draft.now))
+            left = (work.hook_until or 0.0) - (work.hook_began or 0.0) - spent
+            seconds = max(float(MINIMUM_GRACE_SECONDS), left)
+            draft.actions.append(StopContainer(request, instance, seconds, work.spent_before))
+            sent = True
+    return sent
 
 
 def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: StopAttempt) -> RecreateState | None:
