@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import aiohttp
 
 from crrd.kube.config import AccessSource
 from crrd.kube.errors import MalformedAnswerError, decode, from_status
-from crrd.kube.resources import DISCOVERY, PODS, Listing, Page, Resource, WatchEvent
+from crrd.kube.resources import DISCOVERY, PODS, Listing, Page, Resource, WatchEvent, Where
 from crrd.kube.stream import lines, listed
 from crrd.kube.transport import Call, CallObserver, DateObserver, Transport, unavailable
 from crrd.lib.errors import ExpiredError
@@ -81,11 +81,9 @@ class KubeClient:
         self,
         resource: Resource,
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         resource_version: str = "",
         limit: int | None = None,
+        **where: Unpack[Where],
     ) -> AsyncIterator[Page]:
         """The pages of a list, `limit` objects each (0 for all at once, None for what suits the resource).
 
@@ -94,11 +92,13 @@ class KubeClient:
             ApiUnavailableError, ApiRefusedError: see there.
         """
         limit = resource.page if limit is None else limit
-        params = _selectors(label_selector, field_selector) | ({"limit": str(limit)} if limit else {})
+        path, params = resource.path(where.get("namespace", "")), _selectors(where)
+        if limit:
+            params["limit"] = str(limit)
         if resource_version:
             params["resourceVersion"] = resource_version
         while True:
-            call = self._call("list", resource, resource.path(namespace), seconds=self._deadlines.page, params=params)
+            call = self._call("list", resource, path, seconds=self._deadlines.page, params=params)
             meta, objects = listed(await self._transport.read(call), call.what)
             yield Page(objects, text(meta.get("resourceVersion")))
             token = text(meta.get("continue"))
@@ -112,10 +112,8 @@ class KubeClient:
         resource: Resource,
         parse: Callable[[Mapping[str, Any]], T],
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         resource_version: str = "",
+        **where: Unpack[Where],
     ) -> Listing[T]:
         """A whole list, each page parsed and dropped before the next. Raises as `list_pages` does.
 
@@ -127,18 +125,11 @@ class KubeClient:
         async def collect(version: str, limit: int | None) -> Listing[T]:
             found: list[T] = []
             newest = ""
-            async for page in self.list_pages(
-                resource,
-                namespace=namespace,
-                label_selector=label_selector,
-                field_selector=field_selector,
-                resource_version=version,
-                limit=limit,
-            ):
+            async for page in self.list_pages(resource, resource_version=version, limit=limit, **where):
                 found += map(parse, page.items)
                 newest = page.resource_version
             if not newest:
-                raise MalformedAnswerError(f"list {resource.path(namespace)}: the answer has no resourceVersion")
+                raise MalformedAnswerError(f"list {resource.plural}: the answer has no resourceVersion")
             return Listing(tuple(found), newest)
 
         try:
@@ -149,13 +140,7 @@ class KubeClient:
 
     @asynccontextmanager
     async def watch(
-        self,
-        resource: Resource,
-        resource_version: str,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
+        self, resource: Resource, resource_version: str, **where: Unpack[Where]
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """One connection of a watch, open once entered; its events, until the server ends it in good order.
 
@@ -170,7 +155,7 @@ class KubeClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
             "resourceVersion": resource_version,
-        } | _selectors(label_selector, field_selector)
+        } | _selectors(where)
         timeout = aiohttp.ClientTimeout(
             total=seconds + self._deadlines.watch_margin,
             sock_connect=self._deadlines.connect,
@@ -178,7 +163,8 @@ class KubeClient:
         )
         # A compressed event could be held back until the next one fills a block.
         headers = {"Accept-Encoding": "identity"}
-        call = Call("watch", resource, "GET", resource.path(namespace), timeout, params, headers=headers)
+        path = resource.path(where.get("namespace", ""))
+        call = Call("watch", resource, "GET", path, timeout, params, headers=headers)
         try:
             async with asyncio.timeout(self._deadlines.watch_open):
                 response = await self._transport.open(call)
@@ -283,8 +269,8 @@ class KubeClient:
         )
 
 
-def _selectors(label_selector: str, field_selector: str) -> dict[str, str]:
-    found = {"labelSelector": label_selector, "fieldSelector": field_selector}
+def _selectors(where: Where) -> dict[str, str]:
+    found = {"labelSelector": where.get("label_selector"), "fieldSelector": where.get("field_selector")}
     return {key: value for key, value in found.items() if value}
 
 

@@ -11,6 +11,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -122,32 +123,26 @@ class KubeEventSink:
 
     async def _pause(self, seconds: float) -> None:
         """Wait, or until somebody flushes."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._hurry.wait()
-        except TimeoutError:
-            pass
 
     async def _write(self, body: dict[str, Any]) -> None:
         for attempt in range(1, _TRIES + 1):
             self.heartbeat.within(_WRITE_SECONDS, "writing an event")
             try:
                 await self._client.create(EVENTS, body["metadata"]["namespace"], body)
-            except ApiUnavailableError as error:
-                if attempt == _TRIES:
-                    self._drop(str(error))
-                    return
-                patience = min(error.retry_after, _LONGEST_PATIENCE_SECONDS)
-                await asyncio.sleep(max(_RETRY.delay(attempt), patience))
             except ConflictError:  # nobody else has names with our times: it was written, and the answer lost
-                self._failing = False
-                return
+                pass
             except CrrdError as error:
+                if attempt < _TRIES and isinstance(error, ApiUnavailableError):
+                    patience = min(error.retry_after, _LONGEST_PATIENCE_SECONDS)
+                    await asyncio.sleep(max(_RETRY.delay(attempt), patience))
+                    continue
                 self._drop(str(error))
                 return
-            else:
-                self._failing = False
-                return
+            self._failing = False
+            return
 
     def _overflow(self) -> None:
         """Count the oldest event as lost; a flood is told of when it begins and when it is over."""

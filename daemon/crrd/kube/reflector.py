@@ -14,7 +14,7 @@ import structlog
 
 from crrd.kube.client import KubeClient
 from crrd.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError
-from crrd.kube.resources import Resource, WatchEvent
+from crrd.kube.resources import Resource, WatchEvent, Where
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ExpiredError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
@@ -58,6 +58,11 @@ class Selection(Generic[T]):
     in one answer, so for small selections only. With "0", later lists are not older than what was seen before."""
     pause: float = 0.0
     """Seconds between a list and the watch that goes on from it: what follows from the list has the processor first."""
+
+    @property
+    def where(self) -> Where:
+        """For the client's calls."""
+        return Where(namespace=self.namespace, label_selector=self.label_selector, field_selector=self.field_selector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +210,7 @@ class Reflector(Generic[T]):
         if not self._list_version:
             self._handler.expect_list()
         listing = await self._client.list_all(
-            selection.resource,
-            parse,
-            namespace=selection.namespace,
-            label_selector=selection.label_selector,
-            field_selector=selection.field_selector,
-            resource_version=self._list_version,
+            selection.resource, parse, resource_version=self._list_version, **selection.where
         )
         self._seen(listing.resource_version)
         self.last_activity = self.last_list_time = time.monotonic()
@@ -220,13 +220,7 @@ class Reflector(Generic[T]):
     async def _watch(self) -> None:
         selection = self._selection
         self.heartbeat.within(_CALL_SECONDS, "opening a watch")
-        async with self._client.watch(
-            selection.resource,
-            self._version,
-            namespace=selection.namespace,
-            label_selector=selection.label_selector,
-            field_selector=selection.field_selector,
-        ) as events:
+        async with self._client.watch(selection.resource, self._version, **selection.where) as events:
             self._established()
             lasting = asyncio.get_running_loop().call_later(_SHORT_SECONDS, self._lasts)
             try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import quote
 
 from crrd.core.api import types as model
@@ -53,6 +53,15 @@ DISCOVERY = Resource("discovery")
 
 NODE_DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
 """Selects the pods of the node daemon, by the labels that the manifests give them."""
+
+
+class Where(TypedDict, total=False):
+    """Which objects of a kind are meant."""
+
+    namespace: str
+    """"" for all."""
+    label_selector: str
+    field_selector: str
 
 
 @dataclass(frozen=True, slots=True)

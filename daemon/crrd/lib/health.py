@@ -116,8 +116,21 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def shown_address(bound: socket.socket) -> str:
-    """Where a socket listens, as `split_address` takes it."""
+async def listen(runner: web.AppRunner, connections: Connections, address: tuple[str, int], remedy: str) -> str:
+    """Serve an application at an address; returns the address as `split_address` takes it, with the port picked.
+
+    Raises:
+        ConfigurationError: the address cannot be bound; `remedy` says what to do.
+    """
+    host, port = address
+    await runner.setup()
+    server = runner.server
+    assert server is not None  # noqa: S101 - setup made it
+    try:
+        bound = bound_socket(host, port)
+        connections.listen(bound, server)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}") from error
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -131,7 +144,7 @@ class StatusServer:
     """
 
     def __init__(self, address: str, routes: list[web.RouteDef]) -> None:
-        self._host, self._port = split_address(address)
+        self._address = split_address(address)
         self._connections = Connections(None, most=CONNECTIONS, young_seconds=YOUNG_SECONDS, head_seconds=HEAD_SECONDS)
         app = web.Application(middlewares=[self._answer])
         app.add_routes(routes)
@@ -144,17 +157,7 @@ class StatusServer:
         Raises:
             ConfigurationError: the address cannot be bound.
         """
-        await self._runner.setup()
-        server = self._runner.server
-        assert server is not None  # noqa: S101 - setup made it
-        try:
-            bound = bound_socket(self._host, self._port)
-            self._connections.listen(bound, server)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror}; choose another with --bind-address"
-            ) from error
-        return shown_address(bound)
+        return await listen(self._runner, self._connections, self._address, "choose another with --bind-address")
 
     async def stop(self) -> None:
         """Stop listening."""

@@ -7,6 +7,7 @@ pod, request or container is ever a label's value. What a daemon counts beyond t
 
 import platform
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any
 
 from aiohttp import web
@@ -105,8 +106,5 @@ class Capped:
 
 def start_at_zero(counter: Counter, *labels: Iterable[str]) -> None:
     """Make the series of every combination of these labels' values: a rate then sees the first event too."""
-    combinations: list[tuple[str, ...]] = [()]
-    for values in labels:
-        combinations = [(*before, value) for before in combinations for value in values]
-    for combination in combinations:
+    for combination in product(*labels):
         counter.labels(*combination)

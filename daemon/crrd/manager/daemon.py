@@ -99,11 +99,7 @@ async def _run(config: ManagerConfig) -> int:
     access = find_access(config.kubeconfig, os.environ)
     clock = ServerClock()
     metrics = ManagerMetrics()
-    clients = Clients(
-        controller=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
-        election=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
-        admission=KubeClient(access, on_call=metrics.api_call, on_date=clock.observe),
-    )
+    clients = Clients(*(KubeClient(access, on_call=metrics.api_call, on_date=clock.observe) for _ in Clients._fields))
     server = StatusServer(config.bind_address, [*health.routes(), metrics_route(metrics.registry)])
     log.info("serving health", address=await server.start())
     asking = asyncio.create_task(warn_of_old_server(clients.controller))

@@ -63,9 +63,8 @@ class ManagerMetrics:
             registry=registry,
             buckets=FAST_BUCKETS,
         )
-        # An answer is awaited by whoever writes to the API server: it costs no look-up of labels.
+        # Made at once: a rate then sees the first answer, too.
         self._seconds = {webhook: seconds.labels(webhook) for webhook in WEBHOOKS}
-        self._known: dict[tuple[str, str, str], Counter] = {}
         self._admitted = Counter(
             "crrd_admitted_requests",
             "New requests that were let in, by the user who asked.",
@@ -112,11 +111,7 @@ class ManagerMetrics:
 
     def reviewed(self, webhook: str, decision: str, reason: str, seconds: float) -> None:
         """An admission call was answered; see `crrd.manager.webhook.server.ReviewObserver`."""
-        key = (webhook, decision, reason or NONE)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._reviews.labels(*key)
-        known.inc()
+        self._reviews.labels(webhook, decision, reason or NONE).inc()
         self._seconds[webhook].observe(seconds)
 
     def closed(self, reason: str) -> None:

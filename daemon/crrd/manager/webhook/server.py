@@ -19,8 +19,7 @@ from aiohttp import web
 from crrd.core.api.types import GROUP, KIND, VERSIONS
 from crrd.lib.connections import CloseObserver, Connections
 from crrd.lib.descriptors import room_for_connections
-from crrd.lib.errors import ConfigurationError
-from crrd.lib.health import Health, bound_socket, shown_address, split_address
+from crrd.lib.health import Health, listen, split_address
 from crrd.lib.heartbeat import Heartbeat
 from crrd.manager.certificates.tls import ServingTls
 from crrd.manager.webhook.handler import OVERLOADED, AdmissionHandler, Answer, PodReader, Refusal
@@ -108,7 +107,7 @@ class WebhookServer:
         on_admitted: AdmissionObserver | None = None,
         on_close: CloseObserver | None = None,
     ) -> None:
-        self._host, self._port = split_address(address)
+        self._address = split_address(address)
         self._tls = tls
         self._limits = limits or Limits()
         self._on_review = on_review
@@ -179,18 +178,10 @@ class WebhookServer:
         Raises:
             ConfigurationError: the address cannot be bound.
         """
-        await self._runner.setup()
-        server = self._runner.server
-        assert server is not None  # noqa: S101 - setup made it
-        try:
-            bound = bound_socket(self._host, self._port)
-            self.connections.listen(bound, server)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror}; choose another address for the webhook"
-            ) from error
+        remedy = "choose another address for the webhook"
+        address = await listen(self._runner, self.connections, self._address, remedy)
         self._listening = True
-        return shown_address(bound)
+        return address
 
     async def drain(self) -> None:
         """End without losing a call: unready first, then nothing new, then what is in flight; returns when closed."""
