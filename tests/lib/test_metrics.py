@@ -98,6 +98,7 @@ REASONS = {
             "PodElsewhere",
             "PodDeleting",
             "PodEnded",
+            "RestartsWholePod",
             "EarlierFailure",
             "NoDaemonAnswered",
             "DeadlineExceeded",
