@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from crrd.core.api.types import Pin
 from crrd.core.recreate.observation import ExecResult, Instance
 from crrd.cri import convert, discovery
 from crrd.cri.client import CriClient, OnCall
+from crrd.cri.looks import Looks
 from crrd.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
 
 CHECK_SECONDS = 2.0
@@ -41,6 +42,10 @@ class Connection:
     client: CriClient
     name: str
     version: str = ""
+    looks: Looks = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "looks", Looks(self.client))
 
 
 async def connect(endpoints: Sequence[str] = (), root: Path = Path("/")) -> "NodeRuntime":
@@ -196,10 +201,9 @@ class NodeRuntime:
     async def close(self) -> None:
         """Give up all connections."""
         await asyncio.gather(*(connection.client.close() for connection in self._connections))
+        await asyncio.gather(*(connection.looks.close() for connection in self._connections))
 
 
 async def _of_pod(connection: Connection, pod_uid: str) -> tuple[Instance, ...]:
-    containers = await connection.client.list_containers(pod_uid=pod_uid)
-    # compared once more: a runtime that does not know the filter must not hand us another pod's containers
-    instances = (convert.instance(container, connection.name) for container in containers)
-    return tuple(instance for instance in instances if instance.pod_uid == pod_uid)
+    containers = await connection.looks.of_pod(pod_uid)
+    return tuple(convert.instance(container, connection.name) for container in containers)
