@@ -34,7 +34,7 @@ from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.workqueue import WorkQueue
 from crrd.manager.cache import ManagerCache
 from crrd.manager.gated import GatedPods
-from crrd.manager.readiness import PodReadiness
+from crrd.manager.readiness import change_readiness
 from crrd.ports import EventSink
 
 PARALLEL = 8
@@ -80,7 +80,6 @@ class LifecycleController:
         self._on_action = on_action
         self._slack = slack
         self._writer = RequestWriter(client)
-        self._readiness = PodReadiness(client, clock.now)
         self._reset()
 
     def _reset(self) -> None:
@@ -298,16 +297,10 @@ class LifecycleController:
 
     async def _change_pod(self, action: lc.PodAction) -> bool:
         """Change a pod's readiness; whether the pod is still there."""
-        match action:
-            case lc.AcquireUnready(pod=pod, key=key):
-                after = await self._readiness.acquire(pod, key)
-            case lc.ReleaseUnready(pod=pod, key=key):
-                after = await self._readiness.release(pod, key)
-            case lc.InitReadiness(pod=pod):
-                after = await self._readiness.init(pod)
-        log.info("readiness changed", pod=pod.key, step=type(action).__name__, gone=after is None)
+        after = await change_readiness(self._client, action, self._clock.now)
+        log.info("readiness changed", pod=action.pod.key, step=type(action).__name__, gone=after is None)
         if after is None:
-            self._cache.pod_deleted(pod)
+            self._cache.pod_deleted(action.pod)
             return False
         self._done(action)
         self._cache.pod_changed(after)

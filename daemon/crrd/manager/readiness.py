@@ -6,13 +6,13 @@ other programs write the same list of conditions; a conflict starts over.
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from crrd.core.api.pod import PodMeta, Readiness, parse_meta, readiness_of
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import READINESS_GATE
-from crrd.core.lifecycle.readiness import acquired, released
+from crrd.core.lifecycle.readiness import readiness_after
+from crrd.core.lifecycle.steps import PodAction
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ConflictError, GoneError
@@ -26,60 +26,33 @@ _WHY_NOT = f'the status of pod readiness gate "{READINESS_GATE}" is not "True", 
 """Kubelet's own words, so that its next write changes nothing."""
 
 
-class PodReadiness:
-    """Changes the condition KruisePodReady of single pods, and takes Ready away with it.
+async def change_readiness(client: KubeClient, action: PodAction, now: Callable[[], datetime]) -> PodMeta | None:
+    """Carry out an action on a pod's condition, unless nothing is left to do, and take Ready away with it.
 
-    Every method does nothing where nothing is left to do, returns the pod as it is afterwards, None where it has gone
-    or is another one, and raises
+    `now` gives the API server's time. Returns the pod as it is afterwards, None where it has gone or is another one.
 
+    Raises:
         ConflictError: the pod changes faster than it can be patched.
         ApiUnavailableError, ApiRefusedError: see there.
     """
-
-    def __init__(self, client: KubeClient, now: Callable[[], datetime]) -> None:
-        """`now` gives the API server's time, for the condition's lastTransitionTime."""
-        self._client = client
-        self._now = now
-
-    async def acquire(self, pod: PodMeta, key: str) -> PodMeta | None:
-        """Make the pod unready for this request (`namespace/name`)."""
-        return await self._change(pod, partial(acquired, key=key))
-
-    async def release(self, pod: PodMeta, key: str) -> PodMeta | None:
-        """Take this request from the reasons to be unready; with none left, the pod is ready."""
-        return await self._change(pod, partial(_released, key=key))
-
-    async def init(self, pod: PodMeta) -> PodMeta | None:
-        """Make a pod ready that has the gate and no condition."""
-        return await self._change(pod, _initial)
-
-    async def _change(self, pod: PodMeta, change: Callable[[Readiness], Readiness]) -> PodMeta | None:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                found = await self._client.get(PODS, pod.namespace, pod.name)
-                if text(mapping(found.get("metadata")).get("uid")) != pod.uid:
-                    return None
-                before = readiness_of(found)
-                after = change(before)
-                if after != before:
-                    body = _patch(found, after, self._now())
-                    found = await self._client.merge_patch(PODS, pod.namespace, pod.name, body, subresource="status")
-                return parse_meta(found)
-            except GoneError:
+    pod = action.pod
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            found = await client.get(PODS, pod.namespace, pod.name)
+            if text(mapping(found.get("metadata")).get("uid")) != pod.uid:
                 return None
-            except ConflictError:
-                if attempt == ATTEMPTS:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
-
-
-def _released(before: Readiness, key: str) -> Readiness:
-    """A pod that is not unready for this request is left as it is, whatever its message says."""
-    return released(before, key) if key in before.keys else before
-
-
-def _initial(before: Readiness) -> Readiness:
-    return before if before.status else Readiness("True")
+            before = readiness_of(found)
+            after = readiness_after(action, before)
+            if after != before:
+                body = _patch(found, after, now())
+                found = await client.merge_patch(PODS, pod.namespace, pod.name, body, subresource="status")
+            return parse_meta(found)
+        except GoneError:
+            return None
+        except ConflictError:
+            if attempt == ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _patch(pod: Mapping[str, Any], after: Readiness, now: datetime) -> dict[str, Any]:

@@ -9,18 +9,33 @@ import json
 from typing import Any
 
 from crrd.core.api.pod import USER_AGENT, Readiness, entries
+from crrd.core.lifecycle.steps import AcquireUnready, InitReadiness, PodAction, ReleaseUnready
+
+
+def readiness_after(action: PodAction, before: Readiness) -> Readiness:
+    """The condition as this action leaves it."""
+    match action:
+        case AcquireUnready(key=key):
+            return acquired(before, key)
+        case ReleaseUnready(key=key):  # a pod that is not unready for this request is left as it is
+            return released(before, key) if key in before.keys else before
+        case InitReadiness():
+            return before if before.status else Readiness("True")
 
 
 def acquired(before: Readiness, key: str) -> Readiness:
     """The condition with this request among the reasons to be unready."""
-    kept = [entry for entry in entries(before.message) if (entry["userAgent"], entry["key"]) != (USER_AGENT, key)]
-    return Readiness("False", _message([*kept, {"userAgent": USER_AGENT, "key": key}]))
+    return Readiness("False", _message([*_others(before, key), {"userAgent": USER_AGENT, "key": key}]))
 
 
 def released(before: Readiness, key: str) -> Readiness:
     """The condition without this request; ready where that leaves no reason."""
-    kept = [entry for entry in entries(before.message) if (entry["userAgent"], entry["key"]) != (USER_AGENT, key)]
+    kept = _others(before, key)
     return Readiness("False", _message(kept)) if kept else Readiness("True")
+
+
+def _others(before: Readiness, key: str) -> list[dict[str, Any]]:
+    return [entry for entry in entries(before.message) if (entry["userAgent"], entry["key"]) != (USER_AGENT, key)]
 
 
 def _message(kept: list[dict[str, Any]]) -> str:
