@@ -128,7 +128,7 @@ async def test_one_leads_and_keeps_leading(election: Election) -> None:
     lease = await election.lease()
     assert lease["acquireTime"] == taken["acquireTime"]
     assert (lease["holderIdentity"], lease["leaseTransitions"], lease["leaseDurationSeconds"]) == ("a", 0, 1000)
-    assert (first.election.checks["leader"](), second.election.checks["leader"]()) == ("", "")
+    assert (first.election.check_alive(), second.election.check_alive()) == ("", "")
 
 
 async def test_a_leader_that_shuts_down_hands_over_at_once(election: Election) -> None:

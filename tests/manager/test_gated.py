@@ -45,8 +45,7 @@ async def expire(cluster: LifecycleCluster) -> None:
 
 async def settled(cluster: LifecycleCluster, manager: Replica) -> None:
     """Wait until the manager says that it watches all that it wants to."""
-    (check,) = manager.controller.checks.values()
-    await cluster.until("everything is listed", lambda: manager.controller.running and check() == "")
+    await cluster.until("everything is listed", lambda: manager.controller.running and manager.controller.check() == "")
 
 
 class TestElsewhere:

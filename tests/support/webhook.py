@@ -11,14 +11,13 @@ from typing import Any
 
 import aiohttp
 
-from crrd.kube.resources import Resource
+from crrd.kube.resources import ObjectReader, Resource
 from crrd.lib.connections import CloseObserver
 from crrd.lib.errors import GoneError
 from crrd.lib.health import Health
 from crrd.manager.certificates.pki import CERTIFICATE, KEY, Certificates, renew, to_data
 from crrd.manager.certificates.rotation import Lifetimes, Renewal
 from crrd.manager.certificates.tls import ServingTls
-from crrd.manager.webhook.handler import PodReader
 from crrd.manager.webhook.server import AdmissionObserver, Limits, ReviewObserver, WebhookServer
 from tests.support.admission import JsonObject
 
@@ -109,7 +108,7 @@ class Served:
 
 @asynccontextmanager
 async def webhook(
-    pods: PodReader,
+    pods: ObjectReader,
     *,
     certificates: Certificates | None = None,
     limits: Limits = QUICK,

@@ -56,18 +56,15 @@ log = structlog.get_logger(__name__)
 class KubeEventSink:
     """The EventSink of a cluster. `run` it for the daemon's whole life."""
 
-    dropped: int = 0
-    """Events that were never written: the queue was full, or the API server would not have them."""
-
     def __init__(
         self,
         client: KubeClient,
         node_name: str,
         component: str = "crrd",
         *,
-        on_drop: Callable[[], None] | None = None,
+        on_drop: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_drop` is told of each event that is dropped."""
+        """`on_drop` is told of each event that is never written: too many waited, or the API server refused it."""
         self._client = client
         self._on_drop = on_drop
         self._node_name = node_name
@@ -146,21 +143,16 @@ class KubeEventSink:
 
     def _overflow(self) -> None:
         """Count the oldest event as lost; a flood is told of when it begins and when it is over."""
-        self._lose()
+        self._on_drop()
         if not self._overflowed:
             log.warning("events dropped", error="too many events wait")
         self._overflowed += 1
 
     def _drop(self, reason: str) -> None:
-        self._lose()
+        self._on_drop()
         if not self._failing:
             log.warning("events dropped", error=reason)
         self._failing = True
-
-    def _lose(self) -> None:
-        self.dropped += 1
-        if self._on_drop is not None:
-            self._on_drop()
 
     def _shape(self, event: EmitEvent, involved: dict[str, str], now: str) -> dict[str, Any]:
         """A core/v1 Event, named as kubelet names its own: the object's name and a time in hexadecimal."""

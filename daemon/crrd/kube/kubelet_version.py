@@ -6,11 +6,11 @@ A node's kubelet may be older than the API server, and it is kubelet's rules tha
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from crrd.kube.resources import NODES, Resource
+from crrd.kube.resources import NODES, ObjectReader
 from crrd.lib.errors import CrrdError
 from crrd.lib.jsonfields import mapping, text
 
@@ -22,14 +22,6 @@ _VERSION = re.compile(r"v?1\.(\d+)", re.ASCII)
 log = structlog.get_logger(__name__)
 
 
-class NodeReader(Protocol):
-    """`kube.client.KubeClient` has it."""
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
-        """One object; GoneError where there is none of that name."""
-        ...
-
-
 class KubeletVersions:
     """Asks the API server for Nodes, one question at a time, and remembers the answers for a minute.
 
@@ -37,7 +29,7 @@ class KubeletVersions:
         nodes: where to ask.
     """
 
-    def __init__(self, nodes: NodeReader) -> None:
+    def __init__(self, nodes: ObjectReader) -> None:
         self._nodes = nodes
         self._lock = asyncio.Lock()
         self._known: dict[str, tuple[float, int | None]] = {}

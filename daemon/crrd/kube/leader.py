@@ -18,7 +18,6 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import Resource
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ConflictError, CrrdError, GoneError
-from crrd.lib.health import Check
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import mapping, text
 
@@ -102,12 +101,8 @@ class LeaderElection:
         """Who holds the lease as far as is known, "" for nobody."""
         return self._seen.holder if self._seen else ""
 
-    @property
-    def checks(self) -> Mapping[str, Check]:
+    def check_alive(self) -> str:
         """For liveness pages: work that outlives the lease is stuck."""
-        return {"leader": self._check}
-
-    def _check(self) -> str:
         if self._renewed is None or self.leading:
             return ""
         return f"the lease {self._namespace}/{LEASE_NAME} has expired, and {self._identity} has not stopped its work"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 from urllib.parse import quote
 
 from crrd.core.api import types as model
@@ -62,6 +62,14 @@ class Where(TypedDict, total=False):
     """"" for all."""
     label_selector: str
     field_selector: str
+
+
+class ObjectReader(Protocol):
+    """Reads single objects, as `client.KubeClient` does."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
+        """One object; GoneError where there is none of that name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

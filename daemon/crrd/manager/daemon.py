@@ -146,9 +146,9 @@ async def _serve(
         not_after=lambda: tls.not_after,
         connections=lambda: len(webhook.connections),
     )
-    health.live.update(election.checks)
+    health.live["leader"] = election.check_alive
     health.live["controller"] = _controller_check(election, controller)
-    health.ready.update(controller.checks)
+    health.ready["lifecycle"] = controller.check
     certificates = _certificates(config, clients.admission, tls, clock)
     loops = [
         Loop("certificates", certificates.run, (certificates.heartbeat,)),

@@ -29,7 +29,7 @@ from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.kube.writer import RequestWriter
 from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
-from crrd.lib.health import Check, loop_check, task_check
+from crrd.lib.health import loop_check, task_check
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.workqueue import WorkQueue
 from crrd.manager.cache import ManagerCache
@@ -98,10 +98,13 @@ class LifecycleController:
         self._asked: dict[str, float] = {}
         """Pods that requests wait for and that were asked for -> the loop's time at which they were."""
 
-    @property
-    def checks(self) -> Mapping[str, Check]:
+    def check(self) -> str:
         """For readiness pages: "" on a manager that does not lead, and while all its watches are connected."""
-        return {"lifecycle": self._check}
+        if self._requests is None:
+            return ""
+        if not self._requests.listed:
+            return "requests are not listed yet"
+        return self._requests.last_error or self._gated.check()
 
     def check_alive(self) -> str:
         """For liveness pages: what of it has ended or hangs; "" on a manager that does not lead."""
@@ -151,13 +154,6 @@ class LifecycleController:
             await self._queue.close()
             self._reset()
         raise AssertionError("reflectors run until they are cancelled")
-
-    def _check(self) -> str:
-        if self._requests is None:
-            return ""
-        if not self._requests.listed:
-            return "requests are not listed yet"
-        return self._requests.last_error or self._gated.check()
 
     def _poke(self, key: str) -> None:
         if self._synced:

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -26,7 +26,7 @@ from crrd.core.admission.rules import (
 from crrd.core.admission.update import put_back, review_update
 from crrd.core.api.pod import parse_pod
 from crrd.kube.kubelet_version import KubeletVersions
-from crrd.kube.resources import PODS, Resource
+from crrd.kube.resources import PODS, ObjectReader
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.manager.webhook.review import CREATE, UPDATE, Review
 
@@ -40,14 +40,6 @@ WAITING_BYTES = 8 * 2**20
 """Of bodies whose pods are being looked up; read, they take up to 24 times as much."""
 LOOKUP_REFUSED, LOOKUP_FAILED, OVERLOADED = "pod_lookup_refused", "pod_lookup_failed", "overloaded"
 """Reasons of refusals that are not the user's doing."""
-
-
-class PodReader(Protocol):
-    """The one call that admission makes; `kube.client.KubeClient` has it."""
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
-        """One object; GoneError where there is none of that name."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +61,7 @@ Answer = list[Operation] | Refusal
 class AdmissionHandler:
     """One answer for each of the webhook's paths; `deadline` is a monotonic time."""
 
-    def __init__(self, pods: PodReader) -> None:
+    def __init__(self, pods: ObjectReader) -> None:
         self._pods = pods
         self._kubelets = KubeletVersions(pods)
         self._waiting_bytes = 0

@@ -17,12 +17,13 @@ import structlog
 from aiohttp import web
 
 from crrd.core.api.types import GROUP, KIND, VERSIONS
+from crrd.kube.resources import ObjectReader
 from crrd.lib.connections import CloseObserver, Connections
 from crrd.lib.descriptors import room_for_connections
 from crrd.lib.health import Health, listen, split_address
 from crrd.lib.heartbeat import Heartbeat
 from crrd.manager.certificates.tls import ServingTls
-from crrd.manager.webhook.handler import OVERLOADED, AdmissionHandler, Answer, PodReader, Refusal
+from crrd.manager.webhook.handler import OVERLOADED, AdmissionHandler, Answer, Refusal
 from crrd.manager.webhook.review import CREATE, BadReviewError, Review, allow, deny, read_review
 
 log = structlog.get_logger(__name__)
@@ -99,7 +100,7 @@ class WebhookServer:
         self,
         address: str,
         tls: ServingTls,
-        pods: PodReader,
+        pods: ObjectReader,
         health: Health,
         *,
         limits: Limits | None = None,
