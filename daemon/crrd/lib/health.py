@@ -1,6 +1,7 @@
 """`/healthz` and `/readyz`: a check per loop, each named, and the small HTTP server that answers them."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -100,20 +101,10 @@ def bound_socket(host: str, port: int) -> socket.socket:
     Raises:
         OSError: the address is not there, or taken.
     """
-    every = host in ("", "::")
-    if every and not socket.has_dualstack_ipv6():
-        host, every = "0.0.0.0", False  # noqa: S104 - as asked for
-    family, kind, protocol, _, where = socket.getaddrinfo(host or "::", port, type=socket.SOCK_STREAM)[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not every)
-        bound.bind(where)
-    except OSError:
-        bound.close()
-        raise
-    return bound
+    both = host in ("", "::") and socket.has_dualstack_ipv6()
+    wanted = "::" if both else "0.0.0.0" if host in ("", "::") else host  # noqa: S104 - as asked for
+    family, _, _, _, where = socket.getaddrinfo(wanted, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(where[:2], family=family, dualstack_ipv6=both)
 
 
 async def listen(runner: web.AppRunner, connections: Connections, address: tuple[str, int], remedy: str) -> str:
@@ -130,7 +121,9 @@ async def listen(runner: web.AppRunner, connections: Connections, address: tuple
         bound = bound_socket(host, port)
         connections.listen(bound, server)
     except OSError as error:
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}") from error
+        # create_server repeats the address in the text of its errors; those of names have numbers of their own.
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {reason}; {remedy}") from error
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
