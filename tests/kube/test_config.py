@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pty
+import signal
 import ssl
 import sys
 import tempfile
@@ -266,7 +267,7 @@ async def test_a_client_certificate_of_a_kubeconfig(
 @pytest.mark.parametrize(
     ("function", "number"),
     [
-        ("asyncio.create_subprocess_exec", errno.EMFILE),
+        ("asyncio.base_events.BaseEventLoop.subprocess_exec", errno.EMFILE),
         ("pathlib.Path.read_text", errno.ENFILE),
         ("tempfile.TemporaryDirectory", errno.ENOSPC),
     ],
@@ -355,6 +356,22 @@ async def test_a_plugin_that_never_answers_is_ended(
     with pytest.raises(ApiUnavailableError, match=r"no credentials after 4 s$"):
         await KubeconfigAccess(write(kubeconfig("http://x", user))).current()
     wait_until_dead((tmp_path / "pid").read_text().strip())
+
+
+@pytest.mark.parametrize("seconds", [0, 20])
+async def test_the_deadline_holds_though_a_plugin_leaves_something_behind(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    """A process with a session of its own keeps the plugin's output open, as a cache of tokens may."""
+    user = plugin(tmp_path)
+    (tmp_path / "plugin").write_text(f"#!/bin/sh\nsetsid sleep 20 &\necho $! > {tmp_path}/pid\nsleep {seconds}\n")
+    monkeypatch.setattr("crrd.kube.execplugin._DEADLINE_SECONDS", 2.0)
+    began = time.monotonic()
+    with pytest.raises(ApiUnavailableError, match=r"no credentials after 2 s$"):
+        await KubeconfigAccess(write(kubeconfig("http://x", user))).current()
+    assert time.monotonic() - began < 10
+    with suppress(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 @contextmanager

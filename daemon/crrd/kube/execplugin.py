@@ -8,11 +8,12 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from crrd.core.api.time import parse_time
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
@@ -88,48 +89,57 @@ def _cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
     return info
 
 
+class _Plugin(asyncio.SubprocessProtocol):
+    """Keeps what a plugin writes, and shows its stderr on a terminal at once."""
+
+    def __init__(self) -> None:
+        self.output = bytearray()
+        self.complaints = bytearray()
+        self.exited = asyncio.Event()
+        self.closed = asyncio.Event()
+        """Set when it has exited, and what it started has closed its output, too."""
+        self._terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """See SubprocessProtocol."""
+        (self.output if fd == 1 else self.complaints).extend(data)
+        if fd != 1 and self._terminal is not None:
+            with suppress(OSError):  # the terminal is gone
+                self._terminal.write(data)
+                self._terminal.flush()
+
+    def process_exited(self) -> None:
+        """See SubprocessProtocol."""
+        self.exited.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See SubprocessProtocol."""
+        self.closed.set()
+
+
 async def _output(command: list[str], environment: Mapping[str, str]) -> bytes:
-    """What the plugin prints on stdout. All it has started is killed if it takes too long. Raises OSError, too."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-        env=environment,
+    """What the plugin prints on stdout. Its process group is killed if it takes too long. Raises OSError, too."""
+    loop = asyncio.get_running_loop()
+    transport, plugin = await loop.subprocess_exec(
+        _Plugin, *command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
     )
-    stdout, stderr = cast("asyncio.StreamReader", process.stdout), cast("asyncio.StreamReader", process.stderr)
-    complaints = bytearray()
-    has_ended = False
     try:
         async with asyncio.timeout(_DEADLINE_SECONDS):
-            output, _ = await asyncio.gather(stdout.read(), _follow(stderr, complaints))
-            await process.wait()
-        has_ended = True
+            await plugin.closed.wait()
     except TimeoutError as error:
-        last = "".join(complaints.decode("utf-8", "replace").strip().splitlines()[-1:])
+        last = "".join(plugin.complaints.decode("utf-8", "replace").strip().splitlines()[-1:])
         message = f"no credentials after {_DEADLINE_SECONDS:.0f} s"
         raise ApiUnavailableError(": ".join(filter(None, (message, last)))) from error
     finally:
-        if not has_ended:
+        if not plugin.closed.is_set():
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode:
-        reason = " ".join(complaints.decode("utf-8", "replace").split())
-        raise ApiUnavailableError(". ".join(filter(None, (f"exec: process returned {process.returncode}", reason))))
-    return output
-
-
-async def _follow(stream: asyncio.StreamReader, complaints: bytearray) -> None:
-    """Keep what a plugin writes to stderr, and show it on a terminal at once."""
-    terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
-    while chunk := await stream.read(65536):
-        complaints += chunk
-        if terminal is not None:
-            with suppress(OSError):  # the terminal is gone
-                terminal.write(chunk)
-                terminal.flush()
+                os.killpg(transport.get_pid(), signal.SIGKILL)
+            await plugin.exited.wait()
+        transport.close()
+    if code := transport.get_returncode():
+        reason = " ".join(plugin.complaints.decode("utf-8", "replace").split())
+        raise ApiUnavailableError(". ".join(filter(None, (f"exec: process returned {code}", reason))))
+    return bytes(plugin.output)
 
 
 def _issued(output: bytes, version: str) -> Issued:
