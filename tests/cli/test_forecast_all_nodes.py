@@ -15,8 +15,8 @@ from crrd.cli.forecast import EXIT_REBUILD, EXIT_UNKNOWN, ForecastConfig, run_fo
 from crrd.forecast.render import shape
 from crrd.forecast.report import ForecastInput, make_report
 from crrd.kube.client import KubeClient
+from crrd.kube.lanes import PLACES
 from crrd.kube.resources import NODE_DAEMONS
-from crrd.kube.transport import CALLS
 from crrd.kubelet.hash.container_hash import container_hash
 
 Json = dict[str, Any]
@@ -155,8 +155,8 @@ async def test_a_question_is_asked_when_the_client_has_room_for_it(
             under_way.remove(name)
 
     monkeypatch.setattr(KubeClient, "through_pod", counted)
-    cluster.nodes = [f"m{number}" for number in range(3 * CALLS)]
+    cluster.nodes = [f"m{number}" for number in range(3 * PLACES)]
     assert await asyncio.to_thread(run_forecast, cluster.config()) == EXIT_REBUILD
     capsys.readouterr()
     assert len(cluster.asked) == len(cluster.nodes)
-    assert 1 < most <= CALLS  # one that waits for room would use up the time of its call
+    assert 1 < most <= PLACES  # one that waits for room would use up the time of its call

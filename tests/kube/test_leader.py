@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from crrd.kube.client import KubeClient
-from crrd.kube.leader import LEASE_NAME, LEASES, LeaderElection, LeaseTiming
-from crrd.kube.resources import Resource, WatchEvent
+from crrd.kube.leader import LEASE_NAME, LeaderElection, LeaseTiming
+from crrd.kube.resources import LEASES, Resource, WatchEvent
 from crrd.lib.errors import ApiRefusedError, ConfigurationError
 from tests.support.faulty_api import Call
 from tests.support.lifecycle_cluster import LifecycleCluster, Wire, lifecycle_cluster

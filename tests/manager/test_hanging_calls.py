@@ -11,8 +11,8 @@ import pytest
 
 from crrd.core.api.types import ANNOTATION_UNREADY_ACQUIRED
 from crrd.kube.client import Deadlines
+from crrd.kube.lanes import PLACES
 from crrd.kube.leader import LeaderElection, LeaseTiming
-from crrd.kube.transport import CALLS
 from crrd.manager.daemon import _run
 from crrd_localnode.api.admission import AdmissionRequest
 from tests.support.lifecycle_cluster import LifecycleCluster, lifecycle_cluster
@@ -71,7 +71,7 @@ async def renewal(cluster: LifecycleCluster) -> None:
 
 
 async def test_a_leader_renews_its_lease_while_its_writes_hang(cluster: LifecycleCluster) -> None:
-    names = [f"web-{number}" for number in range(CALLS)]
+    names = [f"web-{number}" for number in range(PLACES)]
     async with hanging_marks(cluster) as held:
         for name in names:
             await cluster.request(name, await cluster.pod(name), grace=3600)

@@ -20,8 +20,8 @@ from crrd.forecast.report import Outcome, Report
 from crrd.forecast.spec_store import SpecStore
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
+from crrd.kube.lanes import PLACES
 from crrd.kube.resources import NODE_DAEMONS, NODES, PODS
-from crrd.kube.transport import CALLS
 from crrd.kubelet.version import OLDEST_MINOR, parse_minor
 from crrd.lib.errors import (
     ApiRefusedError,
@@ -249,7 +249,7 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
             metadata = mapping(pod.get("metadata"))
             name = (text(metadata.get("namespace")), text(metadata.get("name")))
             daemons[text(mapping(pod.get("spec")).get("nodeName"))] = name
-    gate = asyncio.Semaphore(CALLS)  # more would only wait for a call of the client's, whose time runs meanwhile
+    gate = asyncio.Semaphore(PLACES)  # more would only wait for a call of the client's, whose time runs meanwhile
 
     async def ask(node: str) -> Report:
         running = config.from_version or versions[node]

@@ -15,13 +15,12 @@ from typing import Any, NoReturn
 import structlog
 
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import Resource
+from crrd.kube.resources import LEASES
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ConflictError, CrrdError, GoneError
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import mapping, text
 
-LEASES = Resource("leases", "coordination.k8s.io")
 LEASE_NAME = "crrd-manager"
 _ATTEMPT_SECONDS = 120.0
 """The longest that one look at the lease takes, credentials and all: every call has its deadline."""

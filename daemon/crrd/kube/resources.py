@@ -46,6 +46,7 @@ REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION, model.VERSIONS[1:]
 PODS = Resource("pods", page=25)
 EVENTS = Resource("events")
 NODES = Resource("nodes")
+LEASES = Resource("leases", "coordination.k8s.io")
 NAMESPACES = Resource("namespaces")
 BUDGETS = Resource("poddisruptionbudgets", "policy")
 DISCOVERY = Resource("discovery")

@@ -3,7 +3,6 @@
 What the calls are is `client`'s concern.
 """
 
-import asyncio
 import errno
 import json
 import os
@@ -22,7 +21,8 @@ from yarl import URL
 from crrd import __version__
 from crrd.kube.config import Access, AccessSource
 from crrd.kube.errors import ResourceMissingError, decode, from_answer
-from crrd.kube.resources import Resource
+from crrd.kube.lanes import Lane, Lanes
+from crrd.kube.resources import EVENTS, LEASES, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 
 CallObserver = Callable[[str, str, int, float], None]
@@ -30,9 +30,6 @@ CallObserver = Callable[[str, str, int, float], None]
 DateObserver = Callable[[str, float, float], None]
 """Is told of each answer: its Date header, and between which two monotonic times it was given."""
 
-CALLS = 6
-"""Calls under way at once, watches apart: a burst of writes waits rather than pay for one more TLS handshake each. It
-waits for as long as its call may take, at most."""
 _KEEP_ALIVE_SECONDS = 60.0
 """How long an unused connection is kept, so that a request that comes soon after another needs no TLS handshake before
 its stop: well under the 90 s after which API servers close theirs."""
@@ -55,6 +52,13 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def lane(self) -> Lane:
+        """What the call is for, by its resource and verb. A leader that cannot renew its lease in time ends."""
+        if self.resource == EVENTS:
+            return Lane.EVENT
+        return Lane.READ if self.method == "GET" or self.resource == LEASES else Lane.WRITE
+
+    @property
     def what(self) -> str:
         """The call in words, for errors."""
         return f"{self.verb} {self.path}"
@@ -68,7 +72,7 @@ class Transport:
         self._on_call = on_call
         self._on_date = on_date
         self._session: aiohttp.ClientSession | None = None
-        self._calls = asyncio.Semaphore(CALLS)
+        self._lanes = Lanes()
         self._served: dict[Resource, str] = {}
         """The version that was answered last, where that is not the usual one."""
 
@@ -90,9 +94,8 @@ class Transport:
     async def read(self, call: Call) -> bytes:
         """Send a call and read its answer's bytes. Raises the ports' errors."""
         try:
-            async with asyncio.timeout(call.timeout.total):
-                await self._calls.acquire()
-        except TimeoutError as error:  # each one before it may take as long: callers rely on an end
+            release = await self._lanes.take(call.lane, call.timeout.total)
+        except TimeoutError as error:  # those before it may take as long: callers rely on an end
             unavailable(call, error)
         try:
             response = await self.open(call)
@@ -103,7 +106,7 @@ class Transport:
             finally:
                 response.release()
         finally:
-            self._calls.release()
+            release()
 
     async def open(self, call: Call) -> aiohttp.ClientResponse:
         """Send a call, in the version that the server serves: one answers as well as another."""

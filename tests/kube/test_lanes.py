@@ -1,0 +1,100 @@
+"""Who may call the API server next."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from crrd.kube.lanes import EVENT_PLACES, PLACES, SLOW_SECONDS, Lane, Lanes
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Calls:
+    """Calls that last until they are told to end."""
+
+    def __init__(self) -> None:
+        self.lanes = Lanes()
+        self.began: list[str] = []
+        self.under_way = 0
+        self.most = 0
+
+    async def call(self, name: str, lane: Lane, seconds: float, patience: float | None = None) -> None:
+        release: Callable[[], None] = await self.lanes.take(lane, patience)
+        self.began.append(name)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.under_way -= 1
+            release()
+            release()  # once more does nothing
+
+
+async def test_a_few_at_once() -> None:
+    calls = Calls()
+    await asyncio.gather(*(calls.call("w", Lane.WRITE, 0.1) for _ in range(40)))
+    assert (len(calls.began), calls.most) == (40, PLACES)
+
+
+async def test_reads_go_first_and_events_last() -> None:
+    calls = Calls()
+    lanes = {"event": Lane.EVENT, "write": Lane.WRITE, "read": Lane.READ}
+    busy = [asyncio.create_task(calls.call("busy", Lane.WRITE, 0.1)) for _ in range(PLACES)]
+    await asyncio.sleep(0)
+    later = [asyncio.create_task(calls.call(name, lane, 0.1)) for name, lane in lanes.items() for _ in range(4)]
+    await asyncio.gather(*busy, *later)
+    assert calls.began[PLACES:] == ["read"] * 4 + ["write"] * 4 + ["event"] * 4
+
+
+async def test_events_never_take_all_places() -> None:
+    calls = Calls()
+    events = [asyncio.create_task(calls.call("event", Lane.EVENT, 0.2)) for _ in range(20)]
+    await asyncio.sleep(0.01)
+    assert calls.under_way == EVENT_PLACES
+    began = asyncio.get_running_loop().time()
+    await calls.call("read", Lane.READ, 0.0)
+    assert asyncio.get_running_loop().time() == began
+    await asyncio.gather(*events)
+
+
+async def test_slow_calls_hold_up_no_other() -> None:
+    calls = Calls()
+    hanging = [asyncio.create_task(calls.call("hangs", Lane.WRITE, 30.0)) for _ in range(30)]
+    await asyncio.sleep(0.01)
+    began = asyncio.get_running_loop().time()
+    await calls.call("read", Lane.READ, 0.0)
+    assert asyncio.get_running_loop().time() - began <= SLOW_SECONDS
+    await asyncio.gather(*hanging)
+    await asyncio.gather(*(calls.call("w", Lane.WRITE, 0.1) for _ in range(20)))
+    assert calls.began.count("w") == 20
+
+
+async def test_who_waits_in_vain_or_gives_up_leaves_no_place_taken() -> None:
+    calls = Calls()
+    busy = [asyncio.create_task(calls.call("busy", Lane.READ, 0.4)) for _ in range(PLACES)]
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await calls.call("late", Lane.WRITE, 0.0, patience=0.1)
+    given_up = asyncio.create_task(calls.call("given up", Lane.WRITE, 0.0))
+    await asyncio.sleep(0.01)
+    given_up.cancel()
+    await asyncio.gather(*busy)
+    calls.most = 0
+    await asyncio.gather(*(calls.call("w", Lane.WRITE, 0.1) for _ in range(PLACES)))
+    assert calls.most == PLACES
+    assert "late" not in calls.began
+    assert "given up" not in calls.began
+
+
+async def test_a_place_that_is_granted_to_who_is_cancelled_in_that_moment_is_passed_on() -> None:
+    calls = Calls()
+    busy = [asyncio.create_task(calls.call("busy", Lane.READ, 0.1)) for _ in range(PLACES)]
+    waiting = [asyncio.create_task(calls.call("waits", Lane.READ, 0.1)) for _ in range(PLACES)]
+    await asyncio.sleep(0.01)
+    busy[0].add_done_callback(lambda _: [task.cancel() for task in waiting] and None)
+    await asyncio.gather(*busy, *waiting, return_exceptions=True)
+    calls.most = 0
+    await asyncio.gather(*(calls.call("w", Lane.WRITE, 0.1) for _ in range(2 * PLACES)))
+    assert calls.most == PLACES
