@@ -23,6 +23,15 @@ async def node(*flags: str, **environment: str) -> Ended:
     return await crrd("node", "--bind-address", "127.0.0.1:0", *flags, **environment)
 
 
+def away(folder: Path) -> str:
+    """A kubeconfig whose API server does not answer."""
+    file = folder / "away.kubeconfig"
+    context = {"name": "away", "context": {"cluster": "away"}}
+    cluster = {"name": "away", "cluster": {"server": "http://127.0.0.1:9"}}
+    file.write_text(json.dumps({"current-context": "away", "contexts": [context], "clusters": [cluster]}))
+    return str(file)
+
+
 class TestConfiguration:
     async def test_no_node_name(self) -> None:
         result = await node()
@@ -56,7 +65,7 @@ class TestConfiguration:
 
     async def test_no_socket(self, tmp_path: Path) -> None:
         result = await node(
-            "--node-name", "a", "--cri-endpoint", f"unix://{tmp_path}/none.sock", KUBECONFIG="/nonexistent"
+            "--node-name", "a", "--cri-endpoint", f"unix://{tmp_path}/none.sock", KUBECONFIG=away(tmp_path)
         )
         assert result.code == 2
         assert f"{tmp_path}/none.sock" in result.last_line
@@ -69,7 +78,7 @@ class TestConfiguration:
         path = tmp_path / "web.sock"
         async with await asyncio.start_unix_server(answer, path):
             flags = ("--node-name", "a", "--cri-endpoint", str(path))
-            result = await node(*flags, KUBECONFIG="/nonexistent")
+            result = await node(*flags, KUBECONFIG=away(tmp_path))
         assert result.code == 2
         assert str(path) in result.last_line
 
