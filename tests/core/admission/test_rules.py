@@ -19,6 +19,7 @@ from crrd.core.admission.rules import (
     wanted_pod,
 )
 from crrd.core.admission.update import put_back, review_update
+from crrd.core.api.reasons import Reason, say
 from crrd.core.api.v1alpha1 import parse_request
 from tests.support.admission import (
     ACTIVE,
@@ -171,6 +172,21 @@ def test_a_container_of_its_own_policy_in_a_pod_that_stays_down() -> None:
         assert denied.reason is DenialReason.CONTAINER_NEVER_RESTARTED
 
 
+def test_so_many_containers_are_not_even_looked_at() -> None:
+    class Unread(dict[str, Any]):
+        def get(self, *_: object) -> Any:
+            raise AssertionError
+
+    request = new_request(containers=[Unread()] * 257)
+    for denied in (
+        wanted_pod(request),
+        review_create(request, new_pod(), USER),
+        review_created(request, new_pod(), USER),
+    ):
+        assert isinstance(denied, Denied)
+        assert denied.message == "spec.containers must have at most 256 entries, not 257"
+
+
 def test_a_container_whose_rules_restart_the_whole_pod() -> None:
     rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
     pod = new_pod(lambda o: o["spec"]["containers"][0].update(restartPolicy="Always", restartPolicyRules=[rule]))
@@ -178,10 +194,8 @@ def test_a_container_whose_rules_restart_the_whole_pod() -> None:
         denied = review_create(new_request(), pod, USER, minor)
         assert isinstance(denied, Denied)
         assert denied.reason is DenialReason.RESTARTS_POD
-        assert denied.message == (
-            "spec.strategy.allowPodRestart must be true for container 'app': its restartPolicyRules would restart all "
-            "containers of the pod if it ended with exit code 143"
-        )
+        why = say(Reason.RESTARTS_POD, code=143)
+        assert denied.message == f"spec.strategy.allowPodRestart must be true for container 'app': {why}"
     assert isinstance(review_create(new_request(), pod, USER, 35), Admitted)
     assert isinstance(review_create(new_request(strategy={"allowPodRestart": True}), pod, USER, 36), Admitted)
 

@@ -86,6 +86,9 @@ class Denied:
 def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
     """The name of the pod that the request is about, which is needed to judge it; Denied where it is wrong anyhow."""
     spec = dict(mapping(mapping(obj).get("spec")))
+    most, count = FIELDS["spec.containers[]"].high, len(items(spec.get("containers")))
+    if most is not None and count > most:  # before anything walks them
+        return Denied(f"spec.containers must have at most {most} entries, not {count}", DenialReason.INVALID_SPEC)
     if isinstance(spec.get("containers"), list | tuple):
         spec["containers"] = [_bare(entry) for entry in spec["containers"]]
     error = _spec_error(spec)

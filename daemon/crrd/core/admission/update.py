@@ -86,6 +86,8 @@ def _defaults(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, objec
 def _containers(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object]:
     """The containers with what admission set in them, by their path; none where they have it all."""
     before, after = (items(value_at(obj, "spec.containers")) for obj in (old, new))
+    if len(after) > len(before):  # a spec cannot be changed: what is refused anyhow need not be walked
+        return {}
     filled = [
         {**entry, **_kept(before[index], entry, *SET_BY_ADMISSION)}
         if index < len(before) and _same_name(before[index], entry)

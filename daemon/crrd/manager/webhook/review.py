@@ -17,6 +17,8 @@ from crrd.lib.jsonfields import Reader, items, mapping, shown
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 CREATE, UPDATE, DELETE, CONNECT = "CREATE", "UPDATE", "DELETE", "CONNECT"
+MOST_VALUES = 300_000
+"""Values in the JSON of a body at most: more cost seconds to read and to walk, and no object of use has as many."""
 _NAMESPACE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
 _REASONS = {422: "Invalid", 500: "InternalError", 503: "ServiceUnavailable"}
 
@@ -123,6 +125,8 @@ def deny(uid: str, message: str, code: int, *, retry_after: int | None = None) -
 
 
 def _load(raw: bytes | bytearray) -> Mapping[str, Any]:
+    if sum(raw.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:  # counted too high: they stand in texts, too
+        raise BadReviewError(f"the body must not hold more than {MOST_VALUES} values")
     try:
         whole = json.loads(raw, parse_constant=_no_constant)
     except RecursionError as error:
