@@ -1,4 +1,4 @@
-"""The tables of test_policies, asked of a real API server: the one that CRRD_TEST_KUBECONFIG names.
+"""The policy tables (test_policies, test_manager_policies), asked of the API server that CRRD_TEST_KUBECONFIG names.
 
 Installs the CRD, the roles and the policies there, writes as other users (by impersonation, dry runs only), and takes
 all but the CRD away again. Not for a cluster that runs crrd's manager: its admission fills in what is written here.
@@ -19,7 +19,8 @@ import pytest
 import yaml
 
 from crrd.core.api import types as model
-from tests.repo.test_policies import MOVES, POD_STATUS, WORLDS, WRITES, everybody, manager, objects_of, pod, those
+from tests.repo.test_manager_policies import POD_STATUS, WEBHOOKS, changed_pods, client_config, webhooks
+from tests.repo.test_policies import MOVES, WORLDS, WRITES, everybody, manager, objects_of, those
 from tests.repo.test_policies import request as one
 from tests.support.manifests import needs_kubectl, rendered
 from tests.support.policies import Who
@@ -35,6 +36,9 @@ pytestmark = [
 ]
 Json = dict[str, Any]
 INSTALLED = ("CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy")
+CONFIGURATIONS = {kind: f"{kind.lower()}webhookconfigurations" for kind in ("Mutating", "Validating")}
+WITH_MANAGER = ["default", "manager elsewhere"]
+"""Those of WORLDS in which the manager is crrd's."""
 PATIENCE = 60.0
 """Seconds in which an API server takes up a policy."""
 
@@ -75,8 +79,11 @@ class Server:
         return str(file)
 
     def path(self, kind: str, name: str = "", subresource: str = "") -> str:
-        root = f"/apis/{model.API_VERSION}" if kind == model.PLURAL else "/api/v1"
-        parts = (root, "namespaces", self.namespace, kind, name, subresource)
+        if kind.endswith("webhookconfigurations"):
+            parts: tuple[str, ...] = ("/apis/admissionregistration.k8s.io/v1", kind, name)
+        else:
+            root = f"/apis/{model.API_VERSION}" if kind == model.PLURAL else "/api/v1"
+            parts = (root, "namespaces", self.namespace, kind, name, subresource)
         return "/".join(part for part in parts if part)
 
     def put(self, kind: str, body: Json, subresource: str = "", who: Who | None = None) -> tuple[int, str]:
@@ -87,18 +94,29 @@ class Server:
         name = body["metadata"]["name"]
         live = json.loads(self.done("get", "--raw", self.path(kind, name)))
         kept = {key: live["metadata"][key] for key in ("uid", "resourceVersion")}
-        whole = {**body, "metadata": {**body["metadata"], **kept, "namespace": self.namespace}}
+        whole = {**body, "metadata": {**self.placed(body)["metadata"], **kept}}
         dry = "" if who is None else "?dryRun=All"
         return self.kubectl("replace", "--raw", self.path(kind, name, subresource) + dry, "-f", "-",
                             given=json.dumps(whole), who=who)  # fmt: skip
+
+    def placed(self, body: Json) -> Json:
+        """The object in the tests' namespace, where it is in one."""
+        own = {} if body["kind"].endswith("WebhookConfiguration") else {"namespace": self.namespace}
+        return {**body, "metadata": {**body["metadata"], **own}}
+
+    def refuses_in_time(self, kind: str, body: Json, subresource: str = "") -> None:
+        """Wait until the manager may not write this: until then its policy is not in effect yet."""
+        ends = time.monotonic() + PATIENCE
+        while self.put(kind, body, subresource, manager(self.world))[0] == 0:
+            assert time.monotonic() < ends, "the policy does not take effect"
+            time.sleep(0.5)
 
     def settle(self, kind: str, body: Json) -> None:
         """Make the stored object what `body` says, whatever it was."""
         self.kubectl("delete", "--raw", self.path(kind, body["metadata"]["name"]) + "?gracePeriodSeconds=0")
         self.kubectl("patch", kind, "-n", self.namespace, body["metadata"]["name"], "--type=merge",
                      "-p", '{"metadata":{"finalizers":null}}')  # fmt: skip
-        placed = {**body, "metadata": {**body["metadata"], "namespace": self.namespace}}
-        self.done("create", "--raw", self.path(kind), "-f", "-", given=json.dumps(placed))
+        self.done("create", "--raw", self.path(kind), "-f", "-", given=json.dumps(self.placed(body)))
         code, output = self.put(kind, body, "status")
         assert code == 0, output
 
@@ -110,7 +128,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.skip("the cluster runs crrd's admission, which fills in what the tables leave out")
     kinds = (*INSTALLED, "ValidatingAdmissionPolicyBinding")
     ours = [each for each in (*rendered("base"), *objects_of(found.world)) if each["kind"] in kinds]
-    rights = {"apiGroups": ["", model.GROUP], "resources": [model.PLURAL, f"{model.PLURAL}/status", "pods/status"]}
+    resources = [model.PLURAL, f"{model.PLURAL}/status", "pods/status", *CONFIGURATIONS.values()]
+    rights = {"apiGroups": ["", model.GROUP, "admissionregistration.k8s.io"], "resources": resources}
     role = {"kind": "ClusterRole", "rules": [{**rights, "verbs": ["create", "update"]}]}
     binding = {
         "kind": "ClusterRoleBinding",
@@ -161,19 +180,48 @@ def test_who_may_write_what_of_a_request(server: Server, what: str) -> None:
     assert may == those(allowed)
 
 
-@pytest.mark.parametrize("server", ["default", "manager elsewhere"], indirect=True)
-@pytest.mark.parametrize("what", [what for what in POD_STATUS if what not in ("no status", "no phase")])
-def test_the_manager_may_change_two_conditions_of_a_pod(server: Server, what: str) -> None:
-    change, allowed = POD_STATUS[what]
-    old = pod()
-    old["metadata"].pop("namespace")
-    old |= {"apiVersion": "v1", "kind": "Pod"}
+@pytest.mark.parametrize("server", WITH_MANAGER, indirect=True)
+# A status without these two fields is completed, and owners are left alone, before policies are asked.
+@pytest.mark.parametrize("what", [what for what in POD_STATUS if what not in ("no status", "no phase", "owner")])
+def test_the_manager_may_change_the_readiness_of_pods_with_its_gate(server: Server, what: str) -> None:
+    old, new = changed_pods(what)
     # Nobody schedules or runs it: nobody else writes its status.
-    old["spec"] = {"schedulerName": "nobody", "containers": [{"name": "app", "image": "none.invalid/none"}]}
-    server.settle("pods", old)
-    new = copy.deepcopy(json.loads(server.done("get", "--raw", server.path("pods", "web"))))
-    change(new)
-    code, output = server.put("pods", new, "status", manager(server.world))
+    spec = {"schedulerName": "nobody", "containers": [{"name": "app", "image": "none.invalid/none"}]}
+    if gates := old["spec"].get("readinessGates"):
+        spec["readinessGates"] = gates
+    meta = {key: value for key, value in old["metadata"].items() if key in ("name", "labels")}
+    server.settle("pods", {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": old["status"]})
+    live = json.loads(server.done("get", "--raw", server.path("pods", "web")))
+    meta = {**live["metadata"], **{key: new["metadata"][key] for key in new["metadata"] if key not in old["metadata"]}}
+    meta["labels"] = new["metadata"]["labels"]
+    body = {**live, "metadata": meta, "status": {**live["status"], **new["status"]}}
+    server.refuses_in_time("pods", {**live, "status": {**live["status"], "phase": "Failed"}}, "status")
+    code, output = server.put("pods", body, "status", manager(server.world))
+    assert code == 0 or "ValidatingAdmissionPolicy" in output, output
+    assert (code == 0) is POD_STATUS[what][2], output
+
+
+@pytest.mark.parametrize("server", WITH_MANAGER, indirect=True)
+@pytest.mark.parametrize("kind", CONFIGURATIONS)
+@pytest.mark.parametrize("what", WEBHOOKS)
+def test_the_manager_may_change_the_ca_bundle_of_webhooks_alone(server: Server, kind: str, what: str) -> None:
+    change, allowed = WEBHOOKS[what]
+    body, plural = webhooks(kind), CONFIGURATIONS[kind]
+    body["metadata"] = {"name": server.namespace, "labels": {"app": "test"}}
+    for webhook in body["webhooks"]:
+        webhook["objectSelector"] = {"matchLabels": {"crrd-test": "none"}}  # it is asked about nothing
+    path = server.path(plural, server.namespace)
+    try:
+        server.done("create", "--raw", server.path(plural), "-f", "-", given=json.dumps(body))
+        new = json.loads(server.done("get", "--raw", path))
+        elsewhere = copy.deepcopy(new)
+        client_config(url="https://thief.example/", service=None)(elsewhere)
+        server.refuses_in_time(plural, elsewhere)
+        change(new)
+        code, output = server.put(plural, new, who=manager(server.world))
+    finally:
+        server.done("delete", "--raw", path)
+    assert code == 0 or "ValidatingAdmissionPolicy" in output, output
     assert (code == 0) is allowed, output
 
 

@@ -153,12 +153,20 @@ def _allowed(path: str) -> bool:
     return f"'{verb}'" in granted
 
 
+def _find_all(text: str, pattern: str) -> list[str]:
+    """Kubernetes' own function: all that the pattern matches."""
+    return [found[0] for found in re.finditer(pattern, text)]
+
+
 @cache
 def _environment() -> cel.Env:
     dynamic = ("object", "oldObject", "request", "self", "oldSelf")
     variables = {**dict.fromkeys(dynamic, cel.Type.DYN), "authorizer": cel.Type.STRING}
     allowed = cel.Overload("authorizer_allowed", cel.Type.BOOL, [cel.Type.STRING], is_member=True, impl=_allowed)
-    functions = [*map(_word, ("group", "resource", "check")), cel.FunctionDecl("allowed", [allowed])]
+    strings = cel.Type.List(cel.Type.STRING)
+    overload = cel.Overload("find_all", strings, [cel.Type.STRING] * 2, is_member=True, impl=_find_all)
+    functions = [*map(_word, ("group", "resource", "check"))]
+    functions += [cel.FunctionDecl("allowed", [allowed]), cel.FunctionDecl("findAll", [overload])]
     return cel.NewEnv(variables=variables, extensions=[ext_optional.ExtOptional()], functions=functions)
 
 
