@@ -63,12 +63,10 @@ class TestConfiguration:
         assert result.code == 2
         assert "bind address 'nonsense' is not host:port" in result.last_line
 
-    async def test_no_socket(self, tmp_path: Path) -> None:
-        result = await node(
-            "--node-name", "a", "--cri-endpoint", f"unix://{tmp_path}/none.sock", KUBECONFIG=away(tmp_path)
-        )
+    async def test_a_socket_that_cannot_be_one(self, tmp_path: Path) -> None:
+        result = await node("--node-name", "a", "--cri-endpoint", "none.sock", KUBECONFIG=away(tmp_path))
         assert result.code == 2
-        assert f"{tmp_path}/none.sock" in result.last_line
+        assert "absolute path" in result.last_line
 
     async def test_a_socket_that_is_no_runtime(self, tmp_path: Path) -> None:
         async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -219,7 +217,7 @@ async def test_a_thousand_bad_requests_do_no_harm(cluster: Cluster, node_daemon:
             listing = await cluster.client.list_all(REQUESTS, dict, namespace=cluster.namespace, resource_version="0")
             if all((each.get("status") or {}).get("phase") == "Completed" for each in listing.items):
                 break
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(2)  # a look at them all costs the API server something
     assert {phase for each in listing.items for phase in states(each).values()} == {"Failed"}
     assert container_status(await cluster.pod("web"), "app") == container_status(before, "app")
     request = await cluster.recreate(before, ["app"])

@@ -192,7 +192,7 @@ def test_a_socket_that_is_not_ours_to_use(root: Path) -> None:
     user = 65534 if os.geteuid() == 0 else os.geteuid()
     assert message == (
         f"ConfigurationError no usable container runtime: unix://{root}/s: not allowed to connect as user {user}. "
-        "To do: run crrd as root, or as a user who may write to the socket"
+        "To do: let crrd reach the socket: run it as root with the socket's folder open to it (chmod +x)"
     )
 
 
@@ -305,6 +305,39 @@ async def test_an_explicit_endpoint_that_is_missing(root: Path) -> None:
     async with serving(ScriptedRuntime(), root / "s") as endpoint:
         with pytest.raises(ConfigurationError, match=r"none: there is no such socket\. To do: give the right path"):
             await discover([endpoint, f"{root}/none"])
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+async def test_a_socket_that_does_not_exist_yet_is_waited_for(root: Path, told: Told, explicit: bool) -> None:
+    """A runtime that restarts removes its socket."""
+    path, troubles = known(root), list[str]()
+    looking = discover([str(path)] if explicit else [], root, troubles.append, wait_for_socket=True)
+    search = asyncio.create_task(looking)
+    async with asyncio.timeout(PATIENCE):
+        while not troubles:
+            await asyncio.sleep(0.01)
+        async with serving(ScriptedRuntime(name="containerd"), path):
+            assert [each.runtime for each in await search] == ["containerd"]
+    assert str(path) in troubles[0]
+    assert told.entries[0]["log_level"] == "warning"
+
+
+async def test_a_folder_that_may_not_be_entered_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for root without capabilities, where the folder has mode 0600."""
+    folder = root / "run"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o600)
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, *args, **kw: path != folder and real(path, *args, **kw))
+
+    def refuse(_: str) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(module, "_unfit", refuse)
+    found = await probe(f"unix://{folder}/s")
+    folder.chmod(0o755)
+    assert found.outcome is ProbeOutcome.PERMISSION
+    assert found.reason == f"user {os.geteuid()} may not enter {folder} (mode 0600)"
 
 
 async def test_an_explicit_endpoint_that_is_no_runtime(root: Path) -> None:

@@ -110,7 +110,7 @@ async def probe(endpoint: str) -> Probe:
     except (FileNotFoundError, NotADirectoryError):
         return Probe(endpoint, ProbeOutcome.MISSING, "there is no such socket")
     except PermissionError:
-        return Probe(endpoint, ProbeOutcome.PERMISSION, f"not allowed to connect as user {os.geteuid()}")
+        return Probe(endpoint, ProbeOutcome.PERMISSION, _not_allowed(path))
     except TimeoutError:
         return Probe(
             endpoint, ProbeOutcome.DOWN, f"it accepts connections, but did not answer within {PROBE_SECONDS:g} s"
@@ -120,7 +120,11 @@ async def probe(endpoint: str) -> Probe:
 
 
 async def discover(
-    values: Sequence[str] = (), root: Path = Path("/"), on_down: Callable[[str], None] | None = None
+    values: Sequence[str] = (),
+    root: Path = Path("/"),
+    on_down: Callable[[str], None] | None = None,
+    *,
+    wait_for_socket: bool = False,
 ) -> tuple[Probe, ...]:
     """The node's CRI v1 runtimes, at least one; waits for one that is down, saying so in the log.
 
@@ -129,6 +133,7 @@ async def discover(
             at, and those that are runtimes are taken.
         root: Where the node's file system is mounted, for the known sockets.
         on_down: Told why there is none yet, in one line.
+        wait_for_socket: Whether a socket that does not exist is waited for, too: a runtime that restarts has none.
 
     Raises:
         ConfigurationError: there is none, and waiting would not change that.
@@ -142,17 +147,24 @@ async def discover(
         down = [each for each in probes if each.outcome is ProbeOutcome.DOWN]
         broken = [each for each in probes if each.outcome in (ProbeOutcome.PERMISSION, ProbeOutcome.NOT_CRI)]
         missing = [each for each in probes if each.outcome is ProbeOutcome.MISSING]
+        if explicit and wait_for_socket:
+            down, missing = [*down, *missing], []
         if explicit and (broken or missing):
             raise _explain([*broken, *missing])
         if found and not (explicit and down):
             for each in (*down, *broken):
                 log.info("cri endpoint ignored", endpoint=each.endpoint, outcome=each.outcome, reason=each.reason)
             return found
-        if not down:
+        if not down and (broken or not wait_for_socket):
             raise _explain(broken) if broken else _nothing(endpoints, root)
         delay = next(delays)
+        troubles = [f"the container runtime at {each.endpoint} is down: {each.reason}" for each in down]
         if on_down is not None:
-            on_down("; ".join(f"the container runtime at {each.endpoint} is down: {each.reason}" for each in down))
+            on_down("; ".join(troubles) or str(_nothing(endpoints, root)))
+        if not down:
+            log.warning(
+                "no container runtime found", error=str(_nothing(endpoints, root)), retry_seconds=round(delay, 1)
+            )
         for each in down:
             log.warning(
                 "container runtime down", endpoint=each.endpoint, reason=each.reason, retry_seconds=round(delay, 1)
@@ -189,6 +201,17 @@ def _unfit(path: str) -> str:
     if len(os.fsencode(path)) > PATH_BYTES:
         return f"its path has more than the {PATH_BYTES} bytes that a unix socket's may have"
     return ""
+
+
+def _not_allowed(path: str) -> str:
+    """What keeps this process from a socket: a folder that it may not enter, or the socket itself."""
+    user = os.geteuid()
+    for folder in reversed(Path(path).parents):
+        if not os.access(folder, os.X_OK, effective_ids=True):
+            with suppress(OSError):
+                return f"user {user} may not enter {folder} (mode {stat.S_IMODE(folder.stat().st_mode):04o})"
+            break
+    return f"not allowed to connect as user {user}"
 
 
 async def _greet(path: str) -> str:
@@ -239,7 +262,7 @@ async def _ask(endpoint: str) -> Probe:
 
 _ADVICE = {
     ProbeOutcome.MISSING: "give the right path with --cri-endpoint, and mount it if crrd runs in a container",
-    ProbeOutcome.PERMISSION: "run crrd as root, or as a user who may write to the socket",
+    ProbeOutcome.PERMISSION: "let crrd reach the socket: run it as root with the socket's folder open to it (chmod +x)",
     ProbeOutcome.NOT_CRI: "give the socket of the container runtime that kubelet uses with --cri-endpoint",
 }
 

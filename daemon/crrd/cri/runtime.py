@@ -51,7 +51,7 @@ class Connection:
 async def connect(endpoints: Sequence[str] = (), root: Path = Path("/")) -> "NodeRuntime":
     """A NodeRuntime that has found its runtimes. Raises as `NodeRuntime.discover`."""
     runtime = NodeRuntime()
-    await runtime.discover(endpoints, root)
+    await runtime.discover(endpoints, root, wait_for_socket=False)
     return runtime
 
 
@@ -73,7 +73,9 @@ class NodeRuntime:
         if connections:
             self.found.set()
 
-    async def discover(self, endpoints: Sequence[str] = (), root: Path = Path("/")) -> None:
+    async def discover(
+        self, endpoints: Sequence[str] = (), root: Path = Path("/"), *, wait_for_socket: bool = True
+    ) -> None:
         """Find the node's runtimes (see `discovery.discover`, which may wait for one) and connect to them.
 
         Raises:
@@ -82,7 +84,7 @@ class NodeRuntime:
         if self._connections:
             return
         connections = []
-        for probe in await discovery.discover(endpoints, root, self._note):
+        for probe in await discovery.discover(endpoints, root, self._note, wait_for_socket=wait_for_socket):
             log.info("container runtime found", endpoint=probe.endpoint, runtime=probe.runtime, version=probe.version)
             client = CriClient(probe.endpoint, on_call=self._on_call)
             connections.append(Connection(client, probe.runtime, probe.version))
