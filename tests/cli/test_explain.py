@@ -71,18 +71,20 @@ def says(words: str) -> Callable[[Json], bool]:
 async def test_no_daemon_is_there(cluster: Cluster) -> None:
     pod = await cluster.run_pod("web", [container("app")])
     await cluster.recreate(pod, ["app"], name="one")
-    answer = await once_told(cluster, "one", says("no daemon has answered"))
+    answer = await once_told(cluster, "one", says("has not answered"))
     assert re.fullmatch(
-        rf"no daemon has answered on node {cluster.node_name} for \d+ s; the manager gives it up in \d+ s",
+        rf"the daemon on node {cluster.node_name} has not answered for \d+s; the manager fails the request in \d+s",
         answer["what"],
     )
     assert (answer["verdict"], answer["phase"]) == ("stuck", "")
-    assert answer["advice"] == [f"is the DaemonSet's pod running there? {DAEMONS} spec.nodeName={cluster.node_name}"]
+    assert answer["advice"] == [
+        f"check that the DaemonSet's pod is running there: {DAEMONS} spec.nodeName={cluster.node_name}"
+    ]
     labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
     await cluster.create_pod("crrd-node-x", [container("crrd")], metadata={"labels": labels}, nodeName="elsewhere")
     out = await explained(cluster, "one")
     assert out.splitlines()[0].startswith(f"{cluster.namespace}/one: no phase yet, created ")
-    assert "\n  > no pod of the DaemonSet is there" in out
+    assert "\n  > the DaemonSet has no pod there" in out
     await cluster.delete_pod("crrd-node-x", grace=0)
 
 
@@ -93,9 +95,12 @@ async def test_a_request_without_admission_is_nobodys(cluster: Cluster) -> None:
     del body["spec"]["containers"][0]["statusContext"]
     await cluster.create_request(body)
     answer = await told(cluster, "one")
-    assert answer["what"] == f"no daemon serves it: the label {model.LABEL_NODE_NAME} is missing"
+    assert answer["what"] == f"no node daemon handles the request, because the label {model.LABEL_NODE_NAME} is missing"
     assert answer["notes"][1:] == [
-        "no statusContext: no admission saw the request; the daemon takes the instances that it finds"
+        (
+            "the request has no statusContext, because it did not pass admission; the daemon stops the "
+            "instances that are running"
+        )
     ]
 
 
@@ -112,10 +117,10 @@ async def test_what_became_of_it(cluster: Cluster, node_daemon: NodeDaemon) -> N
     ]
     for each in answer["containers"]:
         assert re.fullmatch(r"recreated: [\w-]+://\w{12} -> [\w-]+://\w{12}, restart count 0 -> 1", each["what"])
-    assert "no ttlSecondsAfterFinished: it stays until somebody deletes it" in answer["notes"]
+    assert "ttlSecondsAfterFinished is not set, so the request stays until you delete it" in answer["notes"]
     out = await explained(cluster, "one")
     assert "\n  app  Succeeded  recreated: " in out
-    assert re.search(r"^Completed: 2 of 2 containers recreated \(\d+ s ago\)$", out, re.MULTILINE)
+    assert re.search(r"^Completed: 2 of 2 containers recreated \(\d+s ago\)$", out, re.MULTILINE)
 
     body = crr_for(pod, ["app"], name="two")
     body["spec"]["containers"][0] = {"name": "nope"}
@@ -124,7 +129,9 @@ async def test_what_became_of_it(cluster: Cluster, node_daemon: NodeDaemon) -> N
     answer = await told(cluster, "two")
     assert answer["verdict"] == "failed"
     assert answer["what"].endswith(f'nope: pod {cluster.namespace}/web has no container "nope"')
-    assert answer["advice"] == [f"name a container of the pod: kubectl -n {cluster.namespace} get pod web"]
+    assert answer["advice"] == [
+        f"use the name of a container of the pod: kubectl -n {cluster.namespace} describe pod web"
+    ]
 
 
 async def test_kubelet_holds_the_container_back(cluster: Cluster, node_daemon: NodeDaemon) -> None:
@@ -142,7 +149,7 @@ async def test_kubelet_holds_the_container_back(cluster: Cluster, node_daemon: N
     answer = await told(cluster, "two")
     assert re.fullmatch(
         r"container app: waiting for kubelet: CrashLoopBackOff, back-off 5m0s restarting failed container; "
-        r"next try in about [45] min( \d+ s)?",
+        r"next try in about [45]m(\d+s)?",
         answer["what"],
     )
     assert answer["verdict"] == "moving"
@@ -164,21 +171,23 @@ async def test_unready_grace_and_the_one_behind(cluster: Cluster, node_daemon: N
     mark = {"metadata": {"annotations": {model.ANNOTATION_UNREADY_ACQUIRED: rfc3339(clock.now())}}}
     await cluster.client.merge_patch(REQUESTS, cluster.namespace, "one", mark)
     answer = await told(cluster, "one")
-    assert re.fullmatch(r"unready grace: mark acquired \d+ s ago, (10 min|9 min \d+ s) left at most", answer["what"])
+    assert re.fullmatch(
+        r"the pod has been unready for \d+s; containers are stopped in at most (10m|9m\d+s)", answer["what"]
+    )
 
     await cluster.recreate(pod, ["app"], name="two")
     await cluster.wait_request("two", lambda found: bool(found.get("status")), "answered")
     answer = await told(cluster, "two")
     first = f"{cluster.namespace}/one"
-    assert answer["what"] == f"waits behind request {first} of the same pod"
-    assert answer["advice"][0] == f"crrd explain {first} says what that one waits for"
+    assert answer["what"] == f"waiting for request {first} of the same pod"
+    assert answer["advice"][0] == f"to see what that request waits for: crrd explain {first}"
 
 
 async def test_the_pod_is_gone(cluster: Cluster) -> None:
     pod = await cluster.run_pod("web", [container("app")])
     await cluster.recreate(pod, ["app"], name="one")
     await cluster.delete_pod("web", grace=0)
-    assert (await told(cluster, "one"))["what"] == f"pod deleted: there is no pod {cluster.namespace}/web"
+    assert (await told(cluster, "one"))["what"] == f"pod {cluster.namespace}/web not found"
 
 
 async def test_what_may_not_be_read_is_left_out(cluster: Cluster) -> None:
@@ -187,11 +196,11 @@ async def test_what_may_not_be_read_is_left_out(cluster: Cluster) -> None:
     for what in ("/api/v1/nodes/", "/pods/web", "/events", "/api/v1/pods"):
         cluster.local.api.fail_next(status=403, match=on(what))
     answer = await told(cluster, "one")
-    assert sorted(note for note in answer["notes"] if "could not be read" in note) == [
-        "events could not be read: not allowed",
-        "the node could not be read: not allowed",
-        "the node daemon's pod could not be read: not allowed",
-        "the pod could not be read: not allowed",
+    assert sorted(note for note in answer["notes"] if "cannot read" in note) == [
+        "cannot read events: forbidden",
+        "cannot read the node daemon's pod: forbidden",
+        "cannot read the node: forbidden",
+        "cannot read the pod: forbidden",
     ]
 
 

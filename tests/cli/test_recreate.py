@@ -97,7 +97,7 @@ async def test_a_deployment_pod_by_pod(cluster: PlayedCluster) -> None:
     for at, pod in enumerate(pods):
         (line,) = [line for line in told if pod in line and "  done  " in line]
         assert re.search(rf"containerd://\w{{12}} -> containerd://\w{{12}}  in \d+\.\d s  \({at + 1} of 3\)$", line)
-    assert re.fullmatch(r"done: 3 of 3 pods recreated \(after \d+ s\)", told[-1])
+    assert re.fullmatch(r"done: 3 of 3 pods recreated \(after \d+s\)", told[-1])
     events = (await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
     assert [(each["reason"], each["involvedObject"]["kind"], each["involvedObject"]["name"]) for each in events] == [
         ("ContainersRecreating", "Deployment", "web"),
@@ -212,13 +212,13 @@ async def test_two_runs_under_one_budget(cluster: PlayedCluster, labels: dict[st
 
 async def test_the_first_failure_stops_it_and_is_explained(cluster: PlayedCluster) -> None:
     pods = await cluster.workload("Deployment", "web", 3, "app")
-    cluster.fails[pods[1]] = ("StillRuns", "the runtime reported the container as stopped, but it still runs")
+    cluster.fails[pods[1]] = ("StillRuns", "the runtime reported the container as stopped, but it is still running")
     code, out, err = await cluster.recreate("deployment/web", "-c", "app")
     assert (code, err) == (1, "")
     name = await the_run(cluster)
-    assert f"{pods[1]} failed: app: the runtime reported the container as stopped, but it still runs" in out
-    assert "  Completed, but not every container was recreated: " in out
-    assert "    > look at the container runtime on node node-a" in out
+    assert f"{pods[1]} failed: app: the runtime reported the container as stopped, but it is still running" in out
+    assert "  Completed, but some containers were not recreated: " in out
+    assert "    > check the container runtime on node node-a" in out
     assert cluster.stops == [(pods[0], "app")], "the rest is left alone"
     end = out.splitlines()[-1]
     assert end.startswith(

@@ -112,14 +112,16 @@ async def test_a_native_sidecar(cluster: Cluster) -> None:
     assert restart_count(after, "proxy") == 1
     assert container_status(after, "app") == container_status(before, "app")
     refused = await finished(cluster, after, ["setup"])
-    assert messages(refused) == {"setup": "is an init container: only containers and native sidecars can be recreated"}
+    assert messages(refused) == {
+        "setup": "this is an init container; only containers and native sidecars can be recreated"
+    }
 
 
 async def test_a_container_that_would_not_come_back_is_left_alone(cluster: Cluster) -> None:
     before = await cluster.run_pod("web", [container("app")], restartPolicy="Never")
     request = await finished(cluster, before, ["app"])
     assert states(request) == {"app": "Failed"}
-    assert messages(request) == {"app": "restartPolicy is Never: kubelet would not start the container again"}
+    assert messages(request) == {"app": "restartPolicy is Never, so kubelet would not start the container again"}
     after = await cluster.pod("web")
     assert pod_ready(after)
     assert container_id(after, "app") == container_id(before, "app")
@@ -255,7 +257,7 @@ async def test_bad_input_fails_plainly_and_touches_nothing(cluster: Cluster, nod
         "foreign": f"belongs to pod {cluster.namespace}/db",
         "runtime": "is of runtime 'docker'",
         "no-runtime": "containerID",
-        "uid": "pod has gone: the request is for UID not-the-pods",
+        "uid": "the pod was replaced: the request is for UID not-the-pods",
         "pins": ANNOTATION_PINNED,
     }
     for body in bad.values():

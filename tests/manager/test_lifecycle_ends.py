@@ -39,11 +39,11 @@ class TestPod:
         await cluster.remove_pod()
         await cluster.settle("served", "new")
         for name in ("served", "new"):
-            assert cluster.message(name) == "pod has gone"
-            assert states(cluster, name) == [("Failed", "pod has gone")]
+            assert cluster.message(name) == "the pod no longer exists"
+            assert states(cluster, name) == [("Failed", "the pod no longer exists")]
         said = {event.request.name: event for event in manager.events.seen}
         assert (said["new"].message, said["new"].reason, said["new"].warning) == (
-            "Request new: pod has gone", EventReason.FAILED, True,
+            "Request new: the pod no longer exists", EventReason.FAILED, True,
         )  # fmt: skip
         assert sorted(said) == ["new", "served"]
         ends = [action.status.reason for action in manager.done if isinstance(action, lc.Complete)]
@@ -53,7 +53,7 @@ class TestPod:
     async def test_a_pod_that_never_was(self, cluster: LifecycleCluster) -> None:
         await cluster.request("one", {"metadata": {"name": "nowhere", "uid": "u"}})
         await cluster.settle("one")
-        assert cluster.message("one") == "pod has gone"
+        assert cluster.message("one") == "the pod no longer exists"
 
     @pytest.mark.parametrize("gate", [True, False])
     async def test_a_pod_that_is_replaced(self, cluster: LifecycleCluster, *, gate: bool) -> None:
@@ -66,15 +66,15 @@ class TestPod:
         await cluster.settle("before")
         uids = old["metadata"]["uid"], new["metadata"]["uid"]
         assert cluster.message("before") == (
-            f"pod has gone: the request is for UID {uids[0]}, default/web-0 now has UID {uids[1]}"
+            f"the pod was replaced: the request is for UID {uids[0]}, but default/web-0 now has UID {uids[1]}"
         )
         await cluster.request("after", new)
         await cluster.node_says("after", "Recreating")
         await cluster.remove_pod()
         await cluster.pod(gate=gate)
         await cluster.settle("after")
-        assert cluster.message("after").startswith(f"pod has gone: the request is for UID {uids[1]}") or (
-            cluster.message("after") == "pod has gone"  # seen between the two
+        assert cluster.message("after").startswith(f"the pod was replaced: the request is for UID {uids[1]}") or (
+            cluster.message("after") == "the pod no longer exists"  # seen between the two
         )
 
     @pytest.mark.usefixtures("manager")
@@ -103,8 +103,8 @@ class TestPod:
         assert cluster.phase("one") == "Recreating"
         await cluster.jump(31)
         await cluster.settle("one")
-        assert cluster.message("one") == "pod is being deleted"
-        assert states(cluster, "one") == [("Failed", "pod is being deleted")]
+        assert cluster.message("one") == "the pod is being deleted"
+        assert states(cluster, "one") == [("Failed", "the pod is being deleted")]
         ends = {action.status.reason for action in manager.done if isinstance(action, lc.Complete)}
         assert Reason.POD_DELETING in ends
 
@@ -119,7 +119,7 @@ class TestPod:
         assert cluster.phase("one") == "Recreating"
         await cluster.remove_pod()
         await cluster.settle("one")
-        assert cluster.message("one") == "pod has gone"
+        assert cluster.message("one") == "the pod no longer exists"
 
 
 class TestTimes:
@@ -127,8 +127,8 @@ class TestTimes:
         await cluster.request("one", await cluster.pod(gate=False))
         await cluster.jump(61)
         await cluster.settle("one")
-        assert cluster.message("one") == "no daemon answered on node node-a"
-        assert states(cluster, "one") == [("Failed", "no daemon answered on node node-a")]
+        assert cluster.message("one") == "the node daemon did not answer on node node-a"
+        assert states(cluster, "one") == [("Failed", "the node daemon did not answer on node node-a")]
         ends = [action.status.reason for action in manager.done if isinstance(action, lc.Complete)]
         assert ends == [Reason.NO_ANSWER]
 
@@ -138,14 +138,14 @@ class TestTimes:
         await cluster.label("one", NODE_LABEL, None)
         await cluster.jump(61)
         await cluster.settle("one")
-        assert cluster.message("one") == "no daemon answered: the request has no node label"
+        assert cluster.message("one") == "the node daemon did not answer: the request has no node label"
 
     @pytest.mark.usefixtures("manager")
     async def test_nobody_sees_a_request_without_the_active_label(self, cluster: LifecycleCluster) -> None:
         await cluster.request("one", await cluster.pod(gate=False), active=False)
         await cluster.jump(61)
         await cluster.settle("one")
-        assert cluster.message("one") == "no daemon answered on node node-a"
+        assert cluster.message("one") == "the node daemon did not answer on node node-a"
 
     @pytest.mark.usefixtures("manager")
     async def test_who_has_answered_may_take_long(self, cluster: LifecycleCluster) -> None:
@@ -240,7 +240,7 @@ class TestTimes:
         await cluster.jump(120)
         cluster.manager()
         await cluster.settle("empty", "served")
-        assert cluster.message("empty").startswith("no daemon answered")
+        assert cluster.message("empty").startswith("the node daemon did not answer")
         assert cluster.message("served") == "activeDeadlineSeconds (90) has passed"
         await cluster.settle("kept", "done")
         await cluster.jump(61)

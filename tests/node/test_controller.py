@@ -478,8 +478,8 @@ async def test_a_refused_write_is_tried_again() -> None:
 @pytest.mark.parametrize(
     ("error", "said", "log_lines"),
     [
-        (RuntimeCallError("shim is stuck"), "last with: shim is stuck", {"container not stopped"}),
-        (ValueError("bug"), "last with: internal error: ValueError('bug')", {"container not stopped", "stop broke"}),
+        (RuntimeCallError("shim is stuck"), "last error: shim is stuck", {"container not stopped"}),
+        (ValueError("bug"), "last error: internal error: ValueError('bug')", {"container not stopped", "stop broke"}),
     ],
 )
 async def test_stops_that_err_are_retried_for_two_minutes(error: Exception, said: str, log_lines: set[str]) -> None:
@@ -491,7 +491,7 @@ async def test_stops_that_err_are_retried_for_two_minutes(error: Exception, said
             status = await node.completed()
         assert asyncio.get_running_loop().time() - started >= 120
         assert status.states[0].reason is Reason.STOP_FAILED
-        assert f"stopping failed {len(node.stops)} times" in status.states[0].message
+        assert f"StopContainer failed {len(node.stops)} times" in status.states[0].message
         assert said in status.states[0].message
         assert {line["event"] for line in logs if line["log_level"] in ("warning", "error")} == log_lines
 
@@ -869,7 +869,7 @@ async def test_a_refused_pin_is_told() -> None:
         await asyncio.sleep(5)
         (state,) = node.status().states
         assert state.phase is StatePhase.PENDING
-        assert state.message.endswith("to the request's annotations: metadata.annotations: Too long (422)")
+        assert state.message.endswith("in the request's annotations: metadata.annotations: Too long (422)")
         assert node.stops == []
         node.delete("r1")
         await asyncio.sleep(5)
@@ -980,7 +980,7 @@ async def test_a_wait_for_kubelet_counts_from_the_end_of_one_that_nobody_saw_run
         node.post(request())
         await node.until(lambda: node.known["old"].state is ContainerState.EXITED)
         await asyncio.sleep(12)
-        assert "for 10 s" in node.status().states[0].message
+        assert "for 10s" in node.status().states[0].message
         node._create("app", "new")  # it ends before anybody looks
         node.known["new"] = replace(node.known["new"], state=ContainerState.EXITED, restart_count=1)
         node.controller.pods.pod_changed(node.view())
@@ -1607,7 +1607,7 @@ async def test_the_stop_after_a_hook_follows_though_another_container_has_failed
         assert node.status().state("b").phase is StatePhase.RECREATING
         await node.completed()
         assert node.stops == [("old-a", 30), ("old-b", 10)]
-        assert node.status().state("b").message == 'not awaited: container "a" failed'
+        assert node.status().state("b").message == 'stopped waiting: container "a" failed and failurePolicy is Fail'
 
 
 @pytest.mark.parametrize("a", [killed("a"), RecreateState("a", StatePhase.FAILED, "left down", is_killed=True)])
@@ -1653,17 +1653,17 @@ async def test_the_reason_of_a_request_is_that_of_the_container_that_failed_firs
         status = await node.completed()
         assert status.reason is Reason.CONTAINER_NOT_FOUND
         assert [state.message for state in status.states if state.name != "c"] == [
-            'not awaited: container "c" failed',
-            'not started: container "c" failed',
+            'stopped waiting: container "c" failed and failurePolicy is Fail',
+            'skipped: container "c" failed and failurePolicy is Fail',
         ]
 
 
 async def test_a_failure_that_only_the_request_tells_of_ends_the_others() -> None:
     async with MemoryNode("a", "b") as node:
-        earlier = RecreateState("a", StatePhase.FAILED, "not started", reason=Reason.EARLIER_FAILURE)
+        earlier = RecreateState("a", StatePhase.FAILED, "skipped", reason=Reason.EARLIER_FAILURE)
         node.post(request("a", "b", status=recreating(earlier)))
         status = await node.completed()
-        assert status.state("b").message == 'not started: container "a" failed'
+        assert status.state("b").message == 'skipped: container "a" failed and failurePolicy is Fail'
         assert node.stops == []
 
 
@@ -1674,7 +1674,7 @@ async def test_what_is_to_be_said_is_said_while_the_pod_cannot_be_asked_for() ->
         node.post(request(uid="r2", created="2026-01-01T00:00:01Z"))
         node.post(request(uid="bad", error="spec.containers must name at least one container"))
         await asyncio.sleep(5)
-        assert node.status().message == "waiting to see pod default/web on node node-a"
+        assert node.status().message == "waiting for pod default/web to appear on node node-a"
         assert node.status("r2").phase is RequestPhase.PENDING
         assert node.status("bad").phase is RequestPhase.COMPLETED
 
@@ -1835,7 +1835,7 @@ async def test_a_wait_for_kubelet_counts_from_the_last_end() -> None:
         node.known["app-1"] = replace(node.known["app-1"], state=ContainerState.EXITED)
         node.controller.pods.pod_changed(node.view())
         await asyncio.sleep(4)
-        assert node.status().states[0].message == "kubelet has not started it for 2 s"
+        assert node.status().states[0].message == "kubelet has not restarted the container for 2s"
 
 
 async def test_a_container_id_of_another_pod() -> None:
@@ -1882,8 +1882,8 @@ async def test_a_thousand_malformed_requests_do_no_harm() -> None:
 async def test_a_pod_that_is_not_here() -> None:
     async with MemoryNode() as node:
         node.post(request(pod_name="nowhere", pod_uid=""))
-        await node.until(lambda: "waiting to see pod default/nowhere" in node.status().message)
-        assert (await node.completed()).message == "pod has gone"
+        await node.until(lambda: "waiting for pod default/nowhere" in node.status().message)
+        assert (await node.completed()).message == "the pod no longer exists"
 
 
 async def test_a_pod_that_was_replaced_before_the_daemon_looked() -> None:
@@ -1964,7 +1964,7 @@ async def test_a_pod_deleted_under_a_waiting_request_ends_it() -> None:
         node.post(request(strategy=Strategy(unready_grace_seconds=5)))
         await asyncio.sleep(20)
         node.controller.pods.pod_changed(pod(readiness_gate=True, deleting=True))
-        assert (await node.completed()).message == "pod is being deleted"
+        assert (await node.completed()).message == "the pod is being deleted"
         assert node.stops == []
 
 

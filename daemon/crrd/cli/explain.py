@@ -168,7 +168,7 @@ class _Reader:
         try:
             return True, await read
         except ApiRefusedError as error:
-            reason = "not allowed" if error.status == 403 else str(error)
+            reason = "forbidden" if error.status == 403 else str(error)
         except ApiUnavailableError as error:
             reason = str(error)
         self.unread.append(Finding(Found.UNREAD, {"object": what, "error": reason}))

@@ -13,130 +13,148 @@ from crrd.kube.resources import NODE_DAEMONS
 
 _MANAGER_PODS = "kubectl get pods -A -l app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
 _DAEMON_PODS = f"kubectl get pods -A -l {NODE_DAEMONS} -o wide --field-selector spec.nodeName={{node}}"
-_DEFAULT = "[ (none was given: the default of crrd's manager, {default:default})]"
+_DEFAULT = "[ (crrd's default, {default:default})]"
 _RECREATED = "recreated: {old:id} -> {new:id}, restart count {old_count} -> {new_count}"
-_RUNS = "the new container {id:id} runs[ for {since:duration}]"
+_RUNS = "the new container {id:id} is running[ (for {since:duration})]"
 
 SENTENCES: Mapping[Found, str] = {
     Found.COMPLETED: "Completed: {message}",
-    Found.COMPLETED_WITH_FAILURES: "Completed, but not every container was recreated: {failures}",
-    Found.BEING_RELEASED: "it is being deleted; the manager has to make the pod ready again first",
-    Found.BEING_DELETED: "it is being deleted: nothing more is begun for it",
-    Found.DELETED_ONCE_COMPLETED: "it is being deleted",
-    Found.NO_POD: "pod deleted: there is no pod {pod_key}",
-    Found.POD_REPLACED: "pod deleted: the pod that is now called {pod_key} is another one (UID {uid})",
-    Found.POD_DELETING: "the pod is being deleted: nothing is stopped in it any more",
-    Found.POD_ENDED: "the pod has ended (phase {phase}): kubelet starts nothing in it any more",
-    Found.NO_LABEL: "no daemon serves it: the label {label} is missing",
-    Found.ANOTHER_NODE: "no daemon serves it: it is for node {node}, and the pod is on {found}",
-    Found.INVALID: "it cannot be served: {error}",
-    Found.JUST_CREATED: "just created; the daemon on node {node} has not answered yet",
+    Found.COMPLETED_WITH_FAILURES: "Completed, but some containers were not recreated: {failures}",
+    Found.BEING_RELEASED: "the request is being deleted; the manager must make the pod ready again first",
+    Found.BEING_DELETED: "the request is being deleted, so no more containers are stopped for it",
+    Found.DELETED_ONCE_COMPLETED: "the request is being deleted",
+    Found.NO_POD: "pod {pod_key} not found",
+    Found.POD_REPLACED: "the pod was replaced: {pod_key} now has UID {uid}",
+    Found.POD_DELETING: "the pod is being deleted, so no more containers are stopped in it",
+    Found.POD_ENDED: "the pod has ended (phase {phase}), so kubelet does not start containers in it",
+    Found.NO_LABEL: "no node daemon handles the request, because the label {label} is missing",
+    Found.ANOTHER_NODE: "no node daemon handles the request, because it is for node {node} and the pod is on {found}",
+    Found.INVALID: "the request is invalid: {error}",
+    Found.JUST_CREATED: "just created; waiting for the daemon on node {node}",
     Found.NO_ANSWER: (
-        "no daemon has answered on node {node} for {since:duration}; the manager gives it up in {left:duration}"
+        "the daemon on node {node} has not answered for {since:duration}; the manager fails the request "
+        "in {left:duration}"
     ),
     Found.NO_ANSWER_FOR_LONG: (
-        "no daemon has answered on node {node} for {since:duration}; the manager is to give it up"
+        "the daemon on node {node} has not answered for {since:duration}; waiting for the manager to fail the request"
     ),
-    Found.ANOTHER_REQUEST_FIRST: "waits behind request {first_namespace}/{first} of the same pod[ and {more} more]",
+    Found.ANOTHER_REQUEST_FIRST: "waiting for request {first_namespace}/{first} of the same pod[ and {more} more]",
     Found.DAEMON_WAITS: "the node daemon is {message}",
-    Found.NO_NODE: "there is no node {node} any more",
+    Found.NO_NODE: "node {node} not found",
     Found.NODE_NOT_READY: "node {node} is not ready: {why}",
-    Found.KUBELET_SILENT: "node {node} is not ready: kubelet there does not report",
-    Found.NODE_SILENT: "node {node} is not ready: neither kubelet nor the daemon there reports",
-    Found.NO_DAEMON: "no daemon is ready on node {node}: nobody goes on with it",
+    Found.KUBELET_SILENT: "node {node} is not ready: kubelet has stopped reporting its status",
+    Found.NODE_SILENT: "node {node} is not ready: kubelet and the node daemon have stopped reporting",
+    Found.NO_DAEMON: "no node daemon is ready on node {node}, so the request does not continue",
     Found.WAITING_FOR_UNREADY: CAUSES[Reason.WAITING_FOR_UNREADY].sentence,
-    Found.UNREADY: "unready grace: the pod is unready, stopping after {grace} s",
-    Found.UNREADY_GRACE: "unready grace: mark acquired {since:duration} ago, {left:duration} left at most",
-    Found.UNREADY_GRACE_OVER: "unready grace over for {over:duration}, but nothing was stopped yet",
-    Found.TURN_NOT_GIVEN: "its turn has not come yet, though nothing is before it",
-    Found.ALL_ENDED: "every container has ended; the request is about to be Completed",
-    Found.TURN_AWAITED: "its turn has not come yet",
+    Found.UNREADY: "the pod is unready; waiting {grace}s before stopping containers",
+    Found.UNREADY_GRACE: (
+        "the pod has been unready for {since:duration}; containers are stopped in at most {left:duration}"
+    ),
+    Found.UNREADY_GRACE_OVER: (
+        "unreadyGracePeriodSeconds ended {over:duration} ago, but no container has been stopped yet"
+    ),
+    Found.TURN_NOT_GIVEN: "not started yet, although no other container or request is before it",
+    Found.ALL_ENDED: "all containers have finished; the request will be Completed soon",
+    Found.TURN_AWAITED: "not started yet",
     Found.RECREATED: f"{_RECREATED}[; {{message}}]",
     Found.RECREATED_MORE_THAN_ONCE: f"{_RECREATED}; restarted more than once[; {{message}}]",
     Found.RECREATED_UNSEEN: "recreated[; {message}]",
     Found.FAILED: "{message}",
     Found.NOT_FINISHED: "not finished: {message}",
-    Found.NOT_IN_POD_STATUS: "nothing is known about it in the pod's status",
+    Found.NOT_IN_POD_STATUS: "the pod's status does not list this container",
     Found.STATUS_MESSAGE: "{message}",
-    Found.STOPPING: "{message}; grace {grace} s[, {over:duration} over]",
-    Found.STOP_SENT: "{message}; grace {grace} s[, {over:duration} over]",
+    Found.STOPPING: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
+    Found.STOP_SENT: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
     Found.END_NOT_REPORTED: (
-        "{message}, and the pod's status still shows the old one[ {since:duration} after the stop]: "
-        "kubelet has not reported its end"
+        "{message}; the pod's status still shows the old instance[ {since:duration} after the stop], "
+        "because kubelet has not reported its exit"
     ),
-    Found.STOPPED: "the container has stopped[ with exit code {exit_code}]; waiting for kubelet to start the next one",
+    Found.STOPPED: "the container has stopped[ with exit code {exit_code}]; waiting for kubelet to restart it",
     Found.NOT_STARTED_AGAIN: "the container has stopped[ with exit code {exit_code}]; {message}",
     Found.BACK_OFF: (
         "waiting for kubelet: {reason}, back-off {back_off} restarting failed container"
         "[; next try in about {left:duration}]"
     ),
     Found.BACK_OFF_OVER: (
-        "waiting for kubelet: {reason}, back-off {back_off} restarting failed container; next try any moment"
+        "waiting for kubelet: {reason}, back-off {back_off} restarting failed container; next try at any moment"
     ),
     Found.IMAGE_NOT_PULLED: "waiting for kubelet: the image cannot be pulled ({kubelet})",
-    Found.NOT_CREATED: "waiting for kubelet: the container cannot be made ({kubelet})",
+    Found.NOT_CREATED: "waiting for kubelet: the container cannot be created ({kubelet})",
     Found.HELD_BACK: "waiting for kubelet: {kubelet}",
-    Found.MIN_STARTED: f"{_RUNS}, is ready; minStartedSeconds {{least}}: counts in {{left:duration}}",
-    Found.READY: f"{_RUNS}, is ready; the node daemon has yet to say so",
+    Found.MIN_STARTED: (
+        f"{_RUNS}, and is ready; it counts as recreated in {{left:duration}} (minStartedSeconds {{least}})"
+    ),
+    Found.READY: f"{_RUNS}, and is ready; waiting for the node daemon to record it",
     Found.NOT_READY: f"{_RUNS}, but is not ready: its {{probe}} has not succeeded yet",
-    Found.DEADLINE: f"deadline: {{left:duration}} left of {{seconds}} s{_DEFAULT}; what is not done by then fails",
-    Found.DEADLINE_PASSED: f"deadline: passed {{over:duration}} ago{_DEFAULT}, the manager is to complete it",
-    Found.FORCED: "forceRecreate: whatever runs when its turn comes is stopped, once",
-    Found.NOT_ADMITTED: "no statusContext: no admission saw the request; the daemon takes the instances that it finds",
+    Found.DEADLINE: (
+        f"deadline: {{left:duration}} left of {{seconds}}s{_DEFAULT}; containers not recreated by then fail"
+    ),
+    Found.DEADLINE_PASSED: (
+        f"deadline passed {{over:duration}} ago{_DEFAULT}; waiting for the manager to complete the request"
+    ),
+    Found.FORCED: "forceRecreate is set, so whichever instance is running is stopped, once",
+    Found.NOT_ADMITTED: (
+        "the request has no statusContext, because it did not pass admission; the daemon stops the instances "
+        "that are running"
+    ),
     Found.NO_READINESS_GATE: CAUSES[Reason.NO_READINESS_GATE].sentence,
-    Found.NOT_CLEANED_UP: "the manager has yet to take {left:and} away",
-    Found.NO_TTL: "no ttlSecondsAfterFinished: it stays until somebody deletes it",
-    Found.TTL: "TTL: deleted in {left:duration}",
-    Found.TTL_OVER: ("TTL: over for {over:duration}, unless a manager has come to lead since, which counts anew"),
-    Found.UNREAD: "{object} could not be read: {error}",
+    Found.NOT_CLEANED_UP: "waiting for the manager to remove {left:and}",
+    Found.NO_TTL: "ttlSecondsAfterFinished is not set, so the request stays until you delete it",
+    Found.TTL: "ttlSecondsAfterFinished: the request is deleted in {left:duration}",
+    Found.TTL_OVER: (
+        "ttlSecondsAfterFinished ended {over:duration} ago; a manager that becomes leader counts it from the start"
+    ),
+    Found.UNREAD: "cannot read {object}: {error}",
 }
 """A part in brackets is left out where a value of it is not known."""
 _OTHERWISE = {
-    Found.COMPLETED: "every container was recreated",
-    Found.FAILED: "no reason was given",
-    Found.NOT_FINISHED: "nobody said why",
-    Found.STOPPING: "its preStop hook runs, or its stop is just being sent",
-    Found.STOP_SENT: "stop sent, the container still runs",
+    Found.COMPLETED: "all containers were recreated",
+    Found.FAILED: "no reason was recorded",
+    Found.NOT_FINISHED: "no reason was recorded",
+    Found.STOPPING: "the preStop hook is running, or the stop is being sent",
+    Found.STOP_SENT: "stop sent; the container is still running",
 }
 """What takes the place of a message where there is none."""
 STEPS: Mapping[Step, str] = {
-    Step.CHECK_MANAGER: f"is the manager running? {_MANAGER_PODS}",
-    Step.CHECK_ANY_MANAGER: f"is the manager running? crrd's: {_MANAGER_PODS}; or OpenKruise's",
-    Step.AWAIT_MANAGER: f"the manager completes it as failed; if it does not: {_MANAGER_PODS}",
-    Step.CHECK_ADMISSION: f"admission sets that label: is the manager running? {_MANAGER_PODS}",
-    Step.CHECK_WEBHOOKS: "is it asked? kubectl get mutatingwebhookconfigurations",
-    Step.CREATE_AGAIN: "then create the request anew",
-    Step.REMOVE_FINALIZERS: "whoever set the finalizer has to take it away: {finalizers:list}",
+    Step.CHECK_MANAGER: f"check that the manager is running: {_MANAGER_PODS}",
+    Step.CHECK_ANY_MANAGER: f"check that crrd's or OpenKruise's manager is running: {_MANAGER_PODS}",
+    Step.AWAIT_MANAGER: (
+        f"the manager completes the request as failed; if it does not, check the manager: {_MANAGER_PODS}"
+    ),
+    Step.CHECK_ADMISSION: f"admission sets this label; check that the manager is running: {_MANAGER_PODS}",
+    Step.CHECK_WEBHOOKS: "check the webhooks: kubectl get mutatingwebhookconfigurations",
+    Step.CREATE_AGAIN: "then create the request again",
+    Step.REMOVE_FINALIZERS: "the controller that set the finalizer must remove it: {finalizers:list}",
     Step.NODE_IS_GONE: SENTENCES[Found.NO_NODE],
     Step.NODE_IS_NOT_READY: "node {node} is not ready[ for {since:duration}]",
     Step.CHECK_DAEMON: (
-        "its daemon's pod {daemon_namespace}/{daemon} is {phase}, {ready}: kubectl -n {daemon_namespace} logs {daemon}"
+        "the daemon's pod {daemon_namespace}/{daemon} is {phase}, {ready}: kubectl -n {daemon_namespace} logs {daemon}"
     ),
-    Step.FIND_DAEMON: f"is the DaemonSet's pod running there? {_DAEMON_PODS}",
-    Step.START_DAEMON: f"no pod of the DaemonSet is there: {_DAEMON_PODS}",
-    Step.EXPLAIN_FIRST: "crrd explain {first_namespace}/{first} says what that one waits for",
-    Step.DELETE_FIRST: "without it, this one goes on at once: kubectl -n {first_namespace} delete crr {first}",
+    Step.FIND_DAEMON: f"check that the DaemonSet's pod is running there: {_DAEMON_PODS}",
+    Step.START_DAEMON: f"the DaemonSet has no pod there: {_DAEMON_PODS}",
+    Step.EXPLAIN_FIRST: "to see what that request waits for: crrd explain {first_namespace}/{first}",
+    Step.DELETE_FIRST: "to let this request continue, delete that one: kubectl -n {first_namespace} delete crr {first}",
     Step.DESCRIBE_NODE: "kubectl describe node {node}",
-    Step.RUNTIME_DOES_NOT_STOP: "the runtime does not end the container: {log}",
-    Step.DAEMON_DOES_NOT_SEE: "why does it not? {log}",
-    Step.AWAIT_BACK_OFF: "kubelet starts it by itself when its back-off is over",
+    Step.RUNTIME_DOES_NOT_STOP: "the runtime does not stop the container: {log}",
+    Step.DAEMON_DOES_NOT_SEE: "check the log for the reason: {log}",
+    Step.AWAIT_BACK_OFF: "kubelet restarts the container when its back-off ends",
     Step.READ_PREVIOUS_LOG: (
-        "if the container ends by itself, see why: kubectl logs -n {namespace} {pod} -c {container} --previous"
+        "if the container exits on its own, check its log: kubectl logs -n {namespace} {pod} -c {container} --previous"
     ),
     Step.CHECK_IMAGE: (
-        "check the image's name, the registry and the pod's imagePullSecrets: kubectl describe pod -n {namespace} {pod}"
+        "check the image name, the registry and the pod's imagePullSecrets: kubectl describe pod -n {namespace} {pod}"
     ),
-    Step.AWAIT_RETRY: "kubelet tries again by itself, more and more rarely",
+    Step.AWAIT_RETRY: "kubelet retries with growing back-off",
     Step.CHECK_CONFIG: (
-        "see what is missing (a ConfigMap, a Secret, a volume): kubectl describe pod -n {namespace} {pod}"
+        "check what is missing (a ConfigMap, a Secret, a volume): kubectl describe pod -n {namespace} {pod}"
     ),
-    Step.DESCRIBE_POD: "see kubectl describe pod -n {namespace} {pod}",
-    Step.CHECK_PROBE: "see what its {probe} says: kubectl describe pod -n {namespace} {pod}",
-    Step.READ_LOG: "and what the container says: kubectl logs -n {namespace} {pod} -c {container}",
+    Step.DESCRIBE_POD: "check the pod: kubectl describe pod -n {namespace} {pod}",
+    Step.CHECK_PROBE: "check the result of its {probe}: kubectl describe pod -n {namespace} {pod}",
+    Step.READ_LOG: "check the container's log: kubectl logs -n {namespace} {pod} -c {container}",
 }
 _DEFAULTS = {
-    "crrd": "unless its flag says otherwise",
-    "any": "if that is the one that runs: OpenKruise's has none",
+    "crrd": "unless a flag changes it",
+    "any": "if it is running; OpenKruise's manager has no default",
 }
 _OPTIONAL = re.compile(r"\[(.*?)\]")
 
@@ -201,7 +219,7 @@ def _common(found: Explanation) -> dict[str, str]:
         "node": found.node,
         "log": f"kubectl -n {daemon_namespace} logs {daemon}"
         if daemon
-        else f"see the log of crrd on node {found.node}",
+        else f"check the log of crrd on node {found.node}",
     }
 
 

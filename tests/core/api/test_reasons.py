@@ -99,7 +99,9 @@ def test_a_remedy_can_be_told(reason: Reason) -> None:
 
 
 @pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize("value", ["<x>", "", "stopping failed, is tried again: pod has gone\nno daemon answered"])
+@pytest.mark.parametrize(
+    "value", ["<x>", "", "stopping failed, is tried again: the pod no longer exists\nthe node daemon did not answer"]
+)
 def test_a_sentence_tells_its_reason_where_it_has_words_of_its_own(reason: Reason, value: str) -> None:
     names = fields(CAUSES[reason].sentence)
     found = reason_of(say(reason, **dict.fromkeys(names, value)), final=CAUSES[reason].final)
@@ -107,7 +109,9 @@ def test_a_sentence_tells_its_reason_where_it_has_words_of_its_own(reason: Reaso
     assert reason_of(say(reason, **dict.fromkeys(names, value)), final=not CAUSES[reason].final) is Reason.NONE
 
 
-@pytest.mark.parametrize("message", ["", "CrashLoopBackOff: back-off", "see: pod has gone", "pod has gone away"])
+@pytest.mark.parametrize(
+    "message", ["", "CrashLoopBackOff: back-off", "see: the pod no longer exists", "pod has gone away"]
+)
 def test_other_words_tell_no_reason(message: str) -> None:
     assert {reason_of(message, final=final) for final in (True, False)} == {Reason.NONE}
 

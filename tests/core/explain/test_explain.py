@@ -33,7 +33,8 @@ Json = dict[str, Any]
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 MANAGER = (
-    "is the manager running? kubectl get pods -A -l app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
+    "check that the manager is running: kubectl get pods -A -l "
+    "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
 )
 OLD, NEW = "containerd://old0123456789abcdef", "containerd://new0123456789abcdef"
 
@@ -140,8 +141,8 @@ NO_RUNTIME = read_node(
 NO_NODE = read_node("n1", None)
 DAEMON = DaemonFacts("crrd-node/crrd-node-x", "Running", ready=True)
 DEAD = {"daemons": (replace(DAEMON, ready=False),)}
-KUBELET_AWAY = "node n1 is not ready: kubelet there does not report"
-BOTH_AWAY = "node n1 is not ready: neither kubelet nor the daemon there reports"
+KUBELET_AWAY = "node n1 is not ready: kubelet has stopped reporting its status"
+BOTH_AWAY = "node n1 is not ready: kubelet and the node daemon have stopped reporting"
 
 
 def stop_event(seconds: float) -> Json:
@@ -243,7 +244,7 @@ class Row:
 STUCK, MOVING, FAILED, SUCCEEDED = Verdict.STUCK, Verdict.MOVING, Verdict.FAILED, Verdict.SUCCEEDED
 RECREATING: Json = {"phase": "Recreating"}
 KILLED: Json = RECREATING | {"states": [state(killed=True)]}
-NO_DAEMON = "no daemon has answered on node n1 for"
+NO_DAEMON = "the daemon on node n1 has not answered for"
 PODS_THERE = (
     "kubectl get pods -A -l app.kubernetes.io/name=crrd,app.kubernetes.io/component=node -o wide "
     "--field-selector spec.nodeName=n1"
@@ -257,7 +258,7 @@ def failed(message: str, reason: str = "", summary: str = "0 of 1 containers rec
 
 
 def did_fail(message: str) -> str:
-    return f"Completed, but not every container was recreated: app: {message}"
+    return f"Completed, but some containers were not recreated: app: {message}"
 
 
 TOO_LATE = "recreating has exceeded the activeDeadlineSeconds"
@@ -299,13 +300,13 @@ def written_before(seconds: float | None) -> list[Json]:
 
 ROWS = [
     # nobody has answered
-    Row("just created", request(age=2), MOVING, "just created; the daemon on node n1 has not answered yet"),
+    Row("just created", request(age=2), MOVING, "just created; waiting for the daemon on node n1"),
     Row(
         "no daemon",
         request(age=45),
         STUCK,
-        f"{NO_DAEMON} 45 s; the manager gives it up in 15 s",
-        f"no pod of the DaemonSet is there: {PODS_THERE}",
+        f"{NO_DAEMON} 45s; the manager fails the request in 15s",
+        f"the DaemonSet has no pod there: {PODS_THERE}",
         changes={"daemons": ()},
         since=45,
     ),
@@ -313,8 +314,8 @@ ROWS = [
         "nobody knows whether there is a daemon",
         request(age=45),
         STUCK,
-        f"{NO_DAEMON} 45 s; the manager gives it up in 15 s",
-        f"is the DaemonSet's pod running there? {PODS_THERE}",
+        f"{NO_DAEMON} 45s; the manager fails the request in 15s",
+        f"check that the DaemonSet's pod is running there: {PODS_THERE}",
         changes={"daemons": None, "node": None},
         since=45,
     ),
@@ -322,8 +323,8 @@ ROWS = [
         "a daemon that does not answer",
         request(age=70),
         STUCK,
-        f"{NO_DAEMON} 1 min 10 s; the manager is to give it up",
-        "its daemon's pod crrd-node/crrd-node-x is Pending, not ready: kubectl -n crrd-node logs crrd-node-x",
+        f"{NO_DAEMON} 1m10s; waiting for the manager to fail the request",
+        "the daemon's pod crrd-node/crrd-node-x is Pending, not ready: kubectl -n crrd-node logs crrd-node-x",
         changes={"daemons": (read_daemon({"metadata": {"namespace": "crrd-node", "name": "crrd-node-x"}}),)},
         since=70,
     ),
@@ -331,8 +332,8 @@ ROWS = [
         "neither a daemon nor a manager",
         request(age=200),
         STUCK,
-        f"{NO_DAEMON} 3 min 20 s; the manager is to give it up",
-        "node n1 is not ready for 3 min 20 s | its daemon's pod crrd-node/crrd-node-x is Running, ready: "
+        f"{NO_DAEMON} 3m20s; waiting for the manager to fail the request",
+        "node n1 is not ready for 3m20s | the daemon's pod crrd-node/crrd-node-x is Running, ready: "
         f"kubectl -n crrd-node logs crrd-node-x | {MANAGER}",
         changes={"node": AWAY},
         since=200,
@@ -341,8 +342,8 @@ ROWS = [
         "no node",
         request(age=45),
         STUCK,
-        f"{NO_DAEMON} 45 s; the manager gives it up in 15 s",
-        "there is no node n1 any more",
+        f"{NO_DAEMON} 45s; the manager fails the request in 15s",
+        "node n1 not found",
         changes={"node": NO_NODE},
         since=45,
     ),
@@ -351,61 +352,61 @@ ROWS = [
         "no node label",
         request(labels={}),
         STUCK,
-        "no daemon serves it: the label crr.apps.kruise.io/node-name is missing",
-        "admission sets that label",
+        "no node daemon handles the request, because the label crr.apps.kruise.io/node-name is missing",
+        "admission sets this label",
     ),
     Row(
         "no active label",
         request(labels={"crr.apps.kruise.io/node-name": "n1"}),
         STUCK,
-        'no daemon serves it: the label crr.apps.kruise.io/active: "true" is missing',
-        "admission sets that label",
+        'no node daemon handles the request, because the label crr.apps.kruise.io/active: "true" is missing',
+        "admission sets this label",
     ),
     Row(
         "another node",
         request(),
         STUCK,
-        "no daemon serves it: it is for node n1, and the pod is on n2",
-        "then create the request anew",
+        "no node daemon handles the request, because it is for node n1 and the pod is on n2",
+        "then create the request again",
         pod=pod(node="n2"),
     ),
     Row(
         "a request that cannot be served",
         request(phase="Pending", strategy={"failurePolicy": "Perhaps"}),
         STUCK,
-        "it cannot be served: spec.strategy.failurePolicy must be Fail or Ignore, not 'Perhaps'",
-        "create another request without that | kubectl -n shop delete crr restart",
+        "the request is invalid: spec.strategy.failurePolicy must be Fail or Ignore, not 'Perhaps'",
+        "create a new request without this error | kubectl -n shop delete crr restart",
     ),
     # the pod
     Row(
         "another pod of the name",
         request(**RECREATING),
         STUCK,
-        "pod deleted: the pod that is now called shop/web is another one (UID pod-2)",
-        "the manager completes it as failed",
+        "the pod was replaced: shop/web now has UID pod-2",
+        "the manager completes the request as failed",
         pod=pod(uid="pod-2"),
     ),
     Row(
         "the pod is being deleted",
         request(**RECREATING),
         STUCK,
-        "the pod is being deleted: nothing is stopped in it any more",
+        "the pod is being deleted, so no more containers are stopped in it",
         pod=pod(deletionTimestamp=ago(1)),
     ),
     Row(
         "the pod has ended",
         request(**RECREATING),
         STUCK,
-        "the pod has ended (phase Failed): kubelet starts nothing in it any more",
+        "the pod has ended (phase Failed), so kubelet does not start containers in it",
         pod=pod(phase="Failed"),
     ),
     Row(
         "a pod that the daemon does not see",
-        request(phase="Pending", message="waiting to see pod shop/web on node n1", reason="WaitingForPod"),
+        request(phase="Pending", message="waiting for pod shop/web to appear on node n1", reason="WaitingForPod"),
         STUCK,
-        "the node daemon is waiting to see pod shop/web on node n1",
-        "is the pod on that node? kubectl get pod -n shop web -o wide | "
-        "may the daemon list pods? kubectl -n crrd-node logs crrd-node-x",
+        "the node daemon is waiting for pod shop/web to appear on node n1",
+        "check that the pod is on that node: kubectl get pod -n shop web -o wide | "
+        "check that the daemon may list pods: kubectl -n crrd-node logs crrd-node-x",
     ),
     Row(
         "a runtime that does not answer",
@@ -416,23 +417,23 @@ ROWS = [
         ),
         STUCK,
         "the node daemon is waiting for the container runtime: connection refused",
-        "look at the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+        "check the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
     ),
     Row(
         "a CRD that prunes reasons",
         request(phase="Pending", message="waiting for the container runtime: connection refused"),
         STUCK,
         "the node daemon is waiting for the container runtime: connection refused",
-        "look at the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+        "check the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
     ),
     # others
     Row(
         "behind another",
         request(phase="Pending", age=10),
         MOVING,
-        "waits behind request shop/first of the same pod",
-        "crrd explain shop/first says what that one waits for | "
-        "without it, this one goes on at once: kubectl -n shop delete crr first",
+        "waiting for request shop/first of the same pod",
+        "to see what that request waits for: crrd explain shop/first | "
+        "to let this request continue, delete that one: kubectl -n shop delete crr first",
         others=(request("first", **RECREATING),),
         since=10,
     ),
@@ -440,7 +441,7 @@ ROWS = [
         "behind two",
         request(phase="Pending", age=10),
         MOVING,
-        "waits behind request shop/first of the same pod and 1 more",
+        "waiting for request shop/first of the same pod and 1 more",
         others=(
             request("second", age=12, phase="Pending"),
             request("first", age=5, **RECREATING),
@@ -455,7 +456,7 @@ ROWS = [
         "begun, though an older one is Recreating",
         request(**KILLED),
         MOVING,
-        "container app: stop sent, the container still runs; grace 45 s",
+        "container app: stop sent; the container is still running; grace period 45s",
         others=(request("first", age=500, **RECREATING),),
     ),
     Row(
@@ -469,7 +470,7 @@ ROWS = [
             },
         ),
         MOVING,
-        "container app: stop sent, the container still runs; grace 45 s",
+        "container app: stop sent; the container is still running; grace period 45s",
         others=(request("first", age=500, **RECREATING),),
         since=9,
     ),
@@ -500,17 +501,17 @@ ROWS = [
                 "kubelet says no more",
                 200,
                 {"node": read_node("n1", {"status": {"conditions": [condition("Ready", "False", 30)]}})},
-                "node n1 is not ready: kubelet says so",
+                "node n1 is not ready: kubelet reports it",
                 30,
             ),
         )
     ),
-    Row("the node is gone", request(**KILLED), STUCK, "there is no node n1 any more", changes={"node": NO_NODE}),
+    Row("the node is gone", request(**KILLED), STUCK, "node n1 not found", changes={"node": NO_NODE}),
     Row(
         "the node is gone, whatever its daemon has said",
         request(phase="Pending", message="waiting for the container runtime: gone", reason="RuntimeUnavailable"),
         STUCK,
-        "there is no node n1 any more",
+        "node n1 not found",
         changes={"node": NO_NODE},
     ),
     # the daemon has gone
@@ -519,8 +520,8 @@ ROWS = [
             f"the daemon has gone: {name}",
             request(**stands, age=1800),
             STUCK,
-            "no daemon is ready on node n1: nobody goes on with it",
-            f"no pod of the DaemonSet is there: {PODS_THERE}",
+            "no node daemon is ready on node n1, so the request does not continue",
+            f"the DaemonSet has no pod there: {PODS_THERE}",
             pod=shown,
             changes={"daemons": ()},
         )
@@ -536,32 +537,32 @@ ROWS = [
         "the daemon is not ready",
         request(**KILLED, managedFields=written_before(31)),
         STUCK,
-        "no daemon is ready on node n1: nobody goes on with it",
-        "its daemon's pod crrd-node/crrd-node-x is Running, not ready: kubectl -n crrd-node logs crrd-node-x",
+        "no node daemon is ready on node n1, so the request does not continue",
+        "the daemon's pod crrd-node/crrd-node-x is Running, not ready: kubectl -n crrd-node logs crrd-node-x",
         changes=DEAD,
     ),
     Row(
         "the daemon is not ready, and was at work just now",
         request(**KILLED, managedFields=written_before(30)),
         MOVING,
-        "container app: stop sent, the container still runs; grace 45 s",
+        "container app: stop sent; the container is still running; grace period 45s",
         changes=DEAD,
     ),
     Row(
         "a daemon that has the turn to give and gives none",
         request(phase="Pending", age=1800, managedFields=written_before(31)),
         STUCK,
-        "container app: its turn has not come yet, though nothing is before it",
-        "its daemon's pod crrd-node/crrd-node-x is Running, ready",
+        "container app: not started yet, although no other container or request is before it",
+        "the daemon's pod crrd-node/crrd-node-x is Running, ready",
         since=31,
     ),
     Row(
         "a daemon that does not see what is done",
         request(**KILLED),
         STUCK,
-        "container app: the new container containerd://new012345678 runs for 1 h, is ready; "
-        "the node daemon has yet to say so",
-        "why does it not? kubectl -n crrd-node logs crrd-node-x",
+        "container app: the new container containerd://new012345678 is running (for 1h), and is ready; "
+        "waiting for the node daemon to record it",
+        "check the log for the reason: kubectl -n crrd-node logs crrd-node-x",
         pod=runs(3600, ready_for=31),
         since=3600,
     ),
@@ -587,7 +588,7 @@ ROWS = [
         "in the grace period",
         graceful(12),
         MOVING,
-        "unready grace: mark acquired 12 s ago, 18 s left at most",
+        "the pod has been unready for 12s; containers are stopped in at most 18s",
         pod=pod(gate=True),
         since=12,
     ),
@@ -595,7 +596,7 @@ ROWS = [
         "in the grace period of a newer manager",
         conditioned(10),
         MOVING,
-        "unready grace: mark acquired 10 s ago, 20 s left at most",
+        "the pod has been unready for 10s; containers are stopped in at most 20s",
         pod=pod(gate=True),
         since=10,
     ),
@@ -603,15 +604,15 @@ ROWS = [
         "the grace period is just over",
         graceful(31),
         MOVING,
-        "container app: its turn has not come yet",
+        "container app: not started yet",
         pod=pod(gate=True),
     ),
     Row(
         "nothing follows the grace period",
         graceful(90),
         STUCK,
-        "unready grace over for 1 min, but nothing was stopped yet",
-        "its daemon's pod crrd-node/crrd-node-x is Running, ready",
+        "unreadyGracePeriodSeconds ended 1m ago, but no container has been stopped yet",
+        "the daemon's pod crrd-node/crrd-node-x is Running, ready",
         pod=pod(gate=True),
         since=90,
     ),
@@ -619,7 +620,7 @@ ROWS = [
         "in a grace period of unknown age",
         graceful(12),
         MOVING,
-        "unready grace: the pod is unready, stopping after 30 s",
+        "the pod is unready; waiting 30s before stopping containers",
         pod=pod(gate=True),
         changes={"times": read_times({})},
     ),
@@ -628,7 +629,7 @@ ROWS = [
         "the hook runs",
         request(phase="Recreating", states=[state()]),
         MOVING,
-        "container app: its preStop hook runs, or its stop is just being sent; grace 45 s",
+        "container app: the preStop hook is running, or the stop is being sent; grace period 45s",
         events=(stop_event(90), stop_event(4), {"reason": "Other"}),
         since=4,
     ),
@@ -636,7 +637,7 @@ ROWS = [
         "the hook has just begun",
         request(phase="Recreating", states=[state(phase="Pending")], strategy={"terminationGracePeriodSeconds": 7}),
         MOVING,
-        "container app: its preStop hook runs, or its stop is just being sent; grace 7 s",
+        "container app: the preStop hook is running, or the stop is being sent; grace period 7s",
         events=(stop_event(1),),
         since=1,
     ),
@@ -644,15 +645,15 @@ ROWS = [
         "the stop was sent",
         request(**KILLED),
         MOVING,
-        "container app: stop sent, the container still runs; grace 30 s",
+        "container app: stop sent; the container is still running; grace period 30s",
         pod=pod() | {"spec": {"nodeName": "n1", "containers": [{"name": "app"}]}},
     ),
     Row(
         "the stop does not end",
         request(**KILLED),
         STUCK,
-        "container app: stop sent, the container still runs; grace 45 s, 1 min 15 s over",
-        "the runtime does not end the container: see the log of crrd on node n1",
+        "container app: stop sent; the container is still running; grace period 45s, exceeded by 1m15s",
+        "the runtime does not stop the container: check the log of crrd on node n1",
         events=(stop_event(120),),
         changes={"daemons": None},
         since=120,
@@ -663,15 +664,15 @@ ROWS = [
             phase="Recreating",
             states=[
                 state(
-                    message="stopping failed 3 times, is tried again: no such socket",
+                    message="StopContainer failed 3 times, retrying: no such socket",
                     reason="StopRetried",
                     killed=True,
                 )
             ],
         ),
         STUCK,
-        "container app: stopping failed 3 times, is tried again: no such socket",
-        "look at the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+        "container app: StopContainer failed 3 times, retrying: no such socket",
+        "check the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
     ),
     Row(
         "kubelet does not answer",
@@ -680,14 +681,14 @@ ROWS = [
             states=[
                 state(
                     phase="Pending",
-                    message="kubelet on this node does not answer since 10 s: nothing is stopped",
+                    message="kubelet on this node does not answer since 10s: nothing is stopped",
                     reason="KubeletNotAnswering",
                 )
             ],
         ),
         STUCK,
-        "container app: kubelet on this node does not answer since 10 s: nothing is stopped",
-        "see what is wrong with kubelet on node n1: systemctl status kubelet",
+        "container app: kubelet on this node does not answer since 10s: nothing is stopped",
+        "check kubelet on node n1: systemctl status kubelet",
     ),
     *(
         Row(
@@ -703,31 +704,34 @@ ROWS = [
             (
                 "StopRetried",
                 "Recreating",
-                "stopping failed 3 times, is tried again: no such socket",
+                "StopContainer failed 3 times, retrying: no such socket",
                 True,
                 STUCK,
-                "look at the container runtime on node n1",
+                "check the container runtime on node n1",
             ),
             (
                 "KubeletNotAnswering",
                 "Pending",
-                "kubelet on this node does not answer since 600 s: nothing is stopped that it would not start again",
+                (
+"kubelet on this node has not answered /healthz for 600s; not stopping the "
+"container, because kubelet could not start it again"
+),
                 False,
                 STUCK,
-                "see what is wrong with kubelet on node n1",
+                "check kubelet on node n1",
             ),
             (
                 "NotPinned",
                 "Pending",
-                "which instances are meant cannot be written to the request's annotations: forbidden",
+                "cannot record the target container IDs in the request's annotations: forbidden",
                 False,
                 STUCK,
-                "see what refuses it: a policy",
+                "check what rejects the write: a policy",
             ),
             (
                 "OtherRequestAtWork",
                 "Recreating",
-                "a stop of this container by another request is under way",
+                "waiting for another request's stop of this container to finish",
                 True,
                 MOVING,
                 "",
@@ -739,7 +743,7 @@ ROWS = [
         "a stop of which another program tells something",
         request(phase="Recreating", states=[state(message="stopping it by other means", killed=True)]),
         MOVING,
-        "container app: stopping it by other means; grace 45 s",
+        "container app: stopping it by other means; grace period 45s",
     ),
     Row(
         "a hook that has failed before the stop",
@@ -748,7 +752,7 @@ ROWS = [
             states=[state(message="preStop hook failed: exit code 1", reason="PreStopHookFailed", killed=True)],
         ),
         MOVING,
-        "container app: stop sent, the container still runs; grace 45 s",
+        "container app: stop sent; the container is still running; grace period 45s",
     ),
     Row(
         "its turn comes later, and says why",
@@ -762,8 +766,8 @@ ROWS = [
         request(**KILLED),
         MOVING,
         "container app: waiting for kubelet: CrashLoopBackOff, back-off 40s restarting failed container; "
-        "next try in about 31 s",
-        "kubelet starts it by itself when its back-off is over | if the container ends by itself, see why: "
+        "next try in about 31s",
+        "kubelet restarts the container when its back-off ends | if the container exits on its own, check its log: "
         "kubectl logs -n shop web -c app --previous",
         pod=pod(waiting("CrashLoopBackOff", BACK_OFF)),
         since=9,
@@ -773,7 +777,7 @@ ROWS = [
         request(**KILLED),
         MOVING,
         "container app: waiting for kubelet: CrashLoopBackOff, back-off 40s restarting failed container; "
-        "next try any moment",
+        "next try at any moment",
         pod=pod(waiting("CrashLoopBackOff", BACK_OFF, 41)),
         since=41,
     ),
@@ -795,9 +799,9 @@ ROWS = [
             since=since,
         )
         for words, since, when in (
-            ("1h0m0s", 3590, "in about 10 s"),
-            ("2m0s", 90, "in about 30 s"),
-            ("12s500ms", 8, "in about 4 s"),
+            ("1h0m0s", 3590, "in about 10s"),
+            ("2m0s", 90, "in about 30s"),
+            ("12s500ms", 8, "in about 4s"),
         )
     ),
     Row(
@@ -805,7 +809,7 @@ ROWS = [
         request(**KILLED),
         STUCK,
         "container app: waiting for kubelet: the image cannot be pulled (ErrImagePull: not found)",
-        "check the image's name, the registry and the pod's imagePullSecrets: kubectl describe pod -n shop web",
+        "check the image name, the registry and the pod's imagePullSecrets: kubectl describe pod -n shop web",
         pod=pod(waiting("ErrImagePull", "not found")),
         since=9,
     ),
@@ -813,9 +817,9 @@ ROWS = [
         "no configuration",
         request(**KILLED),
         STUCK,
-        "container app: waiting for kubelet: the container cannot be made "
+        "container app: waiting for kubelet: the container cannot be created "
         '(CreateContainerConfigError: configmap "x" not found)',
-        "see what is missing (a ConfigMap, a Secret, a volume): kubectl describe pod -n shop web",
+        "check what is missing (a ConfigMap, a Secret, a volume): kubectl describe pod -n shop web",
         pod=pod(waiting("CreateContainerConfigError", 'configmap "x" not found')),
         since=9,
     ),
@@ -824,7 +828,7 @@ ROWS = [
         request(**KILLED),
         MOVING,
         "container app: waiting for kubelet: Odd",
-        "see kubectl describe pod -n shop web",
+        "check the pod: kubectl describe pod -n shop web",
         pod=pod(waiting("Odd")),
         since=9,
     ),
@@ -832,7 +836,7 @@ ROWS = [
         "just stopped",
         request(**KILLED),
         MOVING,
-        "container app: the container has stopped with exit code 143; waiting for kubelet to start the next one",
+        "container app: the container has stopped with exit code 143; waiting for kubelet to restart it",
         pod=pod(status(state={"terminated": {"finishedAt": ago(3), "exitCode": 143}}, ready=False)),
         since=3,
     ),
@@ -840,7 +844,7 @@ ROWS = [
         "being created",
         request(**KILLED),
         MOVING,
-        "container app: the container has stopped; waiting for kubelet to start the next one",
+        "container app: the container has stopped; waiting for kubelet to restart it",
         pod=pod(waiting("ContainerCreating", finished=None)),
     ),
     Row(
@@ -848,11 +852,14 @@ ROWS = [
         request(
             phase="Recreating",
             states=[
-                state(message="kubelet has not started it for 10 s", reason="WaitingForKubelet", killed=True)
+                state(message=(
+"kubelet has not restarted the container for "
+"10s"
+), reason="WaitingForKubelet", killed=True)
             ],
         ),
         MOVING,
-        "container app: the container has stopped; kubelet has not started it for 10 s",
+        "container app: the container has stopped; kubelet has not restarted the container for 10s",
         pod=pod(waiting("ContainerCreating", finished=None)),
     ),
     Row(
@@ -860,13 +867,17 @@ ROWS = [
         request(
             phase="Recreating",
             strategy={"terminationGracePeriodSeconds": 2},
-            states=[state(message="kubelet has not started it for 10 s", reason="WaitingForKubelet", killed=True)],
+            states=[state(message=(
+"kubelet has not restarted the container for "
+"10s"
+), reason="WaitingForKubelet", killed=True)],
             managedFields=written_before(9),
         ),
         STUCK,
-        "container app: kubelet has not started it for 10 s, and the pod's status still shows the old one 21 s after "
-        "the stop: kubelet has not reported its end",
-        "see what is wrong with kubelet on node n1: systemctl status kubelet",
+        "container app: kubelet has not restarted the container for 10s; the pod's status still "
+"shows the old instance 21s after "
+        "the stop, because kubelet has not reported its exit",
+        "check kubelet on node n1: systemctl status kubelet",
         events=(stop_event(21),),
         since=21,
     ),
@@ -874,10 +885,10 @@ ROWS = [
         "not ready",
         request(**KILLED),
         MOVING,
-        "container app: the new container containerd://new012345678 runs for 20 s, but is not ready: "
+        "container app: the new container containerd://new012345678 is running (for 20s), but is not ready: "
         "its readiness probe has not succeeded yet",
-        "see what its readiness probe says: kubectl describe pod -n shop web | "
-        "and what the container says: kubectl logs -n shop web -c app",
+        "check the result of its readiness probe: kubectl describe pod -n shop web | "
+        "check the container's log: kubectl logs -n shop web -c app",
         pod=pod(status(NEW, 3, ready=False)),
         since=20,
     ),
@@ -885,7 +896,7 @@ ROWS = [
         "not started for long",
         request(**KILLED),
         STUCK,
-        "container app: the new container containerd://new012345678 runs for 6 min 40 s, but is not ready: "
+        "container app: the new container containerd://new012345678 is running (for 6m40s), but is not ready: "
         "its startup probe has not succeeded yet",
         pod=pod(status(NEW, 3, ready=False, started=False, state={"running": {"startedAt": ago(400)}})),
         since=400,
@@ -894,8 +905,8 @@ ROWS = [
         "minStartedSeconds",
         request(**KILLED, strategy={"minStartedSeconds": 60}),
         MOVING,
-        "container app: the new container containerd://new012345678 runs for 20 s, is ready; "
-        "minStartedSeconds 60: counts in 40 s",
+        "container app: the new container containerd://new012345678 is running (for 20s), and is ready; "
+        "it counts as recreated in 40s (minStartedSeconds 60)",
         pod=pod(status(NEW, 3)),
         since=20,
     ),
@@ -903,15 +914,18 @@ ROWS = [
         "about to succeed",
         request(**KILLED),
         MOVING,
-        "container app: the new container new012345678 runs, is ready; the node daemon has yet to say so",
+        (
+"container app: the new container new012345678 is running, and is ready; waiting for the "
+"node daemon to record it"
+),
         pod=pod(status(NEW.partition("//")[2], 3, state={"running": {}})),
     ),
     Row(
         "the same instance with a higher count",
         request(**KILLED),
         MOVING,
-        "container app: the new container containerd://old012345678 runs for 20 s, is ready; "
-        "the node daemon has yet to say so",
+        "container app: the new container containerd://old012345678 is running (for 20s), and is ready; "
+        "waiting for the node daemon to record it",
         pod=pod(status(OLD, 3)),
         since=20,
     ),
@@ -919,42 +933,42 @@ ROWS = [
         "nothing known of the container",
         request("restart", "nope", phase="Recreating"),
         MOVING,
-        "container nope: nothing is known about it in the pod's status",
+        "container nope: the pod's status does not list this container",
     ),
     Row(
         "all have ended",
         request(phase="Recreating", states=[state(phase="Succeeded")]),
         MOVING,
-        "every container has ended; the request is about to be Completed",
+        "all containers have finished; the request will be Completed soon",
     ),
     # going
     Row(
         "being deleted",
         request(deletionTimestamp=ago(5), **KILLED),
         MOVING,
-        "it is being deleted: nothing more is begun for it",
+        "the request is being deleted, so no more containers are stopped for it",
         since=5,
     ),
     Row(
         "a finalizer of somebody else's",
         request(deletionTimestamp=ago(5), finalizers=["example.org/keep"], **KILLED),
         MOVING,
-        "it is being deleted: nothing more is begun for it",
-        "whoever set the finalizer has to take it away: example.org/keep",
+        "the request is being deleted, so no more containers are stopped for it",
+        "the controller that set the finalizer must remove it: example.org/keep",
         since=5,
     ),
     Row(
         "the pod has to be released",
         request(deletionTimestamp=ago(5), finalizers=[FINALIZER], **KILLED),
         MOVING,
-        "it is being deleted; the manager has to make the pod ready again first",
+        "the request is being deleted; the manager must make the pod ready again first",
         since=5,
     ),
     Row(
         "nobody releases the pod",
         request(deletionTimestamp=ago(50), finalizers=[FINALIZER], **KILLED),
         STUCK,
-        "it is being deleted; the manager has to make the pod ready again first",
+        "the request is being deleted; the manager must make the pod ready again first",
         MANAGER,
         since=50,
     ),
@@ -970,16 +984,16 @@ ROWS = [
         "succeeded without a word",
         request(phase="Completed", states=[state(phase="Succeeded")], completed=5),
         SUCCEEDED,
-        "Completed: every container was recreated",
+        "Completed: all containers were recreated",
         since=5,
     ),
-    Row("failed without a word", failed(""), FAILED, did_fail("no reason was given"), "a request can be made", since=5),
+    Row("no message", failed(""), FAILED, did_fail("no reason was recorded"), "create a new request", since=5),
     Row(
         "the runtime would not",
-        failed("stopping failed 8 times in 130 s, last with: no", "StopFailed"),
+        failed("StopContainer failed 8 times in 130s, last error: no", "StopFailed"),
         FAILED,
-        did_fail("stopping failed 8 times in 130 s, last with: no"),
-        "look at the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+        did_fail("StopContainer failed 8 times in 130s, last error: no"),
+        "check the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
         since=5,
     ),
     Row(
@@ -987,16 +1001,16 @@ ROWS = [
         failed("activeDeadlineSeconds (90) has passed", "DeadlineExceeded"),
         FAILED,
         did_fail("activeDeadlineSeconds (90) has passed"),
-        "give the next one more time, in spec.activeDeadlineSeconds",
+        "set a longer spec.activeDeadlineSeconds in the next request",
         since=5,
     ),
     Row(
         "given up",
-        failed("no daemon answered on node n1", "NoDaemonAnswered"),
+        failed("the node daemon did not answer on node n1", "NoDaemonAnswered"),
         FAILED,
-        did_fail("no daemon answered on node n1"),
-        "its daemon's pod crrd-node/crrd-node-x is Running, ready: kubectl -n crrd-node logs crrd-node-x | "
-        "a request can be made anew",
+        did_fail("the node daemon did not answer on node n1"),
+        "the daemon's pod crrd-node/crrd-node-x is Running, ready: kubectl -n crrd-node logs crrd-node-x | "
+        "create a new request",
         since=5,
     ),
     Row(
@@ -1004,7 +1018,7 @@ ROWS = [
         failed("activeDeadlineSeconds (90) has passed"),
         FAILED,
         did_fail("activeDeadlineSeconds (90) has passed"),
-        "give the next one more time, in spec.activeDeadlineSeconds",
+        "set a longer spec.activeDeadlineSeconds in the next request",
         since=5,
     ),
     Row(
@@ -1012,7 +1026,7 @@ ROWS = [
         failed("no kruise-daemon answered", "AnotherProgramsReason"),
         FAILED,
         did_fail("no kruise-daemon answered"),
-        "a request can be made anew",
+        "create a new request",
         since=5,
     ),
     *(
@@ -1021,7 +1035,7 @@ ROWS = [
             obj,
             FAILED,
             did_fail(f"not finished: {why}"),
-            "a request can be made anew",
+            "create a new request",
             events=(stop_event(300),),
             since=5,
         )
@@ -1029,7 +1043,7 @@ ROWS = [
             ("not begun", elsewhere(TOO_LATE, state(phase="Pending")), TOO_LATE),
             ("no states", elsewhere(TOO_LATE), TOO_LATE),
             ("stop sent", elsewhere(TOO_LATE, state(message="CrashLoopBackOff: back-off", killed=True)), TOO_LATE),
-            ("without a word", elsewhere("", state()), "nobody said why"),
+            ("without a word", elsewhere("", state()), "no reason was recorded"),
         )
     ),
     Row(
@@ -1047,8 +1061,8 @@ ROWS = [
             completed=5,
         ),
         FAILED,
-        "Completed, but not every container was recreated: app: an earlier one failed; log: restartPolicy is Never",
-        "kubelet does not start such a container again: replace the pod instead",
+        "Completed, but some containers were not recreated: app: an earlier one failed; log: restartPolicy is Never",
+        "delete or replace the pod instead",
         since=5,
     ),
 ]  # fmt: skip
@@ -1062,52 +1076,67 @@ def test_where_a_request_stands(row: Row) -> None:
 
 
 LEAST: Json = {"strategy": {"minStartedSeconds": 60}}
-READY_SOON = "the node daemon has yet to say so"
+READY_SOON = "waiting for the node daemon to record it"
 
 
 def not_started(words: str, written: float | None = None, stop: float | None = None) -> Json:
-    said = state(message=f"kubelet has not started it {words}", reason="WaitingForKubelet", killed=True)
+    said = state(message=f"kubelet has not restarted the container {words}", reason="WaitingForKubelet", killed=True)
     pin = {"containerID": OLD, "restartCount": 2, "stopSentAt": "" if stop is None else ago(stop)}
     annotations = {"crr.apps.kruise.io/pinned-containers": json.dumps({"app": pin})}
     return request(phase="Recreating", states=[said], managedFields=written_before(written), annotations=annotations)
 
 
 LIMITS: list[tuple[Json, Json, tuple[Json, ...], Verdict, str]] = [
-    (request(**KILLED), pod(), (stop_event(60),), MOVING, "; grace 45 s"),
-    (request(**KILLED), pod(), (stop_event(61),), STUCK, "; grace 45 s, 16 s over"),
-    (request(strategy={"terminationGracePeriodSeconds": 0}, **KILLED), pod(), (), MOVING, "; grace 0 s"),
+    (request(**KILLED), pod(), (stop_event(60),), MOVING, "; grace period 45s"),
+    (request(**KILLED), pod(), (stop_event(61),), STUCK, "; grace period 45s, exceeded by 16s"),
+    (request(strategy={"terminationGracePeriodSeconds": 0}, **KILLED), pod(), (), MOVING, "; grace period 0s"),
     (request(**KILLED), runs(300, ready=False), (), MOVING, "has not succeeded yet"),
     (request(**KILLED), runs(301, ready=False), (), STUCK, "has not succeeded yet"),
-    (request(**KILLED, **LEAST), runs(59), (), MOVING, "counts in 1 s"),
+    (request(**KILLED, **LEAST), runs(59), (), MOVING, "it counts as recreated in 1s (minStartedSeconds 60)"),
     (request(**KILLED, **LEAST), runs(60), (), MOVING, READY_SOON),
     (request(**KILLED, **LEAST), runs(90), (), MOVING, READY_SOON),
     (request(**KILLED, **LEAST), runs(90, ready_for=90), (), MOVING, READY_SOON),
     (request(**KILLED, **LEAST), runs(91, ready_for=31), (), STUCK, READY_SOON),
     (request(**KILLED, **LEAST), runs(3600, ready_for=30), (), MOVING, READY_SOON),
     (request(**KILLED, **LEAST), runs(3600), (), MOVING, READY_SOON),
-    (request(phase="Pending", age=30), pod(), (), MOVING, "its turn has not come yet"),
-    (request(phase="Pending", age=31), pod(), (), STUCK, "though nothing is before it"),
-    (request(phase="Pending", age=31, strategy=GRACE), pod(), (), STUCK, "though nothing is before it"),
-    (request(phase="Pending", age=99, managedFields=written_before(30)), pod(), (), MOVING, "has not come yet"),
-    (not_started("for 14 s"), pod(), (), MOVING, "still shows the old one: kubelet has not reported its end"),
-    (not_started("for 10 s", 14), pod(), (), MOVING, "kubelet has not reported its end"),
-    (not_started("for 10 s", 15), pod(), (), STUCK, "kubelet has not reported its end"),
-    (not_started("for 30 s", 1, stop=59), pod(), (), MOVING, " 59 s after the stop: kubelet has not reported its end"),
-    (not_started("for 30 s", 1, stop=60), pod(), (), STUCK, "1 min after the stop: kubelet has not reported its end"),
-    (not_started("", 1, stop=59), pod(), (stop_event(99),), MOVING, "kubelet has not reported its end"),
-    (request(**KILLED, **LEAST), runs(None), (), MOVING, "counts in 1 min"),
-    (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 39)), (), MOVING, "next try in about 1 s"),
-    (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 40)), (), MOVING, "next try any moment"),
-    (request(context=False, phase="Recreating", states=[state()]), pod(), (), MOVING, "just being sent; grace 45 s"),
-    (request(age=4), pod(), (), MOVING, "has not answered yet"),
-    (request(age=5), pod(), (), STUCK, "for 5 s; the manager gives it up in 55 s"),
-    (request(age=59), pod(), (), STUCK, "the manager gives it up in 1 s"),
-    (request(age=60), pod(), (), STUCK, "the manager is to give it up"),
+    (request(phase="Pending", age=30), pod(), (), MOVING, "not started yet"),
+    (request(phase="Pending", age=31), pod(), (), STUCK, "although no other container or request is before it"),
+    (request(phase="Pending", age=31, strategy=GRACE), pod(), (), STUCK, (
+"although no other container or request is before "
+"it"
+)),
+    (request(phase="Pending", age=99, managedFields=written_before(30)), pod(), (), MOVING, "not started yet"),
+    (not_started("for 14s"), pod(), (), MOVING, (
+"still shows the old instance, because kubelet has not reported its "
+"exit"
+)),
+    (not_started("for 10s", 14), pod(), (), MOVING, "kubelet has not reported its exit"),
+    (not_started("for 10s", 15), pod(), (), STUCK, "kubelet has not reported its exit"),
+    (not_started("for 30s", 1, stop=59), pod(), (), MOVING, (
+" 59s after the stop, because kubelet has not reported its "
+"exit"
+)),
+    (not_started("for 30s", 1, stop=60), pod(), (), STUCK, (
+"1m after the stop, because kubelet has not reported its "
+"exit"
+)),
+    (not_started("", 1, stop=59), pod(), (stop_event(99),), MOVING, "kubelet has not reported its exit"),
+    (request(**KILLED, **LEAST), runs(None), (), MOVING, "it counts as recreated in 1m (minStartedSeconds 60)"),
+    (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 39)), (), MOVING, "next try in about 1s"),
+    (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 40)), (), MOVING, "next try at any moment"),
+    (request(context=False, phase="Recreating", states=[state()]), pod(), (), MOVING, (
+"the stop is being sent; grace period "
+"45s"
+)),
+    (request(age=4), pod(), (), MOVING, "waiting for the daemon on node n1"),
+    (request(age=5), pod(), (), STUCK, "for 5s; the manager fails the request in 55s"),
+    (request(age=59), pod(), (), STUCK, "the manager fails the request in 1s"),
+    (request(age=60), pod(), (), STUCK, "waiting for the manager to fail the request"),
     (graceful(None, written=30), pod(gate=True), (), MOVING, "to make the pod unready"),
-    (graceful(29), pod(gate=True), (), MOVING, "1 s left at most"),
-    (graceful(30), pod(gate=True), (), MOVING, "its turn has not come yet"),
-    (graceful(60), pod(gate=True), (), MOVING, "its turn has not come yet"),
-    (graceful(61), pod(gate=True), (), STUCK, "over for 31 s, but nothing was stopped yet"),
+    (graceful(29), pod(gate=True), (), MOVING, "containers are stopped in at most 1s"),
+    (graceful(30), pod(gate=True), (), MOVING, "not started yet"),
+    (graceful(60), pod(gate=True), (), MOVING, "not started yet"),
+    (graceful(61), pod(gate=True), (), STUCK, "ended 31s ago, but no container has been stopped yet"),
     (request(deletionTimestamp=ago(30), finalizers=[FINALIZER]), pod(), (), MOVING, "ready again first"),
     (request(deletionTimestamp=ago(31), finalizers=[FINALIZER]), pod(), (), STUCK, "ready again first"),
 ]  # fmt: skip
@@ -1124,20 +1153,27 @@ def test_at_a_limit_and_just_beyond(
 
 def test_how_a_wait_is_printed() -> None:
     """A sentence that says for how long is not followed by the same time once more."""
-    lines = told(not_started("for 10 s", 9, stop=21)).lines
+    lines = told(not_started("for 10s", 9, stop=21)).lines
     assert lines[2] == (
-        "container app: kubelet has not started it for 10 s, and the pod's status still shows the old one 21 s after "
-        "the stop: kubelet has not reported its end"
+        "container app: kubelet has not restarted the container for 10s; the pod's status still "
+        "shows the old instance 21s after "
+        "the stop, because kubelet has not reported its exit"
     )
-    assert told(request(**KILLED), events=(stop_event(9),)).lines[2].endswith("; grace 45 s (9 s so far)")
+    assert told(request(**KILLED), events=(stop_event(9),)).lines[2].endswith("; grace period 45s (9s so far)")
     assert (
         told(request(**KILLED), runs(3600))
         .lines[2]
-        .endswith(" runs for 1 h, is ready; the node daemon has yet to say so")
+        .endswith(" is running (for 1h), and is ready; waiting for the node daemon to record it")
     )
-    assert told(request(age=45)).lines[2].endswith("for 45 s; the manager gives it up in 15 s")
-    assert told(graceful(12), pod(gate=True)).lines[2].endswith("mark acquired 12 s ago, 18 s left at most")
-    assert told(request(**KILLED), changes={"node": AWAY}).lines[2].endswith("does not report (3 min 20 s so far)")
+    assert told(request(age=45)).lines[2].endswith("for 45s; the manager fails the request in 15s")
+    assert (
+        told(graceful(12), pod(gate=True)).lines[2].endswith("unready for 12s; containers are stopped in at most 18s")
+    )
+    assert (
+        told(request(**KILLED), changes={"node": AWAY})
+        .lines[2]
+        .endswith("has stopped reporting its status (3m20s so far)")
+    )
 
 
 def test_the_containers_are_listed_unless_the_one_at_work_is_all_there_is_to_say() -> None:
@@ -1146,7 +1182,7 @@ def test_the_containers_are_listed_unless_the_one_at_work_is_all_there_is_to_say
     assert len(told(request("restart", "app", "log", phase="Recreating", states=states), both).lines) == 5
     states[1] = state("log", "Failed", "restartPolicy is Never")
     assert told(request("restart", "app", "log", phase="Recreating", states=states), both).lines[4:6] == [
-        "  app  Recreating  stop sent, the container still runs; grace 45 s",
+        "  app  Recreating  stop sent; the container is still running; grace period 45s",
         "  log  Failed      restartPolicy is Never",
     ]
 
@@ -1213,17 +1249,17 @@ def test_the_newest_write_of_the_status_counts() -> None:
 
 def test_there_is_no_pod() -> None:
     gone = explain(facts(request(**RECREATING), None))
-    assert gone.cause.what == "pod deleted: there is no pod shop/web"
-    assert gone.containers[0].what == "nothing is known about it in the pod's status"
+    assert gone.cause.what == "pod shop/web not found"
+    assert gone.containers[0].what == "the pod's status does not list this container"
 
 
 def test_a_pod_that_may_not_be_read_is_not_gone() -> None:
-    unread = (Finding(Found.UNREAD, {"object": "the pod", "error": "not allowed"}),)
+    unread = (Finding(Found.UNREAD, {"object": "the pod", "error": "forbidden"}),)
     obj = request(phase="Recreating", states=[state(message="CrashLoopBackOff: back-off")], labels={"a": "b"})
     obj["metadata"]["labels"] = request()["metadata"]["labels"]
     found = explain(replace(facts(obj, None), pod_read=False, unread=unread, node=None))
     assert found.cause.what == "container app: CrashLoopBackOff: back-off"
-    assert found.notes[1:] == ("the pod could not be read: not allowed",)
+    assert found.notes[1:] == ("cannot read the pod: forbidden",)
     killed = explain(replace(facts(request(**KILLED), None), pod_read=False))
     assert killed.verdict is Verdict.MOVING
 
@@ -1246,7 +1282,7 @@ def test_what_became_of_each_container() -> None:
         ("log", "Failed", "preStop hook failed: exit code 1"),
     ]
     assert [each.stuck for each in found.containers] == [False, True]
-    assert found.cause.what.endswith("not every container was recreated: log: preStop hook failed: exit code 1")
+    assert found.cause.what.endswith("some containers were not recreated: log: preStop hook failed: exit code 1")
 
 
 def test_a_container_that_was_recreated_tells_what_it_can() -> None:
@@ -1286,63 +1322,69 @@ def test_the_container_that_is_stuck_comes_first() -> None:
 
 
 DEFAULT = (
-    "deadline: 59 min 30 s left of 3630 s (none was given: the default of crrd's manager, unless its flag says "
-    "otherwise); what is not done by then fails"
+    "deadline: 59m30s left of 3630s (crrd's default, unless a flag changes it); containers not recreated by then fail"
 )
-GRACE_DEFAULT = DEFAULT.replace("59 min 30 s left of 3630 s", "1 h left of 3660 s")
-OVER = "unless a manager has come to lead since, which counts anew"
-STAYS = "no ttlSecondsAfterFinished: it stays until somebody deletes it"
+GRACE_DEFAULT = DEFAULT.replace("59m30s left of 3630s", "1h left of 3660s")
+OVER = "a manager that becomes leader counts it from the start"
+STAYS = "ttlSecondsAfterFinished is not set, so the request stays until you delete it"
 NOTES = [
     ("deadline", request(age=60, spec={"activeDeadlineSeconds": 300}, **KILLED),
-     "deadline: 4 min left of 300 s; what is not done by then fails"),
+     "deadline: 4m left of 300s; containers not recreated by then fail"),
     ("default", request("restart", "app", "log", age=3660, strategy={"minStartedSeconds": 20}, **KILLED),
-     ("deadline: 40 s left of 3700 s (none was given: the default of crrd's manager, unless its flag says otherwise); "
-     "what is not done by then fails")),
+     ("deadline: 40s left of 3700s (crrd's default, unless a flag changes it); "
+     "containers not recreated by then fail")),
     ("default over", request(age=3640, **KILLED),
-     ("deadline: passed 10 s ago (none was given: the default of crrd's manager, unless its flag says otherwise), "
-     f"the manager is to complete it; {MANAGER}")),
+     ("deadline passed 10s ago (crrd's default, unless a flag changes it); "
+     f"waiting for the manager to complete the request; {MANAGER}")),
     ("late", request(age=60, spec={"activeDeadlineSeconds": 40}, **KILLED),
-     f"deadline: passed 20 s ago, the manager is to complete it; {MANAGER}"),
+     f"deadline passed 20s ago; waiting for the manager to complete the request; {MANAGER}"),
     ("on the dot", request(age=40, spec={"activeDeadlineSeconds": 40}, **KILLED),
-     f"deadline: passed 0 s ago, the manager is to complete it; {MANAGER}"),
+     f"deadline passed 0s ago; waiting for the manager to complete the request; {MANAGER}"),
     ("a second left", request(age=39, spec={"activeDeadlineSeconds": 40}, **KILLED),
-     "deadline: 1 s left of 40 s; what is not done by then fails"),
+     "deadline: 1s left of 40s; containers not recreated by then fail"),
     ("no admission", request(context=False, **KILLED),
-     f"{DEFAULT} | no statusContext: no admission saw the request; the daemon takes the instances that it finds"),
+     (
+f"{DEFAULT} | the request has no statusContext, because it did not pass admission; the daemon "
+f"stops the instances that are running"
+)),
     ("forced", request(strategy={"forceRecreate": True}, **KILLED),
-     f"{DEFAULT} | forceRecreate: whatever runs when its turn comes is stopped, once"),
+     f"{DEFAULT} | forceRecreate is set, so whichever instance is running is stopped, once"),
     ("no gate", request(strategy=GRACE, **KILLED),
-     f"{GRACE_DEFAULT} | the pod has no readiness gate KruisePodReady: unreadyGracePeriodSeconds is not waited for"),
+     f"{GRACE_DEFAULT} | the pod has no readiness gate KruisePodReady, so unreadyGracePeriodSeconds is ignored"),
     ("kept", request(phase="Completed", states=[state(phase="Succeeded")], completed=5, labels={}),
      STAYS),
     ("ttl", request(phase="Completed", completed=5, labels={}, spec={"ttlSecondsAfterFinished": 3605}),
-     "TTL: deleted in 1 h"),
+     "ttlSecondsAfterFinished: the request is deleted in 1h"),
     ("ttl over", request(phase="Completed", completed=50, labels={}, spec={"ttlSecondsAfterFinished": 40}),
-     f"TTL: over for 10 s, {OVER}; {MANAGER}"),
+     f"ttlSecondsAfterFinished ended 10s ago; {OVER}; {MANAGER}"),
     ("ttl on the dot", request(phase="Completed", completed=40, labels={}, spec={"ttlSecondsAfterFinished": 40}),
-     f"TTL: over for 0 s, {OVER}; {MANAGER}"),
+     f"ttlSecondsAfterFinished ended 0s ago; {OVER}; {MANAGER}"),
     ("ttl by another clock",
      request(phase="Completed", completed=9000, labels={}, spec={"ttlSecondsAfterFinished": 40},
              managedFields=[{"subresource": "status", "time": ago(10)}]),
-     "TTL: deleted in 30 s"),
+     "ttlSecondsAfterFinished: the request is deleted in 30s"),
     ("ttl from nobody knows when",
      request(phase="Completed", labels={}, spec={"ttlSecondsAfterFinished": 40}), ""),
     ("not late yet", request(phase="Completed", completed=30),
-     f"the manager has yet to take the label crr.apps.kruise.io/active away | {STAYS}"),
+     f"waiting for the manager to remove the label crr.apps.kruise.io/active | {STAYS}"),
     ("late indeed", request(phase="Completed", completed=31),
-     f"the manager has yet to take the label crr.apps.kruise.io/active away; {MANAGER} | {STAYS}"),
+     f"waiting for the manager to remove the label crr.apps.kruise.io/active; {MANAGER} | {STAYS}"),
     ("completed nobody knows when", request(phase="Completed"),
-     f"the manager has yet to take the label crr.apps.kruise.io/active away | {STAYS}"),
+     f"waiting for the manager to remove the label crr.apps.kruise.io/active | {STAYS}"),
     ("still active", request(phase="Completed", completed=5, spec={"ttlSecondsAfterFinished": 6}),
-     "the manager has yet to take the label crr.apps.kruise.io/active away | TTL: deleted in 1 s"),
+     (
+"waiting for the manager to remove the label crr.apps.kruise.io/active | "
+"ttlSecondsAfterFinished: the request is deleted in 1s"
+)),
     ("being deleted", request(phase="Completed", completed=5, deletionTimestamp=ago(1), labels={}),
-     "it is being deleted"),
+     "the request is being deleted"),
     ("being deleted and held", request(phase="Completed", completed=50, deletionTimestamp=ago(45), labels={},
                                        finalizers=[FINALIZER, "example.org/a", "example.org/b"]),
-     (f"the manager has yet to take the finalizer {FINALIZER} away; {MANAGER} | it is being deleted; whoever set the "
-      "finalizer has to take it away: example.org/a, example.org/b")),
+     (f"waiting for the manager to remove the finalizer {FINALIZER}; {MANAGER} | the request is being "
+f"deleted; the controller that set the "
+      "finalizer must remove it: example.org/a, example.org/b")),
     ("still guarded", request(phase="Completed", completed=50, finalizers=[FINALIZER], labels={}),
-     f"the manager has yet to take the finalizer {FINALIZER} away; {MANAGER} | {STAYS}"),
+     f"waiting for the manager to remove the finalizer {FINALIZER}; {MANAGER} | {STAYS}"),
 ]  # fmt: skip
 
 
@@ -1377,9 +1419,9 @@ def test_another_manager_may_be_the_one_that_runs() -> None:
     found = told(request(age=3640, **KILLED), changes={"admitted": False}).notes
     assert found == (
         (
-            "deadline: passed 10 s ago (none was given: the default of crrd's manager, if that is the one that runs: "
-            "OpenKruise's has none), the manager is to complete it; "
-            f"is the manager running? crrd's: {MANAGER.partition('? ')[2]}; or OpenKruise's"
+            "deadline passed 10s ago (crrd's default, if it is running; OpenKruise's manager has no default);"
+            " waiting for the manager to complete the request; "
+            f"check that crrd's or OpenKruise's manager is running: {MANAGER.partition(': ')[2]}"
         ),
     )
     assert is_admitted({"metadata": {"annotations": {"crr.apps.kruise.io/requested-by": "alice"}}})
@@ -1389,7 +1431,7 @@ def test_another_manager_may_be_the_one_that_runs() -> None:
 def test_one_container_without_context_is_enough_to_say_so() -> None:
     obj = request("restart", "app", "log", **KILLED)
     del obj["spec"]["containers"][1]["statusContext"]
-    assert told(obj).notes[1].startswith("no statusContext: ")
+    assert told(obj).notes[1].startswith("the request has no statusContext, ")
 
 
 def test_nothing_else_to_say() -> None:
@@ -1422,8 +1464,8 @@ def test_a_daemon_by_its_pod() -> None:
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        (-3.0, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (60.0, "1 min"), (200.0, "3 min 20 s"), (3600.0, "1 h"),
-        (7500.0, "2 h 5 min"), (86400.0, "1 d"), (273600.0, "3 d 4 h"),
+        (-3.0, "0s"), (0.4, "0s"), (59.4, "59s"), (60.0, "1m"), (200.0, "3m20s"), (3600.0, "1h"),
+        (7500.0, "2h5m"), (86400.0, "1d"), (273600.0, "3d4h"),
     ],
 )  # fmt: skip
 def test_times_in_words(seconds: float, said: str) -> None:

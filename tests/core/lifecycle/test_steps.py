@@ -84,14 +84,18 @@ class TestEnds:
         status = Status(
             RequestPhase.COMPLETED,
             (
-                RecreateState("app", StatePhase.FAILED, "pod has gone"),
-                RecreateState("side", StatePhase.FAILED, "pod has gone"),
+                RecreateState("app", StatePhase.FAILED, "the pod no longer exists"),
+                RecreateState("side", StatePhase.FAILED, "the pod no longer exists"),
             ),
-            "pod has gone",
+            "the pod no longer exists",
             "2026-03-01T12:00:07Z",
         )
         event = EmitEvent(
-            request(status=RECREATING), EventReason.FAILED, "Request r: pod has gone", container="", warning=True
+            request(status=RECREATING),
+            EventReason.FAILED,
+            "Request r: the pod no longer exists",
+            container="",
+            warning=True,
         )
         assert steps == Steps((lc.Complete(status), event))
         assert reasons(steps) == [Reason.POD_GONE] * 3
@@ -100,7 +104,9 @@ class TestEnds:
         steps = next_steps(request(), replace(POD, uid="pod-2"), at(7))
         complete = steps.actions[0]
         assert isinstance(complete, lc.Complete)
-        assert complete.status.message == ("pod has gone: the request is for UID pod-1, ns/web-0 now has UID pod-2")
+        assert complete.status.message == (
+            "the pod was replaced: the request is for UID pod-1, but ns/web-0 now has UID pod-2"
+        )
         assert reasons(steps) == [Reason.POD_REPLACED] * 3
 
     def test_a_request_without_the_uid_label_takes_the_pod_of_its_name(self) -> None:
@@ -109,8 +115,8 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("node", "message"),
         [
-            ("node-a", "no daemon answered on node node-a"),
-            ("", "no daemon answered: the request has no node label"),
+            ("node-a", "the node daemon did not answer on node node-a"),
+            ("", "the node daemon did not answer: the request has no node label"),
         ],
     )
     def test_an_unanswered_request_ends_after_a_minute(self, node: str, message: str) -> None:
@@ -131,7 +137,7 @@ class TestEnds:
             steps = next_steps(view, going, at(70))
             assert reasons(steps) == [Reason.POD_DELETING] * 3
             assert isinstance(steps.actions[0], lc.Complete)
-            assert steps.actions[0].status.message == "pod is being deleted"
+            assert steps.actions[0].status.message == "the pod is being deleted"
 
     @pytest.mark.parametrize("grace_ends", ["", "soon", "9999-12-31T23:59:59Z"])
     def test_a_pod_that_goes_nobody_knows_when_is_waited_for(self, grace_ends: str) -> None:
@@ -227,7 +233,7 @@ class TestUnready:
             (request(status=RECREATING), POD),
             (request(status=PENDING, strategy=GRACE), POD),
         ],
-        ids=["no gate", "pod is being deleted", "not active", "no grace period", "not its turn yet"],
+        ids=["no gate", "the pod is being deleted", "not active", "no grace period", "not its turn yet"],
     )
     def test_the_pod_is_not_made_unready(self, view: Request, pod: PodMeta) -> None:
         assert next_steps(view, pod, at(2)).actions == ()

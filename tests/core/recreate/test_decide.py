@@ -235,7 +235,7 @@ class TestOneAtATime:
         decision = decide([second], seen(instance("old"), works=stopping(), first_seen={"r2": 0.0}), NOW)
         assert not stops(decision)
         assert written(decision) == recreating(
-            RecreateState("app", message="a stop of this container by another request is under way")
+            RecreateState("app", message="waiting for another request's stop of this container to finish")
         )
 
     def test_pending_ones_are_written_once(self) -> None:
@@ -265,7 +265,7 @@ class TestTrust:
     @pytest.mark.parametrize("kind", [ContainerKind.INIT, ContainerKind.EPHEMERAL])
     def test_not_restartable_kinds(self, kind: ContainerKind) -> None:
         message = self.failed(one(request(), instance("old"), pod=pod(PodContainer("app", kind=kind))))
-        assert message == f"is an {kind}: only containers and native sidecars can be recreated"
+        assert message == f"this is an {kind}; only containers and native sidecars can be recreated"
 
     def test_native_sidecars_are_recreated(self) -> None:
         view = pod(PodContainer("app", kind=ContainerKind.SIDECAR))
@@ -299,7 +299,7 @@ class TestTrust:
         assert asked.ask_api
         assert asked.actions == ()
         message = self.failed(one(other, instance("old"), api_answer=ApiAnswer(pod(), NOW)))
-        assert message == "pod has gone: the request is for UID other, default/web now has UID uid-of-web"
+        assert message == "the pod was replaced: the request is for UID other, but default/web now has UID uid-of-web"
 
     def test_without_the_label_the_pods_own_uid_counts(self) -> None:
         req = request(pod_uid="")
@@ -453,7 +453,7 @@ class TestRestartPolicy:
         decision = one(request(), instance("old"), pod=view)
         assert not stops(decision)
         message = written(decision).states[0].message
-        assert message == "restartPolicy is Never: kubelet would not start the container again"
+        assert message == "restartPolicy is Never, so kubelet would not start the container again"
 
     def test_never_leaves_one_down_that_has_ended_by_itself(self) -> None:
         view = pod(PodContainer("app", restart_policy=RestartPolicy.NEVER))
@@ -521,14 +521,14 @@ class TestRestartPolicy:
     def test_a_pod_that_is_being_deleted(self) -> None:
         decision = one(request(), instance("old"), pod=pod(deleting=True))
         assert not stops(decision)
-        assert written(decision).message == "pod is being deleted"
+        assert written(decision).message == "the pod is being deleted"
 
     def test_a_pod_not_seen_yet_is_waited_for(self) -> None:
         quiet = one(request(), instance("old"), pod=None, first_seen={"r1": NOW})
         assert quiet.actions == ()
         assert quiet.wake_at == NOW + 1
         told = one(request(), instance("old"), pod=None, first_seen={"r1": NOW - 2}, known_since=NOW - 1)
-        assert written(told).message == "waiting to see pod default/web on node node-a"
+        assert written(told).message == "waiting for pod default/web to appear on node node-a"
         assert written(told).phase is RequestPhase.PENDING
         assert told.wake_at == NOW + 59
         unlisted = one(request(), pod=None, first_seen={"r1": NOW - 999}, known_since=None)
@@ -551,7 +551,7 @@ class TestRestartPolicy:
         decision = one(request(), pod=None, api_answer=ApiAnswer(None, NOW), **hint)
         assert not decision.ask_api
         assert asked.wake_at is decision.wake_at is None
-        assert written(decision).message == "pod has gone"
+        assert written(decision).message == "the pod no longer exists"
         assert written(decision).reason is Reason.POD_GONE
         assert written(decision).states[0].phase is StatePhase.FAILED
         assert reasons(decision) == [EventReason.FAILED]
@@ -607,7 +607,7 @@ class TestRestartPolicy:
 
     def test_a_pod_on_another_node(self) -> None:
         decision = one(request(), pod=None, pod_gone=True, api_answer=ApiAnswer(pod(node_name="node-b"), NOW))
-        assert written(decision).message == "pod default/web is on node node-b, not on node-a"
+        assert written(decision).message == "pod default/web is on node node-b, not on node node-a"
 
     def test_a_request_without_the_label_takes_the_pod_that_is_there(self) -> None:
         req = request(pod_uid="")
@@ -828,7 +828,7 @@ class TestOrder:
         c = instance("new-c", "c", created_at=2, restart_count=1)
         decision = one(req, instance("old-b", "b"), c, pod=pod(PodContainer("a"), PodContainer("b"), ready))
         assert stops(decision) == ["old-b"]
-        assert written(decision).states[2].message == 'not awaited: container "a" failed'
+        assert written(decision).states[2].message == 'stopped waiting: container "a" failed and failurePolicy is Fail'
 
     @pytest.mark.parametrize(
         ("b", "works"),
@@ -847,7 +847,7 @@ class TestOrder:
         decision = one(req, *known, pod=view, works=works, foreign={"old-a": None, "old-b": None})
         assert not stops(decision)
         assert written(decision).phase is RequestPhase.COMPLETED
-        assert written(decision).states[1].message == 'not awaited: container "a" failed'
+        assert written(decision).states[1].message == 'stopped waiting: container "a" failed and failurePolicy is Fail'
 
     def test_a_failure_ends_the_request_under_fail(self) -> None:
         view = pod(PodContainer("a"), PodContainer("b", restart_policy=RestartPolicy.NEVER), PodContainer("c"))
@@ -857,8 +857,8 @@ class TestOrder:
         status = written(decision)
         assert status.phase is RequestPhase.COMPLETED
         assert [state.phase for state in status.states] == [StatePhase.FAILED] * 3
-        assert status.states[0].message == 'not awaited: container "b" failed'
-        assert status.states[2].message == 'not started: container "b" failed'
+        assert status.states[0].message == 'stopped waiting: container "b" failed and failurePolicy is Fail'
+        assert status.states[2].message == 'skipped: container "b" failed and failurePolicy is Fail'
         assert status.message == "0 of 3 containers recreated; failed: a, b, c"
 
 
@@ -982,7 +982,7 @@ class TestStop:
     def test_a_created_container_is_waited_for(self) -> None:
         decision = one(request(), instance("old", state=ContainerState.CREATED), first_seen={"r1": 0.0})
         assert not stops(decision)
-        assert written(decision).states[0].message == "the container is created but not started yet"
+        assert written(decision).states[0].message == "the container has been created, but not started yet"
         assert decision.watch_runtime
 
     def test_an_unknown_state_is_stopped(self) -> None:
@@ -995,7 +995,7 @@ class TestStop:
         assert not stops(wait)
         retry_at = 99.5 + retry_delay(2, "old")
         assert wait.wake_at == retry_at
-        assert written(wait).states[0].message == "stopping failed 2 times, is tried again: broken"
+        assert written(wait).states[0].message == "StopContainer failed 2 times, retrying: broken"
         assert written(wait).states[0].reason is Reason.STOP_RETRIED
         again = one(replace(req, status=written(wait)), instance("old"), works=failed, now=retry_at)
         assert only(again, StopContainer).seconds == pytest.approx(30 - (retry_at - 90.0))
@@ -1016,7 +1016,7 @@ class TestStop:
     def test_then_it_is_given_up(self) -> None:
         failed = stopped(10.0, StopAttempt(8, 130.0, "broken"))
         decision = one(request(status=recreating(killed())), instance("old"), works=failed, now=130.0)
-        assert written(decision).states[0].message == "stopping failed 8 times in 120 s, last with: broken"
+        assert written(decision).states[0].message == "StopContainer failed 8 times in 120s, last error: broken"
         assert written(decision).reason is Reason.STOP_FAILED
 
     def test_what_was_cut_off_before_it_was_sent_is_tried_again(self) -> None:
@@ -1035,7 +1035,7 @@ class TestStop:
         assert settling.wake_at == 100.5
         assert settling.watch_runtime
         decision = one(req, instance("old"), works=done, now=109.0, listed_at=109.0)
-        assert "but it still runs" in written(decision).states[0].message
+        assert "but it is still running" in written(decision).states[0].message
 
     @pytest.mark.parametrize("listed_at", [98.0, 99.0])
     def test_what_was_listed_before_the_stop_returned_says_nothing(self, listed_at: float) -> None:
@@ -1189,7 +1189,10 @@ class TestStop:
     def test_a_kubelet_that_does_not_answer_holds_the_stop_back(self) -> None:
         decision = one(request(), instance("old"), kubelet_silent_since=NOW - 12, first_seen={"r1": 0.0})
         assert not stops(decision)
-        message = "kubelet on this node does not answer since 10 s: nothing is stopped that it would not start again"
+        message = (
+            "kubelet on this node has not answered /healthz for 10s; not stopping the container, because "
+            "kubelet could not start it again"
+        )
         assert written(decision).states[0].message == message
         assert written(decision).states[0].reason is Reason.KUBELET_SILENT
         assert decision.wake_at == NOW + 1
@@ -1223,7 +1226,7 @@ class TestOfAnotherRequest:
         works = stopping(uid="gone", since=95.0, seconds=seconds)
         decision = one(request(), instance("old"), works=works, first_seen={"r1": 0.0})
         assert not stops(decision)
-        assert written(decision).states[0].message == "a stop of this container by another request is under way"
+        assert written(decision).states[0].message == "waiting for another request's stop of this container to finish"
 
     def test_the_longest_of_two_is_what_a_shorter_grace_is_sent_beside(self) -> None:
         short = stopping(uid="gone", since=95.0, seconds=15.0)
@@ -1325,22 +1328,22 @@ class TestBackOff:
         assert written(self.at(2.0)).states[0].reason is Reason.NOT_STARTED_AGAIN
         assert self.at(2.0).wake_at == NOW + 8
         told = self.at(2.5)
-        assert written(told).states[0].message == "kubelet has not started it for 2 s"
+        assert written(told).states[0].message == "kubelet has not restarted the container for 2s"
         assert written(told).states[0].reason is Reason.NOT_STARTED_AGAIN
         assert told.wake_at == NOW + 7.5
-        assert written(self.at(59.0)).states[0].message == "kubelet has not started it for 30 s"
+        assert written(self.at(59.0)).states[0].message == "kubelet has not restarted the container for 30s"
 
     def test_and_that_a_second_restart_is_held_back(self) -> None:
         created = int((1767225660.0 - 3 - 42) * 1e9)
         told = self.at(3, restart_count=1, created_at=created)
-        message = "kubelet has not started it for 2 s; it was restarted 42 s before, so kubelet's back-off"
-        assert written(told).states[0].message == f"{message} (10 s or more) may hold it"
+        message = "kubelet has not restarted the container for 2s; the previous instance ran for only 42s,"
+        assert written(told).states[0].message == f"{message} so kubelet's restart back-off (at least 10s) may apply"
         for restarts, lived, held in ((1, 600, False), (1, 599, True), (1, 0, True), (1, -1, False), (0, 42, False)):
             created = int((1767225660.0 - 3 - lived) * 1e9)
             found = written(self.at(3, restart_count=restarts, created_at=created)).states[0].message
             assert ("back-off" in found) is held
         collected = one(self.REQ, endings={"app": Ending(NOW - 3, 1767225657.0)})
-        assert written(collected).states[0].message == "kubelet has not started it for 2 s"
+        assert written(collected).states[0].message == "kubelet has not restarted the container for 2s"
 
     @pytest.mark.parametrize(
         ("steps", "seconds"), list(pairwise([0, 2, 10, 30, 60, 120, 300, 600, 1800, 3600, 14_400, 86_400]))
@@ -1433,8 +1436,10 @@ class TestRestartOfTheWholePod:
         decision = one(req, *now, pod=self.pod("new", "side-2"), **back)
         status = written(decision)
         assert (status.phase, status.states[0].phase) == (RequestPhase.COMPLETED, StatePhase.SUCCEEDED)
-        assert status.message == ("1 of 1 containers recreated; app: kubelet restarted the whole pod with it: side")
-        assert only(decision, EmitEvent).message.endswith("kubelet restarted the whole pod with it: side")
+        assert status.message == (
+            "1 of 1 containers recreated; app: kubelet also restarted other containers of the pod: side"
+        )
+        assert only(decision, EmitEvent).message.endswith("kubelet also restarted other containers of the pod: side")
 
     def test_a_pod_that_was_not_restarted_is_not_said_to_be(self) -> None:
         req = request(strategy=self.ALLOWED, status=recreating(killed()))

@@ -378,7 +378,7 @@ class TestEnds:
         bare = asked(of, ONE, RequestPhase.COMPLETED, message="pod has an odd name")
         assert why(planned(World((ONE,), (bare,)), of)) == {"web-0": "pod has an odd name"}
         silent = asked(of, ONE, RequestPhase.COMPLETED)
-        assert why(planned(World((ONE,), (silent,)), of)) == {"web-0": "nobody said why"}
+        assert why(planned(World((ONE,), (silent,)), of)) == {"web-0": "no reason was recorded"}
 
     def test_aborted(self) -> None:
         found = planned(World(PODS, aborted=frozenset({"run"})))

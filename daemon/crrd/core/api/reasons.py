@@ -79,115 +79,127 @@ class Cause:
     """Whether it ends a container, as Failed."""
 
 
-_AGAIN = "a request can be made anew: kubectl get crr -o yaml shows this one's spec"
+_AGAIN = "create a new request; kubectl get crr -o yaml shows the spec of this one"
 _PODS = "kubectl -n {namespace} get pods"
 _VALUE = re.compile(r"\{\w+\}")
-_RUNTIME = ("look at the container runtime on node {node}", "{log}")
+_RUNTIME = ("check the container runtime on node {node}", "{log}")
 
 CAUSES: Mapping[Reason, Cause] = MappingProxyType(
     {
         Reason.INVALID_REQUEST: Cause(
             "{error}",
-            ("create another request without that", "kubectl -n {namespace} delete crr {request}"),
+            ("create a new request without this error", "kubectl -n {namespace} delete crr {request}"),
             final=True,
         ),
         Reason.CONTAINER_NOT_FOUND: Cause(
             'pod {key} has no container "{name}"',
-            ("name a container of the pod: kubectl -n {namespace} get pod {pod}",),
+            ("use the name of a container of the pod: kubectl -n {namespace} describe pod {pod}",),
             final=True,
         ),
         Reason.NOT_RECREATABLE: Cause(
-            "is an {kind}: only containers and native sidecars can be recreated",
-            ("name a container of the pod: kubectl -n {namespace} get pod {pod}",),
+            "this is an {kind}; only containers and native sidecars can be recreated",
+            ("use the name of a container of the pod: kubectl -n {namespace} describe pod {pod}",),
             final=True,
         ),
         Reason.CONTAINER_MISMATCH: Cause(
             "container ID {container_id} {problem}",
-            ("let admission set statusContext: leave it out of the request",),
+            ("leave statusContext out of the request; admission sets it",),
             final=True,
         ),
         Reason.NOT_RESTARTABLE: Cause(
-            "restartPolicy is Never: kubelet would not start the container again",
-            ("kubelet does not start such a container again: replace the pod instead",),
+            "restartPolicy is Never, so kubelet would not start the container again",
+            ("delete or replace the pod instead",),
             final=True,
         ),
         Reason.LEFT_DOWN: Cause(
-            "the container exited with code 0 and restartPolicy is OnFailure: kubelet leaves it down",
-            ("kubelet restarts it only after a failure: replace the pod instead",),
+            "the container exited with code 0 and restartPolicy is OnFailure, so kubelet does not restart it",
+            ("kubelet restarts it only after a failure; delete or replace the pod instead",),
             final=True,
         ),
         Reason.RESTARTS_POD: Cause(
-            "its restartPolicyRules would restart all containers of the pod if it ended with exit code {code}",
-            ("allow it in the request: spec.strategy.allowPodRestart: true", "or leave the container as it is"),
+            "the container's restartPolicyRules restart all containers of the pod after exit code {code}",
+            ("to allow this, set spec.strategy.allowPodRestart: true in a new request",),
             final=True,
         ),
         Reason.STOP_FAILED: Cause(
-            "stopping failed {count} times in {seconds} s, last with: {error}", _RUNTIME, final=True
+            "StopContainer failed {count} times in {seconds}s, last error: {error}", _RUNTIME, final=True
         ),
         Reason.STILL_RUNS: Cause(
-            "the runtime reported the container as stopped, but it still runs", _RUNTIME, final=True
+            "the runtime reported the container as stopped, but it is still running", _RUNTIME, final=True
         ),
         Reason.PIN_LOST: Cause(
-            "the annotation that said which instance was stopped has been removed: nobody can tell what became of it",
-            ("leave the annotation crr.apps.kruise.io/pinned-containers alone", _AGAIN),
+            "the annotation pinned-containers was removed, so crrd cannot tell which instance was stopped",
+            ("do not remove the annotation crr.apps.kruise.io/pinned-containers", _AGAIN),
             final=True,
         ),
-        Reason.POD_GONE: Cause("pod has gone", (f"name the pod that replaced it: {_PODS}",), final=True),
+        Reason.POD_GONE: Cause(
+            "the pod no longer exists", (f"use the name of the pod that replaced it: {_PODS}",), final=True
+        ),
         Reason.POD_REPLACED: Cause(
-            "pod has gone: the request is for UID {wanted}, {key} now has UID {found}",
-            (f"name the pod that replaced it: {_PODS}",),
+            "the pod was replaced: the request is for UID {wanted}, but {key} now has UID {found}",
+            (f"use the name of the pod that replaced it: {_PODS}",),
             final=True,
         ),
         Reason.POD_ELSEWHERE: Cause(
-            "pod {key} is on node {found}, not on {node}",
-            ("let admission set the labels: create another request",),
+            "pod {key} is on node {found}, not on node {node}",
+            ("create a new request without the labels; admission sets them",),
             final=True,
         ),
-        Reason.POD_DELETING: Cause("pod is being deleted", (f"name the pod that replaces it: {_PODS}",), final=True),
+        Reason.POD_DELETING: Cause(
+            "the pod is being deleted", (f"use the name of the pod that replaces it: {_PODS}",), final=True
+        ),
         Reason.POD_ENDED: Cause(
-            "the pod has ended (phase {phase}): kubelet starts nothing in it any more",
-            (f"name a pod that runs: {_PODS}",),
+            "the pod has ended (phase {phase}), so kubelet does not start containers in it",
+            (f"use the name of a running pod: {_PODS}",),
             final=True,
         ),
-        Reason.EARLIER_FAILURE: Cause('{what}: container "{name}" failed', (_AGAIN,), final=True),
-        Reason.NO_ANSWER: Cause("no daemon answered{where}", (_AGAIN,), final=True),
+        Reason.EARLIER_FAILURE: Cause(
+            '{what}: container "{name}" failed and failurePolicy is Fail', (_AGAIN,), final=True
+        ),
+        Reason.NO_ANSWER: Cause("the node daemon did not answer{where}", (_AGAIN,), final=True),
         Reason.DEADLINE: Cause(
             "activeDeadlineSeconds ({deadline}) has passed",
-            ("give the next one more time, in spec.activeDeadlineSeconds", _AGAIN),
+            ("set a longer spec.activeDeadlineSeconds in the next request", _AGAIN),
             final=True,
         ),
         Reason.WAITING_FOR_POD: Cause(
-            "waiting to see pod {key} on node {node}",
+            "waiting for pod {key} to appear on node {node}",
             (
-                "is the pod on that node? kubectl get pod -n {namespace} {pod} -o wide",
-                "may the daemon list pods? {log}",
+                "check that the pod is on that node: kubectl get pod -n {namespace} {pod} -o wide",
+                "check that the daemon may list pods: {log}",
             ),
         ),
         Reason.WAITING_FOR_UNREADY: Cause("waiting for the manager to make the pod unready"),
-        Reason.UNREADY_GRACE: Cause("the pod is unready; stopping after {grace} s"),
+        Reason.UNREADY_GRACE: Cause("the pod is unready; waiting {grace}s before stopping containers"),
         Reason.NO_READINESS_GATE: Cause(
-            "the pod has no readiness gate KruisePodReady: unreadyGracePeriodSeconds is not waited for"
+            "the pod has no readiness gate KruisePodReady, so unreadyGracePeriodSeconds is ignored"
         ),
-        Reason.WAITING_FOR_IP: Cause("waiting to see the pod's IP, for the preStop hook"),
+        Reason.WAITING_FOR_IP: Cause("waiting for the pod's IP, which the preStop hook needs"),
         Reason.NOT_CREATED: Cause("the container has not been created yet"),
-        Reason.NOT_STARTED: Cause("the container is created but not started yet"),
-        Reason.OTHER_WORK: Cause("a {work} of this container by another request is under way"),
+        Reason.NOT_STARTED: Cause("the container has been created, but not started yet"),
+        Reason.OTHER_WORK: Cause("waiting for another request's {work} of this container to finish"),
         Reason.NOT_PINNED: Cause(
-            "which instances are meant cannot be written to the request's annotations: {error}",
-            ("see what refuses it: a policy, a webhook, the node daemon's rights, or annotations that are too large",),
+            "cannot record the target container IDs in the request's annotations: {error}",
+            (
+                (
+                    "check what rejects the write: a policy, a webhook, the node daemon's RBAC role, or "
+                    "annotations that are too large"
+                ),
+            ),
         ),
         Reason.RUNTIME_UNAVAILABLE: Cause("waiting for the container runtime: {error}", _RUNTIME),
         Reason.KUBELET_SILENT: Cause(
-            "kubelet on this node does not answer since {seconds} s: nothing is stopped that it would not start again",
-            ("see what is wrong with kubelet on node {node}: systemctl status kubelet",),
+            "kubelet on this node has not answered /healthz for {seconds}s; not stopping the container, "
+            "because kubelet could not start it again",
+            ("check kubelet on node {node}: systemctl status kubelet",),
         ),
-        Reason.STOP_RETRIED: Cause("stopping failed {count} times, is tried again: {error}", _RUNTIME),
+        Reason.STOP_RETRIED: Cause("StopContainer failed {count} times, retrying: {error}", _RUNTIME),
         Reason.HOOK_FAILED: Cause("preStop hook failed: {error}"),
-        Reason.HELD_BACK: Cause("{words}"),
-        Reason.NOT_STARTED_AGAIN: Cause("kubelet has not started it for {seconds} s{before}"),
-        Reason.POD_RESTARTING: Cause("waiting: kubelet is restarting all containers of the pod"),
-        Reason.NOT_BACK: Cause("recreated; kubelet restarts all containers of the pod, waiting for: {names}"),
-        Reason.POD_RESTARTED: Cause("kubelet restarted the whole pod with it: {names}"),
+        Reason.HELD_BACK: Cause("{details}"),
+        Reason.NOT_STARTED_AGAIN: Cause("kubelet has not restarted the container for {seconds}s{before}"),
+        Reason.POD_RESTARTING: Cause("waiting for kubelet to restart all containers of the pod"),
+        Reason.NOT_BACK: Cause("recreated; kubelet is restarting all containers of the pod, waiting for: {names}"),
+        Reason.POD_RESTARTED: Cause("kubelet also restarted other containers of the pod: {names}"),
     }
 )
 

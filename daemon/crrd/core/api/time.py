@@ -27,10 +27,10 @@ def rfc3339(moment: datetime) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people, to the second below an hour: `40 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """A duration for people, to the second below an hour: `40s`, `3m20s`, `2h5m`, `3d4h`."""
     whole = max(0, round(seconds))
-    for large, small, size, part in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
+    for large, small, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60), ("m", "s", 60, 1)):
         if whole >= size:
             rest = whole % size // part
-            return f"{whole // size} {large}" + (f" {rest} {small}" if rest else "")
-    return f"{whole} s"
+            return f"{whole // size}{large}" + (f"{rest}{small}" if rest else "")
+    return f"{whole}s"

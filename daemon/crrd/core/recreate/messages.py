@@ -61,5 +61,8 @@ def not_started_again(ending: Ending | None, last: Instance | None, now: float) 
     if last is not None and last.restart_count > 0:
         lived = ending.wall - last.created_at / 1e9
         if 0 <= lived < BACK_OFF_RESET_SECONDS:
-            before = f"; it was restarted {lived:.0f} s before, so kubelet's back-off (10 s or more) may hold it"
+            before = (
+                f"; the previous instance ran for only {lived:.0f}s, so kubelet's restart back-off (at least "
+                "10s) may apply"
+            )
     return Message.of(Reason.NOT_STARTED_AGAIN, seconds=passed[-1], before=before), more_at

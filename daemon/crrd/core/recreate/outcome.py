@@ -71,4 +71,4 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
 def _kubelet_says(view: ContainerView) -> Message:
     """What kubelet waits for, in its words."""
     words = held_back(view.status)
-    return Message.of(Reason.HELD_BACK, words=words) if words else Message()
+    return Message.of(Reason.HELD_BACK, details=words) if words else Message()

@@ -19,8 +19,8 @@ def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], ow
     causes = [state for state in failed if state.reason is not Reason.EARLIER_FAILURE] or failed
     cause = causes[0] if causes else None
     if cause is not None and request.strategy.failure_policy is FailurePolicy.FAIL:
-        awaited = Message.of(Reason.EARLIER_FAILURE, what="not awaited", name=cause.name)
-        pending = Message.of(Reason.EARLIER_FAILURE, what="not started", name=cause.name)
+        awaited = Message.of(Reason.EARLIER_FAILURE, what="stopped waiting", name=cause.name)
+        pending = Message.of(Reason.EARLIER_FAILURE, what="skipped", name=cause.name)
         states = _fail_rest(states, awaited, pending, owed)
     if all(state.phase.final for state in states):
         reason = cause.reason if cause is not None else Reason.NONE

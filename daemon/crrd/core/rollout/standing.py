@@ -201,7 +201,7 @@ def failure(found: RunRequest) -> str:
     status = found.request.status
     failed = [each for each in status.states if each.phase is StatePhase.FAILED]
     told = next((each for each in failed if each.reason is not Reason.EARLIER_FAILURE), None)
-    return f"{told.name}: {told.message}" if told is not None else status.message or "nobody said why"
+    return f"{told.name}: {told.message}" if told is not None else status.message or "no reason was recorded"
 
 
 def timed_out(found: RunRequest) -> bool:
