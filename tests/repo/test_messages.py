@@ -35,10 +35,6 @@ ALLOWED = {
         "cri-dockerd's words for a container that is gone, with the code UNKNOWN",
     "kube/writer.py: _patch: 'metadata.uid' in str(error)":
         "the API server's 422 tells which precondition failed by the field that it names",
-    "kube/stream.py: listed: _ITEMS.search(text)": "the text is JSON, read as it comes in",
-    "kube/stream.py: _objects: text.startswith(']', at)": "likewise",
-    "kube/stream.py: _objects: _BETWEEN.match(text, at)": "likewise",
-    "kube/stream.py: _objects: text[at + 1:].lstrip().removeprefix(',')": "likewise",
 }  # fmt: skip
 """Each expression that searches or compares a message all the same, and why."""
 _FOLDS = {"split", "lower", "upper", "strip", "lstrip", "rstrip", "casefold", "details", "splitlines"}
