@@ -240,10 +240,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             unit="percentunit",
         ),
         Panel(
-            "Events dropped",
-            (('sum(increase(crrd_events_dropped_total{job=~"crrd-.+"}[1h]))', ""),),
+            "Events and log lines dropped",
+            (
+                ('sum(increase(crrd_events_dropped_total{job=~"crrd-.+"}[1h]))', "events"),
+                ('sum(increase(crrd_log_lines_dropped_total{job=~"crrd-.+"}[1h]))', "log lines"),
+            ),
             "stat",
-            says="Kubernetes events of the last hour that were never written.",
+            says="Kubernetes events, and lines of the daemons' logs, of the last hour that were never written.",
             thresholds=(1, 100),
         ),
         Panel("Versions", (("count by (version) (crrd_build_info)", "crrd {{version}}"),), "bargauge"),

@@ -1,5 +1,6 @@
 """What the log does where nobody can read it, and what it leaves out."""
 
+import json
 import os
 import subprocess
 import sys
@@ -56,3 +57,47 @@ def test_lines_are_short_and_say_only_what_there_is() -> None:
     assert "nothing" not in done.stderr
     assert "not asked for" not in done.stderr
     assert "KeyError: 'bug'" in lines[3]
+
+
+STALLED = """
+import os, sys, time
+from crrd.lib import log as module
+import structlog
+
+module.EXIT_SECONDS = 0.2
+module.configure("json", "info")
+log = structlog.get_logger("test")
+for number in range(4000):
+    log.info("a line", number=number, text="x" * 1000)
+print("dropped", module.dropped_lines(), flush=True)
+if sys.stdin.readline():
+    log.info("once more")
+"""
+
+
+def test_a_reader_that_stalls_stops_nothing_and_what_is_dropped_is_counted_and_told() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STALLED],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    dropped = int(process.stdout.readline().split()[1])  # although nobody has read a line
+    assert 2000 < dropped < 4000
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+    _, err = process.communicate(timeout=60)
+    lines = err.splitlines()
+    assert process.returncode == 0
+    kept = [line for line in lines if '"a line"' in line]
+    assert [json.loads(line)["number"] for line in kept] == list(range(len(kept))), "whole, and in their order"
+    assert dropped + len(kept) == 4000
+    assert '"once more"' in lines[-1]
+
+
+def test_the_last_lines_come_out_at_the_end() -> None:
+    done = run("json", subprocess.PIPE)
+    assert "broke" in done.stderr.splitlines()[-1]

@@ -76,6 +76,7 @@ CONTRACT: dict[str, set[str]] = {
     "crrd_runtime_info": {"name", "version"},
     "crrd_kubelet_hash_mismatch_containers": set(),
     "crrd_events_dropped": set(),
+    "crrd_log_lines_dropped": set(),
 }
 """The families (counters without `_total`) and labels that dashboards and alerts of users are written for."""
 STAGES = {"queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "total"}

@@ -3,10 +3,14 @@
 Events are short constants with key-values. The level changes at run time: SIGUSR1 turns debug on and off.
 """
 
+import atexit
 import io
 import logging
+import os
+import select
 import signal
 import sys
+from collections import deque
 from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Any, Literal, TextIO, cast
@@ -14,6 +18,12 @@ from typing import Any, Literal, TextIO, cast
 import structlog
 
 LogFormat = Literal["console", "json"]
+PENDING_BYTES = 2**20
+"""Of lines that are kept while the log's reader stalls."""
+PIECE_BYTES = 4096
+"""What a pipe that has room takes without blocking (PIPE_BUF, pipe(7))."""
+EXIT_SECONDS = 2.0
+"""For how long a process that ends waits for the log's reader."""
 LONGEST_VALUE = 2048
 """Characters of one value that are kept: hook output and server answers are not ours."""
 
@@ -30,18 +40,68 @@ class _Level:
 
 
 class _StandardError(io.TextIOBase):
-    """Today's standard error, whose failures are nobody's: work must not stop because a reader of the log has gone."""
+    """Today's standard error, whose failures are nobody's: work must not stop because nobody reads the log.
+
+    A pipe whose reader has stalled would block whoever writes, and that is the event loop. So only what the pipe takes
+    at once is written; the rest is kept for later, up to PENDING_BYTES, and lines beyond that are dropped and counted.
+    """
+
+    def __init__(self) -> None:
+        self._pending: deque[bytes] = deque()
+        self._size = 0
+        self.dropped = 0
+        self._told = 0
+        """Of the dropped lines, the ones that a line of the log has told of."""
 
     def write(self, text: str, /) -> int:
-        """Write, or lose the line: the pipe may be broken, the disk full, the stream closed."""
-        with suppress(OSError, ValueError):
-            return sys.stderr.write(text)
-        return 0
+        """Write, keep, or lose the line: the pipe may be full or broken, the disk full, the stream closed."""
+        line = text.encode(errors="backslashreplace")
+        self._drain(0.0)
+        if self._size + len(line) > PENDING_BYTES:
+            self.dropped += 1
+        else:
+            if self.dropped > self._told and not self._pending:
+                told, self._told = self.dropped - self._told, self.dropped
+                line = f"{told} lines of the log were dropped: nobody read it\n".encode() + line
+            self._pending.append(line)
+            self._size += len(line)
+        self._drain(0.0)
+        return len(text)
 
     def flush(self) -> None:
-        """Flush what can be flushed."""
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
+        """Write what can be written at once."""
+        self._drain(0.0)
+
+    def close(self) -> None:
+        """Give the reader a last chance, for EXIT_SECONDS."""
+        self._drain(EXIT_SECONDS)
+
+    def _drain(self, seconds: float) -> None:
+        """Write what is kept, waiting so long at most for each piece."""
+        try:
+            number = sys.stderr.fileno()
+            ready = select.poll()
+            ready.register(number, select.POLLOUT)
+            while self._pending and ready.poll(seconds * 1000):
+                line = self._pending.popleft()
+                written = os.write(number, line[:PIECE_BYTES])
+                self._size -= written
+                if written < len(line):
+                    self._pending.appendleft(line[written:])
+        except (OSError, ValueError, AttributeError):  # nobody will ever read it, or it is no file
+            with suppress(OSError, ValueError, AttributeError):
+                for line in self._pending:
+                    sys.stderr.write(line.decode())
+            self._pending.clear()
+            self._size = 0
+
+
+_stream = _StandardError()
+
+
+def dropped_lines() -> int:
+    """How many lines were dropped because nobody read the log."""
+    return _stream.dropped
 
 
 def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
@@ -58,6 +118,7 @@ def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
             event.setdefault(key, value)
         return event
 
+    atexit.register(_stream.close)
     _Level.number = _Level.configured = getattr(logging, level.upper())
     renderer: Any
     if log_format == "json":
@@ -75,7 +136,7 @@ def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
     ]
     structlog.configure(
         processors=_processors,
-        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _StandardError())),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _stream)),
         cache_logger_on_first_use=True,
     )
 

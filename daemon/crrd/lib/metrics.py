@@ -6,15 +6,19 @@ pod, request or container is ever a label's value. What a daemon counts beyond t
 """
 
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from crrd import __version__
+from crrd.lib.log import dropped_lines
 
 FAST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Seconds, for calls and answers."""
@@ -34,7 +38,17 @@ def new_registry() -> CollectorRegistry:
     ProcessCollector(registry=registry)
     build = Gauge("crrd_build_info", "The running crrd.", ["version", "python_version"], registry=registry)
     build.labels(__version__, platform.python_version()).set(1)
+    registry.register(_LogCollector())
     return registry
+
+
+class _LogCollector(Collector):
+    """What the log could not take."""
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client."""
+        text = "Log lines that were dropped because nobody read the log."
+        yield CounterMetricFamily("crrd_log_lines_dropped", text, value=dropped_lines())
 
 
 def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
