@@ -145,6 +145,13 @@ async def test_exec_that_fails_silently_tells_the_code() -> None:
     assert (await runner(behave).run(exec_action())).error == "exec ended with exit code 1"
 
 
+async def test_a_command_that_cri_o_has_cancelled_used_up_its_grace_period() -> None:
+    async def behave(*_: object) -> ExecResult:
+        return ExecResult(-1, b"", b"command timed out")
+
+    assert "the grace period was used up" in (await runner(behave).run(exec_action())).error
+
+
 async def test_exec_output_is_cut() -> None:
     async def behave(_: float) -> ExecResult:
         return ExecResult(1, b"x" * 60_000, b"")

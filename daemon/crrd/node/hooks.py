@@ -95,6 +95,8 @@ class HookRunner:
             return f"exec could not be run: {error}"
         if result.exit_code == 0:
             return ""
+        if result.exit_code == -1:  # CRI-O's answer to a command that it has cancelled; no process ends with that code
+            return _too_slow("exec", action.seconds)
         output = one_line((result.stderr + b" " + result.stdout).decode(errors="replace"))
         return f"exec ended with exit code {result.exit_code}" + (f": {output}" if output else "")
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crrd.core.api.pod import NO_CONDITION, PodMeta, Readiness
-from crrd.core.api.reasons import EventReason, Reason
+from crrd.core.api.reasons import EventReason, Reason, reason_of
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import (
     FINALIZER,
@@ -159,6 +159,15 @@ class TestEnds:
         assert complete.status.states == (states[0], replace(states[1], phase=StatePhase.FAILED, message=reason))
         assert complete.status.message == reason
         assert complete.status.completion_time == "2026-03-01T12:00:30Z"
+
+    def test_what_was_waited_for_last_stays_in_the_message(self) -> None:
+        states = (RecreateState("app", StatePhase.RECREATING, "the new container is not ready", is_killed=True),)
+        view = replace(request(status=Status(RequestPhase.RECREATING, states)), deadline_seconds=30)
+        complete = next_steps(view, POD, at(30)).actions[0]
+        assert isinstance(complete, lc.Complete)
+        told = "activeDeadlineSeconds (30) has passed; container app: the new container is not ready"
+        assert (complete.status.message, complete.status.states[0].message) == (told, told)
+        assert reason_of(told, final=True) is Reason.DEADLINE
 
     @pytest.mark.parametrize(
         ("strategy", "containers", "seconds"),

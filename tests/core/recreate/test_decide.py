@@ -28,7 +28,7 @@ from crrd.core.recreate.actions import (
     WriteStatus,
 )
 from crrd.core.recreate.decide import decide, in_turn
-from crrd.core.recreate.messages import Message, seconds_in_steps
+from crrd.core.recreate.messages import Message, waited
 from crrd.core.recreate.observation import (
     ApiAnswer,
     Ending,
@@ -1349,8 +1349,8 @@ class TestBackOff:
         ("steps", "seconds"), list(pairwise([0, 2, 10, 30, 60, 120, 300, 600, 1800, 3600, 14_400, 86_400]))
     )
     def test_a_wait_is_told_in_few_steps(self, steps: int, seconds: int) -> None:
-        assert seconds_in_steps(seconds - 0.1) == steps
-        assert seconds_in_steps(seconds) == seconds
+        assert waited(100.0, 100.0 + seconds - 0.1) == (steps, 100.0 + seconds)
+        assert waited(100.0, 100.0 + seconds)[0] == seconds
 
     def test_kubelets_own_words_go_first(self) -> None:
         waiting = PodContainer("app", waiting_reason="ErrImagePull", waiting_message="no such image")
@@ -1509,3 +1509,37 @@ class TestTwoInstancesOfOneName:
     def test_one_that_was_never_started_is_not(self) -> None:
         left = instance("old", state=ContainerState.CREATED)
         assert stops(one(request(), left, instance("new", created_at=2, restart_count=1))) == []
+
+
+class TestWhatIsWaitedFor:
+    """Steps 9 and 10: a wait that takes longer than a healthy container's is told."""
+
+    def test_a_stop_that_outlasts_the_grace_period(self) -> None:
+        req = request(status=recreating(killed()))
+        works = stopping(since=NOW - 40, seconds=30.0)  # since 10 s it should have ended
+        state = written(one(req, instance("old"), works=works)).states[0]
+        assert state.reason is Reason.NOT_ENDING
+        assert state.message.startswith("the container still runs 10s after its grace period")
+        early = one(req, instance("old"), works=stopping(since=NOW - 34, seconds=30.0))
+        assert not [each for each in actions(early, WriteStatus) if each.status.states[0].message]
+        assert early.wake_at == NOW + 1
+
+    @pytest.mark.parametrize(
+        ("shown", "why"),
+        [
+            ({"started": True}, "its readiness probe has not succeeded yet"),
+            ({"started": False}, "its startup probe has not succeeded yet"),
+            ({"container_id": "containerd://old"}, "kubelet has not reported it yet"),
+        ],
+    )
+    def test_an_instance_that_does_not_get_ready(self, shown: dict[str, Any], why: str) -> None:
+        req = request(status=recreating(killed()))
+        view = replace(PodContainer("app", container_id="containerd://new", running=True), **shown)
+        new = instance("new", restart_count=1)
+        decision = one(req, new, pod=pod(view), running_since={"new": NOW - 12})
+        state = written(decision).states[0]
+        assert state.reason is Reason.NOT_READY
+        assert state.message == f"the new container has been running for 10s, but is not ready: {why}"
+        early = one(req, new, pod=pod(view), running_since={"new": NOW - 4})
+        assert not actions(early, WriteStatus)
+        assert early.wake_at == NOW + 1

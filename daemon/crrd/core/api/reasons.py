@@ -58,9 +58,11 @@ class Reason(StrEnum):
     RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
     KUBELET_SILENT = "KubeletNotAnswering"
     STOP_RETRIED = "StopRetried"
+    NOT_ENDING = "ContainerNotEnding"
     HOOK_FAILED = "PreStopHookFailed"
     HELD_BACK = "HeldBackByKubelet"
     NOT_STARTED_AGAIN = "WaitingForKubelet"
+    NOT_READY = "ContainerNotReady"
     POD_RESTARTING = "PodRestarting"
     NOT_BACK = "WaitingForWholePod"
     POD_RESTARTED = "WholePodRestarted"
@@ -158,7 +160,7 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         ),
         Reason.NO_ANSWER: Cause("the node daemon did not answer{where}", (_AGAIN,), final=True),
         Reason.DEADLINE: Cause(
-            "activeDeadlineSeconds ({deadline}) has passed",
+            "activeDeadlineSeconds ({deadline}) has passed{waited}",
             ("set a longer spec.activeDeadlineSeconds in the next request", _AGAIN),
             final=True,
         ),
@@ -194,9 +196,18 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
             ("check kubelet on node {node}: systemctl status kubelet",),
         ),
         Reason.STOP_RETRIED: Cause("StopContainer failed {count} times, retrying: {error}", _RUNTIME),
+        Reason.NOT_ENDING: Cause(
+            "the container still runs {seconds}s after its grace period: "
+            "its process cannot be killed, or the runtime hangs",
+            _RUNTIME,
+        ),
         Reason.HOOK_FAILED: Cause("preStop hook failed: {error}"),
         Reason.HELD_BACK: Cause("{details}"),
         Reason.NOT_STARTED_AGAIN: Cause("kubelet has not restarted the container for {seconds}s{before}"),
+        Reason.NOT_READY: Cause(
+            "the new container has been running for {seconds}s, but is not ready: {why}",
+            ("kubectl -n {namespace} describe pod {pod}",),
+        ),
         Reason.POD_RESTARTING: Cause("waiting for kubelet to restart all containers of the pod"),
         Reason.NOT_BACK: Cause("recreated; kubelet is restarting all containers of the pod, waiting for: {names}"),
         Reason.POD_RESTARTED: Cause("kubelet also restarted other containers of the pod: {names}"),

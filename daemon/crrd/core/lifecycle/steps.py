@@ -147,7 +147,7 @@ def next_steps(
     for at, reason in times:
         if at is not None and at <= now:
             where = f" on node {request.node_name}" if request.node_name else ": the request has no node label"
-            return _end(request, reason, now, deadline=told, where=where)
+            return _end(request, reason, now, deadline=told, where=where, waited=_last_wait(request))
     wake_at = min((at for at, _ in times if at is not None), default=None)
     if own is not None and wants_unready(request, own):
         return Steps(_acquire(request, own, now), wake_at)
@@ -238,6 +238,12 @@ def _clean_up(request: Request, release: tuple[LifecycleAction, ...], now: datet
     if expires is not None and expires <= now:
         return Steps((*actions, Delete()))
     return Steps(actions, expires)
+
+
+def _last_wait(request: Request) -> str:
+    """What its first unfinished container waited for, as the end of a sentence."""
+    waits = (state for state in request.status.states if state.message and not state.phase.final)
+    return next((f"; container {state.name}: {state.message}" for state in waits), "")
 
 
 def _end(request: Request, reason: Reason, now: datetime, **values: object) -> Steps:

@@ -1,5 +1,6 @@
 """What a status says: a reason with its sentence, and waits in words that change seldom."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crrd.core.api.pod import PodContainer
@@ -10,6 +11,8 @@ UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that every start goes through: not worth a write."""
 STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
 """Seconds after which a wait is written, and written again: a status is not written every second."""
+LATER_STEPS = (5, *STEPS[1:])
+"""The same for waits that a healthy container may have."""
 BACK_OFF_RESET_SECONDS = 600.0
 """After which kubelet's restart back-off begins anew (twice its maximum, pkg/kubelet/kuberuntime)."""
 
@@ -33,9 +36,16 @@ class Message:
 NO_MESSAGE = Message()
 
 
-def seconds_in_steps(seconds: float) -> int:
-    """The last of the steps that a duration has reached."""
-    return max((step for step in STEPS if seconds >= step), default=0)
+def waited(since: float, now: float, steps: Sequence[int] = STEPS) -> tuple[int, float | None]:
+    """The last of the steps that a wait has reached, 0 for none, and when it reaches the next one.
+
+    Args:
+        since: when the wait began; monotonic, as `now`.
+        now: monotonic seconds.
+        steps: seconds after which the wait is told, in order.
+    """
+    reached = max((step for step in steps if now >= since + step), default=0)
+    return reached, next((since + step for step in steps if now < since + step), None)
 
 
 def held_back(status: PodContainer) -> str:
@@ -53,9 +63,8 @@ def not_started_again(ending: Ending | None, last: Instance | None, now: float) 
     """
     if ending is None:
         return NO_MESSAGE, None
-    passed = [step for step in STEPS if now >= ending.at + step]
-    more_at = next((ending.at + step for step in STEPS if now < ending.at + step), None)
-    if not passed:
+    seconds, more_at = waited(ending.at, now)
+    if not seconds:
         return NO_MESSAGE, more_at
     before = ""
     if last is not None and last.restart_count > 0:
@@ -65,4 +74,4 @@ def not_started_again(ending: Ending | None, last: Instance | None, now: float) 
                 f"; the previous instance ran for only {lived:.0f}s, so kubelet's restart back-off (at least "
                 "10s) may apply"
             )
-    return Message.of(Reason.NOT_STARTED_AGAIN, seconds=passed[-1], before=before), more_at
+    return Message.of(Reason.NOT_STARTED_AGAIN, seconds=seconds, before=before), more_at

@@ -9,7 +9,7 @@ from dataclasses import replace
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import RecreateState, StatePhase
 from crrd.core.recreate.draft import ASK_AGAIN, Draft, with_message
-from crrd.core.recreate.messages import Message, held_back, not_started_again
+from crrd.core.recreate.messages import LATER_STEPS, NO_MESSAGE, Message, held_back, not_started_again, waited
 from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.runtime_status import ContainerState
@@ -49,10 +49,10 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
             return draft.fail(view.request, view.state, view.pod_ended)
         draft.watch_runtime = True
         return view.recreating(_kubelet_says(view))
-    waiting = view.recreating()
-    if view.status.container_id != newest.pin.container_id or not (view.status.running and view.status.ready):
+    waiting, status = view.recreating(), view.status
+    if status.container_id != newest.pin.container_id or not (status.running and status.ready):
         draft.wake(draft.now + LOOK_AT_UNREADY)  # it may end again while kubelet, who would say so, is away
-        return waiting
+        return view.recreating(_not_ready(draft, view, newest))
     runs_until = draft.seen.running_since.get(newest.id, draft.now) + view.request.strategy.min_started_seconds
     if draft.now < runs_until:
         draft.wake(runs_until)
@@ -66,6 +66,21 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
         waiting, message = with_message(waiting, why), f"{message}; {why.text}"
     draft.emit(view.request, EventReason.RECREATED, message, view.name)
     return replace(waiting, phase=StatePhase.SUCCEEDED)
+
+
+def _not_ready(draft: Draft, view: ContainerView, newest: Instance) -> Message:
+    """For how long the new instance has been running, and what is missing, as far as the pod's status says that."""
+    status = view.status
+    seconds, more_at = waited(draft.seen.running_since.get(newest.id, draft.now), draft.now, LATER_STEPS)
+    if more_at is not None:
+        draft.wake(more_at)
+    if not seconds:
+        return NO_MESSAGE
+    if status.container_id != newest.pin.container_id or not status.running:
+        why = "kubelet has not reported it yet"
+    else:
+        why = f"its {'readiness' if status.started else 'startup'} probe has not succeeded yet"
+    return Message.of(Reason.NOT_READY, seconds=seconds, why=why)
 
 
 def _kubelet_says(view: ContainerView) -> Message:

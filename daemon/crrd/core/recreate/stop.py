@@ -11,7 +11,7 @@ from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import MINIMUM_GRACE_SECONDS, RecreateState, StatePhase
 from crrd.core.recreate.actions import RunHook, StopContainer
 from crrd.core.recreate.draft import ASK_AGAIN, BEGUN_SECONDS, Draft
-from crrd.core.recreate.messages import Message, seconds_in_steps
+from crrd.core.recreate.messages import LATER_STEPS, Message, waited
 from crrd.core.recreate.observation import Hook, HookKind, Instance, StopAttempt, Work, WorkKind
 from crrd.core.recreate.outcome import await_exit
 from crrd.core.recreate.view import ContainerView
@@ -39,7 +39,7 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
     if work.under_way is not None:
         draft.note_begun(view.request, work)
         draft.hook_runs = draft.hook_runs or work.under_way is WorkKind.HOOK
-        return replace(view.state, phase=StatePhase.RECREATING)
+        return _await_answer(draft, view)
     if work.stop is not None and work.stopped:
         return await_exit(draft, view, work.stop.ended)
     if view.unfit:
@@ -57,6 +57,17 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
     if others := [work for work in view.others if work.under_way is not None]:
         return _beside(draft, view, instance, others)
     return _begin(draft, view, instance)
+
+
+def _await_answer(draft: Draft, view: ContainerView) -> RecreateState:
+    """A hook or a stop is under way; a stop that outlasts the grace period is worth a message."""
+    if view.work.under_way is WorkKind.STOP and view.work.until is not None:
+        seconds, more_at = waited(view.work.until, draft.now, LATER_STEPS)
+        if more_at is not None:
+            draft.wake(more_at)
+        if seconds:
+            return view.recreating(Message.of(Reason.NOT_ENDING, seconds=seconds))
+    return replace(view.state, phase=StatePhase.RECREATING)
 
 
 def retry_delay(attempts: int, salt: str) -> float:
@@ -120,7 +131,7 @@ def _await_kubelet(draft: Draft, view: ContainerView, instance: Instance, silent
     state = view.state
     if view.hook_done and not state.is_killed:
         state = draft.note_hook_end(view.request, view.recreating(), instance.pin)
-    seconds = seconds_in_steps(draft.now - silent_since)
+    seconds, _ = waited(silent_since, draft.now)
     return draft.hold(view.request, state, Message.of(Reason.KUBELET_SILENT, seconds=seconds))
 
 
