@@ -8,7 +8,7 @@ import pytest
 from tests.support.markdown import anchors
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 ROOMS = ("daemon", "localnode", "tests", "manifests", "docs", "proto")
 
 
