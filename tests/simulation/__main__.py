@@ -1,7 +1,7 @@
 """`make soak`: runs schedules until stopped, or SCHEDULES of them, on all cores; `make soak SEED=n` tells one run.
 
 A schedule that fails is shrunk and its story told, once for every sort of failure. The figures at the end are those
-of the README.
+of docs/reliability.md.
 """
 
 import multiprocessing
@@ -26,16 +26,23 @@ class Tally:
     """What some schedules came to."""
 
     schedules: int = 0
+    undisturbed: int = 0
+    """Schedules in which no fault had an effect."""
     seconds: float = 0.0
+    active: float = 0.0
     steps: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    scheduled: Counter[str] = field(default_factory=Counter)
     failed: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
         self.schedules += other.schedules
+        self.undisturbed += other.undisturbed
         self.seconds += other.seconds
+        self.active += other.active
         self.steps += other.steps
         self.faults += other.faults
+        self.scheduled += other.scheduled
         self.failed += other.failed
 
 
@@ -47,7 +54,9 @@ def chunk(first: int) -> Tally:
     tally = Tally()
     for seed in range(first, first + CHUNK):
         outcome = run(schedule(seed))
-        tally.add(Tally(1, outcome.seconds, outcome.steps, outcome.faults))
+        quiet = not sum(outcome.faults.values())
+        figures = (outcome.seconds, outcome.active, outcome.steps, outcome.faults, outcome.scheduled)
+        tally.add(Tally(1, quiet, *figures))
         if outcome.broken:
             tally.failed.append((seed, outcome.broken))
     collect()
@@ -101,8 +110,11 @@ def figures(total: Tally, seconds: float) -> None:
     table = Table(show_header=False, box=None)
     table.add_row("schedules", f"{total.schedules:,}")
     table.add_row("failed", f"{len(total.failed):,}")
-    table.add_row("virtual hours", f"{total.seconds / 3600:,.0f}")
-    table.add_row("faults and interventions", f"{sum(total.faults.values()):,}")
+    table.add_row("virtual hours, until all requests had ended", f"{total.active / 3600:,.1f}")
+    table.add_row("virtual hours of quiet after that", f"{(total.seconds - total.active) / 3600:,.0f}")
+    table.add_row("faults and interventions that had an effect", f"{sum(total.faults.values()):,}")
+    table.add_row("of those in the schedules", f"{sum(total.scheduled.values()):,}")
+    table.add_row("schedules in which none had", f"{total.undisturbed:,}")
     table.add_row("steps a second", f"{total.steps / seconds:,.0f}")
     table.add_row("schedules a second", f"{total.schedules / seconds:,.1f}")
     console.print(table)

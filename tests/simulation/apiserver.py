@@ -42,6 +42,8 @@ class Rule:
     until: float
     about: Mapping[str, Any]
     left: int | None = None
+    hit: bool = False
+    """Whether it has had an effect."""
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +122,7 @@ class ApiServer:
                 continue
             if rule.left is not None:
                 rule.left -= 1
+            self._world.count_hit(rule)
             return rule
         return None
 
@@ -268,6 +271,7 @@ class ApiServer:
         for rule in self.rules:
             if rule.kind == "conflict" and rule.until > now and rule.left:
                 rule.left -= 1
+                self._world.count_hit(rule)
                 self._touches += 1
                 self.store.patch(PLURAL, key_of(obj), {"metadata": {"annotations": {"touched": str(self._touches)}}})
                 return

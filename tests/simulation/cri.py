@@ -36,6 +36,8 @@ class Rule:
     left: int | None
     well: bool = False
     """Whether it left out the last call that it is for (`Setup.flaps`)."""
+    hit: bool = False
+    """Whether it has had an effect."""
 
 
 class Cri:
@@ -104,6 +106,7 @@ class Cri:
                         continue
                 if rule.left is not None:
                     rule.left -= 1
+                self._world.count_hit(rule)
                 return rule
         return None
 

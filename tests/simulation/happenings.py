@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from crrd.core.api.types import PLURAL
 from tests.simulation.apiserver import ApiServer
 from tests.simulation.clock import SimulatedLoop
 from tests.simulation.containers import Containers
@@ -13,7 +14,7 @@ from tests.simulation.judge import Judge
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.manager import Cluster
 from tests.simulation.pod import Pod
-from tests.simulation.schedule import Event, Setup
+from tests.simulation.schedule import NAMESPACE, Event, Setup
 from tests.simulation.store import Store
 
 HALF_OPEN = 170.0
@@ -39,6 +40,9 @@ class Happenings:
     """Static pod -> UIDs of its earlier mirrors."""
     no_credentials: bool
     faults: Counter[str]
+    """Faults that had an effect: a call that was disturbed, an object that was changed, a daemon that was killed."""
+    scheduled: Counter[str]
+    """Those of the schedule, whether they had one or not."""
     _traps: list[list[Any]]
     _deaf: list[tuple[float, float]]
     _unwritten: list[tuple[float, float]]
@@ -60,7 +64,7 @@ class Happenings:
         """One event of the schedule."""
         about = event.about
         self.say("fault" if event.kind != "create" else "user", str(event)[9:])
-        self.faults[event.kind] += event.kind != "create"
+        self.scheduled[event.kind] += event.kind != "create"
         seconds = float(about.get("seconds", 0.0))
         kind = event.kind
         if kind.startswith("api_") or kind in ("credentials", "conflict", "half_open", "stale", "prune"):
@@ -71,8 +75,13 @@ class Happenings:
             self.api.rule(kind, about)
         elif kind in ("cri_error", "cri_hang", "cri_slow", "cri_lost"):
             self.cri.rule(kind, about)
-        else:
-            getattr(self, f"_do_{kind}")(about)
+        elif getattr(self, f"_do_{kind}")(about) is not False and kind not in ("create", "kill"):
+            self.faults[kind] += 1
+
+    def count_hit(self, rule: Any) -> None:
+        """A rule has disturbed a call: that counts once."""
+        self.faults[rule.kind] += not rule.hit
+        rule.hit = True
 
     def _for(self, seconds: float, undo: Any, *arguments: Any) -> None:
         self.loop.call_later(seconds, undo, *arguments)
@@ -80,51 +89,71 @@ class Happenings:
     def _do_create(self, about: Mapping[str, Any]) -> None:
         self.cluster.create(dict(about))
 
-    def _do_delete(self, about: Mapping[str, Any]) -> None:
-        self.cluster.delete(about["request"])
+    def _there(self, about: Mapping[str, Any]) -> bool:
+        """Whether there is such a request."""
+        return self.store.get(PLURAL, f"{NAMESPACE}/{about['request']}") is not None
 
-    def _do_relabel(self, about: Mapping[str, Any]) -> None:
+    def _do_delete(self, about: Mapping[str, Any]) -> bool:
+        there = self._there(about)
+        self.cluster.delete(about["request"])
+        return there
+
+    def _do_relabel(self, about: Mapping[str, Any]) -> bool:
+        there = self._there(about)
         self.cluster.label(about["request"], None)
         self._for(about["seconds"], self.cluster.label, about["request"], "true")
+        return there
 
-    def _do_unpin(self, about: Mapping[str, Any]) -> None:
+    def _do_unpin(self, about: Mapping[str, Any]) -> bool:
+        there = self._there(about)
         if not (int(self.loop.time() * 1000) % 2 and self.cluster.repin(about["request"])):
             self.cluster.unpin(about["request"])
+        return there
 
-    def _do_touch(self, about: Mapping[str, Any]) -> None:
+    def _do_touch(self, about: Mapping[str, Any]) -> bool:
+        there = self._there(about)
         self.cluster.annotate(about["request"], "note", str(self.loop.time()))
+        return there
 
     def _of(self, about: Mapping[str, Any]) -> Pod | None:
         return self.kubelet.of(about["pod"])
 
-    def _do_crash(self, about: Mapping[str, Any]) -> None:
-        if pod := self._of(about):
+    def _do_crash(self, about: Mapping[str, Any]) -> bool:
+        pod = self._of(about)
+        if pod is not None:
             self.kubelet.crash(pod, about["container"], about["code"])
+        return pod is not None
 
-    def _do_update(self, about: Mapping[str, Any]) -> None:
-        if pod := self._of(about):
+    def _do_update(self, about: Mapping[str, Any]) -> bool:
+        pod = self._of(about)
+        if pod is not None:
             self.kubelet.update(pod, about["container"])
+        return pod is not None
 
-    def _do_hold(self, about: Mapping[str, Any]) -> None:
-        if pod := self._of(about):
+    def _do_hold(self, about: Mapping[str, Any]) -> bool:
+        pod = self._of(about)
+        if pod is not None:
             pod.held[about["container"]] = self.loop.time() + about["seconds"]
+        return pod is not None
 
-    def _do_evict(self, about: Mapping[str, Any]) -> None:
-        if pod := self._of(about):
+    def _do_evict(self, about: Mapping[str, Any]) -> bool:
+        pod = self._of(about)
+        if pod is not None:
             self.kubelet.evict(pod)
+        return pod is not None
 
-    def _do_delete_pod(self, about: Mapping[str, Any]) -> None:
+    def _do_delete_pod(self, about: Mapping[str, Any]) -> bool:
         pod = self._of(about)
         if pod is None or pod.deleting:
-            return
+            return False
         if pod.shape.static:
             if self.store.get("pods", pod.key) is None:
-                return
+                return False
             self.mirrors.setdefault(pod.runtime_uid, []).append(pod.uid)
             self.store.remove("pods", pod.key)
             pod.uid = f"{pod.runtime_uid}m{len(self.mirrors[pod.runtime_uid])}"
             self._for(1.0, self._mirror, pod)
-            return
+            return True
         if about["successor"]:
             self._successors.add(pod.runtime_uid)
         if about["force"]:
@@ -133,6 +162,7 @@ class Happenings:
         else:
             self.store.delete("pods", pod.key, 30 if pod.shape.grace is None else max(1, pod.shape.grace))
         self.kubelet.delete(pod)
+        return True
 
     def _mirror(self, pod: Pod) -> None:
         self.kubelet.mirror(pod)
@@ -195,14 +225,15 @@ class Happenings:
         else:
             self.kill(about["seconds"])
 
-    def _do_term(self, about: Mapping[str, Any]) -> None:
+    def _do_term(self, about: Mapping[str, Any]) -> bool:
         """SIGTERM, and kill -9 when it takes too long."""
         life = self.life
         if life is None:
-            return
+            return False
         self._deaf.append((self.loop.time(), self.loop.time() + about["seconds"] + 5.0))
         life.stop.set()
         self._for(about["seconds"], lambda: self.kill(1.0) if self.life is life else None)
+        return True
 
     def _do_step(self, about: Mapping[str, Any]) -> None:
         self.loop.wall_offset += about["by"]

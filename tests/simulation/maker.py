@@ -152,7 +152,7 @@ class _Maker:
         """All of a pod's containers, each of which the runtime has to be asked about, and the runtime is slow."""
         pod, at = max(pods, key=lambda pod: len(pod.containers)), self.moment()
         self.request(f"r{len(self.requests())}", pod, at=at, least=self.random.choice((1, 4)), whole=True)
-        about = {"method": self.random.choice(("ContainerStatus", "all")), "delay": self.log(0.5, 5.0)}
+        about = {"method": self.random.choice(("ListContainers", "all")), "delay": self.log(0.5, 5.0)}
         self.add("cri_slow", round(at + self.log(0.1, 5.0), 3), seconds=self.log(10.0, 90.0), **about)
 
     def give_up_long(self, _: str, pods: tuple[PodShape, ...]) -> None:
@@ -223,7 +223,7 @@ class _Maker:
         random = self.random
         about: dict[str, Any] = {
             "method": random.choice(
-                ("ListContainers", "ContainerStatus", "StopContainer", "StopContainer", "ExecSync", "all")
+                ("ListContainers", "ListContainers", "StopContainer", "StopContainer", "ExecSync", "all")
             ),
             "seconds": self.log(0.05, 60.0),
         }

@@ -46,9 +46,13 @@ class Outcome:
     """The invariant that does not hold, "" for none."""
     story: list[str]
     seconds: float
-    """In virtual time."""
+    """In virtual time, the quiet ones after the last request included."""
+    active: float
+    """Those until every request had ended."""
     steps: int
     faults: Counter[str] = field(default_factory=Counter)
+    """Those that had an effect."""
+    scheduled: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
 
 
@@ -73,6 +77,9 @@ class World(Happenings):
         self.stepped = False
         """Whether the node's wall clock was ever set."""
         self.faults: Counter[str] = Counter()
+        self.scheduled: Counter[str] = Counter()
+        self.active = 0.0
+        """Virtual seconds from the run's begin until every request had ended."""
         self._traps: list[list[Any]] = []
         self._lives = 0
         self._ending = False
@@ -170,6 +177,7 @@ class World(Happenings):
         life, self.life = self.life, None
         if life is None:
             return
+        self.faults["kill"] += 1
         life.dead = True
         life.died = self.loop.time()
         self.say("daemon", "is killed")
@@ -262,6 +270,7 @@ class World(Happenings):
             self.loop.call_later(2.0, self._settle, limit)
             return
         self.say("end", "every request has ended")
+        self.active = self.loop.time() - START
         self.loop.call_later(5.0, self._clear)
 
     def _clear(self) -> None:
@@ -323,7 +332,16 @@ def run(plan: Schedule) -> Outcome:
         _clean_up(loop)
         seconds = loop.time() - START
     random.setstate(state)
-    return Outcome(what, world.story, seconds, loop.steps, world.faults, world.judge.calls)
+    return Outcome(
+        what,
+        world.story,
+        seconds,
+        world.active or seconds,
+        loop.steps,
+        world.faults,
+        world.scheduled,
+        world.judge.calls,
+    )
 
 
 def _clean_up(loop: SimulatedLoop) -> None:
