@@ -163,7 +163,7 @@ async def test_a_frozen_kubelet_holds_the_stop_back(cluster: Cluster, tmp_path: 
             request = await cluster.wait_request(name, held, "held back")
             said = request["status"]["containerRecreateStates"][0]
             assert not said.get("isKilled")
-            assert "kubelet on this node does not answer since" in await explained(cluster, name)
+            assert "kubelet on this node has not answered /healthz for" in await explained(cluster, name)
             assert "hook" not in cluster.read("web", "log").split()
             assert (await cluster.status(container_id(before, "app"))).finished_at == 0
             await node.start_kubelet()
