@@ -20,8 +20,11 @@ class Runtime(Protocol):
         """Names of the runtimes behind it, as in front of container IDs."""
         ...
 
-    async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
-        """Every instance of the pod's containers, exited ones too; none for what is no UID."""
+    async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
+        """Every instance of the pod's containers, exited ones too; none for what is no UID.
+
+        `urgent`: a stop waits for the answer, so it does not wait for the pause between looks.
+        """
         ...
 
     async def find(self, pin: Pin) -> Instance | None:

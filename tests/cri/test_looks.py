@@ -74,6 +74,26 @@ async def test_the_pause_follows_what_a_look_costs() -> None:
     assert [round(later - earlier, 3) for earlier, later in pairwise(times)] == [0.6, 0.6]
 
 
+async def test_a_stop_does_not_wait_for_the_pause_of_those_who_only_watch() -> None:
+    runtime = Runtime()
+    runtime.seconds = 0.1
+    looks = Looks(runtime)
+
+    async def watch(pod_uid: str) -> None:
+        for _ in range(3):
+            await looks.of_pod(pod_uid)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(watch("p1"))
+        group.create_task(watch("p2"))
+        await asyncio.sleep(0.15)
+        for number in range(3, 6):
+            await looks.of_pod(f"p{number}", urgent=True)
+    times = [round(at, 3) for at, _ in runtime.calls]
+    pauses = [round(later - earlier, 3) for earlier, later in pairwise(times)]
+    assert pauses[:2] == [0.2, 0.2], "as long as a look took, from its end"
+
+
 async def test_a_failed_look_fails_for_all_who_waited_for_it_and_for_nobody_else() -> None:
     runtime = Runtime()
     looks = Looks(runtime)

@@ -87,8 +87,8 @@ async def test_a_stop_for_a_request_that_is_gone_may_end_while_somebody_is_asked
     class Slow(MemoryNode):
         seconds = 0.002
 
-        async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
-            found = await super().instances(pod_uid)
+        async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
+            found = await super().instances(pod_uid, urgent=urgent)
             await asyncio.sleep(self.seconds if asked == "runtime" else 0.002)
             return found
 
@@ -667,10 +667,10 @@ class Flapping(MemoryNode):
         super().__init__(**options)
         self.answers = cycle(answers)
 
-    async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+    async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
         if error := next(self.answers):
             raise RuntimeUnavailableError(error)
-        return await super().instances(pod_uid)
+        return await super().instances(pod_uid, urgent=urgent)
 
 
 @pytest.mark.parametrize(
@@ -1148,9 +1148,10 @@ async def test_a_write_that_fails_once_is_soon_tried_again() -> None:
     async with MemoryNode() as node:
         node.write_errors = [ApiUnavailableError("away")]
         with capture_logs() as logs:
+            node.stop_seconds = 3600.0
             node.post(request())
-            await asyncio.sleep(0.35)
-        assert node.writes == 2
+            await asyncio.sleep(2.35)
+        assert node.writes == 3, "the pins, once more, and the status"
         assert [line["log_level"] for line in logs if line["event"] == "request not written"] == ["warning"]
 
 
@@ -1191,7 +1192,7 @@ async def test_a_write_does_not_wait_for_another_request_of_the_pod() -> None:
         node.stop_seconds = 3600.0
         node.post(request())
         node.post(request(uid="r2", created="2026-01-01T00:00:01Z"))
-        await asyncio.sleep(2)
+        await asyncio.sleep(4)
         assert node.status("r1").phase is RequestPhase.RECREATING
         assert node.status("r2").phase is RequestPhase.EMPTY
 
@@ -1376,8 +1377,8 @@ async def test_a_pod_that_is_missing_from_a_list_that_comes_late_is_asked_for(wh
 
 async def test_a_pod_that_gets_the_name_while_the_runtime_is_asked() -> None:
     class Replaced(MemoryNode):
-        async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
-            found = await super().instances(pod_uid)
+        async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
+            found = await super().instances(pod_uid, urgent=urgent)
             if pod_uid == "uid-of-earlier":
                 await asyncio.sleep(0.03)
                 self.controller.pods.pod_deleted(replace(self.view(), uid="uid-of-earlier"))
@@ -1834,8 +1835,8 @@ async def test_a_wait_for_kubelet_counts_from_the_last_end() -> None:
         await asyncio.sleep(20)
         node.known["app-1"] = replace(node.known["app-1"], state=ContainerState.EXITED)
         node.controller.pods.pod_changed(node.view())
-        await asyncio.sleep(4)
-        assert node.status().states[0].message == "kubelet has not restarted the container for 2s"
+        await asyncio.sleep(7)
+        assert node.status().states[0].message == "kubelet has not restarted the container for 5s"
 
 
 async def test_a_container_id_of_another_pod() -> None:

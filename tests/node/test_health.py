@@ -74,10 +74,10 @@ class Runtime(MemoryNode):
     async def check(self) -> str:
         return ""
 
-    async def instances(self, pod_uid: str) -> Any:
+    async def instances(self, pod_uid: str, *, urgent: bool = False) -> Any:
         if self.hanging:
             await asyncio.Event().wait()
-        return await super().instances(pod_uid)
+        return await super().instances(pod_uid, urgent=urgent)
 
     async def close(self) -> None:
         """Nothing was opened."""

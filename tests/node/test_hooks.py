@@ -57,8 +57,8 @@ class ExecRuntime:
         self.commands.append((instance.id, command, seconds))
         return await self.behave(seconds)
 
-    async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
-        raise AssertionError(pod_uid)
+    async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
+        raise AssertionError(pod_uid, urgent)
 
     async def find(self, pin: Pin) -> Instance | None:
         raise AssertionError(pin)

@@ -155,7 +155,7 @@ async def test_what_ends_elsewhere_is_told_apart(metrics: NodeMetrics, book: Boo
     async with MemoryNode(recorder=metrics) as node:
         node.stop_seconds = 1000.0
         node.post(request())
-        await node.until(lambda: bool(node.stops))
+        await node.until(lambda: bool(node.status().states))
         served = node.requests["r1"]
         states = tuple(replace(state, phase=StatePhase.FAILED) for state in served.status.states)
         ended = replace(served.status, phase=RequestPhase.COMPLETED, states=states, completion_time="now")

@@ -202,7 +202,7 @@ class MemoryNode:
         if self.runtime_down:
             raise RuntimeUnavailableError("the runtime is away")
 
-    async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+    async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
         self.looks += 1
         self._reach()
         await asyncio.sleep(self.list_seconds)

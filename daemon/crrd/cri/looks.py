@@ -6,6 +6,7 @@ asks gets the answer of the next call that begins after their question: never an
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from cri_stubs import api_pb2
@@ -15,6 +16,8 @@ from crrd.lib.supervise import cancel
 
 PAUSE_FACTOR = 5.0
 """Where several pods wait, the pause after a look is this many times what that look took."""
+URGENT_FACTOR = 1.0
+"""The same where a stop waits for the look."""
 PAUSE_LIMITS = (0.05, 1.0)
 """Seconds that this pause lasts at least and at most."""
 SLOW_SECONDS = 2.0
@@ -44,11 +47,17 @@ class Looks:
         self._waiting: Waiting = {}
         self._running: asyncio.Task[None] | None = None
         self._under_way: set[asyncio.Task[None]] = set()
-        self._next = 0.0
-        """Monotonic time before which no look for several pods begins."""
+        self._next = self._next_urgent = 0.0
+        """Monotonic times before which no look for several pods begins, and none that a stop waits for."""
+        self._urgent = asyncio.Event()
+        """A stop waits for the next look."""
 
-    async def of_pod(self, pod_uid: str) -> Sequence[api_pb2.Container]:
+    async def of_pod(self, pod_uid: str, *, urgent: bool = False) -> Sequence[api_pb2.Container]:
         """The containers of a pod as of a look that begins now or later.
+
+        Args:
+            pod_uid: the pod's UID in the runtime.
+            urgent: a stop waits for the answer; the others wait for something to change.
 
         Raises:
             RuntimeCallError, RuntimeUnavailableError: that look failed.
@@ -56,6 +65,8 @@ class Looks:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Sequence[api_pb2.Container]] = loop.create_future()
         self._waiting.setdefault(pod_uid, []).append(answer)
+        if urgent:
+            self._urgent.set()
         if self._running is None:
             self._running = loop.create_task(self._run(), name="looks at the runtime")
         return await answer
@@ -70,7 +81,8 @@ class Looks:
         try:
             while self._waiting:
                 if len(self._waiting) > 1:
-                    await asyncio.sleep(max(0.0, self._next - loop.time()))
+                    await self._pause()
+                self._urgent.clear()
                 waiting, self._waiting = self._waiting, {}
                 look = loop.create_task(self._look(waiting), name="look at the runtime")
                 self._under_way.add(look)
@@ -78,6 +90,15 @@ class Looks:
                 await asyncio.wait((look,), timeout=SLOW_SECONDS)
         finally:
             self._running = None
+
+    async def _pause(self) -> None:
+        """Wait until the next look may begin; one that a stop waits for may begin sooner."""
+        loop = asyncio.get_running_loop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._next):
+                await self._urgent.wait()
+        if self._urgent.is_set():
+            await asyncio.sleep(max(0.0, self._next_urgent - loop.time()))
 
     async def _look(self, waiting: Waiting) -> None:
         """One look, for one pod or for all."""
@@ -99,7 +120,10 @@ class Looks:
             return
         finally:
             least, most = PAUSE_LIMITS
-            self._next = loop.time() + min(most, max(least, PAUSE_FACTOR * (loop.time() - began)))
+            now = loop.time()
+            self._next, self._next_urgent = (
+                now + min(most, max(least, factor * (now - began))) for factor in (PAUSE_FACTOR, URGENT_FACTOR)
+            )
         found: dict[str, list[api_pb2.Container]] = {pod_uid: [] for pod_uid in waiting}
         # A runtime that does not know the filter must not hand us another pod's containers.
         for container in containers:

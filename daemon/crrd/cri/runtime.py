@@ -117,21 +117,21 @@ class NodeRuntime:
         """Name and version of each runtime, as it says."""
         return tuple((connection.name, connection.version) for connection in self._connections)
 
-    async def instances(self, pod_uid: str) -> tuple[Instance, ...]:
+    async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
         """Every instance of the pod's containers, exited ones too. One call where the pod's runtime is known."""
         if not _ID.fullmatch(pod_uid):
             return ()
         connections = self._found()
         home = connections[0] if len(connections) == 1 else self._homes.get(pod_uid)
         if home is not None:
-            found = await _of_pod(home, pod_uid)
+            found = await _of_pod(home, pod_uid, urgent=urgent)
             if found or len(self._connections) == 1:
                 return found
-        return await self._search(pod_uid)
+        return await self._search(pod_uid, urgent=urgent)
 
-    async def _search(self, pod_uid: str) -> tuple[Instance, ...]:
+    async def _search(self, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
         answers = await asyncio.gather(
-            *(_of_pod(connection, pod_uid) for connection in self._connections), return_exceptions=True
+            *(_of_pod(connection, pod_uid, urgent=urgent) for connection in self._connections), return_exceptions=True
         )
         failures = []
         for connection, answer in zip(self._connections, answers, strict=True):
@@ -206,6 +206,6 @@ class NodeRuntime:
         await asyncio.gather(*(connection.looks.close() for connection in self._connections))
 
 
-async def _of_pod(connection: Connection, pod_uid: str) -> tuple[Instance, ...]:
-    containers = await connection.looks.of_pod(pod_uid)
+async def _of_pod(connection: Connection, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
+    containers = await connection.looks.of_pod(pod_uid, urgent=urgent)
     return tuple(convert.instance(container, connection.name) for container in containers)

@@ -112,8 +112,9 @@ class PodInspector:
         """The UID that was asked for, when, and the container instances; none while the pod's UID is not known."""
         loop = asyncio.get_running_loop()
         uid = _runtime_uid(record, next((request.pod_uid for request in live if request.pod_uid), ""))
+        urgent = not record.works
         asked = loop.time()
-        instances = await self._edges.runtime.instances(uid)
+        instances = await self._edges.runtime.instances(uid, urgent=urgent)
         answered = loop.time()
         await self._pod_known(record.key)  # it is being asked for by its watch: the runtime's answer takes as long
         pod = record.state.pod
@@ -121,7 +122,7 @@ class PodInspector:
             record.runtime.kubelet_minor = await self._edges.kubelet.minor()
         if loop.time() > answered + WAITED_SECONDS:
             asked = loop.time()
-            instances = await self._edges.runtime.instances(uid)
+            instances = await self._edges.runtime.instances(uid, urgent=urgent)
         return uid, asked, instances
 
     async def _pod_known(self, pod_key: str) -> None:

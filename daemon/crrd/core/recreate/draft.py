@@ -61,6 +61,8 @@ class Draft:
     """Of the request that has the turn."""
     hook_runs: bool = False
     """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
+    stops: dict[str, float] = field(default_factory=dict)
+    """Container name -> when its stop was sent, while it is under way: worth a write only when it takes a while."""
     begun: dict[str, tuple[Pin, Begun]] = field(default_factory=dict)
     """Container name of the request that is looked at -> what was begun and is to be persisted."""
 
@@ -83,6 +85,16 @@ class Draft:
         if self.now >= quiet_until:
             return False
         self.wake(quiet_until)
+        return True
+
+    def too_early_for_work(self, request: Request) -> bool:
+        """Whether a hook or stops are under way that may end at once; looked at again when they have not."""
+        times = [self.first_seen(request) + QUIET] if self.hook_runs else []
+        times += [sent + BEGUN_SECONDS for sent in self.stops.values()]
+        until = min(times, default=self.now)
+        if self.now >= until:
+            return False
+        self.wake(until)
         return True
 
     def pod_lost(self, request: Request) -> Message | None:

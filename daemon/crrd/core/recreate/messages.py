@@ -63,7 +63,7 @@ def not_started_again(ending: Ending | None, last: Instance | None, now: float) 
     """
     if ending is None:
         return NO_MESSAGE, None
-    seconds, more_at = waited(ending.at, now)
+    seconds, more_at = waited(ending.at, now, LATER_STEPS)
     if not seconds:
         return NO_MESSAGE, more_at
     before = ""

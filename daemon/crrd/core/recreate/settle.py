@@ -28,10 +28,9 @@ def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], ow
         draft.write(request, status)
         return
     status = Status(RequestPhase.RECREATING, states, gate.text, reason=gate.reason)
-    if draft.hook_runs and _only_begun(request.status, status) and draft.too_early_to_tell(request):
-        return
     draft.persist_begun(request)
-    draft.write(request, status)
+    if not _only_begun(request.status, status, draft.stops) or not draft.too_early_for_work(request):
+        draft.write(request, status)
 
 
 def give_up(draft: Draft, request: Request, why: Message) -> None:
@@ -65,11 +64,14 @@ def _fail_rest(
     )
 
 
-def _only_begun(old: Status, new: Status) -> bool:
-    """Whether all that a status would say is that work has begun."""
+def _only_begun(old: Status, new: Status, stops: Collection[str]) -> bool:
+    """Whether all that a status would say is that work has begun; `stops`: names of those that are being stopped."""
+    if new.reason is not old.reason:
+        return False
     for state in new.states:
         before = old.state(state.name)
-        if state not in (before, replace(before, phase=StatePhase.RECREATING)):
+        begun = replace(before, phase=StatePhase.RECREATING)
+        if state not in (before, begun, replace(begun, is_killed=before.is_killed or state.name in stops)):
             return False
     return True
 

@@ -38,7 +38,10 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
     work, seen = view.work, draft.seen
     if work.under_way is not None:
         draft.note_begun(view.request, work)
-        draft.hook_runs = draft.hook_runs or work.under_way is WorkKind.HOOK
+        if work.under_way is WorkKind.HOOK:
+            draft.hook_runs = True
+        else:
+            draft.stops[view.name] = draft.now if work.stop_sent is None else work.stop_sent
         return _await_answer(draft, view)
     if work.stop is not None and work.stopped:
         return await_exit(draft, view, work.stop.ended)
@@ -206,4 +209,5 @@ def _send(draft: Draft, view: ContainerView, instance: Instance) -> RecreateStat
         return view.resting()
     draft.actions.append(StopContainer(view.request, instance, view.stop_seconds, view.spent_before, view.beside))
     draft.wake(draft.now + BEGUN_SECONDS)
+    draft.stops[view.name] = draft.now
     return replace(view.recreating(), is_killed=True)
