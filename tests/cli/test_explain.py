@@ -207,10 +207,10 @@ async def test_what_may_not_be_read_is_left_out(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("one",), "'one' does not name a request: give NAMESPACE/NAME, or NAME -n NAMESPACE (kubectl get crr -A)"),
-        (("shop/",), "'shop/' does not name a request"),
-        (("a/b/c",), "'a/b/c' does not name a request"),
-        (("shop/one", "-n", "other"), "shop/one and --namespace other name two namespaces: give one"),
+        (("one",), "'one' is not the name of a request: use NAMESPACE/NAME, or NAME -n NAMESPACE (kubectl get crr -A)"),
+        (("shop/",), "'shop/' is not the name of a request"),
+        (("a/b/c",), "'a/b/c' is not the name of a request"),
+        (("shop/one", "-n", "other"), "shop/one and --namespace other are different namespaces: use one"),
         (("shop/one",), "not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig"),
         (("shop/one", "--kubeconfig", "/nonexistent"), "/nonexistent"),
     ],
@@ -233,8 +233,8 @@ async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
         return err
 
     assert await refused() == (
-        f"crrd explain: there is no request 'one' in namespace '{cluster.namespace}'; "
-        "see which there are: kubectl get crr -A\n"
+        f"crrd explain: request 'one' not found in namespace '{cluster.namespace}'; "
+        "to list requests: kubectl get crr -A\n"
     )
 
     api.fail_next(status=403, match=on(model.PLURAL))
@@ -242,13 +242,13 @@ async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
     api.fail_next(status=401, match=on(model.PLURAL))
     assert "the API server does not accept the kubeconfig" in await refused()
     api.fail_next(status=503, match=on(model.PLURAL))
-    assert "the API server does not answer" in await refused()
+    assert "cannot reach the API server" in await refused()
     name = "shop/one"
     nobody = cluster.kubeconfig.read_text().replace(f":{api.port}", ":1")
     elsewhere = cluster.folder / "elsewhere"
     elsewhere.write_text(nobody)
     where = ("--kubeconfig", str(elsewhere))
-    assert "the API server does not answer" in await refused()
+    assert "cannot reach the API server" in await refused()
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ async def test_what_is_no_request_is_not_explained(tmp_path: Path, kind: str | N
         code, out, err = await crrd("explain", "shop/one", "--kubeconfig", str(where))
     assert (code, out) == (1, "")
     assert err == (
-        "crrd explain: what answers is no API server, or a broken one: this is no ContainerRecreateRequest 'one'\n"
+        "crrd explain: unexpected response from the API server: it is not a ContainerRecreateRequest named 'one'\n"
     )
 
 

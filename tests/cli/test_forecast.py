@@ -106,7 +106,7 @@ async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
     assert (report["node"], report["from"]) == (cluster.node_name, "v1.36.0")
     assert report["totals"] == {"keep": 0, "rebuild": 1, "unknown": 0}
     assert refused[0] == 400
-    assert "'soon' is no version of Kubernetes" in refused[1]
+    assert "'soon' is not a Kubernetes version" in refused[1]
 
 
 async def test_nobody_is_served_a_forecast_unasked(cluster: Cluster, node_daemon: NodeDaemon) -> None:
@@ -179,16 +179,19 @@ async def test_what_the_daemon_sees_start_is_kept(cluster: Cluster, tmp_path: Pa
 
 
 BAD: list[tuple[tuple[str, ...], str]] = [
-    (("--to", "soon"), "--to: 'soon' is no version of Kubernetes: give one such as 1.31 or v1.30.2"),
-    (("--to", "1.6"), "--to: 1.6 is too old: forecasts begin with 1.7"),
-    (("--to", "1.31", "--from", "2.0"), "--from: '2.0' is no version of Kubernetes: there has only been major"),
-    (("--to", "1.31", "--pods", "x"), "--pods leaves the API server alone, so it needs --from: see kubelet --version"),
-    (("--to", "1.31", "--pods", "x", "--all-nodes"), "--pods and --all-nodes do not go together"),
-    (("--to", "1.31", "--spec-dir", "/", "--all-nodes"), "--spec-dir and --all-nodes do not go together"),
+    (("--to", "soon"), "--to: 'soon' is not a Kubernetes version: use one such as 1.31 or v1.30.2"),
+    (("--to", "1.6"), "--to: 1.6 is too old: the oldest supported version is 1.7"),
+    (("--to", "1.31", "--from", "2.0"), "--from: '2.0' is not a Kubernetes version: the major version must be"),
+    (("--to", "1.31", "--pods", "x"), (
+"--pods does not read the API server, so it needs --from (see kubelet "
+"--version)"
+)),
+    (("--to", "1.31", "--pods", "x", "--all-nodes"), "--pods and --all-nodes cannot be used together"),
+    (("--to", "1.31", "--spec-dir", "/", "--all-nodes"), "--spec-dir and --all-nodes cannot be used together"),
     (("--to", "1.31", "--from", "1.30", "--pods", "/proc/none"), "--pods /proc/none: No such file or directory"),
-    (("--to", "1.31", "--from", "1.30", "--pods", "/bin/sh"), "--pods /bin/sh: this is no text"),
+    (("--to", "1.31", "--from", "1.30", "--pods", "/bin/sh"), "--pods /bin/sh: the file is not UTF-8 text"),
     (("--to", "1.31", "--spec-dir", "/proc/none"), "--spec-dir /proc/none: No such file or directory"),
-    (("--to", "1.31", "--plot", "x.gif"), "--plot x.gif: the file's name has to end with .png, .svg or .pdf"),
+    (("--to", "1.31", "--plot", "x.gif"), "--plot x.gif: the file name must end with .png, .svg or .pdf"),
     (("--to", "1.31", "--kubeconfig", "/nonexistent"), "/nonexistent"),
     (("--to", "1.31"), "not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig"),
 ]  # fmt: skip
@@ -205,12 +208,12 @@ async def test_bad_input_is_one_line(flags: tuple[str, ...], said: str) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "no pods in it"),
-        ("{", "neither JSON nor YAML"),
-        ("a: [", "neither JSON nor YAML"),
-        ('{"kind": "List", "items": []}', "no pods in it: give the output of kubectl get pods -A -o json"),
-        ('{"kind": "List", "items": [{"kind": "Node"}]}', "no pods in it"),
-        ("[1, 2]", "no pods in it"),
+        ("", "the file contains no pods"),
+        ("{", "the file is not JSON or YAML"),
+        ("a: [", "the file is not JSON or YAML"),
+        ('{"kind": "List", "items": []}', "the file contains no pods: use the output of kubectl get pods -A -o json"),
+        ('{"kind": "List", "items": [{"kind": "Node"}]}', "the file contains no pods"),
+        ("[1, 2]", "the file contains no pods"),
     ],
 )
 async def test_a_file_without_pods_is_one_line(content: str, said: str) -> None:
@@ -270,7 +273,7 @@ class _Stdin(io.BytesIO):
 
 
 @pytest.mark.parametrize(
-    ("stdin", "said"), [(_Stdin(), "no pods in it"), (None, "--pods standard input: there is none")]
+    ("stdin", "said"), [(_Stdin(), "the file contains no pods"), (None, "--pods standard input: file not found")]
 )
 def test_standard_input_is_read_before_the_loop_takes_ctrl_c(
     stdin: _Stdin | None, said: str, monkeypatch: pytest.MonkeyPatch
@@ -284,7 +287,7 @@ def test_standard_input_is_read_before_the_loop_takes_ctrl_c(
 async def test_a_node_and_a_runtime_that_are_not_there(cluster: Cluster, tmp_path: Path) -> None:
     kubeconfig = ("--kubeconfig", str(cluster.kubeconfig))
     code, _, err = await crrd("forecast", "--to", "1.31", "--node-name", "nobody", *kubeconfig)
-    assert (code, err) == (2, "crrd forecast: there is no node 'nobody': give --node-name\n")
+    assert (code, err) == (2, "crrd forecast: node 'nobody' not found: set --node-name\n")
     flags = ("--node-name", cluster.node_name, "--cri-endpoint", f"unix://{tmp_path}/none.sock")
     code, _, err = await crrd("forecast", "--to", "1.31", *flags, *kubeconfig)
     assert code == 2

@@ -33,13 +33,13 @@ def test_names_for_the_certificate() -> None:
 @pytest.mark.parametrize("name", NO_NAMES)
 def test_what_no_certificate_can_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "--certificate-name", "crrd.example", f"--certificate-name={name}")
-    assert f"argument --certificate-name: {name!r} has to be an IP address, or a DNS name in ASCII" in said
+    assert f"argument --certificate-name: {name!r} must be an IP address, or a DNS name in ASCII" in said
 
 
 @pytest.mark.parametrize("name", ["", "a b", "Foo/Bar", "grün", "..", "-a", "\udcff"])
 @pytest.mark.parametrize("flag", ["namespace", "service", "secret", "webhook-configuration"])
 def test_what_no_object_can_be_called(flag: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"argument --{flag}: {name!r} has to be a name of at most" in refused(capsys, f"--{flag}={name}")
+    assert f"argument --{flag}: {name!r} must be a name of at most" in refused(capsys, f"--{flag}={name}")
 
 
 @pytest.mark.parametrize(
@@ -48,18 +48,18 @@ def test_what_no_object_can_be_called(flag: str, name: str, capsys: pytest.Captu
 def test_how_long_names_may_be(longest: str, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     build_parser("manager").parse_args(["manager", *(f"--{flag}={longest}" for flag in flags)])
     for flag in flags:
-        assert f"--{flag}: '{longest}a' has to be" in refused(capsys, f"--{flag}={longest}a")
+        assert f"--{flag}: '{longest}a' must be" in refused(capsys, f"--{flag}={longest}a")
     for flag in ("secret", "webhook-configuration"):
         build_parser("manager").parse_args(["manager", f"--{flag}=crrd.example"])
 
 
 def test_a_name_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAMESPACE", "Foo/Bar")
-    with pytest.raises(ConfigurationError, match=r"^POD_NAMESPACE is 'Foo/Bar', but has to be a name of at most 63"):
+    with pytest.raises(ConfigurationError, match=r"^POD_NAMESPACE is 'Foo/Bar', but must be a name of at most 63"):
         build_parser("manager").parse_args(["manager"])
 
 
 async def test_a_bad_name_is_told_in_a_line() -> None:
     ended = await crrd("manager", "--certificate-name", "grün.example")
     assert ended.code == 2
-    assert ended.last_line.startswith("crrd manager: error: argument --certificate-name: 'grün.example' has to be")
+    assert ended.last_line.startswith("crrd manager: error: argument --certificate-name: 'grün.example' must be")

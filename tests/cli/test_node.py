@@ -36,22 +36,22 @@ class TestConfiguration:
     async def test_no_node_name(self) -> None:
         result = await node()
         assert result.code == 2
-        assert result.last_line.startswith("crrd node: no node name: give --node-name, or NODE_NAME")
+        assert result.last_line.startswith("crrd node: the node name is not set: use --node-name or NODE_NAME")
 
     async def test_a_name_that_no_node_can_have(self) -> None:
         result = await node("--node-name", "Bad_Name")
         assert result.code == 2
-        assert "'Bad_Name' is no node name" in result.last_line
+        assert "'Bad_Name' is not a node name" in result.last_line
 
     async def test_a_choice_from_the_environment(self) -> None:
         result = await node("--node-name", "a", CRRD_LOG_LEVEL="loud")
         assert result.code == 2
-        assert "CRRD_LOG_LEVEL is 'loud', but has to be one of debug, info, warning, error" in result.last_line
+        assert "CRRD_LOG_LEVEL is 'loud', but must be one of debug, info, warning, error" in result.last_line
 
     async def test_a_switch_from_the_environment(self) -> None:
         result = await node("--node-name", "a", CRRD_SERVE_FORECAST="maybe")
         assert result.code == 2
-        assert "CRRD_SERVE_FORECAST is 'maybe', but has to be true or false" in result.last_line
+        assert "CRRD_SERVE_FORECAST is 'maybe', but must be true or false" in result.last_line
 
     async def test_no_credentials(self) -> None:
         result = await node("--node-name", "a")
@@ -61,7 +61,7 @@ class TestConfiguration:
     async def test_a_bind_address_that_is_none(self) -> None:
         result = await node("--node-name", "a", "--bind-address", "nonsense", KUBECONFIG="/nonexistent")
         assert result.code == 2
-        assert "bind address 'nonsense' is not host:port" in result.last_line
+        assert "bind address 'nonsense' must be HOST:PORT" in result.last_line
 
     async def test_a_socket_that_cannot_be_one(self, tmp_path: Path) -> None:
         result = await node("--node-name", "a", "--cri-endpoint", "none.sock", KUBECONFIG=away(tmp_path))
@@ -107,7 +107,7 @@ async def test_an_api_server_that_is_away_is_waited_for(cluster: Cluster, tmp_pa
     await cluster.local.api.stop()
     try:
         await daemon.start()
-        await said(daemon, "warning", "api unavailable")
+        await said(daemon, "warning", "API server unavailable")
     finally:
         await cluster.local.api.start()
     await daemon.wait_ready()

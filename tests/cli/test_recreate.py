@@ -163,7 +163,7 @@ async def test_a_dry_run_changes_nothing(cluster: PlayedCluster) -> None:
         0,
         [
             f"batch 1: {pods[0]} (node-a)",
-            "then asks whether to go on",
+            "then asks whether to continue",
             f"batch 2: {pods[1]} (node-a), {pods[2]} (node-a)",
             f"batch 3: {pods[3]} (node-a)",
             "skipped, app: has no such container: web-other",
@@ -188,7 +188,7 @@ async def test_a_dry_run_of_one_that_has_begun_changes_nothing_either(cluster: P
     assert (cluster.stops, await cluster.requests()) == ([(pods[0], "app")], before)
     assert (await cluster.recreate("resume", "nightly", "--yes")).code == 0
     code, out, _ = await cluster.recreate("resume", "nightly", "--dry-run")
-    assert (code, out) == (0, "nothing is left to begin\n")
+    assert (code, out) == (0, "no pods left to restart\n")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def test_the_first_failure_stops_it_and_is_explained(cluster: PlayedCluste
     assert cluster.stops == [(pods[0], "app")], "the rest is left alone"
     end = out.splitlines()[-1]
     assert end.startswith(
-        f"failed: 1 of 3 pods recreated, 1 failed; once that is mended, go on with: crrd recreate resume {name}"
+        f"failed: 1 of 3 pods recreated, 1 failed; after fixing the cause, to continue: crrd recreate resume {name}"
     )
 
     code, out, _ = await cluster.recreate("resume", name)
@@ -249,7 +249,7 @@ async def test_a_budget_that_never_allows(cluster: PlayedCluster) -> None:
     assert code == 3
     why = "PodDisruptionBudget strict allows no more disruptions"
     assert f"waiting: {why}" in out
-    said = f"0 of 2 pods recreated; it waited for: {why}; nothing was begun"
+    said = f"0 of 2 pods recreated; last waited for: {why}; no pod was restarted"
     assert out.splitlines()[-1].startswith(f"timed out: {said} (after ")
     _, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--timeout", "2s", "-o", "json")
     assert json.loads(out.splitlines()[-1])["message"] == said
@@ -262,12 +262,14 @@ async def test_a_workload_that_is_being_rolled_out(cluster: PlayedCluster) -> No
     await cluster.client.merge_patch(deployments, NAMESPACE, "web", {"spec": {"paused": True}})
     code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--timeout", "2s")
     assert code == 3
-    assert "waiting: deployment.apps/web is being rolled out: its controller has yet to see its last change" in out
+    assert (
+        "waiting: deployment.apps/web is being rolled out: waiting for its controller to observe the last change" in out
+    )
     assert (await cluster.recreate("deployment/web", "-c", "app", "--force")).code == 0
     unseen = {"status": {"observedGeneration": None}}
     await cluster.client.merge_patch(deployments, NAMESPACE, "web", unseen, subresource="status")
     _, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--dry-run")
-    assert out.startswith("then waits: deployment.apps/web is being rolled out: its controller has yet to see ")
+    assert out.startswith("then waits: deployment.apps/web is being rolled out: waiting for its controller to observe ")
 
 
 async def job(cluster: PlayedCluster, spec: dict[str, int], status: dict[str, int], *phases: str) -> None:
@@ -298,7 +300,7 @@ async def test_a_job_of_which_a_part_is_done(cluster: PlayedCluster) -> None:
     assert out.splitlines()[:2] == ["batch 1: work-3 (node-a)", "batch 2: work-4 (node-a)"]
     await cluster.client.merge_patch(JOBS, NAMESPACE, "work", {"status": {"succeeded": 2}}, subresource="status")
     _, out, _ = await cluster.recreate("job/work", "-c", "app", "--dry-run")
-    assert out.splitlines()[0] == "then waits: 1 of at most 1 unready: 1 missing", "one is to come"
+    assert out.splitlines()[0] == "then waits: 1 of at most 1 pods unready: 1 missing", "one is to come"
 
 
 async def test_whoever_is_unready_counts_and_zones_are_heeded(cluster: PlayedCluster) -> None:
@@ -312,7 +314,7 @@ async def test_whoever_is_unready_counts_and_zones_are_heeded(cluster: PlayedClu
     await cluster.pod("broken", {"app": "web"}, "else")
     await cluster.set_ready("broken", ready=False)
     code, out, _ = await cluster.recreate("-l", "app=web", "-c", "app", "--timeout", "2s")
-    assert (code, "waiting: 1 of at most 1 unready: broken" in out, cluster.stops) == (3, True, [])
+    assert (code, "waiting: 1 of at most 1 pods unready: broken" in out, cluster.stops) == (3, True, [])
     await cluster.set_ready(pods[0], ready=False)
     _, out, _ = await cluster.recreate("-l", "app=web", "-c", "app", "--dry-run", "--max-unavailable", "2")
     assert out.splitlines()[0] == f"batch 1: {pods[0]} (node-a)", "what is unready anyway costs nothing"
@@ -331,9 +333,10 @@ async def test_two_runs_on_one_target_see_each_other(cluster: PlayedCluster) -> 
     assert (code, f"run {name} on deployment.apps/web" in err) == (2, True)
 
     code, out, _ = await cluster.recreate("abort", name)
-    assert (code, out) == (0, f"run {name} is aborted: 0 requests taken back; 1 had begun and end by themselves\n")
+    said = "pending requests deleted: 0; in progress, to finish on their own: 1"
+    assert (code, out) == (0, f"run {name} aborted, {said}\n")
     code, out = await first.end()
-    assert (code, out.splitlines()[-1].startswith("aborted: 0 of 2 pods recreated, 1 under way")) == (1, True)
+    assert (code, out.splitlines()[-1].startswith("aborted: 0 of 2 pods recreated, 1 in progress")) == (1, True)
     cluster.goes_on.set()
     code, _, err = await cluster.recreate("resume", name)
     assert (code, err) == (2, f"crrd recreate: run {name} was aborted: start a new one\n")
@@ -349,8 +352,8 @@ async def test_what_has_not_begun_is_taken_back(cluster: PlayedCluster) -> None:
     made = [each["metadata"] for each in await cluster.requests()]
     _, kept = min((each["creationTimestamp"], each["name"]) for each in made)
     code, out, _ = await cluster.recreate("abort", name)
-    said = f"1 requests taken back; {kept} is left to say so, since none had begun, and may still be served"
-    assert (code, out) == (0, f"run {name} is aborted: {said}\n")
+    said = f"pending requests deleted: 1; request {kept} is kept to record the abort, and may still run"
+    assert (code, out) == (0, f"run {name} aborted, {said}\n")
     assert (await run.end())[0] == 1
     (left,) = await cluster.requests()
     assert (left["metadata"]["name"], ANNOTATION_ABORTED in left["metadata"]["annotations"]) == (kept, True)
@@ -370,7 +373,7 @@ async def test_interrupted_and_resumed(cluster: PlayedCluster) -> None:
         ended, out = await run.end()
         name = await the_run(cluster)
         assert ended == code
-        assert f"go on with: crrd recreate resume {name} -n default" in out.splitlines()[-1]
+        assert f"to continue: crrd recreate resume {name} -n default" in out.splitlines()[-1]
         cluster.goes_on.set()
     code, out, _ = await cluster.recreate("resume", name)
     assert code == 0
@@ -402,12 +405,12 @@ async def test_whose_reader_goes_is_interrupted(cluster: PlayedCluster, unbuffer
         return process.returncode or 0, err.decode()
 
     said = "crrd recreate: stdout: Broken pipe; interrupted: "
-    assert await unread("") == (130, f"{said}0 of 3 pods recreated; nothing was begun\n")
+    assert await unread("") == (130, f"{said}0 of 3 pods recreated; no pod was restarted\n")
     cluster.goes_on.clear()
     code, err = await unread("Recreating")
     assert (code, len(err.splitlines()), err.startswith(said)) == (130, 1, True), err
     again = f"crrd recreate resume unread -n default --kubeconfig {cluster.kubeconfig}"
-    assert err.endswith(f"; what has begun ends by itself; go on with: {again}\n")
+    assert err.endswith(f"; requests in progress will finish; to continue: {again}\n")
     assert (await cluster.recreate(*words)).code == 0
     assert len(cluster.stops) == 3
 
@@ -419,7 +422,7 @@ async def test_the_first_part_then_somebody_is_asked(cluster: PlayedCluster) -> 
     assert (code, cluster.stops) == (0, [(pods[0], "app")])
     assert out.splitlines()[-1].startswith(
         "asks: 1 of 3 pods recreated; the first part (1) is done, 2 left; "
-        f"go on with: crrd recreate resume {name} -n default --kubeconfig {cluster.kubeconfig} --yes"
+        f"to continue: crrd recreate resume {name} -n default --kubeconfig {cluster.kubeconfig} --yes"
     )
     assert (await cluster.recreate("resume", name, "--yes")).code == 0
     assert len(cluster.stops) == 3
@@ -432,11 +435,11 @@ async def test_what_is_to_be_typed_next_names_the_same_cluster(cluster: PlayedCl
     odd.write_bytes(cluster.kubeconfig.read_bytes())
     words = ("recreate", "deployment/web", "-c", "app", "--run", "mine", "--partition", "1")
     _, out, _ = await crrd(*words, "--kubeconfig", str(odd), "--context", "local")
-    rest = f"go on with: crrd recreate resume mine -n default --context local --kubeconfig '{odd}' --yes"
+    rest = f"to continue: crrd recreate resume mine -n default --context local --kubeconfig '{odd}' --yes"
     assert rest in out.splitlines()[-1]
     _, _, err = await crrd("recreate", "resume", "other", KUBECONFIG=str(odd))
-    shown = "crrd recreate status -n default shows which there are\n"  # the environment is still there
-    assert err == f"crrd recreate: there is no run 'other' in namespace 'default'; {shown}"
+    shown = "to list runs: crrd recreate status -n default\n"  # the environment is still there
+    assert err == f"crrd recreate: run 'other' not found in namespace 'default'; {shown}"
     _, out, _ = await crrd("recreate", "resume", "mine", "-y", "-n", "default", KUBECONFIG=str(odd))
     assert "done: 3 of 3 pods recreated" in out
 
@@ -454,7 +457,7 @@ async def test_a_name_that_is_another_runs_is_refused(cluster: PlayedCluster) ->
     await cluster.recreate("deploy/web", "-c", "app,side", "--run", "nightly", "--partition", "1")
     mine, rest = ("--run", "nightly", "--yes"), [(pods[0], "app"), (pods[0], "side")]
     line = f"crrd recreate resume nightly -n default --kubeconfig {cluster.kubeconfig}"
-    again = f"give another --run NAME, or go on with it: {line}"
+    again = f"use another --run NAME, or resume it: {line}"
     for words, differs in (
         (("deployment/api", "-c", "app,side", *mine), "is on deployment.apps/web, not on deployment.apps/api"),
         (("-l", "app=web", "-c", "app,side", *mine), "is on deployment.apps/web, not on pods app=web"),
@@ -481,7 +484,7 @@ async def test_pods_that_go_and_come_meanwhile(cluster: PlayedCluster) -> None:
     cluster.goes_on.set()
     code, out = await run.end()
     assert code == 0
-    assert "web-new  node-a  skipped  - was created after the run began" in out
+    assert "web-new  node-a  skipped  - was created after the run started" in out
     assert sorted(cluster.stops) == [(pod, "app") for pod in pods[:2]]
 
 
@@ -491,9 +494,9 @@ async def test_already_restarted(cluster: PlayedCluster) -> None:
     code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--since", "10m")
     assert (code, "nothing to do: 0 of 0 pods recreated, 2 skipped" in out) == (0, True)
     assert len(cluster.stops) == 2
-    no_time = "has to be a time like 2h"
+    no_time = "must be an age like 2h"
     for odd, said in (
-        ("2100-01-01T00:00:00Z", "lies in the future"),
+        ("2100-01-01T00:00:00Z", "must not be in the future"),
         ("soon", no_time),
         ("0001-01-01T00:00:00+23:00", no_time),
         ("9999-12-31T23:59:59-23:00", no_time),
@@ -512,10 +515,10 @@ async def test_since_is_by_the_clock_of_the_api_server(tmp_path: Path, hours: in
         ahead = rfc3339(cluster.api.now() + timedelta(minutes=30))
         for since in ("30m", ago):
             code, out, err = await cluster.recreate("deployment/web", "-c", "app", "--since", since, "--dry-run")
-            said = f"batch 1: {pods[0]} (node-a)\nskipped, app was restarted already: {pods[1]}\n"
+            said = f"batch 1: {pods[0]} (node-a)\nskipped, app was already restarted: {pods[1]}\n"
             assert (code, out, err) == (0, said, "")
         code, _, err = await cluster.recreate("deployment/web", "-c", "app", "--since", ahead, "--dry-run")
-        assert (code, err) == (2, f"crrd recreate: --since {ahead} lies in the future\n")
+        assert (code, err) == (2, f"crrd recreate: --since {ahead} must not be in the future\n")
         assert (await cluster.recreate("deployment/web", "-c", "app", "--since", "30m")).code == 0
         assert cluster.stops == [(pods[0], "app")]
         events = (await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
@@ -536,7 +539,7 @@ async def test_admission_that_refuses_a_pod(cluster: PlayedCluster) -> None:
     assert code == 1
     assert f"{pod} failed: " in out
     assert "not on a Friday" in out
-    assert out.splitlines()[-1].startswith("failed: 0 of 1 pods recreated, 1 failed; nothing was begun (after ")
+    assert out.splitlines()[-1].startswith("failed: 0 of 1 pods recreated, 1 failed; no pod was restarted (after ")
 
 
 async def test_a_request_of_that_name_that_is_somebody_elses(cluster: PlayedCluster) -> None:
@@ -547,7 +550,7 @@ async def test_a_request_of_that_name_that_is_somebody_elses(cluster: PlayedClus
     cluster.api.admission.mutating.clear()  # nobody serves it
     await cluster.client.create(REQUESTS, NAMESPACE, {"apiVersion": API_VERSION, "kind": KIND, **body})
     code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--run", "mine")
-    assert (code, f"{pod} failed: there is a request {name} that is not of this run" in out) == (1, True)
+    assert (code, f"{pod} failed: request {name} exists, but does not belong to this run" in out) == (1, True)
 
 
 async def test_answers_that_are_lost_and_an_api_server_that_is_away(cluster: PlayedCluster) -> None:
@@ -587,25 +590,25 @@ async def test_what_runs_there_are_and_how_they_stand(cluster: PlayedCluster) ->
 
 
 BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
-    (("deployment/web",), "say which container: -c NAME; deployment.apps/web has app, side"),
+    (("deployment/web",), "use -c NAME to select a container; deployment.apps/web has app, side"),
     (("deployment/web", "-c", "ap"), "deployment.apps/web has no container 'ap'; it has app, side"),
-    (("deployment/nope", "-c", "app"), "there is no deployment.apps/nope in namespace 'default'"),
+    (("deployment/nope", "-c", "app"), "deployment.apps/nope not found in namespace 'default'"),
     (("thing/web", "-c", "app"), "the API server has no resource type 'thing': kubectl api-resources shows them"),
-    (("deployment", "-c", "app"), "'deployment' does not name what to recreate: give TYPE/NAME (deployment/web)"),
-    (("a/b/c", "-c", "app"), "'a/b/c' does not name what to recreate"),
-    (("cm/x", "-c", "app"), "there is no configmap/x in namespace 'default'"),
+    (("deployment", "-c", "app"), "'deployment' is not a workload or pod: use TYPE/NAME (for example deployment/web)"),
+    (("a/b/c", "-c", "app"), "'a/b/c' is not a workload or pod"),
+    (("cm/x", "-c", "app"), "configmap/x not found in namespace 'default'"),
     (("configmap/known", "-c", "app"), "configmap/known has no spec.selector"),
-    (("node/n", "-c", "app"), "node/n has no pods: it is not of any namespace"),
-    (("pod/nope", "-c", "app"), "no pod matches in namespace 'default': there is no pod/nope"),
-    (("-l", "app=nope", "-c", "app"), "no pod matches in namespace 'default': there is no pods app=nope"),
+    (("node/n", "-c", "app"), "node/n has no pods, because it is not namespaced"),
+    (("pod/nope", "-c", "app"), "no pods found in namespace 'default': pod/nope not found"),
+    (("-l", "app=nope", "-c", "app"), "no pods found in namespace 'default': pods app=nope not found"),
     (("-l", "app=!", "-c", "app"), "unable to parse requirement in selector"),
     (
         ("deployment/empty", "-c", "app"),
-        "no pod matches in namespace 'default': none is owned by deployment.apps/empty",
+        "no pods found in namespace 'default': no pod is owned by deployment.apps/empty",
     ),
-    (("deployment/jobs", "-c", "app"), "nothing can be recreated: "),
-    (("resume", "nope"), "there is no run 'nope' in namespace 'default'"),
-    (("status", "nope"), "there is no run 'nope' in namespace 'default'"),
+    (("deployment/jobs", "-c", "app"), "no container can be restarted: "),
+    (("resume", "nope"), "run 'nope' not found in namespace 'default'"),
+    (("status", "nope"), "run 'nope' not found in namespace 'default'"),
     (("deployment/web", "-c", "app", "--context", "nope"), "it has no context named 'nope'"),
 ]
 
@@ -613,13 +616,22 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("deployment/web", "-l", "app=web", "-c", "app"), "give either TYPE/NAME (deployment/web) or -l SELECTOR"),
-        (("-c", "app"), "give either TYPE/NAME (deployment/web) or -l SELECTOR"),
-        (("deployment/web", "-c", "app", "-A"), "-A is refused: a run is of one namespace, -n NAME"),
-        (("deployment/web", "-c", "app", "--run", "No"), "--run 'No' has to be made of a-z, 0-9 and '-'"),
-        (("resume",), "resume takes the name of one run"),
-        (("abort", "a", "b"), "abort takes the name of one run"),
-        (("abort", "a", "--dry-run"), "--dry-run shows batches, and abort has none"),
+        (
+            ("deployment/web", "-l", "app=web", "-c", "app"),
+            "use either TYPE/NAME (for example deployment/web) or -l SELECTOR",
+        ),
+        (("-c", "app"), "use either TYPE/NAME (for example deployment/web) or -l SELECTOR"),
+        (
+            ("deployment/web", "-c", "app", "-A"),
+            "--all-namespaces is not supported: a run covers one namespace (use -n NAMESPACE)",
+        ),
+        (
+            ("deployment/web", "-c", "app", "--run", "No"),
+            "--run 'No' must be at most 40 characters of a-z, 0-9 and '-'",
+        ),
+        (("resume",), "resume needs the name of one run"),
+        (("abort", "a", "b"), "abort needs the name of one run"),
+        (("abort", "a", "--dry-run"), "--dry-run is not supported with abort"),
     ],
 )
 def test_what_cannot_be_meant(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -652,7 +664,7 @@ async def test_only_what_can_be_recreated_is_offered(cluster: PlayedCluster) -> 
     await cluster.run(dict(await cluster.client.create(PODS, NAMESPACE, pod)))
     only = "only app containers and native sidecars (restartPolicy: Always) can be recreated"
     for flags, said in (
-        ((), "say which container: -c NAME; pods app=web has app, proxy"),
+        ((), "use -c NAME to select a container; pods app=web has app, proxy"),
         (("-c", "ap"), "pods app=web has no container 'ap'; it has app, proxy"),
         (("-c", "migrate"), f"migrate is an init container: {only}"),
         (("-c", "migrate,app"), f"migrate is an init container: {only}"),
@@ -669,12 +681,12 @@ async def test_only_what_can_be_recreated_is_offered(cluster: PlayedCluster) -> 
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        (("--max-unavailable", "0"), "'0' has to be a number from 1, or a share from 1% to 100%"),
-        (("--min-ready", "soon"), "'soon' has to be a time like 30s, 5m or 1h30m, at least 0s"),
-        (("--pod-timeout", "1s"), "'1s' has to be a time like 30s, 5m or 1h30m, from 3s to 7 days"),
-        (("--pod-timeout", "168h1s"), "'168h1s' has to be a time like 30s, 5m or 1h30m, from 3s to 7 days"),
-        (("--unready-grace", "86401"), "'86401' has to be a time like 30s, 5m or 1h30m, from 0s to a day"),
-        (("--max-failures", "0"), "'0' has to be a whole number from 1"),
+        (("--max-unavailable", "0"), "'0' must be a number from 1, or a share from 1% to 100%"),
+        (("--min-ready", "soon"), "'soon' must be a time like 30s, 5m or 1h30m, at least 0s"),
+        (("--pod-timeout", "1s"), "'1s' must be a time like 30s, 5m or 1h30m, from 3s to 7 days"),
+        (("--pod-timeout", "168h1s"), "'168h1s' must be a time like 30s, 5m or 1h30m, from 3s to 7 days"),
+        (("--unready-grace", "86401"), "'86401' must be a time like 30s, 5m or 1h30m, from 0s to a day"),
+        (("--max-failures", "0"), "'0' must be a whole number from 1"),
     ],
 )
 def test_flags_that_cannot_be(flag: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -699,22 +711,22 @@ async def test_what_may_not_be_done_is_said(cluster: PlayedCluster) -> None:
         code, _, err = await cluster.recreate("deployment/web", "-c", "app")
         cluster.api.clear_faults()
         assert (code, len(err.splitlines())) == (2, 1), err
-        assert err.startswith(f"crrd recreate: you may not do that: {verb} ")
+        assert err.startswith(f"crrd recreate: forbidden: {verb} ")
         assert resource in err
-        assert err.endswith("the ClusterRole crrd-recreate has what is needed\n")
+        assert err.endswith("bind the ClusterRole crrd-recreate, which grants this\n")
 
 
 async def test_a_right_that_the_role_does_not_have(cluster: PlayedCluster) -> None:
     uid = await custom(cluster, "argoproj.io", "Rollout", {"observedGeneration": "1"})
     owner = {"apiVersion": "argoproj.io/v1", "kind": "Rollout", "name": "c", "uid": uid, "controller": True}
     await cluster.pod("c-1", {"app": "clone"}, ownerReferences=[owner])
-    takes = "the ClusterRole crrd-recreate has no rights on rollouts.argoproj.io: it takes get, list and watch\n"
+    takes = "grant get, list and watch on rollouts.argoproj.io, which the ClusterRole crrd-recreate does not include\n"
     for verb in ("get", "list", "watch"):
         cluster.api.fail_next(9, status=403, match=in_namespace(verb, "rollouts"))
         code, _, err = await cluster.recreate("rollout/c", "-c", "app")
         cluster.api.clear_faults()
         assert (code, err.endswith(takes)) == (2, True), err
-        assert err.startswith(f"crrd recreate: you may not do that: {verb} ")
+        assert err.startswith(f"crrd recreate: forbidden: {verb} ")
     cluster.api.fail_next(9, status=403, match=lambda call: call.path == "/apis")
     code, _, err = await cluster.recreate("rollout/c", "-c", "app")
     assert (code, err.endswith(" (403)\n")) == (2, True), err
@@ -737,7 +749,7 @@ async def test_without_the_crd(tmp_path: Path) -> None:
         assert (code, err) == (
             2,
             (
-                "crrd recreate: this cluster has no ContainerRecreateRequests: install crrd, "
+                "crrd recreate: the CRD ContainerRecreateRequest is not installed: install crrd with "
                 "`kubectl apply -k manifests/default`\n"
             ),
         )
@@ -748,14 +760,14 @@ async def test_without_admission(tmp_path: Path) -> None:
         await cluster.workload("Deployment", "web", 1)
         code, _, err = await cluster.recreate("deployment/web", "-c", "app")
         assert (code, await cluster.requests()) == (2, [])
-        assert err.startswith("crrd recreate: no admission has seen the request, so no daemon would: ")
+        assert err.startswith("crrd recreate: the request did not pass admission, so no node daemon handles it: ")
 
 
 async def test_without_an_api_server(cluster: PlayedCluster) -> None:
     await cluster.api.stop()
     code, out, err = await cluster.recreate("deployment/web", "-c", "app")
     assert (code, out, len(err.splitlines())) == (1, "", 1)
-    assert err.startswith("crrd recreate: the API server does not answer: ")
+    assert err.startswith("crrd recreate: cannot reach the API server: ")
 
 
 @pytest.mark.timeout(600)
@@ -824,7 +836,7 @@ async def test_on_a_terminal_there_is_a_table_and_a_question(cluster: PlayedClus
     words = ("deployment/web", "-c", "app", "--partition", "1")
     code, out = await on_terminal(cluster, *words, answer=b"n\n")
     assert (code, cluster.stops) == (0, [(pods[0], "app")])
-    assert "the first part (1) is done, 2 left: go on? [y/N]" in out
+    assert "the first part (1) is done, 2 left. Continue? [y/N]" in out
     code, out = await on_terminal(cluster, "resume", await the_run(cluster), answer=b"y\n")
     assert (code, len(cluster.stops)) == (0, 3)
     assert re.search(r"pod +node +old +new +phase +s +waits for", out)

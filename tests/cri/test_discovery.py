@@ -203,7 +203,7 @@ async def test_who_answers_in_another_tongue_is_no_runtime(root: Path, answer: b
     async with answering(root / "s", answer):
         found = await probe(f"unix://{root}/s")
 
-    assert (found.outcome, found.reason) == (ProbeOutcome.NOT_CRI, "it answers, but not in gRPC")
+    assert (found.outcome, found.reason) == (ProbeOutcome.NOT_CRI, "it does not speak gRPC")
 
 
 async def test_a_real_http_server_is_no_runtime(root: Path) -> None:
@@ -271,7 +271,7 @@ async def test_the_runtimes_among_the_known_sockets_are_found(root: Path, told: 
         found = await discover(root=root)
 
     assert [each.runtime for each in found] == ["cri-o", "docker"]
-    assert told.events == ["cri endpoint ignored", "cri endpoint ignored"]
+    assert told.events == ["CRI endpoint ignored", "CRI endpoint ignored"]
 
 
 async def test_one_socket_under_two_names_is_one(root: Path) -> None:
@@ -303,7 +303,7 @@ async def test_only_unusable_sockets(root: Path) -> None:
 
 async def test_an_explicit_endpoint_that_is_missing(root: Path) -> None:
     async with serving(ScriptedRuntime(), root / "s") as endpoint:
-        with pytest.raises(ConfigurationError, match=r"none: there is no such socket\. To do: give the right path"):
+        with pytest.raises(ConfigurationError, match=r"none: socket not found\. To do: give the right path"):
             await discover([endpoint, f"{root}/none"])
 
 
@@ -342,7 +342,7 @@ async def test_a_folder_that_may_not_be_entered_is_named(root: Path, monkeypatch
 
 async def test_an_explicit_endpoint_that_is_no_runtime(root: Path) -> None:
     async with answering(root / "s", b"HTTP/1.1 400 Bad Request\r\n\r\n"):
-        with pytest.raises(ConfigurationError, match="not in gRPC"):
+        with pytest.raises(ConfigurationError, match="does not speak gRPC"):
             await discover([f"{root}/s"])
 
 

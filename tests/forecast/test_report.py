@@ -119,7 +119,7 @@ def test_what_differs_now_is_counted_whatever_comes() -> None:
 
 @pytest.mark.parametrize(("from_version", "to_version"), [("1.30", "soon"), ("soon", "1.30")])
 def test_what_is_no_version(from_version: str, to_version: str) -> None:
-    with pytest.raises(ValueError, match="'soon' is no version"):
+    with pytest.raises(ValueError, match="'soon' is not a Kubernetes version"):
         make_report([], from_version, to_version)
 
 

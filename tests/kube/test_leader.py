@@ -161,7 +161,7 @@ async def test_a_leader_that_cannot_renew_stops_before_others_may_follow(electio
         await election.works("b")
     assert not first.election.leading
     assert [entry["log_level"] for entry in logs if entry["event"] == "lease lost"] == ["error"]
-    assert sum(entry["event"] == "lease not reached" for entry in logs) == 1  # not once a try
+    assert sum(entry["event"] == "lease update failed" for entry in logs) == 1  # not once a try
     first.wire.cut = False
     await election.renewals(2)
     assert election.working == ["b"]
@@ -264,7 +264,7 @@ async def test_a_lease_that_cannot_be_given_back(election: Election, lose: Lose)
     with capture_logs() as logs:
         await first.stop()
     assert first.task.cancelled()
-    assert [entry["event"] for entry in logs] == ["lease not given back"]
+    assert [entry["event"] for entry in logs] == ["lease release failed"]
 
 
 async def test_a_lease_without_anything_in_it_is_free(election: Election) -> None:

@@ -55,5 +55,5 @@ async def test_both_daemons_ask_at_their_start(
     await node_daemon.restart()
     async with running_manager(cluster.local) as manager, asyncio.timeout(30):
         for daemon in (node_daemon, manager):
-            while "api server too old" not in daemon.log_file.read_text(encoding="utf-8"):
+            while "API server too old" not in daemon.log_file.read_text(encoding="utf-8"):
                 await asyncio.sleep(0.05)

@@ -89,7 +89,7 @@ def test_versions_as_they_are_written(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["", "latest", "1", "1.x", "v1.2.3.4", "2.0", "1.26 1.27", "1.٣", "1.26.0-"])
 def test_what_is_no_version(version: str) -> None:
-    with pytest.raises(ValueError, match="is no version of Kubernetes"):
+    with pytest.raises(ValueError, match="is not a Kubernetes version"):
         container_hash(REPORTED, version)
 
 

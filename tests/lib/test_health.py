@@ -95,5 +95,5 @@ NO_ADDRESSES = [
 
 @pytest.mark.parametrize("address", NO_ADDRESSES)
 def test_what_is_no_address_is_told(address: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is not host:port"):
+    with pytest.raises(ConfigurationError, match=r"must be HOST:PORT"):
         split_address(address)

@@ -445,7 +445,7 @@ async def test_conflicts_are_decided_anew() -> None:
         with capture_logs() as logs:
             node.post(request())
             assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
-        assert [line["log_level"] for line in logs if line["event"] == "request not written"] == ["debug", "debug"]
+        assert [line["log_level"] for line in logs if line["event"] == "request write failed"] == ["debug", "debug"]
         assert len(node.stops) == 1
 
 
@@ -478,8 +478,8 @@ async def test_a_refused_write_is_tried_again() -> None:
 @pytest.mark.parametrize(
     ("error", "said", "log_lines"),
     [
-        (RuntimeCallError("shim is stuck"), "last error: shim is stuck", {"container not stopped"}),
-        (ValueError("bug"), "last error: internal error: ValueError('bug')", {"container not stopped", "stop broke"}),
+        (RuntimeCallError("shim is stuck"), "last error: shim is stuck", {"container stop failed"}),
+        (ValueError("bug"), "last error: internal error: ValueError('bug')", {"container stop failed", "stop crashed"}),
     ],
 )
 async def test_stops_that_err_are_retried_for_two_minutes(error: Exception, said: str, log_lines: set[str]) -> None:
@@ -1079,7 +1079,7 @@ async def test_a_crd_that_prunes_is_killed_is_served_with_few_writes() -> None:
             assert node.hooks_run == ["old"]
             assert node.stops == [("old", 28)]
             assert node.writes <= 6
-    assert [line["log_level"] for line in logs if "has no field isKilled" in line["event"]] == ["warning"]
+    assert [line["log_level"] for line in logs if line["event"] == "CRD too old, field isKilled missing"] == ["warning"]
 
 
 async def test_a_crd_that_prunes_is_killed_is_warned_of_once() -> None:
@@ -1095,7 +1095,7 @@ async def test_a_crd_that_prunes_is_killed_is_warned_of_once() -> None:
             )
             await asyncio.sleep(1)
         assert node.writes == 2
-    assert [line["log_level"] for line in logs if "has no field isKilled" in line["event"]] == ["warning"]
+    assert [line["log_level"] for line in logs if line["event"] == "CRD too old, field isKilled missing"] == ["warning"]
 
 
 async def test_a_request_that_is_gone_by_the_answer_to_a_write_is_dropped() -> None:
@@ -1152,7 +1152,7 @@ async def test_a_write_that_fails_once_is_soon_tried_again() -> None:
             node.post(request())
             await asyncio.sleep(2.35)
         assert node.writes == 3, "the pins, once more, and the status"
-        assert [line["log_level"] for line in logs if line["event"] == "request not written"] == ["warning"]
+        assert [line["log_level"] for line in logs if line["event"] == "request write failed"] == ["warning"]
 
 
 async def test_writes_that_fail_are_tried_ever_more_rarely() -> None:
@@ -1260,7 +1260,7 @@ async def test_whatever_a_write_fails_of_it_is_braked_and_tried_again(error: Exc
         assert status.states[0].phase is StatePhase.SUCCEEDED
         assert node.writes <= 10
         foreseen = isinstance(error, ApiUnavailableError)
-        traces = [line["exc_info"] for line in logs if line["event"] == "request not written"]
+        traces = [line["exc_info"] for line in logs if line["event"] == "request write failed"]
         assert traces == [None if foreseen else error] * 7
 
 
@@ -1703,7 +1703,7 @@ async def test_an_api_server_that_says_when_to_ask_again_is_not_asked_before() -
             node.controller.pods.pod_deleted(node.view())
             await asyncio.sleep(100)
         assert node.asked == 4
-        assert [entry["log_level"] for entry in logs if entry["event"] == "pod not asked for"] == ["warning"] + 3 * [
+        assert [entry["log_level"] for entry in logs if entry["event"] == "pod lookup failed"] == ["warning"] + 3 * [
             "debug"
         ]
         node.busy, node.pod_lost = False, True

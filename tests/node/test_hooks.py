@@ -126,7 +126,7 @@ async def test_only_exec_gets_some_more(hook: Hook, seconds: float) -> None:
     result = await runner(behave).run(RunHook(REQUEST, INSTANCE, hook, 5.0, 0.0))
 
     assert result.seconds == pytest.approx(seconds)
-    assert "was cancelled: it had not ended after 5 s" in result.error
+    assert "was cancelled: it had not finished after 5s" in result.error
 
 
 async def test_exec_that_fails_tells_code_and_output() -> None:
@@ -149,7 +149,7 @@ async def test_a_command_that_cri_o_has_cancelled_used_up_its_grace_period() -> 
     async def behave(*_: object) -> ExecResult:
         return ExecResult(-1, b"", b"command timed out")
 
-    assert "the grace period was used up" in (await runner(behave).run(exec_action())).error
+    assert "it had not finished after" in (await runner(behave).run(exec_action())).error
 
 
 async def test_exec_output_is_cut() -> None:
@@ -175,7 +175,7 @@ async def test_exec_that_the_runtime_cut_off_took_too_long() -> None:
 
     result = await runner(behave).run(exec_action())
 
-    assert result.error == "exec was cancelled: it had not ended after 30 s, when the grace period was used up"
+    assert result.error == "exec was cancelled: it had not finished after 30s, at the end of the grace period"
 
 
 async def test_exec_that_said_too_much_has_run() -> None:
@@ -185,7 +185,8 @@ async def test_exec_that_said_too_much_has_run() -> None:
     result = await runner(behave).run(exec_action())
 
     assert result.error == (
-        "exec ran, its result is unknown: its output was too large (ExecSync failed: too large (RESOURCE_EXHAUSTED))"
+        "exec ran, but its result is unknown, because its output was too large (ExecSync failed: too "
+        "large (RESOURCE_EXHAUSTED))"
     )
 
 
@@ -220,7 +221,7 @@ async def test_sleep_waits() -> None:
 async def test_sleep_is_cut_when_the_grace_period_is_used_up() -> None:
     result = await run(Hook(HookKind.SLEEP, seconds=float(2**62)), seconds=0.01)
 
-    assert result.error == "sleep was cancelled: it had not ended after 0 s, when the grace period was used up"
+    assert result.error == "sleep was cancelled: it had not finished after 0s, at the end of the grace period"
     assert 0.01 <= result.seconds < 10
 
 
@@ -446,7 +447,7 @@ async def test_a_head_without_end_is_not_kept() -> None:
         port = server.sockets[0].getsockname()[1]
         result = await run(Hook(HookKind.HTTP_GET, port=port))
 
-    assert "had an answer that is no HTTP" in result.error
+    assert "the response is not HTTP" in result.error
     assert sent < 20  # millions of bytes; sockets keep a few
 
 
@@ -460,7 +461,7 @@ async def test_an_answer_that_is_no_http_is_told_without_a_status_that_nobody_se
         port = server.sockets[0].getsockname()[1]
         result = await run(Hook(HookKind.HTTP_GET, port=port))
 
-    assert result.error.startswith(f"httpGet http://127.0.0.1:{port} had an answer that is no HTTP: ")
+    assert result.error.startswith(f"httpGet http://127.0.0.1:{port}: the response is not HTTP: ")
     assert "400" not in result.error
 
 

@@ -330,11 +330,11 @@ async def test_an_api_server_that_comes_late() -> None:
             await here.notes.until("listed a", "changed b")
             assert here.api.calls() == ["list"] * 5 + ["watch 5"]
     assert [(entry["event"], entry["log_level"]) for entry in logs] == [
-        ("api unavailable", "warning"),
-        ("api unavailable", "debug"),
-        ("api unavailable", "debug"),
-        ("api unavailable", "debug"),
-        ("api available", "info"),
+        ("API server unavailable", "warning"),
+        ("API server unavailable", "debug"),
+        ("API server unavailable", "debug"),
+        ("API server unavailable", "debug"),
+        ("API server available", "info"),
     ]
 
 

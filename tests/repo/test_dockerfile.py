@@ -188,7 +188,7 @@ def test_what_the_image_gets_is_small_and_runs(tmp_path: Path) -> None:
     assert demo.returncode == 2
     assert demo.stdout == ""
     (line,) = demo.stderr.splitlines()
-    assert line == "crrd demo: crrd-localnode is not installed; to install it: pip install crrd-localnode"
+    assert line == "crrd demo: crrd-localnode is not installed: run pip install crrd-localnode"
 
 
 @needs_kubectl

@@ -38,5 +38,5 @@ def test_the_program_runs_out_of_its_folder(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (
         2,
-        "kubectl recreate: -A is refused: a run is of one namespace, -n NAME\n",
+        "kubectl recreate: --all-namespaces is not supported: a run covers one namespace (use -n NAMESPACE)\n",
     )

@@ -50,4 +50,4 @@ async def test_a_pod_that_was_restarted_unseen_gets_no_other_request() -> None:
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
     plan, _ = await Runner(client, cluster, clock, Display(), timeout=5, confirmed=True).run(run())
     assert plan.end is End.DONE
-    assert [row.why for row in plan.rows] == ["app was restarted already"]
+    assert [row.why for row in plan.rows] == ["app was already restarted"]

@@ -50,7 +50,7 @@ STATES = (RecreateState("app", StatePhase.RECREATING, "CrashLoopBackOff"),)
                 "pod                  node        old           new           phase       s    waits for",
                 "web-6c7f9d5b8-bbx7k  local-node  app-1         app-2         done",
                 "web-6c7f9d5b8-bcx7k  local-node  app-1                       recreating  0    CrashLoopBackOff",
-                "web-6c7f9d5b8-bdx7k  local-node                              waiting          2 of at most 2 unread…",
+                "web-6c7f9d5b8-bdx7k  local-node                              waiting          2 of at most 2 pods u…",
             ],
         ),
     ],

@@ -137,17 +137,17 @@ CREATE_REFUSALS = [
     ),
     Refusal(
         "unknown container",
-        "spec.containers[1].name must name a container of pod 'web-0', which has none called 'db'",
+        "spec.containers[1].name must name a container of pod 'web-0': container 'db' not found",
         containers({"name": "app"}, {"name": "db"}),
     ),
     Refusal(
         "init container",
-        "spec.containers[0].name must name a container or a native sidecar, and 'setup' is an init container",
+        "spec.containers[0].name must name a container or a native sidecar: 'setup' is an init container",
         containers({"name": "setup"}),
     ),
     Refusal(
         "ephemeral container",
-        "spec.containers[0].name must name a container or a native sidecar, and 'debug' is an ephemeral container",
+        "spec.containers[0].name must name a container or a native sidecar: 'debug' is an ephemeral container",
         containers({"name": "debug"}),
     ),
     Refusal(
@@ -228,27 +228,27 @@ CREATE_REFUSALS = [
     ),
     Refusal(
         "pod not found",
-        "spec.podName must name a pod in the request's namespace, and there is no pod 'web-0' in it",
+        "spec.podName must name a pod in the request's namespace: pod 'web-0' not found",
         pod=None,
     ),
     Refusal(
         "pod succeeded",
-        "spec.podName must name an active pod, and pod 'web-0' has ended (phase Succeeded)",
+        "spec.podName must name an active pod: pod 'web-0' has ended (phase Succeeded)",
         pod=status(phase="Succeeded"),
     ),
     Refusal(
         "pod failed",
-        "spec.podName must name an active pod, and pod 'web-0' has ended (phase Failed)",
+        "spec.podName must name an active pod: pod 'web-0' has ended (phase Failed)",
         pod=status(phase="Failed"),
     ),
     Refusal(
         "pod being deleted",
-        "spec.podName must name an active pod, and pod 'web-0' is being deleted",
+        "spec.podName must name an active pod: pod 'web-0' is being deleted",
         pod=meta(deletionTimestamp="2026-01-02T03:04:05Z"),
     ),
     Refusal(
         "pod not scheduled",
-        "spec.podName must name a pod that is on a node, and pod 'web-0' has not been scheduled yet",
+        "spec.podName must name a scheduled pod: pod 'web-0' has not been scheduled yet",
         pod=spec(nodeName=""),
     ),
     Refusal(
@@ -258,12 +258,12 @@ CREATE_REFUSALS = [
     ),
     Refusal(
         "container without an ID",
-        "spec.containers[0].name must name a container that has been started, and 'app' has no container ID yet",
+        "spec.containers[0].name must name a container that has started: 'app' has no container ID yet",
         pod=without_id,
     ),
     Refusal(
         "pod without any status",
-        "spec.containers[0].name must name a container that has been started, and 'app' has no container ID yet",
+        "spec.containers[0].name must name a container that has started: 'app' has no container ID yet",
         pod=lambda o: o.pop("status"),
     ),
     Refusal(
@@ -273,14 +273,12 @@ CREATE_REFUSALS = [
     ),
     Refusal(
         "container that stays down",
-        "spec.containers[0].name must name a container that kubelet starts again after a stop, "
-        "and the restartPolicy of 'once' is Never",
+        "spec.containers[0].name must name a container that kubelet restarts: the restartPolicy of 'once' is Never",
         containers({"name": "once"}),
     ),
     Refusal(
         "pod that stays down",
-        "spec.containers[0].name must name a container that kubelet starts again after a stop, "
-        "and the restartPolicy of 'app' is Never",
+        "spec.containers[0].name must name a container that kubelet restarts: the restartPolicy of 'app' is Never",
         pod=spec(restartPolicy="Never"),
     ),
 ]

@@ -92,7 +92,7 @@ EQUIVALENT: dict[str, str] = {
         "there is an answer for each question",
     "node/slots.py: statement left out: timer.cancel()": "a slot is given back once, whoever comes first",
     "node/daemon.py: statement left out: small_tls_buffers()": "memory only",
-    "node/execute.py: 0.0 -> 1.0: result = HookResult(0.0, 'it was cut off')":
+    "node/execute.py: 0.0 -> 1.0: result = HookResult(0.0, 'it was interrupted')":
         "only the daemon's own end cuts a hook off: nobody reads it",
     "node/hooks.py: 3.0 -> 4.0: EXEC_MARGIN_SECONDS = 3.0": "nobody is promised a second of it",
     "node/watches.py: 20.0 -> 21.0: FIND_SECONDS = 20.0": "nobody is promised a second of it",
@@ -126,7 +126,7 @@ EQUIVALENT: dict[str, str] = {
     "node/controller.py: statement left out: self.pods_heartbeat.within(LATE_SECONDS, 'ending')":
         "an end that hangs is told all the same, in other words and sooner",
     "node/daemon.py: condition false: if pods.idle.is_set():": "memory only",
-    "node/writes.py: 1 -> 2: report('request not written', **log_fields(request), error=s": "decimals in a log line",
+    "node/writes.py: 1 -> 2: report('request write failed', **log_fields(request), error=": "decimals in a log line",
 }  # fmt: skip
 """Mutant (as it is printed, without its line) -> why nobody could tell it from the product."""
 

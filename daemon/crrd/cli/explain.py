@@ -74,11 +74,12 @@ def run(args: argparse.Namespace) -> int:
     """Print where the request stands; returns the exit code. Raises ConfigurationError for a bad name or kubeconfig."""
     namespace, slash, name = args.request.rpartition("/")
     if slash and args.namespace not in ("", namespace):
-        raise ConfigurationError(f"{args.request} and --namespace {args.namespace} name two namespaces: give one")
+        raise ConfigurationError(f"{args.request} and --namespace {args.namespace} are different namespaces: use one")
     namespace = namespace or args.namespace
     if not namespace or not name or "/" in namespace:
         raise ConfigurationError(
-            f"{args.request!r} does not name a request: give NAMESPACE/NAME, or NAME -n NAMESPACE (kubectl get crr -A)"
+            f"{args.request!r} is not the name of a request: use NAMESPACE/NAME, or NAME -n NAMESPACE "
+            "(kubectl get crr -A)"
         )
     configure_log("console", "error")
     try:
@@ -107,10 +108,12 @@ async def _request(client: KubeClient, namespace: str, name: str) -> Json:
     try:
         obj = await client.get(REQUESTS, namespace, name)
     except ResourceMissingError as error:
-        raise NotExplainedError(f"this cluster has no ContainerRecreateRequests: install crrd, `{APPLY}`") from error
+        raise NotExplainedError(
+            f"the CRD ContainerRecreateRequest is not installed: install crrd with `{APPLY}`"
+        ) from error
     except GoneError as error:
         raise NotExplainedError(
-            f"there is no request {name!r} in {where}; see which there are: kubectl get crr -A"
+            f"request {name!r} not found in {where}; to list requests: kubectl get crr -A"
         ) from error
     except ApiRefusedError as error:
         who = client.description
@@ -120,10 +123,10 @@ async def _request(client: KubeClient, namespace: str, name: str) -> Json:
             raise NotExplainedError(f"the API server does not accept {who}: {error}") from error
         raise NotExplainedError(str(error)) from error
     except ApiUnavailableError as error:
-        raise NotExplainedError(f"the API server does not answer: {error}") from error
+        raise NotExplainedError(f"cannot reach the API server: {error}") from error
     request = parse_request(obj)
     if obj.get("kind") != KIND or not request.uid or (request.namespace, request.name) != (namespace, name):
-        raise NotExplainedError(f"what answers is no API server, or a broken one: this is no {KIND} {name!r}")
+        raise NotExplainedError(f"unexpected response from the API server: it is not a {KIND} named {name!r}")
     return obj
 
 

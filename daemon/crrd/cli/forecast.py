@@ -80,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     flag = partial(add_flag, parser)
     add = parser.add_argument
-    add("--to", dest="to_version", metavar="VERSION", required=True, help="the version to upgrade to, e.g. 1.31")
+    add("--to", dest="to_version", metavar="VERSION", required=True, help="kubelet version to upgrade to, e.g. 1.31")
     add(
         "--from",
         dest="from_version",
@@ -89,7 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the running kubelet's version, for the reasons (default: %(default)s, as its Node says)",
     )
     add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
-    flag("--node-name", "this node's name in the cluster", env="NODE_NAME", shown="the host's name", metavar="NAME")
+    flag("--node-name", "name of this node in the cluster", env="NODE_NAME", shown="the host's name", metavar="NAME")
     add(
         "--pods",
         metavar="FILE",
@@ -102,15 +102,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         type=int,
         default=9420,
-        help="where node daemons serve their pages, for --all-nodes (default: %(default)s)",
+        help="port of the node daemons, for --all-nodes (default: %(default)s)",
     )
     flag(
         "--spec-dir",
-        "where the node daemon keeps specs: also tell what changed since each container's start",
+        "directory with the specs that the node daemon keeps; also shows what changed since each container started",
         env="CRRD_SPEC_DIR",
         metavar="DIR",
     )
-    add("--plot", metavar="FILE", default="", help="also draw a bar per node into a .png, .svg or .pdf file")
+    add("--plot", metavar="FILE", default="", help="also draw one bar per node to a .png, .svg or .pdf file")
     add_kubeconfig_flag(parser)
     add_cri_flag(parser)
 
@@ -133,15 +133,15 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
         except ValueError as error:
             raise ConfigurationError(f"{flag}: {error}") from error
         if minor < OLDEST_MINOR:
-            raise ConfigurationError(f"{flag}: {version} is too old: forecasts begin with 1.{OLDEST_MINOR}")
+            raise ConfigurationError(f"{flag}: {version} is too old: the oldest supported version is 1.{OLDEST_MINOR}")
     if args.pods and args.all_nodes:
-        raise ConfigurationError("--pods and --all-nodes do not go together: the daemons ask the API server")
+        raise ConfigurationError("--pods and --all-nodes cannot be used together")
     if args.spec_dir and args.all_nodes:
-        raise ConfigurationError("--spec-dir and --all-nodes do not go together: specs stay on their nodes")
+        raise ConfigurationError("--spec-dir and --all-nodes cannot be used together")
     if args.pods and not from_version:
-        raise ConfigurationError("--pods leaves the API server alone, so it needs --from: see kubelet --version")
+        raise ConfigurationError("--pods does not read the API server, so it needs --from (see kubelet --version)")
     if args.plot and not args.plot.lower().endswith((".png", ".svg", ".pdf")):
-        raise ConfigurationError(f"--plot {args.plot}: the file's name has to end with .png, .svg or .pdf")
+        raise ConfigurationError(f"--plot {args.plot}: the file name must end with .png, .svg or .pdf")
     try:
         if args.spec_dir:
             list(Path(args.spec_dir).iterdir())
@@ -201,7 +201,7 @@ async def _reports(config: ForecastConfig, pods: Sequence[Mapping[str, Any]] | N
         try:
             running = config.from_version or await kubelet_version(client, config.node_name)
         except GoneError as error:
-            raise ConfigurationError(f"there is no node {config.node_name!r}: give --node-name") from error
+            raise ConfigurationError(f"node {config.node_name!r} not found: set --node-name") from error
         pods_here = pods_of_node(client, config.node_name)
         return [await _of_this_node(config, pods_here, running, node=config.node_name)]
 
@@ -217,7 +217,7 @@ async def _of_this_node(
     try:
         parse_minor(running)
     except ValueError as error:
-        raise ConfigurationError(f"the node's own version: {error}; or give --from") from error
+        raise ConfigurationError(f"cannot read the node's kubelet version: {error}; set --from") from error
     runtime = await _runtime(config.cri_endpoints)
     try:
         store = SpecStore(Path(config.spec_dir)) if config.spec_dir else None
@@ -233,7 +233,7 @@ async def _runtime(endpoints: Sequence[str]) -> NodeRuntime:
             return await connect(endpoints)
     except TimeoutError as error:
         where = ", ".join(endpoints) or "the well-known sockets"
-        raise ConfigurationError(f"the container runtime ({where}) does not answer; see --cri-endpoint") from error
+        raise ConfigurationError(f"cannot reach the container runtime ({where}): check --cri-endpoint") from error
 
 
 async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Report]:
@@ -275,24 +275,26 @@ def read_pods(path: str) -> list[Mapping[str, Any]]:
     """The pods that `kubectl get pods -o json` or yaml printed; "-" is standard input. Raises ConfigurationError."""
     name = "standard input" if path == "-" else path
     if path == "-" and sys.stdin is None:
-        raise ConfigurationError(f"--pods {name}: there is none")
+        raise ConfigurationError(f"--pods {name}: file not found")
     try:
         content = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode()
     except OSError as error:
         raise ConfigurationError(f"--pods {name}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"--pods {name}: this is no text") from error
+        raise ConfigurationError(f"--pods {name}: the file is not UTF-8 text") from error
     try:
         shape = _parse(content)
     except (ValueError, RecursionError) as error:
         line = str(error).splitlines()[0] if str(error) else "nested too deeply"
-        raise ConfigurationError(f"--pods {name}: neither JSON nor YAML: {line}") from error
+        raise ConfigurationError(f"--pods {name}: the file is not JSON or YAML: {line}") from error
     kind = mapping(shape).get("kind")
     if kind == "Pod":
         return [mapping(shape)]
     found = [mapping(each) for each in items(mapping(shape).get("items")) if mapping(each).get("kind", "Pod") == "Pod"]
     if kind not in ("List", "PodList") or not found:
-        raise ConfigurationError(f"--pods {name}: no pods in it: give the output of kubectl get pods -A -o json")
+        raise ConfigurationError(
+            f"--pods {name}: the file contains no pods: use the output of kubectl get pods -A -o json"
+        )
     return found
 
 

@@ -25,13 +25,13 @@ EXIT_NO_READER = 141
 """Nobody reads stdout any more: as a shell tells the end by SIGPIPE (128 and the signal's number)."""
 
 COMMANDS = {
-    "node": "the daemon of one node: recreates the containers that requests name",
-    "manager": "admission and lifecycle of requests, for the whole cluster",
-    "explain": "tells where a request stands, what it waits for, and what to do about it",
-    "recreate": "restarts a container of a whole workload, a few pods at a time",
-    "forecast": "tells which containers an upgrade of kubelet will rebuild, and why",
-    "demo": "shows a container recreated, on a local node of its own",
-    "completion": "prints what makes a shell complete `crrd recreate`",
+    "node": "run the node daemon, which restarts the containers of one node",
+    "manager": "run the manager: admission webhooks and lifecycle of requests",
+    "explain": "show what a request waits for, and what to do",
+    "recreate": "restart containers of a whole workload, a few pods at a time",
+    "forecast": "show which containers a kubelet upgrade would recreate, and why",
+    "demo": "restart a container on a local demo node",
+    "completion": "print a shell completion script for `crrd recreate`",
 }
 """Each is a module beside this one, but for those of another distribution."""
 ELSEWHERE = {"demo": "crrd-localnode"}
@@ -71,7 +71,7 @@ def module_of(command: str) -> ModuleType:
         module: ModuleType = entry.load()
         return module
     package = ELSEWHERE[command]
-    raise ConfigurationError(f"{package} is not installed; to install it: pip install {package}")
+    raise ConfigurationError(f"{package} is not installed: run pip install {package}")
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:

@@ -38,67 +38,76 @@ def configure(parser: argparse.ArgumentParser) -> None:
     name = partial(add_flag, parser, metavar="NAME")
     name(
         "--namespace",
-        "where its Lease, Secret and Service are",
+        "namespace of the manager's Lease, Secret and Service",
         env="POD_NAMESPACE",
         default="crrd-system",
         convert=label,
     )
-    name("--identity", "which candidate for leadership this is", env="POD_NAME", shown="made up")
+    name("--identity", "identity of this manager in leader election", env="POD_NAME", shown="host name and process ID")
     flag(
         "--webhook-address",
-        "where admission is served, over TLS",
+        "address that serves the admission webhooks over TLS",
         env="CRRD_WEBHOOK_ADDRESS",
         default=":9443",
         metavar="HOST:PORT",
     )
     flag(
         "--drain-seconds",
-        "how long it is unready before it accepts no more calls, for Services to notice",
+        "at shutdown, seconds to stay unready before the webhook server stops accepting calls",
         default="10",
         convert=number(0, 600),
         metavar="SECONDS",
     )
     flag(
         "--default-deadline-slack-seconds",
-        "what a request without activeDeadlineSeconds gets above its grace periods and minStartedSeconds",
+        "default deadline for requests without activeDeadlineSeconds, added to their grace periods and "
+        "minStartedSeconds",
         default=str(DEFAULT_SLACK_SECONDS),
         convert=number(60, 7 * 86400),
         metavar="SECONDS",
     )
     name(
         "--service",
-        "the Service in front of it, for the certificate",
+        "Service name for the serving certificate",
         env="CRRD_SERVICE",
         default="crrd-manager",
         convert=label,
     )
     name(
         "--certificate-name",
-        "a further DNS name or IP address for the certificate; may be repeated",
+        "additional DNS name or IP address for the serving certificate; can be repeated",
         action="append",
         convert=_host,
     )
     name(
         "--secret",
-        "the Secret that keeps CA and certificate",
+        "Secret that stores the CA and the serving certificate",
         env="CRRD_SECRET",
         default="crrd-manager-tls",
         convert=subdomain,
     )
     name(
         "--webhook-configuration",
-        "webhook configurations of this name get the caBundle; may be repeated",
+        "name of the webhook configurations that get the caBundle; can be repeated",
         shown="crrd",
         action="append",
         convert=subdomain,
     )
     file = partial(add_flag, parser, metavar="FILE")
-    file("--tls-cert-file", "a mounted certificate instead of an own one", env="CRRD_TLS_CERT_FILE")
-    file("--tls-key-file", "its key", env="CRRD_TLS_KEY_FILE")
-    file("--ca-file", "its CA, to be written as caBundle; without it somebody else writes that", env="CRRD_CA_FILE")
+    file(
+        "--tls-cert-file",
+        "serving certificate file, instead of one that the manager issues",
+        env="CRRD_TLS_CERT_FILE",
+    )
+    file("--tls-key-file", "private key of --tls-cert-file", env="CRRD_TLS_KEY_FILE")
+    file(
+        "--ca-file",
+        "CA of --tls-cert-file, written to caBundle; if not set, the manager does not write caBundle",
+        env="CRRD_CA_FILE",
+    )
     file(
         "--client-ca-file",
-        "answer admission only to callers with a certificate of this CA; without it, to anybody",
+        "accept admission calls only with a client certificate from this CA; if not set, accept all",
         env="CRRD_CLIENT_CA_FILE",
     )
     add_kubeconfig_flag(parser)
@@ -126,13 +135,13 @@ def run(args: argparse.Namespace) -> int:
 def manager_config(args: argparse.Namespace) -> ManagerConfig:
     """The configuration of `crrd manager`. Raises ConfigurationError for a value that is missing or impossible."""
     if bool(args.tls_cert_file) != bool(args.tls_key_file):
-        raise ConfigurationError("--tls-cert-file and --tls-key-file go together: give both, or none")
+        raise ConfigurationError("--tls-cert-file and --tls-key-file must be set together")
     if args.ca_file and not args.tls_cert_file:
-        raise ConfigurationError("--ca-file goes with --tls-cert-file: without it, crrd has a CA of its own")
+        raise ConfigurationError("--ca-file needs --tls-cert-file")
     for flag in ("tls_cert_file", "tls_key_file", "ca_file", "client_ca_file"):
         file = getattr(args, flag)
         if file and not Path(file).is_file():
-            raise ConfigurationError(f"--{flag.replace('_', '-')}: there is no file {file}")
+            raise ConfigurationError(f"--{flag.replace('_', '-')}: file {file} not found")
     return from_flags(
         ManagerConfig,
         args,

@@ -30,27 +30,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration that waiting does not heal"
     )
     flag = partial(add_flag, parser)
-    flag("--node-name", "this node's name in the cluster", env="NODE_NAME", metavar="NAME")
+    flag("--node-name", "name of this node in the cluster", env="NODE_NAME", metavar="NAME")
     flag(
         "--spec-dir",
-        "keep the specs that containers were started with in this folder, for `crrd forecast`, and count those whose "
-        "hash their kubelet would not compute: looks at start, after busy times, and every six hours",
+        "directory in which to keep the specs that containers were started with, for `crrd forecast`; "
+        "also counts containers whose stored hash differs from the one that kubelet computes",
         env="CRRD_SPEC_DIR",
-        shown="keep none",
+        shown="do not keep specs",
         metavar="DIR",
     )
     flag(
         "--serve-forecast",
-        "serve /forecast, for `crrd forecast --all-nodes`: whoever reaches the bind address can read which pods the "
-        "node has",
+        "serve /forecast for `crrd forecast --all-nodes`; everyone who can reach the bind address can "
+        "list the pods of the node",
         env="CRRD_SERVE_FORECAST",
         shown="off",
         action=argparse.BooleanOptionalAction,
     )
     flag(
         "--kubelet-healthz-port",
-        "where kubelet serves /healthz on 127.0.0.1: one that hangs, or refuses after it had answered, holds stops "
-        "back; 0 for never asking",
+        "kubelet's healthz port on 127.0.0.1; while kubelet does not answer, no container is stopped (0 = no check)",
         env="CRRD_KUBELET_HEALTHZ_PORT",
         default="10248",
         convert=port,
@@ -58,9 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     flag(
         "--pod-uid",
-        "UID of the pod that it runs in: a stop of its own container is not waited for when it is told to end",
+        "UID of the pod that the daemon runs in; at shutdown it does not wait for the stop of its own container",
         env="POD_UID",
-        shown="in no pod",
+        shown="not in a pod",
         metavar="UID",
     )
     add_kubeconfig_flag(parser)
@@ -77,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
     with keep_imports_lean():
         from crrd.node.daemon import NodeConfig, run_node  # noqa: PLC0415
     if not args.node_name:
-        raise ConfigurationError("no node name: give --node-name, or NODE_NAME (in a DaemonSet from spec.nodeName)")
+        raise ConfigurationError(
+            "the node name is not set: use --node-name or NODE_NAME (in a DaemonSet from spec.nodeName)"
+        )
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", args.node_name):
-        raise ConfigurationError(f"{args.node_name!r} is no node name: give the one that kubectl get nodes shows")
+        raise ConfigurationError(f"{args.node_name!r} is not a node name: use a name that kubectl get nodes shows")
     return run_node(from_flags(NodeConfig, args, cri_endpoints=cri_endpoints(args.cri_endpoint)))

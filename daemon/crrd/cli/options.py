@@ -73,8 +73,8 @@ def _value(found: str, convert: Convert) -> Any:
         return convert(found)
     except ValueError as error:
         if isinstance(found, _FromEnvironment):
-            raise ConfigurationError(f"{found.variable} is {str(found)!r}, but has to be {error}") from error
-        raise argparse.ArgumentTypeError(f"{found!r} has to be {error}") from error
+            raise ConfigurationError(f"{found.variable} is {str(found)!r}, but must be {error}") from error
+        raise argparse.ArgumentTypeError(f"{found!r} must be {error}") from error
 
 
 def one_of(*choices: str) -> Convert:
@@ -169,14 +169,14 @@ def add_daemon_flags(parser: argparse.ArgumentParser) -> None:
     flag = partial(add_flag, parser)
     flag(
         "--bind-address",
-        "where /metrics, /healthz and /readyz are served; port 0 picks a free one",
+        "address that serves /metrics, /healthz and /readyz; port 0 picks a free port",
         env="CRRD_BIND_ADDRESS",
         default="127.0.0.1:9420",
         metavar="HOST:PORT",
     )
     flag(
         "--log-format",
-        "console for people, json for machines",
+        "log format: console or json",
         env="CRRD_LOG_FORMAT",
         default="console",
         convert=one_of("console", "json"),
@@ -184,7 +184,7 @@ def add_daemon_flags(parser: argparse.ArgumentParser) -> None:
     )
     flag(
         "--log-level",
-        "least severe level that is logged; SIGUSR1 switches debug on and off",
+        "minimum log level; SIGUSR1 switches debug on and off",
         env="CRRD_LOG_LEVEL",
         default="info",
         convert=one_of("debug", "info", "warning", "error"),
@@ -197,9 +197,9 @@ def add_kubeconfig_flag(parser: argparse.ArgumentParser) -> None:
     add_flag(
         parser,
         "--kubeconfig",
-        "kubeconfig to reach the API server with",
+        "path to the kubeconfig file",
         env="KUBECONFIG",
-        shown="~/.kube/config, where there is none the pod's service account",
+        shown="~/.kube/config, or the pod's service account",
         metavar="FILE",
     )
 
@@ -210,8 +210,10 @@ def add_cri_flag(parser: argparse.ArgumentParser) -> None:
         "--cri-endpoint",
         metavar="SOCKET",
         action="append",
-        help="CRI socket of the container runtime, e.g. unix:///run/containerd/containerd.sock; may be repeated "
-        "(environment: CRRD_CRI_ENDPOINTS, separated by commas; default: the well-known sockets are looked for)",
+        help=(
+            "CRI socket of the container runtime, e.g. unix:///run/containerd/containerd.sock; can be "
+            "repeated (environment: CRRD_CRI_ENDPOINTS, separated by commas; default: the well-known sockets)"
+        ),
     )
 
 

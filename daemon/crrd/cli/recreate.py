@@ -49,51 +49,51 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 130 interrupted"
     )
     add, flag = parser.add_argument, partial(add_flag, parser)
-    add("words", nargs="*", metavar="TYPE/NAME", help="a workload of any kind with spec.selector, or a pod")
-    add("-l", "--selector", metavar="SELECTOR", default="", help="the pods with these labels, in place of a workload")
-    add("-c", "--container", metavar="NAMES", action="append", default=[], help="what to recreate, in this order")
+    add("words", nargs="*", metavar="TYPE/NAME", help="workload with a spec.selector, or a pod")
+    add("-l", "--selector", metavar="SELECTOR", default="", help="label selector of the pods, instead of a workload")
+    add("-c", "--container", metavar="NAMES", action="append", default=[], help="containers to restart, in this order")
     flag(
         "--max-unavailable",
-        "pods that may be unready at once, for whatever reason: a number, or a share of them",
+        "maximum unready pods, a number or a percentage",
         default="1",
         convert=read_amount,
         metavar="N|N%",
     )
-    flag("--max-per-node", "of these on one node; 0 for any", default="0", convert=count(0), metavar="N")
-    flag("--max-per-zone", "of these in one zone; 0 for any", default="0", convert=count(0), metavar="N")
+    flag("--max-per-node", "maximum unready pods per node (0 = no limit)", default="0", convert=count(0), metavar="N")
+    flag("--max-per-zone", "maximum unready pods per zone (0 = no limit)", default="0", convert=count(0), metavar="N")
     flag(
         "--min-ready",
-        "for how long a pod has to be ready to count as back",
+        "time that a restarted pod must be ready before the run continues",
         default="0",
         convert=duration(),
         metavar="TIME",
     )
     flag(
         "--partition",
-        "do so many pods first, then ask whether to go on",
+        "restart this many pods first, then ask whether to continue",
         convert=lambda found: read_amount(found) if found else None,
         metavar="N|N%",
     )
-    add("-y", "--yes", action="store_true", help="do not ask after the first part")
-    add("--ordered", action="store_true", help="the next container only when the one before is ready again")
+    add("-y", "--yes", action="store_true", help="continue after --partition without asking")
+    add("--ordered", action="store_true", help="restart a container only after the one before it is ready again")
     flag(
         "--unready-grace",
-        "make the pod unready so long before; for pods with the readiness gate KruisePodReady",
+        "time to keep the pod unready before the restart; needs the readiness gate KruisePodReady",
         convert=_optional(duration(most=LONGEST_UNREADY)),
         metavar="TIME",
     )
-    flag("--since", "leave alone what was restarted after that: 2h ago, or an RFC 3339 time", metavar="TIME")
-    flag("--timeout", "for the whole run; 0 for none", default="0", convert=duration(), metavar="TIME")
-    flag("--pod-timeout", "for each pod", default="10m", convert=duration(3, LONGEST), metavar="TIME")
-    flag("--max-failures", "stop once so many pods failed", convert=_optional(count(1)), shown="1", metavar="N")
-    add("--force", action="store_true", help="go on while the workload is being rolled out")
-    add("--reason", metavar="WORDS", default="", help="is shown wherever the run is")
-    add("--run", metavar="NAME", default="", help="name of the run; one that there is already is resumed: for Jobs")
-    add("--dry-run", action="store_true", help="print the batches, change nothing")
+    flag("--since", "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time", metavar="TIME")
+    flag("--timeout", "time limit of the whole run (0 = no limit)", default="0", convert=duration(), metavar="TIME")
+    flag("--pod-timeout", "time limit of each pod", default="10m", convert=duration(3, LONGEST), metavar="TIME")
+    flag("--max-failures", "stop after this many failed pods", convert=_optional(count(1)), shown="1", metavar="N")
+    add("--force", action="store_true", help="continue while the workload is being rolled out")
+    add("--reason", metavar="WORDS", default="", help="reason for the restart, shown in events and status")
+    add("--run", metavar="NAME", default="", help="name of the run; resumes the run of this name if it exists")
+    add("--dry-run", action="store_true", help="print the batches and change nothing")
     add("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
     add("-n", "--namespace", metavar="NAME", default="", help="(default: the kubeconfig's)")
-    add("-A", "--all-namespaces", action="store_true", help="refused: a run is of one namespace")
-    add("--context", metavar="NAME", default="", help="the kubeconfig's context")
+    add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")
+    add("--context", metavar="NAME", default="", help="context of the kubeconfig")
     add_kubeconfig_flag(parser)
 
 
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     except ApiRefusedError as error:
         raise ConfigurationError(plain(describe_refusal(error))) from error
     except ApiUnavailableError as error:
-        complain(f"{args.called}: the API server does not answer: {plain(str(error))}")
+        complain(f"{args.called}: cannot reach the API server: {plain(str(error))}")
         return EXIT_FAILED
 
 
@@ -130,17 +130,19 @@ def _check(args: argparse.Namespace, verb: str) -> None:
     """Refuse what cannot be meant. Raises ConfigurationError."""
     words = args.words
     if args.all_namespaces:
-        raise ConfigurationError("-A is refused: a run is of one namespace, -n NAME")
+        raise ConfigurationError("--all-namespaces is not supported: a run covers one namespace (use -n NAMESPACE)")
     if verb:
         if len(words) > 2 or (verb != "status" and len(words) < 2):
-            raise ConfigurationError(f"{verb} takes the name of one run; {args.called} status shows which there are")
+            raise ConfigurationError(f"{verb} needs the name of one run; to list runs: {args.called} status")
         if verb == "abort" and args.dry_run:
-            raise ConfigurationError("--dry-run shows batches, and abort has none: status RUN tells what has not begun")
+            raise ConfigurationError(
+                "--dry-run is not supported with abort; status RUN shows pods that are still waiting"
+            )
         return
     if bool(words) == bool(args.selector):
-        raise ConfigurationError("give either TYPE/NAME (deployment/web) or -l SELECTOR")
+        raise ConfigurationError("use either TYPE/NAME (for example deployment/web) or -l SELECTOR")
     if args.run and not RUN_NAME.fullmatch(args.run):
-        raise ConfigurationError(f"--run {args.run!r} has to be made of a-z, 0-9 and '-', at most 40 characters")
+        raise ConfigurationError(f"--run {args.run!r} must be at most 40 characters of a-z, 0-9 and '-'")
 
 
 def _command(args: argparse.Namespace, verb: str) -> Command:
@@ -192,4 +194,6 @@ def _since(given: str) -> datetime | timedelta | None:
     try:
         return timedelta(seconds=duration(1)(given)) if moment is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ConfigurationError(f"--since {given!r} has to be a time like 2h, or 2026-01-31T12:00:00Z") from None
+        raise ConfigurationError(
+            f"--since {given!r} must be an age like 2h, or a time like 2026-01-31T12:00:00Z"
+        ) from None

@@ -56,7 +56,7 @@ class ProbeOutcome(StrEnum):
     OK = "a CRI v1 runtime"
     MISSING = "missing"
     PERMISSION = "no permission"
-    DOWN = "nobody answers"
+    DOWN = "connection refused"
     """Heals: the socket is there and the runtime is not, or not yet."""
     NOT_CRI = "not a CRI v1 runtime"
 
@@ -108,7 +108,7 @@ async def probe(endpoint: str) -> Probe:
                 return Probe(endpoint, ProbeOutcome.NOT_CRI, fault)
             return await _ask(endpoint)
     except (FileNotFoundError, NotADirectoryError):
-        return Probe(endpoint, ProbeOutcome.MISSING, "there is no such socket")
+        return Probe(endpoint, ProbeOutcome.MISSING, "socket not found")
     except PermissionError:
         return Probe(endpoint, ProbeOutcome.PERMISSION, _not_allowed(path))
     except TimeoutError:
@@ -153,7 +153,7 @@ async def discover(
             raise _explain([*broken, *missing])
         if found and not (explicit and down):
             for each in (*down, *broken):
-                log.info("cri endpoint ignored", endpoint=each.endpoint, outcome=each.outcome, reason=each.reason)
+                log.info("CRI endpoint ignored", endpoint=each.endpoint, outcome=each.outcome, reason=each.reason)
             return found
         if not down and (broken or not wait_for_socket):
             raise _explain(broken) if broken else _nothing(endpoints, root)
@@ -239,7 +239,7 @@ async def _greet(path: str) -> str:
     if not answer:
         raise ConnectionError("it closed the connection without an answer")
     if len(answer) < _FRAME_HEADER or answer[3] != _SETTINGS or any(answer[5:]):
-        return "it answers, but not in gRPC"
+        return "it does not speak gRPC"
     return ""
 
 
@@ -256,7 +256,7 @@ async def _ask(endpoint: str) -> Probe:
     finally:
         await client.close()
     if not version.name:
-        return Probe(endpoint, ProbeOutcome.NOT_CRI, "it does not say its runtime's name")
+        return Probe(endpoint, ProbeOutcome.NOT_CRI, "it does not report its runtime's name")
     return Probe(endpoint, ProbeOutcome.OK, runtime=version.name, version=version.version)
 
 

@@ -193,10 +193,10 @@ class NodeForecast:
             self.differing = None
             if str(error) != self._said:
                 self._said = str(error)
-                log.warning("no forecast", reason=self._said or "no answer in time")
+                log.warning("forecast failed", reason=self._said or "no answer in time")
         except Exception:
             self.differing = None
-            log.exception("forecast broke")
+            log.exception("forecast crashed")
         else:
             self._said = ""
             return True
@@ -226,7 +226,7 @@ class NodeForecast:
         try:
             await asyncio.to_thread(store.put, container.id, container.spec)
         except (OSError, ValueError) as error:
-            log.warning("spec not kept", container=container.id, reason=str(error))
+            log.warning("container spec not stored", container=container.id, reason=str(error))
 
     async def page(self, request: web.Request) -> web.Response:
         """`/forecast?to=1.31&from=v1.30.2` as JSON; without `from` the daemon asks for its Node."""
@@ -249,7 +249,7 @@ class NodeForecast:
             if (to, today) in self._answers:
                 return self._answers[to, today][1]
             if len(self._answers) >= 4:
-                raise RuntimeUnavailableError("too many different questions at once: ask again in a few seconds")
+                raise RuntimeUnavailableError("too many different forecasts at once: try again in a few seconds")
             report = await node_report(
                 self._source,
                 pods_of_node(self._client, self._node),

@@ -115,7 +115,7 @@ class LeaderElection:
         try:
             while True:
                 await self._acquire()
-                log.info("leading", lease=LEASE_NAME, identity=self._identity)
+                log.info("became leader", lease=LEASE_NAME, identity=self._identity)
                 await self._lead(work)
                 await self._release()
         finally:
@@ -159,7 +159,7 @@ class LeaderElection:
         except TimeoutError:
             return True
         except CrrdError as error:
-            log.debug("lease not watched", lease=LEASE_NAME, error=str(error))
+            log.debug("lease watch failed", lease=LEASE_NAME, error=str(error))
             return False
         return True
 
@@ -211,7 +211,7 @@ class LeaderElection:
             return False
         except CrrdError as error:
             if not self._failing:
-                log.warning("lease not reached", lease=LEASE_NAME, error=str(error))
+                log.warning("lease update failed", lease=LEASE_NAME, error=str(error))
             self._failing = True
             return False
         self._failing = False
@@ -266,7 +266,7 @@ class LeaderElection:
             async with asyncio.timeout(_RELEASE_SECONDS):
                 self._observe(await self._patch(seen, spec))
         except (CrrdError, TimeoutError) as error:
-            log.warning("lease not given back", lease=LEASE_NAME, error=str(error))
+            log.warning("lease release failed", lease=LEASE_NAME, error=str(error))
 
     async def _patch(self, seen: _Seen, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         body = {"metadata": {"resourceVersion": seen.version}, "spec": spec}

@@ -265,11 +265,11 @@ class Reflector(Generic[T]):
 
     def _available(self) -> None:
         if self.last_error:
-            log.info("api available", resource=self.plural)
+            log.info("API server available", resource=self.plural)
         self.last_error = ""
 
     def _unavailable(self, error: str) -> None:
-        (log.debug if self.last_error else log.warning)("api unavailable", resource=self.plural, error=error)
+        (log.debug if self.last_error else log.warning)("API server unavailable", resource=self.plural, error=error)
         self.last_error = error
 
     def _failed(self, error: ApiUnavailableError | ApiRefusedError) -> float:

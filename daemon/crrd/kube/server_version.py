@@ -26,13 +26,13 @@ async def warn_of_old_server(client: KubeClient) -> None:
     try:
         answer = await client.document("/version")
     except CrrdError as error:
-        log.debug("api server version unknown", error=str(error))
+        log.debug("API server version unknown", error=str(error))
         return
     found = parse(answer)
     if found is not None and found < LEAST:
         least = ".".join(map(str, LEAST))
         log.warning(
-            "api server too old",
+            "API server too old",
             version=text(answer.get("gitVersion")),
             least=least,
             consequence="the policies that keep a node daemon to its own node's requests do not work there",

@@ -13,8 +13,8 @@ def parse_minor(version: str) -> int:
     """The minor version N of "1.N", "v1.N.P", "1.N.P-rc.1+k3s1". Raises ValueError with a sentence for the user."""
     match = _VERSION.fullmatch(version.strip())
     if match is None:
-        raise ValueError(f"{version[:40]!r} is no version of Kubernetes: give one such as 1.31 or v1.30.2")
+        raise ValueError(f"{version[:40]!r} is not a Kubernetes version: use one such as 1.31 or v1.30.2")
     major, minor = int(match[1]), int(match[2])
     if major != 1:
-        raise ValueError(f"{version[:40]!r} is no version of Kubernetes: there has only been major version 1")
+        raise ValueError(f"{version[:40]!r} is not a Kubernetes version: the major version must be 1")
     return minor

@@ -204,7 +204,7 @@ class Connections:
         if now - one.since < self._young_seconds:
             return self._young_seconds - (now - one.since)
         if now - self._told > _TELL_SECONDS:
-            log.warning("too many connections: the one used longest ago is closed for each new one", why=why)
+            log.warning("too many connections, closing the oldest", why=why)
             self._told = now
         self._drop(handler, CROWDED)
         return 0.0

@@ -88,7 +88,7 @@ def split_address(address: str) -> tuple[str, int]:
     except ValueError:
         number = -1
     if not 0 <= number <= 65535:
-        raise ConfigurationError(f"bind address {address!r} is not host:port, for example 127.0.0.1:9420")
+        raise ConfigurationError(f"bind address {address!r} must be HOST:PORT, for example 127.0.0.1:9420")
     return host.strip("[]"), number
 
 

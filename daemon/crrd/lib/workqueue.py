@@ -106,7 +106,9 @@ class WorkQueue:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = RETRY.delay(failures)
             expected = isinstance(error, CrrdError)
-            log.warning("pod not handled", pod=key, error=str(error), retry_in=round(delay, 1), exc_info=not expected)
+            log.warning(
+                "pod processing failed", pod=key, error=str(error), retry_in=round(delay, 1), exc_info=not expected
+            )
             self.poke_at(key, asyncio.get_running_loop().time() + delay)
             return
         finally:

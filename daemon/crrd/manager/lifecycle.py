@@ -192,7 +192,7 @@ class LifecycleController:
                 if key not in self._asked and not self._gated.covers(pod.namespace):
                     self._cache.forget_pod(key)  # no request waits for it, and nothing would tell of its changes
             if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
-                log.warning("refused", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
+                log.warning("API server rejected a write", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
                 wakes.append(self._clock.now() + timedelta(seconds=REFUSED_SECONDS))
             elif failure is not None:
                 raise failure

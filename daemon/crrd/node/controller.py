@@ -91,7 +91,7 @@ class NodeController:
                     if self.reconciler.stops_outstanding:
                         await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
-            log.warning("statuses not flushed", writes=self.executor.writes.pending)
+            log.warning("status writes not finished", writes=self.executor.writes.pending)
 
     async def close(self) -> None:
         """Cancel everything that still runs."""

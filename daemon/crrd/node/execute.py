@@ -121,7 +121,7 @@ class Executor:
         self._note(action, until=ends, hook_began=began, hook_until=ends)
         recorder.hook_started()
         log.info("preStop hook started", kind=action.hook.kind.value, **fields)
-        result = HookResult(0.0, "it was cut off")
+        result = HookResult(0.0, "it was interrupted")
         try:
             result = await self._edges.hooks.run(action)
         except Exception as error:  # noqa: BLE001 - a broken hook must not keep the container from being stopped
@@ -139,7 +139,7 @@ class Executor:
         with self.slots.used():
             work = self._work(action)
             count = (work.stop.count if work.stop else 0) + 1
-            began, error = loop.time(), "it was cut off"
+            began, error = loop.time(), "it was interrupted"
             sent = began if work.stop_sent is None else work.stop_sent
             self._note(action, until=began + action.seconds, stop_sent=sent)
             recorder.stop_sent(action.instance.name)
@@ -154,7 +154,7 @@ class Executor:
                 self._note(action, under_way=None, until=None, stop=StopAttempt(count, loop.time(), error))
         seconds = loop.time() - began
         if error:
-            log.warning("container not stopped", attempt=count, error=error, **fields)
+            log.warning("container stop failed", attempt=count, error=error, **fields)
         else:
             if not self._stopped_by_another(action):
                 recorder.stop_ended(seconds)
@@ -181,7 +181,7 @@ def _reason(error: Exception, what: str) -> str:
     """An error as a state's message says it; one that nobody foresaw is logged in full."""
     if isinstance(error, CrrdError):
         return str(error)
-    log.error(f"{what} broke", exc_info=error)
+    log.error(f"{what} crashed", exc_info=error)
     return f"internal error: {error!r}"
 
 

@@ -91,7 +91,7 @@ class HookRunner:
             if error.code == "DEADLINE_EXCEEDED":
                 return _too_slow("exec", action.seconds)
             if error.code == "RESOURCE_EXHAUSTED":
-                return f"exec ran, its result is unknown: its output was too large ({error})"
+                return f"exec ran, but its result is unknown, because its output was too large ({error})"
             return f"exec could not be run: {error}"
         if result.exit_code == 0:
             return ""
@@ -102,7 +102,7 @@ class HookRunner:
 
 
 def _too_slow(kind: str, seconds: float) -> str:
-    return f"{kind} was cancelled: it had not ended after {round(seconds, 1):g} s, when the grace period was used up"
+    return f"{kind} was cancelled: it had not finished after {round(seconds, 1):g}s, at the end of the grace period"
 
 
 async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
@@ -123,7 +123,7 @@ async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
             headers.popall("Authorization", None)
             await _get(url.with_scheme("http").with_port(port), headers)
     except aiohttp.ClientResponseError as error:  # its number is not the server's
-        return one_line(f"httpGet {hook.scheme}://{host}:{port} had an answer that is no HTTP: {error.message}")
+        return one_line(f"httpGet {hook.scheme}://{host}:{port}: the response is not HTTP: {error.message}")
     except (aiohttp.ClientError, OSError, ValueError) as error:
         reason = f"httpGet {hook.scheme}://{host}:{port} failed: {str(error) or type(error).__name__}"
         return one_line(reason)

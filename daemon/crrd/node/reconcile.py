@@ -110,7 +110,7 @@ class Reconciler:
             at_least = error.retry_after if isinstance(error, ApiUnavailableError) else 0.0
             delay = retry.fail(asyncio.get_running_loop().time(), at_least)
             report = log.warning if retry.failures == 1 else log.debug
-            report("pod not asked for", pod=record.key, error=str(error), retry_in=round(delay, 1))
+            report("pod lookup failed", pod=record.key, error=str(error), retry_in=round(delay, 1))
             return None
         retry.succeed()
         return ApiAnswer(found, asked_at)

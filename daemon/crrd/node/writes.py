@@ -140,7 +140,7 @@ class RequestWrites:
             killed = tuple(replace(state, is_killed=False) for state in wanted.states)
             if written.status == replace(wanted, states=killed):
                 if not self.prunes_is_killed:
-                    log.warning("the CRD has no field isKilled: the annotation takes its place; update the CRD")
+                    log.warning("CRD too old, field isKilled missing")
                 self.prunes_is_killed = True
                 return ""
             return "the status is not what was written"
@@ -171,7 +171,7 @@ def _retry_later(write: Write, record: RequestRecord, error: Exception) -> None:
     report = log.debug if conflict and retry.failures < LASTING_CONFLICT else log.warning
     unforeseen = None if isinstance(error, CrrdError) else error
     report(
-        "request not written", **log_fields(request), error=str(error), retry_in=round(delay, 1), exc_info=unforeseen
+        "request write failed", **log_fields(request), error=str(error), retry_in=round(delay, 1), exc_info=unforeseen
     )
 
 

@@ -87,7 +87,7 @@ class Display:
         """Whether somebody has said yes; False where nobody is there to be asked."""
         if sys.stdin is None or not sys.stdin.isatty() or not sys.stdout.isatty():
             return False
-        self.say(f"{question}: go on? [y/N]")
+        self.say(f"{question}. Continue? [y/N]")
         loop = asyncio.get_running_loop()
         line: asyncio.Future[str] = loop.create_future()
 
@@ -127,11 +127,11 @@ class Display:
         for number, batch in enumerate(preview.batches, start=1):
             lines.append(f"batch {number}: " + ", ".join(f"{row.pod} ({row.node})" for row in batch))
             if number == preview.asks_after:
-                lines.append("then asks whether to go on")
+                lines.append("then asks whether to continue")
         if preview.stopped:
             lines.append(f"then waits: {preview.stopped}")
         lines += [f"skipped, {why}: {', '.join(pods)}" for why, pods in skipped_pods(preview).items()]
-        _print(*(lines or ["nothing is left to begin"]))
+        _print(*(lines or ["no pods left to restart"]))
 
 
 def old_ids(row: Row) -> dict[str, str]:
@@ -164,10 +164,10 @@ def summary(rows: tuple[Row, ...]) -> str:
     counts = tally(rows)
     _, total = progress(rows)
     parts = [f"{counts[Stage.DONE]} of {total} pods recreated"]
-    names = {Stage.FAILED: "failed", Stage.SKIPPED: "skipped", Stage.GONE: "gone meanwhile"}
+    names = {Stage.FAILED: "failed", Stage.SKIPPED: "skipped", Stage.GONE: "deleted"}
     parts += [f"{counts[stage]} {name}" for stage, name in names.items() if counts[stage]]
     under_way = sum(1 for row in rows if row.stage.under_way)
-    return ", ".join(parts + [f"{under_way} under way"] * bool(under_way))
+    return ", ".join(parts + [f"{under_way} in progress"] * bool(under_way))
 
 
 def run_row(run: Run, requests: list[RunRequest]) -> dict[str, str]:
@@ -184,7 +184,7 @@ def run_row(run: Run, requests: list[RunRequest]) -> dict[str, str]:
 
 def state_of(plan: Plan) -> str:
     """How a run stands, in a word or a sentence."""
-    return plan.end.value if plan.end is not None else plan.waiting or "goes on"
+    return plan.end.value if plan.end is not None else plan.waiting or "running"
 
 
 def skipped_pods(preview: Preview) -> dict[str, list[str]]:

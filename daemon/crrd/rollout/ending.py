@@ -25,9 +25,9 @@ class Ending:
 def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
     """The ending of a run, by its last plan; `timed_out` says that the time for the whole run was over first."""
     message, begun = summary(plan.rows), has_begun(plan)
-    again = f"go on with: {resume_command}" if begun else "nothing was begun"
+    again = f"to continue: {resume_command}" if begun else "no pod was restarted"
     if timed_out:
-        return Ending("timed out", f"{message}; it waited for: {_waited_for(plan)}; {again}", EXIT_TIMED_OUT)
+        return Ending("timed out", f"{message}; last waited for: {_waited_for(plan)}; {again}", EXIT_TIMED_OUT)
     match plan.end:
         case End.ASK:
             return Ending("asks", f"{message}; {plan.message}; {again}{' --yes' * begun}", 0)
@@ -39,7 +39,7 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
     if not failed:
         return Ending("done", message, 0)
     if plan.end is End.FAILED:
-        message += f"; once that is mended, {again} --max-failures {failed + 1}" if begun else f"; {again}"
+        message += f"; after fixing the cause, {again} --max-failures {failed + 1}" if begun else f"; {again}"
     return Ending("failed", message, EXIT_TIMED_OUT if plan.timed_out else EXIT_FAILED)
 
 

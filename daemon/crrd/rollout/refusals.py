@@ -17,9 +17,9 @@ def describe_refusal(error: ApiRefusedError) -> str:
     """The refusal in one line, with what to do about it."""
     message = " ".join(str(error).split())
     if isinstance(error, ResourceMissingError) and error.resource == REQUESTS.full_name:
-        return f"this cluster has no ContainerRecreateRequests: install crrd, `{APPLY}`"
+        return f"the CRD ContainerRecreateRequest is not installed: install crrd with `{APPLY}`"
     if error.status == 403:
-        return f"you may not do that: {message}{_where_granted(error.resource)}"
+        return f"forbidden: {message}{_where_granted(error.resource)}"
     return f"the API server does not accept your credentials: {message}" if error.status == 401 else message
 
 
@@ -28,5 +28,5 @@ def _where_granted(resource: str) -> str:
     if resource in ("", DISCOVERY.full_name):
         return ""
     if resource in IN_ROLE:
-        return "; the ClusterRole crrd-recreate has what is needed"
-    return f"; the ClusterRole crrd-recreate has no rights on {resource}: it takes get, list and watch"
+        return "; bind the ClusterRole crrd-recreate, which grants this"
+    return f"; grant get, list and watch on {resource}, which the ClusterRole crrd-recreate does not include"

@@ -122,7 +122,7 @@ class Runner:
                 return
             except ApiUnavailableError as error:
                 failures += 1
-                reason = f"the API server does not take the request: {error}"
+                reason = f"the API server rejected the request: {error}"
                 self._display.show(replace(plan, create=(), waiting=reason))
                 await asyncio.sleep(max(_RETRY.delay(failures), error.retry_after))
             else:
@@ -146,7 +146,7 @@ class Runner:
             found = await self._client.get(REQUESTS, run.namespace, name)
             mark = read_run(found)
             if mark is None or mark.run.name != run.name:
-                self._cluster.refused(row.uid, f"there is a request {name} that is not of this run")
+                self._cluster.refused(row.uid, f"request {name} exists, but does not belong to this run")
             self._cluster.written(found)
 
     async def _not_let_in(self, run: Run, row: Row, error: ApiRefusedError) -> None:
@@ -165,6 +165,6 @@ class Runner:
             return
         await self._client.delete(REQUESTS, run.namespace, str(meta.get("name")))
         raise ConfigurationError(
-            "no admission has seen the request, so no daemon would: is the manager running, and asked? "
-            "kubectl get mutatingwebhookconfigurations crrd"
+            "the request did not pass admission, so no node daemon handles it: check that the manager is "
+            "running, and kubectl get mutatingwebhookconfigurations crrd"
         )

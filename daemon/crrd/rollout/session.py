@@ -134,8 +134,8 @@ class Session:
             check_run(world, run)
             if (first := unfinished(world, run, now)) is not None and not command.dry_run:
                 raise ConfigurationError(
-                    f"run {first.name} on {first.target.words} is not finished: "
-                    f"{self._line('status', first.name)}, or resume or abort in place of status"
+                    f"run {first.name} on {first.target.words} is not finished: check it with "
+                    f"{self._line('status', first.name)}, then resume or abort it"
                 )
             plan = make_plan(world, run, now, confirmed=True)
             waiting = tally(plan.rows)[Stage.WAITING]
@@ -154,7 +154,7 @@ class Session:
         odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
         if odd:
             pods = "" if len(odd) == 1 else f" ({len(odd)} pods)"
-            raise ConfigurationError(f"nothing can be recreated: {odd[0].pod}: {odd[0].why}{pods}")
+            raise ConfigurationError(f"no container can be restarted: {odd[0].pod}: {odd[0].why}{pods}")
         self.display.show(plan)
         self.display.end("done", "nothing to do: " + summary(plan.rows))
         return 0
@@ -173,9 +173,11 @@ class Session:
                 self.display.print_preview(make_preview(world, run, now))
                 return 0
             if (first := unfinished(world, run, now)) is not None:
-                raise ConfigurationError(f"run {first.name} on {first.target.words} is under way: abort one of the two")
+                raise ConfigurationError(
+                    f"run {first.name} on {first.target.words} is in progress: abort one of the two"
+                )
             left = tally(make_plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
-            return await self._carry_out(run, cluster, f"going on with {run.target.words}, {left} left to begin")
+            return await self._carry_out(run, cluster, f"resuming on {run.target.words}, {left} left to restart")
 
     async def _check_same(self, run: Run) -> None:
         """Raise ConfigurationError where the command names other pods or containers than the run to resume has."""
@@ -189,7 +191,7 @@ class Session:
             differs = f"recreates {', '.join(run.options.containers)}, not {', '.join(given)}"
         if differs:
             again = self._line("resume", run.name)
-            raise ConfigurationError(f"run {run.name} {differs}: give another --run NAME, or go on with it: {again}")
+            raise ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")
 
     async def _carry_out(self, run: Run, cluster: Cluster, begins: str) -> int:
         """Carry out the run, with events on the workload before and after.
@@ -204,8 +206,8 @@ class Session:
             plan, timed_out = await runner.run(run)
         except (asyncio.CancelledError, OutputError) as error:
             plan = make_plan(cluster.world(), run, self.clock.now())
-            again = f"what has begun ends by itself; go on with: {self._line('resume', run.name)}"
-            self._end("interrupted", f"{summary(plan.rows)}; {again if has_begun(plan) else 'nothing was begun'}")
+            again = f"requests in progress will finish; to continue: {self._line('resume', run.name)}"
+            self._end("interrupted", f"{summary(plan.rows)}; {again if has_begun(plan) else 'no pod was restarted'}")
             raise asyncio.CancelledError from error
         failures = "; ".join(f"{row.pod}: {row.why}" for row in plan.rows if row.stage is Stage.FAILED)
         if plan.end is End.DONE and not failures:
@@ -257,10 +259,10 @@ class Session:
                 with suppress(GoneError):
                     await self.client.delete(REQUESTS, self.namespace, request.name, uid=request.uid)
                     deleted += 1
-        rest = f"; {under_way} had begun and end by themselves" if under_way else ""
+        rest = f"; in progress, to finish on their own: {under_way}" if under_way else ""
         if marked in waiting:
-            rest = f"; {marked.name} is left to say so, since none had begun, and may still be served"
-        self.display.say(f"run {name} is aborted: {deleted} requests taken back{rest}")
+            rest = f"; request {marked.name} is kept to record the abort, and may still run"
+        self.display.say(f"run {name} aborted, pending requests deleted: {deleted}{rest}")
         return 0
 
     async def status(self) -> int:
@@ -288,9 +290,7 @@ class Session:
         requests = await self._requests(f"{LABEL_RUN}={name}")
         if not requests:
             where = f"namespace {self.namespace!r}"
-            raise ConfigurationError(
-                f"there is no run {name!r} in {where}; {self._line('status')} shows which there are"
-            )
+            raise ConfigurationError(f"run {name!r} not found in {where}; to list runs: {self._line('status')}")
         return requests
 
     async def _requests(self, selector: str) -> list[RunRequest]:
@@ -318,7 +318,7 @@ def _since(given: datetime | timedelta | None, now: datetime) -> str:
         return ""
     moment = now - given if isinstance(given, timedelta) else given
     if moment > now:
-        raise ConfigurationError(f"--since {rfc3339(moment)} lies in the future")
+        raise ConfigurationError(f"--since {rfc3339(moment)} must not be in the future")
     return rfc3339(moment)
 
 

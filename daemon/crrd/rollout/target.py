@@ -37,7 +37,8 @@ def split_name(arguments: tuple[str, ...]) -> tuple[str, str]:
     parts = arguments[0].split("/") if len(arguments) == 1 else arguments
     if len(parts) != 2 or not all(parts):
         raise ConfigurationError(
-            f"{' '.join(arguments)!r} does not name what to recreate: give TYPE/NAME (deployment/web), or -l SELECTOR"
+            f"{' '.join(arguments)!r} is not a workload or pod: use TYPE/NAME (for example "
+            "deployment/web) or -l SELECTOR"
         )
     return parts[0], parts[1]
 
@@ -52,7 +53,7 @@ async def find_target(client: KubeClient, namespace: str, words: tuple[str, ...]
     word, name = split_name(words)
     served = await find_kind(client, word)
     if not served.namespaced:
-        raise ConfigurationError(f"{served.word}/{name} has no pods: it is not of any namespace")
+        raise ConfigurationError(f"{served.word}/{name} has no pods, because it is not namespaced")
     if served.kind == "Pod":
         return Aim(Target(f"pod/{name}", "v1", "Pod", name))
     return await _workload(client, namespace, served, name)
@@ -64,7 +65,7 @@ async def find_again(client: KubeClient, namespace: str, target: Target) -> Aim:
         return Aim(target)
     aim = await _workload(client, namespace, await kind_of(client, target.api_version, target.kind), target.name)
     if aim.target.uid != target.uid:
-        raise ConfigurationError(f"{target.words} was deleted since the run began; the one of today is another")
+        raise ConfigurationError(f"{target.words} was deleted and created again after the run started")
     return aim
 
 
@@ -73,10 +74,10 @@ async def _workload(client: KubeClient, namespace: str, served: Served, name: st
     try:
         found = await client.get(served.resource, namespace, name)
     except GoneError as error:
-        raise ConfigurationError(f"there is no {words} in namespace {namespace!r}") from error
+        raise ConfigurationError(f"{words} not found in namespace {namespace!r}") from error
     workload = read_workload({**found, "apiVersion": served.api_version, "kind": served.kind})
     if workload.selector is None:
-        raise ConfigurationError(f"{words} has no spec.selector: name what its pods are owned by, or give -l SELECTOR")
+        raise ConfigurationError(f"{words} has no spec.selector: use the owner of its pods, or -l SELECTOR")
     target = Target(words, served.api_version, served.kind, name, workload.uid)
     return Aim(target, served.resource, workload)
 
@@ -84,11 +85,11 @@ async def _workload(client: KubeClient, namespace: str, served: Served, name: st
 def check_run(world: World, run: Run) -> None:
     """Raise ConfigurationError for a target without pods, or a container that cannot be recreated."""
     if not world.members:
-        owned = f"none is owned by {run.target.words}" if run.target.uid else f"there is no {run.target.words}"
-        raise ConfigurationError(f"no pod matches in namespace {run.namespace!r}: {owned}")
+        owned = f"no pod is owned by {run.target.words}" if run.target.uid else f"{run.target.words} not found"
+        raise ConfigurationError(f"no pods found in namespace {run.namespace!r}: {owned}")
     there = sorted({name for member in world.members for name in recreatable(member.pod)})
     if not run.options.containers:
-        raise ConfigurationError(f"say which container: -c NAME; {run.target.words} has {', '.join(there)}")
+        raise ConfigurationError(f"use -c NAME to select a container; {run.target.words} has {', '.join(there)}")
     kinds = {name: each.kind for member in world.members for name, each in member.pod.containers.items()}
     for name in run.options.containers:
         if name not in there and name in kinds:

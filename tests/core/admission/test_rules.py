@@ -300,10 +300,7 @@ SMUGGLED: list[tuple[Change, str]] = [
     (context(None, 2), "spec.containers[0].statusContext.containerID must look like containerd://ID, not null"),
     (
         lambda o: o["spec"]["containers"].append({"name": "once"}),
-        (
-            "spec.containers[2].name must name a container that kubelet starts again after a stop, "
-            "and the restartPolicy of 'once' is Never"
-        ),
+        "spec.containers[2].name must name a container that kubelet restarts: the restartPolicy of 'once' is Never",
     ),
 ]
 
@@ -316,17 +313,17 @@ def test_nothing_is_slipped_in_after_mutation(change: Change, sentence: str) -> 
 
 
 UPDATES: list[tuple[Change, str]] = [
-    (spec(podName="web-1"), "spec.podName must stay as it was created: create another request instead"),
+    (spec(podName="web-1"), "spec.podName is immutable: create a new request instead"),
     (
         lambda o: o["spec"]["containers"].reverse(),
-        "spec.containers must stay as it was created: create another request instead",
+        "spec.containers is immutable: create a new request instead",
     ),
-    (strategy(), "spec.strategy must stay as it was created: create another request instead"),
+    (strategy(), "spec.strategy is immutable: create a new request instead"),
     (
         spec(activeDeadlineSeconds=9),
-        "spec.activeDeadlineSeconds must stay as it was created: create another request instead",
+        "spec.activeDeadlineSeconds is immutable: create a new request instead",
     ),
-    (lambda o: o.pop("spec"), "spec.podName must stay as it was created: create another request instead"),
+    (lambda o: o.pop("spec"), "spec.podName is immutable: create a new request instead"),
     (labelled(POD_UID, "x"), f"metadata.labels[{POD_UID}] must stay 'pod-uid-1'"),
     (unlabelled(POD_UID), f"metadata.labels[{POD_UID}] must stay 'pod-uid-1'"),
     (unlabelled(NODE_NAME), f"metadata.labels[{NODE_NAME}] must stay 'node-1'"),
@@ -425,7 +422,7 @@ def test_a_file_that_was_changed_is_refused_all_the_same(change: Change, field: 
     old, file = admitted(from_file()), from_file()
     change(file)
     back = put_back(old, merged(old, file) if tool == "apply" else file)
-    sentence = f"spec.{field} must stay as it was created: create another request instead"
+    sentence = f"spec.{field} is immutable: create a new request instead"
     assert denial(review_update(old, back)) == (sentence, 422)
 
 

@@ -637,12 +637,12 @@ class TestRuntimeDown:
     """Step 12."""
 
     def test_is_told_when_it_takes_a_while(self) -> None:
-        quiet = one(request(), runtime_error="nobody answers", first_seen={"r1": NOW})
+        quiet = one(request(), runtime_error="connection refused", first_seen={"r1": NOW})
         assert quiet.actions == ()
         assert quiet.wake_at == NOW + 1
-        told = one(request(), runtime_error="nobody answers", first_seen={"r1": NOW - 1})
+        told = one(request(), runtime_error="connection refused", first_seen={"r1": NOW - 1})
         assert written(told).phase is RequestPhase.PENDING
-        assert written(told).message == "waiting for the container runtime: nobody answers"
+        assert written(told).message == "waiting for the container runtime: connection refused"
         assert written(told).reason is Reason.RUNTIME_UNAVAILABLE
         going = request(status=recreating(killed()))
         assert written(one(going, runtime_error="x", first_seen={"r1": 0.0})).states == (killed(),)
@@ -1025,7 +1025,7 @@ class TestStop:
         assert written(decision).reason is Reason.STOP_FAILED
 
     def test_what_was_cut_off_before_it_was_sent_is_tried_again(self) -> None:
-        cut_off = {("r1", "old"): Work("app", pin("old"), stop=StopAttempt(9, 50.0, "it was cut off"))}
+        cut_off = {("r1", "old"): Work("app", pin("old"), stop=StopAttempt(9, 50.0, "it was interrupted"))}
         assert stops(one(request(), instance("old"), works=cut_off)) == ["old"]
 
     def test_errors_of_another_request_are_not_ours(self) -> None:

@@ -39,7 +39,7 @@ class TestBudgets:
     def test_one_at_a_time_unless_more_may(self) -> None:
         found = planned(World(PODS))
         assert chosen(found) == ["web-0"]
-        assert why(found)["web-1"] == "1 of at most 1 unready: web-0"
+        assert why(found)["web-1"] == "1 of at most 1 pods unready: web-0"
         assert (found.end, found.waiting) == (None, "")
         assert chosen(planned(World(PODS), run(max_unavailable=Amount(2)))) == ["web-0", "web-1"]
 
@@ -54,28 +54,28 @@ class TestBudgets:
         skipped = replace(member("web-9", container(running=False)), ready=False)
         found = planned(World((ONE, skipped)))
         assert chosen(found) == []
-        assert found.waiting == "1 of at most 1 unready: web-9"
+        assert found.waiting == "1 of at most 1 pods unready: web-9"
 
     def test_unready_ones_go_first_and_not_all_at_once(self) -> None:
         down = tuple(replace(each, ready=False) for each in members(4))
         found = planned(World((*down, member("web-4"))), run(max_unavailable=Amount(2)))
         assert chosen(found) == ["web-0", "web-1"]
-        assert why(found)["web-2"] == "2 of at most 2 under way"
-        assert why(found)["web-4"] == "4 of at most 2 unready: web-0, web-1, web-2 and 1 more"
+        assert why(found)["web-2"] == "2 of at most 2 pods in progress"
+        assert why(found)["web-4"] == "4 of at most 2 pods unready: web-0, web-1, web-2 and 1 more"
         found = planned(World((*down[1:], member("web-4"))), run(max_unavailable=Amount(2)))
-        assert why(found)["web-4"] == "3 of at most 2 unready: web-1, web-2, web-3"
+        assert why(found)["web-4"] == "3 of at most 2 pods unready: web-1, web-2, web-3"
         found = planned(World((ONE, replace(TWO, ready=False))), run(max_unavailable=Amount(2), first=1))
         assert chosen(found) == ["web-1"]
 
     def test_an_unready_one_takes_its_place_among_those_under_way(self) -> None:
         of = run()
         found = planned(World((ONE, replace(TWO, ready=False)), (asked(of, ONE),)), of)
-        assert (chosen(found), why(found)["web-1"]) == ([], "1 of at most 1 under way")
+        assert (chosen(found), why(found)["web-1"]) == ([], "1 of at most 1 pods in progress")
 
     def test_pods_that_are_missing_count(self) -> None:
         found = planned(World(PODS, workload=workload(4)))
         assert chosen(found) == []
-        assert found.waiting == "1 of at most 1 unready: 1 missing"
+        assert found.waiting == "1 of at most 1 pods unready: 1 missing"
         going = replace(ONE, pod=replace(ONE.pod, deleting=True))
         found = planned(World((going, TWO, THREE), workload=workload(3)))
         assert (chosen(found), stages(found)["web-0"]) == ([], "skipped")
@@ -87,7 +87,7 @@ class TestBudgets:
         assert chosen(found) == []
         assert found.waiting == "PodDisruptionBudget strict allows no more disruptions"
         found = planned(World(PODS, budgets=(budget(2, current=False),)), wide)
-        assert found.waiting == "PodDisruptionBudget guard has a status that is out of date"
+        assert found.waiting == "the status of PodDisruptionBudget guard is out of date"
 
     @pytest.mark.parametrize("selector", [{"matchLabels": {"app": "other"}}, None, {"matchLabels": {"app": 1}}])
     def test_a_disruption_budget_of_others_is_not(self, selector: dict[str, object] | None) -> None:
@@ -110,7 +110,7 @@ class TestBudgets:
         found = planned(World(PODS, (foreign,), budgets=(budget(1),)), wide)
         assert chosen(found) == []
         assert found.waiting == (
-            "PodDisruptionBudget guard allows no more disruptions beside run other, which is at work on pod api-0"
+            "PodDisruptionBudget guard allows no more disruptions while run other restarts pod api-0"
         )
         assert chosen(planned(World(PODS, (foreign,), budgets=(budget(2),)), wide)) == ["web-0"]
         again = asked(run(name="third", target=Target("pod/api-0")), member("api-0"))
@@ -127,7 +127,7 @@ class TestBudgets:
             for name, pod in (("c", "api-0"), ("b", "api-1"))
         )
         found = planned(World(PODS, foreign, budgets=(budget(2),)), run(max_unavailable=Amount(3)))
-        assert found.waiting.endswith(" beside run b, which is at work on pod api-1")
+        assert found.waiting.endswith(" while run b restarts pod api-1")
 
     def test_a_pod_of_another_workload_spends_what_selects_it(self) -> None:
         other = run(name="other", target=Target("deployment.apps/api"))
@@ -167,7 +167,7 @@ class TestBudgets:
     def test_somebody_elses_request_is_waited_for(self) -> None:
         other = run(name="other", started=AFTER, target=Target("pod/web-0"))
         found = planned(World((ONE,), (asked(other, ONE),)))
-        assert why(found)["web-0"] == "another request is at work on it"
+        assert why(found)["web-0"] == "another request for this pod is in progress"
 
 
 class TestOrder:
@@ -175,14 +175,14 @@ class TestOrder:
         world = World(members(11), workload=workload(11, kind="StatefulSet", in_order=True))
         found = planned(world, run(max_unavailable=Amount(2)))
         assert chosen(found) == ["web-10", "web-9"]
-        assert why(found)["web-8"] == "2 of at most 2 unready: web-10, web-9"
+        assert why(found)["web-8"] == "2 of at most 2 pods unready: web-10, web-9"
         assert why(found)["web-0"] == f"after web-8: {why(found)['web-8']}"
 
     def test_nobody_overtakes(self) -> None:
         pods = (replace(member("web-0"), ready=False), member("web-1"))
         found = planned(World(pods, workload=workload(2, in_order=True)))
         assert chosen(found) == []
-        assert found.waiting == "1 of at most 1 unready: web-0"
+        assert found.waiting == "1 of at most 1 pods unready: web-0"
 
     def test_a_name_without_an_ordinal_is_the_last(self) -> None:
         world = World((member("odd"), member("web-0")), workload=workload(2, in_order=True))
@@ -199,7 +199,7 @@ class TestProgress:
         found = planned(World((ONE,), (asked(of, ONE, RequestPhase.PENDING, message="waits behind another"),)), of)
         assert why(found) == {"web-0": "waits behind another"}
         found = planned(World((ONE,), (succeeded(of, ONE),)), of)
-        assert why(found) == {"web-0": "the pod's new status has yet to come"}
+        assert why(found) == {"web-0": "waiting for the pod's new status"}
         found = planned(World((recreated(ONE, ready=False),), (succeeded(of, ONE),)), of)
         assert (stages(found), why(found)) == ({"web-0": "settling"}, {"web-0": "the pod is not ready"})
         found = planned(World((recreated(ONE),), (succeeded(of, ONE),)), of)
@@ -220,13 +220,13 @@ class TestProgress:
         world = World((recreated(ONE), TWO), (succeeded(of, ONE),))
         found = planned(world, of)
         assert stages(found) == {"web-0": "settling", "web-1": "waiting"}
-        assert why(found)["web-0"] == "has to be ready for 40 s"
+        assert why(found)["web-0"] == "must be ready for 40s"
         assert found.wake_at == NOW + timedelta(seconds=10)
         assert chosen(make_plan(world, of, NOW + timedelta(seconds=10))) == ["web-1"]
         unknown = replace(recreated(ONE), ready_since=None)
         bare = replace(unknown, pod=replace(unknown.pod, containers={}))
         found = planned(World((bare,), (succeeded(of, ONE),)), of)
-        assert why(found)["web-0"] == "the pod does not say since when it is ready"
+        assert why(found)["web-0"] == "the pod's Ready condition has no transition time"
 
     def test_without_a_time_to_be_ready_for_no_clock_is_looked_at(self) -> None:
         of = run()
@@ -268,11 +268,11 @@ class TestProgress:
         assert why(found) == {
             "deleting": "is being deleted",
             "ended": "has ended",
-            "new": "was created after the run began",
+            "new": "was created after the run started",
             "other": "app: has no such container",
             "never": "app kubelet would not start it again (restartPolicy Never)",
             "stopped": "app is not running",
-            "recent": "app was restarted already",
+            "recent": "app was already restarted",
             "lost": "its node has no node daemon",
         }
         assert found.end is End.DONE
@@ -309,7 +309,7 @@ class TestEnds:
         of = run(max_unavailable=Amount(3))
         world = World(PODS, (failed(of, ONE),))
         found = planned(world, of)
-        assert (found.end, found.message, found.timed_out) == (End.FAILED, "1 failed, 2 were not begun", False)
+        assert (found.end, found.message, found.timed_out) == (End.FAILED, "1 failed, 2 not started", False)
         assert why(found)["web-0"] == "app: it would not end"
         more = planned(world, run(max_unavailable=Amount(3), max_failures=2))
         assert (more.end, chosen(more)) == (None, ["web-1", "web-2"])
@@ -382,14 +382,14 @@ class TestEnds:
 
     def test_aborted(self) -> None:
         found = planned(World(PODS, aborted=frozenset({"run"})))
-        assert (found.end, found.message) == (End.ABORTED, "somebody has aborted it")
+        assert (found.end, found.message) == (End.ABORTED, "the run was aborted")
         assert planned(World(PODS, aborted=frozenset({"other"}))).end is None
 
     def test_the_first_part_then_somebody_is_asked(self) -> None:
         of = run(first=2, max_unavailable=Amount(3))
         found = planned(World(PODS), of)
         assert chosen(found) == ["web-0", "web-1"]
-        assert why(found)["web-2"] == "not one of the first 2"
+        assert why(found)["web-2"] == "waiting for the first 2 pods"
         half = World((recreated(ONE), TWO, THREE), (succeeded(of, ONE), asked(of, TWO)))
         assert (planned(half, of).end, chosen(planned(half, of))) == (None, [])
         assert planned(half, of).waiting == "", "while a pod is under way it goes on"
@@ -411,7 +411,7 @@ class TestRivals:
         world = World(PODS, (asked(first, ONE), asked(second, TWO)))
         assert planned(world, first).end is None
         found = planned(world, second)
-        assert (found.end, found.message) == (End.RIVAL, "run b on deployment.apps/web was first")
+        assert (found.end, found.message) == (End.RIVAL, "run b on deployment.apps/web started first")
 
     def test_of_two_at_the_same_second_the_name_decides(self) -> None:
         first, second = run(name="a"), run(name="b")

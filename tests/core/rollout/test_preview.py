@@ -51,14 +51,14 @@ def test_what_is_unready_and_in_no_batch_stays_so() -> None:
     lost = replace(member("lost", container(running=False)), ready=False)
     found = make_preview(World((replace(one, ready=False), two, lost)), run(), NOW)
     assert [[row.pod for row in batch] for batch in found.batches] == [["web-0"]]
-    assert found.stopped == "1 of at most 1 unready: lost"
+    assert found.stopped == "1 of at most 1 pods unready: lost"
 
 
 def test_it_says_where_it_would_stop() -> None:
     world = World(members(2), budgets=(budget(0),))
     found = make_preview(world, run(), NOW)
     assert (found.batches, found.stopped) == ((), "PodDisruptionBudget guard allows no more disruptions")
-    assert make_preview(replace(world, aborted=frozenset({"run"})), run(), NOW).stopped == "somebody has aborted it"
+    assert make_preview(replace(world, aborted=frozenset({"run"})), run(), NOW).stopped == "the run was aborted"
 
 
 def test_it_says_after_which_batch_somebody_is_asked() -> None:
@@ -77,7 +77,7 @@ def test_the_rest_of_one_that_has_begun() -> None:
     assert (found.batches, found.stopped) == ((), "")
     other = asked(run(name="other", started=AFTER, target=Target("pod/web-2")), three)
     found = make_preview(World((three,), (other,)), of, NOW)
-    assert (found.batches, found.stopped) == ((), "another request is at work on it")
+    assert (found.batches, found.stopped) == ((), "another request for this pod is in progress")
 
 
 def test_what_is_left_out_is_in_no_batch() -> None:

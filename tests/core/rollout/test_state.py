@@ -80,7 +80,10 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
     ("obj", "rolling"),
     [
         (workload("Deployment", {"replicas": 3}, {"replicas": 3, "updatedReplicas": 3}), ""),
-        (workload("Deployment", {"replicas": 3}, {"replicas": 4, "updatedReplicas": 3}), "1 old pods have yet to go"),
+        (
+            workload("Deployment", {"replicas": 3}, {"replicas": 4, "updatedReplicas": 3}),
+            "waiting for old pods to terminate, 1 left",
+        ),
         (workload("Deployment", {"replicas": 3}, {"replicas": 3}), "0 of 3 pods are updated"),
         (
             workload("Deployment", {"replicas": 3, "paused": True}, {"replicas": 3, "updatedReplicas": 1}),
@@ -88,11 +91,11 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
         ),
         (
             workload("Deployment", {"replicas": 3}, {"updatedReplicas": 3}, generation=2),
-            "its controller has yet to see its last change",
+            "waiting for its controller to observe the last change",
         ),
         (
             workload("Deployment", {"replicas": 3}, {"updatedReplicas": 3, "observedGeneration": None}),
-            "its controller has yet to see its last change",
+            "waiting for its controller to observe the last change",
         ),
         (workload("StatefulSet", {"replicas": 3}, {"updatedReplicas": 2}), "2 of 3 pods are updated"),
         (workload("StatefulSet", {"replicas": 3}, {"currentRevision": "a", "updateRevision": "a"}), ""),
@@ -122,22 +125,25 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
         (workload("DaemonSet", {}, {"desiredNumberScheduled": 4}), "0 of 4 pods are updated"),
         (workload("ReplicaSet", {"replicas": 3}, {"replicas": 3}), ""),
         (workload("Job", {"parallelism": 2}, {}), ""),
-        (workload("ReplicaSet", {"replicas": 3}, {}, generation=2), "its controller has yet to see its last change"),
+        (
+            workload("ReplicaSet", {"replicas": 3}, {}, generation=2),
+            "waiting for its controller to observe the last change",
+        ),
         (workload("ReplicationController", {"replicas": 3}, {"replicas": 3}), ""),
         (
             workload("ReplicationController", {"replicas": 3}, {"observedGeneration": None}),
-            "its controller has yet to see its last change",
+            "waiting for its controller to observe the last change",
         ),
         (workload("OfNoGeneration", {"replicas": 2}, {}, generation=0), ""),
         (workload("RedisCluster", {"replicas": 2}, {"phase": "Running"}), ""),
         (
             workload("RedisCluster", {"replicas": 2}, {"observedGeneration": 1}, generation=2),
-            "its controller has yet to see its last change",
+            "waiting for its controller to observe the last change",
         ),
         (workload("Rollout", {"replicas": 2}, {"observedGeneration": "3", "updatedReplicas": 2}, generation=3), ""),
         (
             workload("Rollout", {"replicas": 2}, {"observedGeneration": "3", "updatedReplicas": 2}, generation=10),
-            "its controller has yet to see its last change",
+            "waiting for its controller to observe the last change",
         ),
         (workload("Rollout", {"replicas": 2}, {"observedGeneration": "6c7f9d5b8"}, generation=3), ""),
         (workload("Rollout", {"replicas": 2}, {"observedGeneration": "1" * 5000}, generation=3), ""),

@@ -857,5 +857,5 @@ def test_the_words_of_kubelet() -> None:
 
 
 def test_a_version_that_is_none() -> None:
-    with pytest.raises(ValueError, match="is no version of Kubernetes"):
+    with pytest.raises(ValueError, match="is not a Kubernetes version"):
         act(pod(APP), version="latest")

@@ -123,7 +123,7 @@ async def test_with_an_authority_for_callers_only_they_are_answered(tmp_path: Pa
         for known in (of_apiservers, of_others):
             assert await answered(served, issued(known, tmp_path))
         file.write_bytes(b"no certificate")
-        with pytest.raises(ConfigurationError, match="the authorities of callers cannot be used"):
+        with pytest.raises(ConfigurationError, match="the client CA certificates cannot be used"):
             await callers.sync()
         assert await answered(served, issued(of_apiservers, tmp_path))
         assert not await answered(served, ssl.create_default_context())

@@ -98,7 +98,7 @@ async def test_a_pod_is_remembered_for_a_moment_only(
     await served.ask("/mutate-crr", new_review(new_request()))
     pods.pods.clear()
     message, _ = refusal_of(await served.ask("/validate-crr", new_review(finished())))
-    assert "there is no pod 'web-0' in it" in message
+    assert "pod 'web-0' not found" in message
 
 
 async def test_few_pods_are_remembered(served: Served, pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ async def test_a_request_that_never_saw_mutation_is_refused(served: Served) -> N
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("spec", {"podName": "x"}, "spec.podName must stay as it was created: create another request instead"),
+        ("spec", {"podName": "x"}, "spec.podName is immutable: create a new request instead"),
         ("metadata", {}, f"metadata.labels[{POD_UID}] must stay 'pod-uid-1'"),
         ("metadata", {"labels": {POD_UID: "pod-uid-1"}}, f"metadata.labels[{NODE_NAME}] must stay 'node-1'"),
     ],
@@ -170,18 +170,15 @@ async def test_new_pods_get_the_readiness_gate(served: Served) -> None:
         (
             ApiUnavailableError("get pods: connection refused"),
             503,
-            (
-                "spec.podName cannot be checked now: "
-                "the API server does not answer the manager's question for the pod; try again"
-            ),
+            "spec.podName cannot be checked now: the API server did not answer the manager's pod lookup; try again",
             True,
         ),
         (
             ApiRefusedError("get pods: forbidden", status=403),
             500,
             (
-                "spec.podName cannot be checked: the API server refuses the manager's question for the pod; "
-                "see the manager's log"
+                "spec.podName cannot be checked: the API server rejected the manager's pod lookup; "
+                "check the manager's log"
             ),
             False,
         ),
@@ -223,7 +220,7 @@ async def test_pods_of_a_real_api_server() -> None:
         assert completed["metadata"]["labels"][NODE_NAME] == "node-1"
         elsewhere = new_review(new_request(podName="web-1"), namespace="default")
         message, _ = refusal_of(await served.ask("/mutate-crr", elsewhere))
-        assert message.endswith("there is no pod 'web-1' in it")
+        assert message.endswith("pod 'web-1' not found")
         api.fail_next(status=500)
         assert refusal_of(await served.ask("/mutate-crr", review))[1] == 503
         api.pause()

@@ -223,15 +223,15 @@ def _of_pod(field: Field, pod: Mapping[str, Any]) -> int | None:
 
 def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
     if pod is None:
-        sentence = f"spec.podName must name a pod in the request's namespace, and there is no pod {shown(name)} in it"
+        sentence = f"spec.podName must name a pod in the request's namespace: pod {shown(name)} not found"
         return Denied(sentence, DenialReason.POD_NOT_FOUND)
     view = parse_pod(pod)
     if view.ended or view.deleting:
         why = "is being deleted" if view.deleting else f"has ended (phase {view.phase})"
-        return Denied(f"spec.podName must name an active pod, and pod {shown(name)} {why}", DenialReason.POD_NOT_ACTIVE)
+        return Denied(f"spec.podName must name an active pod: pod {shown(name)} {why}", DenialReason.POD_NOT_ACTIVE)
     node = _node_name(pod)
     if not node:
-        sentence = f"spec.podName must name a pod that is on a node, and pod {shown(name)} has not been scheduled yet"
+        sentence = f"spec.podName must name a scheduled pod: pod {shown(name)} has not been scheduled yet"
         return Denied(sentence, DenialReason.POD_NOT_SCHEDULED)
     if len(node) > _LONGEST_LABEL:
         rule = "spec.podName must name a pod on a node whose name fits a label (63 characters)"
@@ -258,14 +258,14 @@ def _unfit_container(
 ) -> tuple[str, DenialReason] | None:
     """How the rest of the sentence goes, and the reason; None for a container that is fit."""
     if known is None:
-        return f"of pod {shown(pod.name)}, which has none called {shown(name)}", DenialReason.CONTAINER_NOT_FOUND
+        return f"of pod {shown(pod.name)}: container {shown(name)} not found", DenialReason.CONTAINER_NOT_FOUND
     if not known.kind.recreatable:
-        return f"or a native sidecar, and {shown(name)} is an {known.kind}", DenialReason.CONTAINER_KIND
+        return f"or a native sidecar: {shown(name)} is an {known.kind}", DenialReason.CONTAINER_KIND
     if known.policy(kubelet_minor) is RestartPolicy.NEVER:
-        rule = f"that kubelet starts again after a stop, and the restartPolicy of {shown(name)} is Never"
+        rule = f"that kubelet restarts: the restartPolicy of {shown(name)} is Never"
         return rule, DenialReason.CONTAINER_NEVER_RESTARTED
     if not known.container_id:
-        rule = f"that has been started, and {shown(name)} has no container ID yet"
+        rule = f"that has started: {shown(name)} has no container ID yet"
         return rule, DenialReason.CONTAINER_NOT_STARTED
     return None
 

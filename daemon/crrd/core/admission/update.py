@@ -54,7 +54,7 @@ def review_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> Admitted | 
     before, after = mapping(mapping(old).get("spec")), mapping(mapping(new).get("spec"))
     for key in (*before, *after):
         if before.get(key) != after.get(key):
-            sentence = f"spec.{key} must stay as it was created: create another request instead"
+            sentence = f"spec.{key} is immutable: create a new request instead"
             return Denied(sentence, DenialReason.IMMUTABLE)
     checked = [("labels", key) for key in NAMING_LABELS] + [("annotations", ANNOTATION_REQUESTED_BY)]
     if of_meta(old, "annotations").get(ANNOTATION_UNREADY_ACQUIRED):

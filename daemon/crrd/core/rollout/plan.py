@@ -100,12 +100,12 @@ def _goes_on(row: Row, run: Run, now: datetime) -> bool:
 def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str]:
     counts = tally(rows)
     if run.name in world.aborted:
-        return End.ABORTED, "somebody has aborted it"
+        return End.ABORTED, "the run was aborted"
     rival = first_rival(world, run)
     if rival is not None:
-        return End.RIVAL, f"run {rival.name} on {rival.target.words} was first"
+        return End.RIVAL, f"run {rival.name} on {rival.target.words} started first"
     if counts[Stage.FAILED] >= run.options.max_failures:
-        return End.FAILED, f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} were not begun"
+        return End.FAILED, f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} not started"
     if any(row.stage is Stage.WAITING or row.stage.under_way for row in rows):
         return None, ""
     return End.DONE, ""
@@ -199,7 +199,7 @@ class _Round:
         blocked = ""
         for row, member in self._candidates(in_order=in_order):
             over_first = most is not None and len(chosen) >= most
-            reason = blocked or (f"not one of the first {self._run.options.first}" if over_first else "")
+            reason = blocked or (f"waiting for the first {self._run.options.first} pods" if over_first else "")
             reason = reason or next(self._reasons(member), "")
             if reason:
                 why[row.uid] = reason
@@ -223,7 +223,7 @@ class _Round:
         """Why a pod may not begin now. One that is unready already costs nobody anything but its place in the run."""
         uid, options = member.pod.uid, self._run.options
         if uid in self._busy:
-            yield "another request is at work on it"
+            yield "another request for this pod is in progress"
         costs = uid not in self._down
         down = len(self._down) + self._missing if costs else len(self._under_way)
         if down >= self._limit:
@@ -232,7 +232,7 @@ class _Round:
             if not _selects(budget, member.labels):
                 continue
             if not budget.current:
-                yield f"PodDisruptionBudget {budget.name} has a status that is out of date"
+                yield f"the status of PodDisruptionBudget {budget.name} is out of date"
             elif self._left[budget.uid] < 1:
                 yield f"PodDisruptionBudget {budget.name} allows no more disruptions{self._beside(budget)}"
         node, zones = member.pod.node_name, self._world.zones
@@ -258,7 +258,7 @@ class _Round:
         if not others or budget.allowed < 1:
             return ""
         first = min(others, key=lambda each: each.request.name)
-        return f" beside run {first.mark.run.name}, which is at work on pod {first.request.pod_name}"
+        return f" while run {first.mark.run.name} restarts pod {first.request.pod_name}"
 
     def _places(self, most: int, what: str, name: str, there: Callable[[Member], bool], costs: bool) -> Iterator[str]:
         pods = self._down.values() if costs else self._under_way
@@ -267,12 +267,12 @@ class _Round:
 
     def _too_many(self, down: int, *, costs: bool) -> str:
         if not costs:
-            return f"{down} of at most {self._limit} under way"
+            return f"{down} of at most {self._limit} pods in progress"
         names = sorted(member.pod.name for member in self._down.values())
         more = len(names) - _NAMED
         named = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         missing = f"{self._missing} missing" if self._missing else ""
-        return f"{down} of at most {self._limit} unready: {', '.join(filter(None, (named, missing)))}"
+        return f"{down} of at most {self._limit} pods unready: {', '.join(filter(None, (named, missing)))}"
 
     def _take(self, member: Member) -> None:
         """Count a pod that begins now."""

@@ -44,11 +44,11 @@ class Skip(StrEnum):
 
     DELETING = "is being deleted"
     ENDED = "has ended"
-    NEW = "was created after the run began"
+    NEW = "was created after the run started"
     NO_CONTAINER = "has no such container"
     NEVER = "kubelet would not start it again (restartPolicy Never)"
     NOT_RUNNING = "is not running"
-    RECENT = "was restarted already"
+    RECENT = "was already restarted"
     NO_DAEMON = "its node has no node daemon"
 
     @property
@@ -153,7 +153,7 @@ def _asked(run: Run, member: Member, found: RunRequest, now: datetime) -> Row:
         return replace(row, stage=Stage.SETTLING, why=why, settled_at=settled)
     if request.completed:
         if member.pod.deleting or _reasons(found) & {*_GONE}:
-            return replace(row, stage=Stage.GONE, why="the pod went")
+            return replace(row, stage=Stage.GONE, why="the pod was deleted")
         return replace(row, stage=Stage.FAILED, why=failure(found))
     return replace(row, stage=Stage.RECREATING if found.begun else Stage.ASKED, why=waits_for(found))
 
@@ -163,7 +163,7 @@ def _absent(found: RunRequest) -> Row:
     request = found.request
     names = tuple(each.name for each in request.containers)
     stage = Stage.DONE if found.succeeded else Stage.GONE
-    return Row(request.pod_name, request.pod_uid, stage, "the pod went", request.node_name, None, found, names)
+    return Row(request.pod_name, request.pod_uid, stage, "the pod was deleted", request.node_name, None, found, names)
 
 
 def _settled(run: Run, member: Member, found: RunRequest, now: datetime) -> tuple[datetime | None, str]:
@@ -179,7 +179,7 @@ def _settled(run: Run, member: Member, found: RunRequest, now: datetime) -> tupl
         if container is None:
             continue
         if context is not None and context.container_id == container.container_id:
-            return None, "the pod's new status has yet to come"
+            return None, "waiting for the pod's new status"
         since.append(parse_time(container.started_at))
     if not member.ready:
         return None, "the pod is not ready"
@@ -187,8 +187,8 @@ def _settled(run: Run, member: Member, found: RunRequest, now: datetime) -> tupl
         return now, ""
     known = [moment for moment in since if moment is not None]
     if not known:
-        return None, "the pod does not say since when it is ready"
-    return max(known) + timedelta(seconds=run.options.min_ready), f"has to be ready for {run.options.min_ready} s"
+        return None, "the pod's Ready condition has no transition time"
+    return max(known) + timedelta(seconds=run.options.min_ready), f"must be ready for {run.options.min_ready}s"
 
 
 def _reasons(found: RunRequest) -> set[Reason]:

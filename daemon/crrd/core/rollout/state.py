@@ -167,7 +167,7 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
     if observed is None and known:
         observed = 0
     if observed is not None and observed < (_number(meta, "generation") or 0):
-        return "its controller has yet to see its last change"
+        return "waiting for its controller to observe the last change"
     strategy = mapping(spec.get("updateStrategy"))
     if strategy.get("type") == "OnDelete":
         return ""  # nobody but the user goes on with it
@@ -181,7 +181,7 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
     if updated < expected:
         return f"{updated} of {expected} pods are updated{', it is paused' if spec.get('paused') is True else ''}"
     old = (_number(status, "replicas") or 0) - updated
-    return f"{old} old pods have yet to go" if obj.get("kind") == "Deployment" and old > 0 else ""
+    return f"waiting for old pods to terminate, {old} left" if obj.get("kind") == "Deployment" and old > 0 else ""
 
 
 def _observed(status: Mapping[str, Any]) -> int | None:

@@ -46,4 +46,4 @@ class CallerAuthorities:
         if authorities != self._known:
             self._tls.trust_callers(authorities)
             self._known = authorities
-            log.info("callers need a certificate", authorities=str(self._file))
+            log.info("client certificates required", authorities=str(self._file))

@@ -86,7 +86,7 @@ class CaBundlePublisher:
             try:
                 await _unless_conflict(self._publish, resource, name, encoded)
             except GoneError:
-                log.warning("no webhook configuration", resource=resource.plural, name=name)
+                log.warning("webhook configuration not found", resource=resource.plural, name=name)
         self._published = bundle
 
     async def _publish(self, resource: Resource, name: str, bundle: str) -> None:
@@ -229,7 +229,7 @@ async def repeat(sync: Callable[[], Awaitable[None]], seconds: float, heartbeat:
         except (ApiUnavailableError, ApiRefusedError, ConfigurationError) as error:
             failures += 1
             pause = min(seconds, _RETRIES.delay(failures))
-            log.warning("certificates not kept", error=str(error), retry_seconds=round(pause, 1))
+            log.warning("certificate renewal failed", error=str(error), retry_seconds=round(pause, 1))
         heartbeat.within(pause + LATE_SECONDS, "waiting for the next look at the certificate")
         await asyncio.sleep(pause)
 

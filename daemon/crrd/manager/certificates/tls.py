@@ -74,7 +74,7 @@ class ServingTls:
         try:
             self.context.load_verify_locations(cadata=authorities.decode("ascii"))
         except (ValueError, ssl.SSLError) as error:
-            raise ConfigurationError(f"the authorities of callers cannot be used: {error}") from error
+            raise ConfigurationError(f"the client CA certificates cannot be used: {error}") from error
         self.context.verify_mode = ssl.CERT_REQUIRED
 
     def lasts(self, margin: timedelta) -> bool:

@@ -121,7 +121,7 @@ class AdmissionHandler:
     async def _look_up(self, review: Review, name: str, deadline: float) -> Mapping[str, Any] | Refusal | None:
         """The pod; None where there is none of that name."""
         if self._waiting_bytes + review.size > WAITING_BYTES:
-            why = "too many requests wait for their pods to be looked up; try again"
+            why = "too many pod lookups at once; try again"
             return Refusal(f"spec.podName cannot be checked now: {why}", 503, OVERLOADED, _RETRY_AFTER_SECONDS)
         self._waiting_bytes += review.size
         try:
@@ -130,11 +130,11 @@ class AdmissionHandler:
         except GoneError:
             return None
         except ApiRefusedError as error:
-            why = "the API server refuses the manager's question for the pod; see the manager's log"
-            log.warning("pod lookup refused", namespace=review.namespace, pod=name, error=str(error))
+            why = "the API server rejected the manager's pod lookup; check the manager's log"
+            log.warning("pod lookup rejected", namespace=review.namespace, pod=name, error=str(error))
             return Refusal(f"spec.podName cannot be checked: {why}", 500, LOOKUP_REFUSED)
         except (ApiUnavailableError, TimeoutError) as error:
-            why = "the API server does not answer the manager's question for the pod; try again"
+            why = "the API server did not answer the manager's pod lookup; try again"
             log.warning("pod lookup failed", namespace=review.namespace, pod=name, error=str(error) or "no answer")
             return Refusal(f"spec.podName cannot be checked now: {why}", 503, LOOKUP_FAILED, _RETRY_AFTER_SECONDS)
         finally:

@@ -130,7 +130,7 @@ def _load(raw: bytes | bytearray) -> Mapping[str, Any]:
     try:
         whole = json.loads(raw, parse_constant=_no_constant)
     except RecursionError as error:
-        raise BadReviewError("the body must not be nested that deeply") from error
+        raise BadReviewError("the body is nested too deeply") from error
     except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, numbers with thousands of digits
         raise BadReviewError("the body must be JSON") from error
     if not isinstance(whole, dict):

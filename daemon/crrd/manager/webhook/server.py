@@ -263,7 +263,7 @@ class WebhookServer:
         except BadReviewError as error:
             wrong = str(error)
         except RecursionError:
-            wrong = "the body must not be nested that deeply"
+            wrong = "the body is nested too deeply"
         except ValueError:  # a number such as 1e999
             wrong = "the body must hold numbers of JSON only"
         finally:
@@ -310,7 +310,7 @@ class WebhookServer:
         if isinstance(outcome, Refusal):
             code, reason = outcome.code, outcome.reason
             why, user = (value.encode("ascii", "backslashreplace").decode() for value in (outcome.message, review.user))
-            log.info("denied", path=path, namespace=review.namespace, user=user, code=code, why=why)
+            log.info("admission denied", path=path, namespace=review.namespace, user=user, code=code, why=why)
             self._observe(path, ERROR if code >= 500 else DENIED, reason, began)
             return
         self._observe(path, ALLOWED, "", began)
