@@ -9,10 +9,10 @@ set -eu
 RESOURCE=containerrecreaterequests.apps.kruise.io
 FINALIZER=crr.apps.kruise.io/unready-acquired
 TAB=$(printf '\t')
-# namespace, name, version and message of pods that somebody holds unready.
-PODS='{{range .items}}{{$pod := .metadata}}{{with .status}}{{range .conditions}}{{if eq .type "KruisePodReady"}}'\
-'{{with .message}}{{$pod.namespace}}{{"\t"}}{{$pod.name}}{{"\t"}}{{$pod.resourceVersion}}{{"\t"}}{{.}}{{"\n"}}{{end}}'\
-'{{end}}{{end}}{{end}}{{end}}'
+# namespace, name, version and readiness condition of all pods. The condition is JSON, on one line whatever its message
+# holds: anybody who may write a pod's status wrote that message, and it must not become a line of its own.
+PODS='{range .items[*]}{.metadata.namespace}{"\t"}{.metadata.name}{"\t"}{.metadata.resourceVersion}{"\t"}'\
+'{.status.conditions[?(@.type=="KruisePodReady")]}{"\n"}{end}'
 # namespace, name, version and finalizers of all requests.
 REQUESTS='{{range .items}}{{with .metadata}}{{.namespace}}{{"\t"}}{{.name}}{{"\t"}}{{.resourceVersion}}{{"\t"}}'\
 '{{range .finalizers}}"{{.}}",{{end}}{{"\n"}}{{end}}{{end}}'
@@ -29,8 +29,8 @@ defined() {
 
 # Pods that a request holds unready; "" where there are none.
 held_pods() {
-  all=$(kubectl get pods -A -o go-template="$PODS")
-  printf '%s\n' "$all" | grep '"userAgent":"ContainerRecreateRequest"' || :
+  all=$(kubectl get pods -A -o jsonpath="$PODS")
+  printf '%s\n' "$all" | grep -F '\"userAgent\":\"ContainerRecreateRequest\"' || :
 }
 
 # A CRD that is being deleted may go between two questions; kubectl then says that it knows no such resource.
@@ -41,16 +41,16 @@ requests() {
 # Takes the requests from the reasons to be unready; those of others stay. Bound to the version that was read: what has
 # changed since is refused, and read again in the next round.
 release_pods() {
-  while IFS="$TAB" read -r namespace name version message; do
+  while IFS="$TAB" read -r namespace name version condition; do
     test -n "$name" || continue
-    rest=$(printf '%s' "$message" | sed -e 's/{"userAgent":"ContainerRecreateRequest","key":"[^"]*"}//g' \
-      -e 's/,,*/,/g' -e 's/\[,/[/' -e 's/,\]/]/' -e 's/\\/\\\\/g' -e 's/"/\\"/g')
-    status=False
-    if test "$rest" = "[]"; then status=True rest=; fi
-    condition="{\"type\":\"KruisePodReady\",\"status\":\"$status\",\"message\":\"$rest\"}"
+    rest=$(printf '%s' "$condition" | sed -e 's/{\\"userAgent\\":\\"ContainerRecreateRequest\\",\\"key\\":\\"[^"\]*\\"}//g' \
+      -e 's/,,*/,/g' -e 's/\[,/[/' -e 's/,\]/]/')
+    case "$rest" in *'"message":"[]"'*)
+      rest=$(printf '%s' "$rest" | sed -e 's/"message":"\[\]"/"message":""/' -e 's/"status":"False"/"status":"True"/') ;;
+    esac
     echo "releasing pod $namespace/$name"
     kubectl patch pod -n "$namespace" "$name" --subresource=status -o name \
-      -p "{\"metadata\":{\"resourceVersion\":\"$version\"},\"status\":{\"conditions\":[$condition]}}" >/dev/null || :
+      -p "{\"metadata\":{\"resourceVersion\":\"$version\"},\"status\":{\"conditions\":[$rest]}}" >/dev/null || :
   done
 }
 

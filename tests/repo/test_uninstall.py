@@ -40,9 +40,9 @@ def entry(key: str, agent: str = "ContainerRecreateRequest") -> Json:
     return {"userAgent": agent, "key": key}
 
 
-async def held(api: Api, name: str, *entries: Json) -> None:
-    """A pod that these reasons make unready."""
-    message = json.dumps(entries, separators=(",", ":"))
+async def held(api: Api, name: str, *entries: Json, message: str = "") -> None:
+    """A pod that these reasons make unready, or a condition with this message."""
+    message = message or json.dumps(entries, separators=(",", ":"))
     conditions = [
         {"type": "Ready", "status": "False"},
         {"type": model.READINESS_GATE, "status": "False", "message": message},
@@ -128,6 +128,41 @@ async def test_a_definition_that_is_being_deleted_is_let_go(api: Api, tmp_path: 
     assert code == 0, output
     assert await condition(api, "web-0") == ("True", "")
     assert (await api.get(definition)).status == 404
+
+
+OPTION = "--server=http://127.0.0.1:9"
+FORGED = f"\ndefault\t{OPTION}\t1\t[]"
+"""Looks like another pod, by the name of an option of kubectl."""
+OUR_ENTRY, OTHERS_ENTRY = (json.dumps(each, separators=(",", ":")) for each in (entry("default/one"), entry("a", "b")))
+MESSAGES = {
+    "line": (f"[{OUR_ENTRY}]{FORGED}{OUR_ENTRY}", f"[]{FORGED}"),
+    "line in another entry": (
+        json.dumps([entry("default/one"), entry(f"a{FORGED}", "b")], separators=(",", ":")),
+        json.dumps([entry(f"a{FORGED}", "b")], separators=(",", ":")),
+    ),
+    "control characters": (
+        f"[{OUR_ENTRY},{OTHERS_ENTRY}]\a\v\x1b[2J\U000e0001é",
+        f"[{OTHERS_ENTRY}]\a\v\x1b[2J\U000e0001é",
+    ),
+    "quotes": (f"[{OUR_ENTRY},{OTHERS_ENTRY}]'\"\\$(exit 1)`exit 1`", f"[{OTHERS_ENTRY}]'\"\\$(exit 1)`exit 1`"),
+}
+"""A message, which anybody may have written who may write a pod's status, and what is left of it."""
+
+
+@pytest.mark.parametrize("what", MESSAGES)
+async def test_a_message_never_becomes_an_argument(api: Api, tmp_path: Path, what: str) -> None:
+    message, left = MESSAGES[what]
+    await held(api, "web-0", message=message)
+    shim, arguments = tmp_path / "kubectl", tmp_path / "arguments"
+    shim.write_text(f"""#!/bin/sh
+printf '%s\\n' "$@" >> {arguments}
+exec {shutil.which("kubectl")} "$@"
+""")
+    shim.chmod(0o755)
+    code, output = await uninstall(api, tmp_path, path=f"{tmp_path}:{os.environ['PATH']}")
+    assert not [each for each in arguments.read_text().split("\n") if each.startswith(OPTION)], output
+    assert code == 0, output
+    assert await condition(api, "web-0") == ("False", left)
 
 
 async def test_beside_openkruise_nothing_is_touched(api: Api, tmp_path: Path) -> None:
