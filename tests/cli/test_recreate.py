@@ -20,7 +20,7 @@ from crrd.cli.main import main
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import API_VERSION, KIND
 from crrd.core.rollout.run import ANNOTATION_ABORTED, ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
-from crrd.kube.resources import EVENTS, PODS, REQUESTS, Resource
+from crrd.kube.resources import EVENTS, NODES, PODS, REQUESTS, Resource
 from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import Cause, invalid
 from tests.support.command import crrd
@@ -318,6 +318,83 @@ async def test_whoever_is_unready_counts_and_zones_are_heeded(cluster: PlayedClu
     await cluster.set_ready(pods[0], ready=False)
     _, out, _ = await cluster.recreate("-l", "app=web", "-c", "app", "--dry-run", "--max-unavailable", "2")
     assert out.splitlines()[0] == f"batch 1: {pods[0]} (node-a)", "what is unready anyway costs nothing"
+
+
+RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}]
+MAY_RESTART_POD = (
+    "app: stopping it may restart all containers of the pod (restartPolicyRules); "
+    "to allow this, use --allow-pod-restart"
+)
+
+
+async def ruled(cluster: PlayedCluster, name: str, node: str) -> None:
+    """A pod whose container would have a kubelet from 1.36 on restart the whole pod."""
+    app = {"name": "app", "image": "i", "restartPolicyRules": RULES, "restartPolicy": "Always"}
+    body = {"metadata": {"name": name, "labels": {"app": "web"}}, "spec": {"nodeName": node, "containers": [app]}}
+    await cluster.run(dict(await cluster.client.create(PODS, NAMESPACE, body)))
+
+
+async def node(cluster: PlayedCluster, name: str, kubelet: str) -> None:
+    """A node, with the version of its kubelet."""
+    body = {"metadata": {"name": name}, "status": {"nodeInfo": {"kubeletVersion": kubelet}}}
+    await cluster.client.create(NODES, "", body)
+    await cluster.client.merge_patch(NODES, "", name, {"status": body["status"]}, subresource="status")
+
+
+async def test_a_pod_that_would_be_restarted_as_a_whole_is_left_out(cluster: PlayedCluster) -> None:
+    for name, version in (("new", "v1.36.1"), ("old", "v1.35.4")):
+        await node(cluster, name, version)
+        await ruled(cluster, f"web-{name}", name)
+    dry = ("-l", "app=web", "-c", "app", "--dry-run")
+    code, out, err = await cluster.recreate(*dry)
+    assert (code, err) == (0, "")
+    assert out == f"batch 1: web-old (old)\nskipped, {MAY_RESTART_POD}: web-new\n"
+    cluster.api.fail_next(9, status=403, match=on("get", "nodes"))
+    for asked in (dry, dry[:-1]):
+        code, out, err = await cluster.recreate(*asked)
+        said = f"crrd recreate: no container can be restarted: web-new: {MAY_RESTART_POD} (2 pods)\n"
+        assert (code, out, err) == (2, "", said), "an unknown kubelet is taken to have the rules"
+    cluster.api.clear_faults()
+    assert await cluster.requests() == []
+    code, out, _ = await cluster.recreate(*dry, "--allow-pod-restart")
+    assert (code, out) == (0, "batch 1: web-new (new)\nbatch 2: web-old (old)\n")
+
+
+async def test_who_allows_the_restart_of_pods_allows_it_for_the_whole_run(cluster: PlayedCluster) -> None:
+    for name in ("web-1", "web-2"):
+        await ruled(cluster, name, "node-a")
+    flags = ("-l", "app=web", "-c", "app", "--run", "nightly")
+    assert (await cluster.recreate(*flags, "--partition", "1", "--allow-pod-restart")).code == 0
+    code, out, _ = await cluster.recreate("resume", "nightly", "--dry-run")
+    assert (code, out) == (0, "batch 1: web-2 (node-a)\n")
+    assert (await cluster.recreate(*flags, "--yes")).code == 0
+    assert cluster.stops == [("web-1", "app"), ("web-2", "app")]
+    assert [each["spec"]["strategy"]["allowPodRestart"] for each in await cluster.requests()] == [True, True]
+
+
+async def test_the_restart_of_pods_can_be_allowed_when_a_run_is_resumed(cluster: PlayedCluster) -> None:
+    await ruled(cluster, "web-1", "node-a")
+    await cluster.pod("web-2", {"app": "web"})
+    assert (await cluster.recreate("-l", "app=web", "-c", "app", "--run", "nightly")).code == 0
+    assert cluster.stops == [("web-2", "app")]
+    assert (await cluster.recreate("resume", "nightly", "--allow-pod-restart")).code == 0
+    assert cluster.stops == [("web-2", "app"), ("web-1", "app")]
+
+
+async def test_a_kubelet_that_is_replaced_during_a_run_is_noticed(cluster: PlayedCluster) -> None:
+    """Of its node the version is asked for once more before a pod gets its request."""
+    await node(cluster, "node-a", "v1.35.4")
+    await cluster.pod("web-1", {"app": "web"})
+    await ruled(cluster, "web-2", "node-a")
+    cluster.goes_on.clear()
+    run = await begin(cluster, "-l", "app=web", "-c", "app")
+    await run.until("recreating")
+    status = {"status": {"nodeInfo": {"kubeletVersion": "v1.36.0"}}}
+    await cluster.client.merge_patch(NODES, "", "node-a", status, subresource="status")
+    cluster.goes_on.set()
+    code, out = await run.end()
+    assert (code, cluster.stops) == (0, [("web-1", "app")])
+    assert f"web-2  node-a  skipped  - {MAY_RESTART_POD}" in out
 
 
 async def test_two_runs_on_one_target_see_each_other(cluster: PlayedCluster) -> None:

@@ -87,6 +87,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag("--pod-timeout", "time limit of each pod", default="10m", convert=duration(3, LONGEST), metavar="TIME")
     flag("--max-failures", "stop after this many failed pods", convert=_optional(count(1)), shown="1", metavar="N")
     add("--force", action="store_true", help="continue while the workload is being rolled out")
+    add(
+        "--allow-pod-restart",
+        action="store_true",
+        help="restart a container even if its restartPolicyRules may restart all containers of the pod",
+    )
     add("--reason", metavar="WORDS", default="", help="reason for the restart, shown in events and status")
     add("--run", metavar="NAME", default="", help="name of the run; resumes the run of this name if it exists")
     add("--dry-run", action="store_true", help="print the batches and change nothing")
@@ -159,6 +164,7 @@ def _command(args: argparse.Namespace, verb: str) -> Command:
         pod_timeout=args.pod_timeout,
         max_failures=args.max_failures or 1,
         force=args.force,
+        allow_pod_restart=args.allow_pod_restart,
         reason=args.reason,
     )
     kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
@@ -172,6 +178,7 @@ def _command(args: argparse.Namespace, verb: str) -> Command:
         options=options,
         # What a run that is resumed may be given anew; otherwise it goes on with its own options.
         changes=({"force": True} if args.force else {})
+        | ({"allow_pod_restart": True} if args.allow_pod_restart else {})
         | ({"max_failures": args.max_failures} if args.max_failures else {}),
         partition=args.partition,
         since=_since(args.since) if verb in ("", "resume") else None,

@@ -31,10 +31,9 @@ from crrd.kubelet.labels import (
     LABEL_POD_NAMESPACE,
     LABEL_POD_UID,
 )
-from crrd.kubelet.version import parse_minor
+from crrd.kubelet.version import parse_minor, reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, RuntimeCallError, RuntimeUnavailableError
 from crrd.lib.heartbeat import Heartbeat
-from crrd.lib.jsonfields import mapping, text
 from crrd.lib.memory import give_back
 
 LOOK_SECONDS = 6 * 3600.0
@@ -81,8 +80,7 @@ async def pods_of_node(client: KubeClient, node: str) -> AsyncIterator[Mapping[s
 
 async def kubelet_version(client: KubeClient, node: str) -> str:
     """The version that the node's kubelet reports in status.nodeInfo; "" for none. Raises GoneError for no node."""
-    status = mapping((await client.get(NODES, "", node)).get("status"))
-    return text(mapping(status.get("nodeInfo")).get("kubeletVersion"))
+    return reported_version(await client.get(NODES, "", node))
 
 
 async def node_report(

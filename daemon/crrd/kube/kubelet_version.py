@@ -4,20 +4,18 @@ A node's kubelet may be older than the API server, and it is kubelet's rules tha
 """
 
 import asyncio
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
 from crrd.kube.resources import NODES, ObjectReader
+from crrd.kubelet.version import known_minor, reported_version
 from crrd.lib.errors import CrrdError
-from crrd.lib.jsonfields import mapping, text
 
 FRESH_SECONDS = 60.0
 """For how long an answer counts: a kubelet is replaced while its node's daemon lives on."""
 REMEMBERED_NODES = 256
-_VERSION = re.compile(r"v?1\.(\d+)", re.ASCII)
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +52,5 @@ class KubeletVersions:
 
 
 def minor_of(node: Mapping[str, Any]) -> int | None:
-    """The minor version out of a Node's `status.nodeInfo.kubeletVersion`, such as `v1.36.2+k3s1`."""
-    info = mapping(mapping(node.get("status")).get("nodeInfo"))
-    found = _VERSION.match(text(info.get("kubeletVersion")))
-    return int(found[1]) if found else None
+    """The minor version of a Node's kubelet; None where it cannot be read."""
+    return known_minor(reported_version(node))

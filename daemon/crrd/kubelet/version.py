@@ -1,12 +1,29 @@
-"""Kubernetes' versions, as far as forecasts look at them: the minor one."""
+"""Kubernetes' versions: what a Node says of its kubelet, and the minor version, which most rules depend on."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
+
+from crrd.lib.jsonfields import mapping, text
 
 OLDEST_MINOR = 7
 """The oldest minor version whose structs are known."""
 NEWEST_MINOR = 36
 """The newest minor version that was looked at; a later one is taken to be like it."""
+_MINOR = re.compile(r"v?1\.(\d+)", re.ASCII)
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5}))?\+?(?:[-+][0-9A-Za-z.+~-]+)?", re.ASCII)
+
+
+def reported_version(node: Mapping[str, Any]) -> str:
+    """A Node's `status.nodeInfo.kubeletVersion`, such as `v1.36.2+k3s1`; "" for none."""
+    info = mapping(mapping(node.get("status")).get("nodeInfo"))
+    return text(info.get("kubeletVersion"))
+
+
+def known_minor(version: str) -> int | None:
+    """The minor version of what a kubelet reports, whatever its vendor adds; None where it cannot be read."""
+    found = _MINOR.match(version)
+    return int(found[1]) if found else None
 
 
 def parse_minor(version: str) -> int:

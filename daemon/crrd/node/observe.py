@@ -118,7 +118,7 @@ class PodInspector:
         answered = loop.time()
         await self._pod_known(record.key)  # it is being asked for by its watch: the runtime's answer takes as long
         pod = record.state.pod
-        if pod is not None and any(each.version_matters for each in pod.containers.values()):
+        if pod is not None and pod.kubelet_matters:
             record.runtime.kubelet_minor = await self._edges.kubelet.minor()
         if loop.time() > answered + WAITED_SECONDS:
             asked = loop.time()

@@ -22,6 +22,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.kube.reflector import Reflector
 from crrd.kube.resources import BUDGETS, NODE_DAEMONS, NODES, PODS, REQUESTS, Resource
+from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.known import Known
@@ -56,6 +57,8 @@ class Cluster:
         self._aborted: set[str] = set()
         self._labels: dict[str, Mapping[str, str]] = {}
         """Of pods with a request that are not watched, by UID."""
+        self._kubelets: dict[str, str] = {}
+        """By node: the version of its kubelet, where it matters; "" where it cannot be read."""
         self._owners: dict[str, Owner | None] = {}
         """By UID: the controller of each object that owns pods, None where it has none."""
         self._refused: dict[str, str] = {}
@@ -107,6 +110,7 @@ class Cluster:
             daemons=self._daemons,
             aborted=frozenset(self._aborted),
             refused=dict(self._refused),
+            kubelets=dict(self._kubelets),
         )
 
     def written(self, obj: Json) -> None:
@@ -119,20 +123,24 @@ class Cluster:
         self.changed.set()
 
     async def look_again(self, name: str) -> None:
-        """Ask for one pod: the watch may lag."""
+        """Ask for one pod, since the watch may lag, and for its kubelet's version, which may have changed."""
         uid = ""
         with suppress(GoneError):
             found = self._pods.parse(await self._client.get(PODS, self._namespace, name))
             self._pods.put(found)
             uid = found.uid
+            if found.value.pod.kubelet_matters:
+                await self._ask_for_kubelet(found.value.pod.node_name)
         self._pods.forget(lambda member: member.pod.name == name and member.pod.uid != uid)
 
     async def learn(self) -> None:
-        """Ask once for each object that no watch shows: owners, and pods of other targets.
+        """Ask once for each object that no watch shows: owners, nodes, and pods of other targets.
 
         Raises ConfigurationError, ApiUnavailableError.
         """
         await self._learn_owners()
+        nodes = {each.pod.node_name for each in self._pods if each.pod.kubelet_matters and self._belongs(each)}
+        await asyncio.gather(*map(self._ask_for_kubelet, nodes - self._kubelets.keys() - {""}))
         watched = {each.pod.uid for each in self._pods}
         for found in tuple(self._requests):
             if found is None or found.request.completed:
@@ -140,6 +148,13 @@ class Cluster:
             uid = found.request.pod_uid
             if uid and uid not in watched and uid not in self._labels:
                 self._labels[uid] = await self._labels_of(found.request.pod_name, uid)
+
+    async def _ask_for_kubelet(self, node: str) -> None:
+        """Ask which kubelet runs on a node. A refusal leaves it unknown. Raises ApiUnavailableError."""
+        try:
+            self._kubelets[node] = reported_version(await self._client.get(NODES, "", node))
+        except ApiRefusedError:
+            self._kubelets[node] = ""
 
     async def _labels_of(self, name: str, uid: str) -> Mapping[str, str]:
         """The labels of a pod; none of one that is gone, and spends no budget by being recreated."""

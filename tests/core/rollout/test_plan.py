@@ -33,6 +33,7 @@ from tests.support.rollouts import (
 
 ONE, TWO, THREE = members(3)
 PODS = (ONE, TWO, THREE)
+RESTARTS_ALL = ({"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}},)
 
 
 class TestBudgets:
@@ -278,6 +279,54 @@ class TestProgress:
         assert found.end is End.DONE
         odd = {row.pod for row in found.rows if row.skip is not None and not row.skip.normal}
         assert odd == {"other", "never", "stopped", "lost"}, "these somebody has to see to"
+
+    @pytest.mark.parametrize(
+        ("kubelet", "skipped"), [("", True), ("?", True), ("v1.35.4", False), ("v1.36.0", True), ("v1.37.1+k3s1", True)]
+    )
+    def test_a_container_whose_stop_may_restart_the_whole_pod(self, kubelet: str, *, skipped: bool) -> None:
+        """The rules count from kubelet 1.36 on, and where nobody knows its version."""
+        pods = (member("web-0", container(restart_rules=RESTARTS_ALL)), member("web-1", node="node-b"))
+        world = World(pods, kubelets={"node-a": kubelet} if kubelet else {})
+        found = planned(world)
+        assert chosen(found) == (["web-1"] if skipped else ["web-0"])
+        if skipped:
+            assert why(found)["web-0"] == (
+                "app: stopping it may restart all containers of the pod (restartPolicyRules); "
+                "to allow this, use --allow-pod-restart"
+            )
+            assert [row.skip.normal for row in found.rows if row.skip is not None] == [False]
+        assert chosen(planned(world, run(allow_pod_restart=True))) == ["web-0"]
+
+    def test_one_such_container_is_enough_unless_it_was_restarted_already(self) -> None:
+        ruled = container(restart_rules=RESTARTS_ALL)
+        both = run("app", "side")
+        found = planned(World((member("web-0", ruled, container("side")),)), both)
+        assert (chosen(found), stages(found)) == ([], {"web-0": "skipped"})
+        recent = replace(ruled, started_at=AFTER)
+        (row,) = planned(World((member("web-0", recent, container("side")),)), both).create
+        assert row.containers == ("side",)
+        (row,) = planned(World((member("web-0", ruled, container("side")),)), run("side")).create
+        assert row.containers == ("side",), "the rules of a container that is not stopped do not matter"
+
+    @pytest.mark.parametrize(
+        ("of_pod", "own", "kubelet", "skipped"),
+        [
+            (RestartPolicy.ALWAYS, RestartPolicy.NEVER, "v1.34.9", False),
+            (RestartPolicy.ALWAYS, RestartPolicy.NEVER, "v1.35.0", True),
+            (RestartPolicy.ALWAYS, RestartPolicy.NEVER, "", True),
+            (RestartPolicy.NEVER, RestartPolicy.ALWAYS, "v1.34.9", True),
+            (RestartPolicy.NEVER, RestartPolicy.ALWAYS, "v1.35.0", False),
+            (RestartPolicy.NEVER, RestartPolicy.ALWAYS, "", True),
+        ],
+    )
+    def test_the_restart_policy_is_that_of_the_kubelet_there(
+        self, of_pod: RestartPolicy, own: RestartPolicy, kubelet: str, *, skipped: bool
+    ) -> None:
+        pod = member("web-0", container(restart_policy=of_pod, own_restart_policy=own))
+        found = planned(World((pod,), kubelets={"node-a": kubelet}))
+        assert chosen(found) == ([] if skipped else ["web-0"])
+        if skipped:
+            assert why(found)["web-0"] == "app kubelet would not start it again (restartPolicy Never)"
 
     def test_only_what_is_left_of_a_pod_is_asked_for(self) -> None:
         pod = member("web-0", container("app", started_at=AFTER), container("side"), container("other"))

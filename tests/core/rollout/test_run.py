@@ -33,6 +33,7 @@ FULL = run(
     pod_timeout=60,
     max_failures=2,
     force=True,
+    allow_pod_restart=True,
     since="2026-01-01T00:00:00Z",
     reason="log level",
 )
@@ -47,7 +48,12 @@ def test_a_request_says_all_of_its_run() -> None:
     assert body["spec"] == {
         "podName": "web-1",
         "containers": [{"name": "app"}],
-        "strategy": {"failurePolicy": "Fail", "orderedRecreate": True, "unreadyGracePeriodSeconds": 5},
+        "strategy": {
+            "failurePolicy": "Fail",
+            "orderedRecreate": True,
+            "allowPodRestart": True,
+            "unreadyGracePeriodSeconds": 5,
+        },
         "activeDeadlineSeconds": 60,
         "ttlSecondsAfterFinished": 86400,
     }
@@ -64,7 +70,7 @@ def test_a_request_says_all_of_its_run() -> None:
 def test_what_is_not_asked_for_is_not_written() -> None:
     body = run().request("web-1", "uid-1", ("app",))
     assert ANNOTATION_REASON not in body["metadata"]["annotations"]
-    assert "unreadyGracePeriodSeconds" not in body["spec"]["strategy"]
+    assert body["spec"]["strategy"].keys() == {"failurePolicy", "orderedRecreate"}
 
 
 def test_each_pod_has_one_name_in_each_run() -> None:
@@ -77,7 +83,7 @@ def test_another_version_goes_on_with_the_same_run() -> None:
     """Requests live for a day: a name that changes would restart pods twice, a text that does would be of no run."""
     assert FULL.request_name("uid-1") == "run-4a49acf8a6"
     text = (
-        '{"options":{"containers":["app","side"],"first":3,"force":true,"max_failures":2,"max_per_node":1,'
+        '{"options":{"allow_pod_restart":true,"containers":["app","side"],"first":3,"force":true,"max_failures":2,"max_per_node":1,'
         '"max_per_zone":2,"max_unavailable":"20%","min_ready":30,"ordered":true,"pod_timeout":60,'
         '"reason":"log level","since":"2026-01-01T00:00:00Z","unready_grace":5},"started":"2026-01-01T12:00:00Z",'
         '"target":{"api_version":"apps/v1","kind":"Deployment","name":"web","selector":"","uid":"uid-of-web",'
@@ -101,6 +107,7 @@ def test_options_that_a_request_does_not_know_are_off() -> None:
         pod_timeout=600,
         max_failures=1,
         force=False,
+        allow_pod_restart=False,
         since="",
         reason="",
     )

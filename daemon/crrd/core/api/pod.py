@@ -163,6 +163,11 @@ class Pod(PodMeta):
     """Whether kubelet is about to restart all containers (condition AllContainersRestarting)."""
 
     @property
+    def kubelet_matters(self) -> bool:
+        """Whether it depends on kubelet's version what becomes of a container that is stopped."""
+        return any(each.version_matters for each in self.containers.values())
+
+    @property
     def runtime_uid(self) -> str:
         """The UID by which the runtime knows the pod: kubelet's label `io.kubernetes.pod.uid`."""
         return self.static_uid or self.uid

@@ -91,6 +91,8 @@ class Options:
     """With so many failed pods nothing more is begun."""
     force: bool = False
     """Go on while the workload is being rolled out."""
+    allow_pod_restart: bool = False
+    """Recreate a container though its restartPolicyRules may have kubelet restart all containers of the pod."""
     since: str = ""
     """RFC 3339: containers started after that are left alone; "" for the run's start."""
     reason: str = ""
@@ -122,6 +124,8 @@ class Run:
         """The request for a pod, in its Kubernetes shape; the rest is admission's to fill in."""
         options = self.options
         strategy: dict[str, Any] = {"failurePolicy": "Fail", "orderedRecreate": options.ordered}
+        if options.allow_pod_restart:
+            strategy["allowPodRestart"] = True
         if options.unready_grace is not None:
             strategy["unreadyGracePeriodSeconds"] = options.unready_grace
         annotations = {ANNOTATION_TARGET: self.target.words, ANNOTATION_RUN: self.to_json()}

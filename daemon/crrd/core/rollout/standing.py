@@ -11,7 +11,8 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, RunRequest, World
-from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
+from crrd.kubelet.version import known_minor
 
 _GONE = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING)
 """Ends of a request that are no failure: pods come and go."""
@@ -48,6 +49,9 @@ class Skip(StrEnum):
     NO_CONTAINER = "has no such container"
     NEVER = "kubelet would not start it again (restartPolicy Never)"
     NOT_RUNNING = "is not running"
+    RESTARTS_POD = (
+        "stopping it may restart all containers of the pod (restartPolicyRules); to allow this, use --allow-pod-restart"
+    )
     RECENT = "was already restarted"
     NO_DAEMON = "its node has no node daemon"
 
@@ -96,7 +100,7 @@ def _candidate(world: World, run: Run, member: Member) -> Row:
     if skip is not None:
         why = f"{detail} {skip}".strip()
         return Row(pod.name, pod.uid, Stage.SKIPPED, why, pod.node_name, member, skip=skip)
-    names = tuple(each.name for each in _wanted(run, member) if _fit(run, each) is None)
+    names = tuple(each.name for each in _wanted(run, member) if _fit(world, run, member, each) is None)
     return Row(pod.name, pod.uid, Stage.WAITING, "", pod.node_name, member, containers=names)
 
 
@@ -113,7 +117,8 @@ def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]
     wanted = _wanted(run, member)
     if not wanted:
         yield Skip.NO_CONTAINER, ", ".join(run.options.containers) + ":"
-    unfit = [(skip, each.name) for each in wanted if (skip := _fit(run, each)) is not None]
+    unfit = [(skip, each.name) for each in wanted if (skip := _fit(world, run, member, each)) is not None]
+    yield from ((skip, f"{name}:") for skip, name in unfit if skip is Skip.RESTARTS_POD)
     if len(unfit) == len(wanted):
         yield from unfit
     if world.daemons is not None and pod.node_name not in world.daemons:
@@ -131,14 +136,18 @@ def recreatable(pod: Pod) -> Mapping[str, PodContainer]:
     return {name: each for name, each in pod.containers.items() if each.kind.recreatable}
 
 
-def _fit(run: Run, container: PodContainer) -> Skip | None:
-    """Why a container is left alone; None where it is to be recreated."""
-    if container.restart_policy is RestartPolicy.NEVER:
+def _fit(world: World, run: Run, member: Member, container: PodContainer) -> Skip | None:
+    """Why a container is left alone, by the rules of the kubelet there; None where it is to be recreated."""
+    minor = known_minor(world.kubelets.get(member.pod.node_name, ""))
+    if container.policy(minor) is RestartPolicy.NEVER:
         return Skip.NEVER
     if not container.running or not container.container_id:
         return Skip.NOT_RUNNING
     started, since = parse_time(container.started_at), parse_time(run.options.since or run.started)
-    return Skip.RECENT if started is not None and since is not None and started > since else None
+    if started is not None and since is not None and started > since:
+        return Skip.RECENT
+    ruled = restart_all_code(container.restart_rules, minor) is not None
+    return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
 
 
 def _asked(run: Run, member: Member, found: RunRequest, now: datetime) -> Row:

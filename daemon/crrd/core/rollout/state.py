@@ -256,3 +256,5 @@ class World:
     """Pods (UID) for which the API server would not have this run's request, and what it said."""
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of pods that have a request of another run and are not the target's, by UID, as far as they are known."""
+    kubelets: Mapping[str, str] = field(default_factory=dict)
+    """By node: the version that its kubelet reports, as far as it is known; only of nodes where it matters."""
