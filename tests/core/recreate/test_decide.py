@@ -40,6 +40,7 @@ from crrd.core.recreate.observation import (
     Work,
     WorkKind,
 )
+from crrd.core.recreate.outcome import LOOK_AT_UNREADY
 from crrd.core.recreate.persisted import hook_end_untold
 from crrd.core.recreate.stop import retry_delay
 from crrd.kubelet.restart_rules import RestartPolicy
@@ -1515,6 +1516,17 @@ class TestTwoInstancesOfOneName:
         assert stops(one(request(), left, instance("new", created_at=2, restart_count=1))) == []
 
 
+class TestTheStopAfterAHookOfAnEndedRequest:
+    """Step 9: a container whose preStop hook has run is stopped, though its request has ended or gone."""
+
+    def test_is_sent_when_it_may_be(self) -> None:
+        looked = seen(instance("old"), ended=(request(),), works=hooked(HookResult(2.0)))
+        assert stops(decide([], looked, NOW)) == ["old"]
+        decision = decide([], replace(looked, may_stop=False), NOW)
+        assert stops(decision) == []
+        assert decision.waits_for_slot
+
+
 class TestWhatIsWaitedFor:
     """Steps 9 and 10: a wait that takes longer than a healthy container's is told."""
 
@@ -1527,6 +1539,17 @@ class TestWhatIsWaitedFor:
         early = one(req, instance("old"), works=stopping(since=NOW - 34, seconds=30.0))
         assert not [each for each in actions(early, WriteStatus) if each.status.states[0].message]
         assert early.wake_at == NOW + 1
+
+    def test_after_a_day_there_is_no_more_to_say(self) -> None:
+        day = 24 * 3600
+        req, works = request(status=recreating(killed())), stopping(since=NOW - 30 - day, seconds=30.0)
+        decision = one(req, instance("old"), works=works)
+        assert written(decision).states[0].message.startswith(f"the container still runs {day}s")
+        assert decision.wake_at is None
+        view = PodContainer("app", container_id="containerd://new", running=True)
+        decision = one(req, instance("new", restart_count=1), pod=pod(view), running_since={"new": NOW - day})
+        assert written(decision).states[0].message.startswith(f"the new container has been running for {day}s")
+        assert decision.wake_at == NOW + LOOK_AT_UNREADY
 
     @pytest.mark.parametrize(
         ("shown", "why"),

@@ -9,18 +9,16 @@ import json
 from typing import Any
 
 from crrd.core.api.pod import USER_AGENT, Readiness, entries
-from crrd.core.lifecycle.steps import AcquireUnready, InitReadiness, PodAction, ReleaseUnready
+from crrd.core.lifecycle.steps import AcquireUnready, InitReadiness, PodAction
 
 
 def readiness_after(action: PodAction, before: Readiness) -> Readiness:
     """The condition as this action leaves it."""
-    match action:
-        case AcquireUnready(key=key):
-            return acquired(before, key)
-        case ReleaseUnready(key=key):  # a pod that is not unready for this request is left as it is
-            return released(before, key) if key in before.keys else before
-        case InitReadiness():
-            return before if before.status else Readiness("True")
+    if isinstance(action, InitReadiness):
+        return before if before.status else Readiness("True")
+    if isinstance(action, AcquireUnready):
+        return acquired(before, action.key)
+    return released(before, action.key) if action.key in before.keys else before  # already ready: left as it is
 
 
 def acquired(before: Readiness, key: str) -> Readiness:

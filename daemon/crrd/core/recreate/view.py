@@ -259,10 +259,9 @@ class ContainerView:
     @cached_property
     def others(self) -> tuple[Work, ...]:
         """What this process has done to the outgoing instance for other requests, all of which have ended or gone."""
-        if self.outgoing is None:
-            return ()
-        own, works = (self.request.uid, self.outgoing.id), self.seen.works.items()
-        return tuple(work for key, work in works if key != own and key[1] == self.outgoing.id)
+        bare_id = self.outgoing.id if self.outgoing is not None else None
+        works = self.seen.works.items()
+        return tuple(work for (uid, other), work in works if other == bare_id and uid != self.request.uid)
 
     @cached_property
     def hook_done(self) -> bool:
