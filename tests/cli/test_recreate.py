@@ -360,6 +360,23 @@ async def test_a_pod_that_would_be_restarted_as_a_whole_is_left_out(cluster: Pla
     assert (code, out) == (0, "batch 1: web-new (new)\nbatch 2: web-old (old)\n")
 
 
+async def test_a_dry_run_warns_of_a_kubelet_that_may_not_restart_the_container(cluster: PlayedCluster) -> None:
+    await node(cluster, "node-a", "v1.35.1")
+    proxy = {"name": "proxy", "image": "i", "restartPolicy": "Always", "startupProbe": {"exec": {"command": ["true"]}}}
+    spec = {"nodeName": "node-a", "initContainers": [proxy], "containers": [{"name": "app", "image": "i"}]}
+    body = {"metadata": {"name": "web-1", "labels": {"app": "web"}}, "spec": spec}
+    await cluster.run(dict(await cluster.client.create(PODS, NAMESPACE, body)))
+    await cluster.pod("web-2", {"app": "web"})
+    flags = ("-l", "app=web", "-c", "app", "--dry-run")
+    warning = (
+        "kubelet v1.35.1 may not restart regular containers of a pod with a sidecar that has a startupProbe, "
+        "if kubelet itself was restarted after the pod started (kubernetes#137146, fixed in 1.35.4)"
+    )
+    code, out, _ = await cluster.recreate(*flags)
+    assert (code, out) == (0, f"batch 1: web-1 (node-a)\nbatch 2: web-2 (node-a)\nwarning, {warning}: web-1\n")
+    assert json.loads((await cluster.recreate(*flags, "-o", "json")).out)["warnings"] == {warning: ["web-1"]}
+
+
 async def test_who_allows_the_restart_of_pods_allows_it_for_the_whole_run(cluster: PlayedCluster) -> None:
     for name in ("web-1", "web-2"):
         await ruled(cluster, name, "node-a")

@@ -9,6 +9,7 @@ from crrd.core.api.reasons import CAUSES, Reason, remedy
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin, StatePhase
 from crrd.core.explain.findings import Advice, Explanation, Finding, Found, Step
+from crrd.core.recreate.left_down import STARTUP_FORGOTTEN
 from crrd.kube.resources import NODE_DAEMONS
 
 _MANAGER_PODS = "kubectl get pods -A -l app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
@@ -86,6 +87,7 @@ SENTENCES: Mapping[Found, str] = {
     ),
     Found.READY: f"{_RUNS}, and is ready; waiting for the node daemon to record it",
     Found.NOT_READY: f"{_RUNS}, but is not ready: its {{probe}} has not succeeded yet",
+    Found.MAY_STAY_DOWN: STARTUP_FORGOTTEN,
     Found.DEADLINE: (
         f"deadline: {{left:duration}} left of {{seconds}}s{_DEFAULT}; containers not recreated by then fail"
     ),
@@ -149,6 +151,7 @@ STEPS: Mapping[Step, str] = {
         "check what is missing (a ConfigMap, a Secret, a volume): kubectl describe pod -n {namespace} {pod}"
     ),
     Step.DESCRIBE_POD: "check the pod: kubectl describe pod -n {namespace} {pod}",
+    Step.DELETE_POD: "if the container stays down, delete the pod: kubectl delete pod -n {namespace} {pod}",
     Step.CHECK_PROBE: "check the result of its {probe}: kubectl describe pod -n {namespace} {pod}",
     Step.READ_LOG: "check the container's log: kubectl logs -n {namespace} {pod} -c {container}",
 }

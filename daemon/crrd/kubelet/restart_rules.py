@@ -3,6 +3,7 @@
 Source: `ContainerShouldRestart` and `FindMatchingContainerRestartRule` in pkg/api/v1/pod/util.go.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -18,6 +19,8 @@ RESTART_ALL_SINCE = 36
 """Minor version from which the action RestartAllContainers does (RestartAllContainersOnContainerExits, likewise)."""
 RESTART_ALL = "RestartAllContainers"
 """The action of a rule that has kubelet restart every container of the pod, without a grace period or preStop hooks."""
+
+_FORGETFUL = re.compile(r"v?1\.35\.[0-3](?!\d)", re.ASCII)
 
 
 def comes_back(policy: str | None, exit_code: int | None) -> bool:
@@ -67,6 +70,21 @@ def matching_action(rules: Iterable[Mapping[str, Any]], exit_code: int) -> str:
         if (condition.get("operator") == "In" and listed) or (condition.get("operator") == "NotIn" and not listed):
             return str(rule.get("action") or "")
     return ""
+
+
+def forgets_startup(version: str) -> bool:
+    """Whether such a kubelet, when it is restarted, forgets that a sidecar's startupProbe has succeeded.
+
+    It then takes the pod for one that is not initialized while none of its regular containers runs, and restarts none
+    of them. A vendor's build may have the fix earlier.
+
+    Source: kubernetes#137146, a regression of 1.35.0; CHANGELOG-1.35.md has the fix under 1.35.4 (kubernetes#137885).
+    `computeInitContainerActions` in pkg/kubelet/kuberuntime/kuberuntime_container.go.
+
+    Args:
+        version: as the Node reports it, "" where nobody knows it.
+    """
+    return _FORGETFUL.match(version) is not None
 
 
 class RestartPolicy(StrEnum):

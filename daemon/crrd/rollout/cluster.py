@@ -129,7 +129,7 @@ class Cluster:
             found = self._pods.parse(await self._client.get(PODS, self._namespace, name))
             self._pods.put(found)
             uid = found.uid
-            if found.value.pod.kubelet_matters:
+            if _kubelet_matters(found.value):
                 await self._ask_for_kubelet(found.value.pod.node_name)
         self._pods.forget(lambda member: member.pod.name == name and member.pod.uid != uid)
 
@@ -139,7 +139,7 @@ class Cluster:
         Raises ConfigurationError, ApiUnavailableError.
         """
         await self._learn_owners()
-        nodes = {each.pod.node_name for each in self._pods if each.pod.kubelet_matters and self._belongs(each)}
+        nodes = {each.pod.node_name for each in self._pods if _kubelet_matters(each) and self._belongs(each)}
         await asyncio.gather(*map(self._ask_for_kubelet, nodes - self._kubelets.keys() - {""}))
         watched = {each.pod.uid for each in self._pods}
         for found in tuple(self._requests):
@@ -242,6 +242,10 @@ class Cluster:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _kubelet_matters(member: Member) -> bool:
+    return member.pod.kubelet_matters or member.pod.waits_for_startup
 
 
 def _zone(node: Json) -> tuple[str, str]:

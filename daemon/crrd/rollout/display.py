@@ -6,6 +6,7 @@ import time
 
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin
+from crrd.core.recreate.left_down import STARTUP_FORGOTTEN
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
@@ -131,6 +132,7 @@ class Display:
         if preview.stopped:
             lines.append(f"then waits: {preview.stopped}")
         lines += [f"skipped, {why}: {', '.join(pods)}" for why, pods in skipped_pods(preview).items()]
+        lines += [f"warning, {warning}: {', '.join(pods)}" for warning, pods in warned_pods(preview).items()]
         _print(*(lines or ["no pods left to restart"]))
 
 
@@ -194,6 +196,11 @@ def skipped_pods(preview: Preview) -> dict[str, list[str]]:
         if row.skip is not None:
             skipped.setdefault(row.why, []).append(row.pod)
     return skipped
+
+
+def warned_pods(preview: Preview) -> dict[str, list[str]]:
+    """The pods whose containers may stay down, by the warning."""
+    return {STARTUP_FORGOTTEN.format(kubelet=version): list(pods) for version, pods in preview.may_stay_down.items()}
 
 
 def _print(*lines: str) -> None:

@@ -12,7 +12,7 @@ from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, tally
 from crrd.core.rollout.state import RunRequest
-from crrd.rollout.display import Display, new_ids, old_ids, run_row, skipped_pods, state_of
+from crrd.rollout.display import Display, new_ids, old_ids, run_row, skipped_pods, state_of, warned_pods
 
 
 class JsonLines(Display):
@@ -72,7 +72,7 @@ class JsonLines(Display):
             for batch in preview.batches
         ]
         ends = {"asksAfter": preview.asks_after, "stopped": preview.stopped}
-        _print({"batches": batches, **ends, "skipped": skipped_pods(preview)})
+        _print({"batches": batches, **ends, "skipped": skipped_pods(preview), "warnings": warned_pods(preview)})
 
 
 def _print(shape: object) -> None:

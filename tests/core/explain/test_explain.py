@@ -1415,6 +1415,49 @@ def test_what_the_daemon_says_goes_before_what_the_node_does(obj: Json, what: st
     assert told(request(**KILLED), changes={"node": NO_RUNTIME}).notes == (DEFAULT,)
 
 
+def beside_sidecar(*statuses: Json, probed: bool = True) -> Json:
+    """The pod with a native sidecar, which has a startup probe or none."""
+    found = pod(*statuses)
+    probe = {"startupProbe": {"exec": {"command": ["true"]}}} if probed else {}
+    found["spec"]["initContainers"] = [{"name": "proxy", "restartPolicy": "Always", **probe}]
+    return found
+
+
+DOWN = status(state={"terminated": {"exitCode": 143, "finishedAt": ago(9)}}, ready=False)
+LOG = status(name="log")
+STAYS_DOWN = (
+    "kubelet v1.35.2 may not restart regular containers of a pod with a sidecar that has a startupProbe, if kubelet "
+    "itself was restarted after the pod started (kubernetes#137146, fixed in 1.35.4); "
+    "if the container stays down, delete the pod: kubectl delete pod -n shop web"
+)
+TIMED_OUT = [state(phase="Failed", message=TOO_LATE, reason="DeadlineExceeded")]
+
+
+@pytest.mark.parametrize(
+    ("name", "obj", "pod_obj", "kubelet", "warned"),
+    [
+        ("waiting for kubelet", request(**KILLED), beside_sidecar(DOWN), "v1.35.2", True),
+        ("failed by its deadline", request(phase="Completed", states=TIMED_OUT), beside_sidecar(DOWN), "v1.35.2", True),
+        ("another kubelet", request(**KILLED), beside_sidecar(DOWN), "v1.35.4", False),
+        ("an unknown kubelet", request(**KILLED), beside_sidecar(DOWN), "", False),
+        ("no startup probe", request(**KILLED), beside_sidecar(DOWN, probed=False), "v1.35.2", False),
+        ("no sidecar", request(**KILLED), pod(DOWN), "v1.35.2", False),
+        ("another container runs", request(**KILLED), beside_sidecar(DOWN, LOG), "v1.35.2", False),
+        ("it still runs", request(**KILLED), beside_sidecar(status()), "v1.35.2", False),
+        ("kubelet says why", request(**KILLED), beside_sidecar(waiting("ErrImagePull")), "v1.35.2", False),
+        ("failed otherwise", failed("it exited with code 0"), beside_sidecar(DOWN), "v1.35.2", False),
+        ("the pod is gone", request(**KILLED), {"metadata": {"uid": "another"}}, "v1.35.2", False),
+        ("only the sidecar", request("restart", "proxy", **KILLED), beside_sidecar(DOWN), "v1.35.2", False),
+    ],
+)
+def test_a_kubelet_that_may_not_restart_the_container(
+    name: str, obj: Json, pod_obj: Json, kubelet: str, *, warned: bool
+) -> None:
+    notes = told(obj, pod_obj, changes={"node": replace(READY, kubelet=kubelet)}).notes
+    assert (STAYS_DOWN in notes) is warned, name
+    assert warned or "137146" not in str(notes)
+
+
 def test_another_manager_may_be_the_one_that_runs() -> None:
     found = told(request(age=3640, **KILLED), changes={"admitted": False}).notes
     assert found == (
@@ -1448,6 +1491,11 @@ def test_a_node_by_its_conditions() -> None:
     assert read_node("n1", {}) == NodeFacts("n1", ready=False)
     late = told(request(age=45), changes={"node": read_node("n1", {})})
     assert late.cause.advice[0] == "node n1 is not ready"
+
+
+def test_the_kubelet_of_a_node() -> None:
+    assert read_node("n", {"status": {"nodeInfo": {"kubeletVersion": "v1.35.2"}}}).kubelet == "v1.35.2"
+    assert read_node("n", {}).kubelet == read_node("n", None).kubelet == ""
 
 
 def test_a_daemon_by_its_pod() -> None:

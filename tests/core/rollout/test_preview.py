@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from crrd.core.api.pod import ContainerKind
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount, Target
 from crrd.core.rollout.state import World
@@ -33,6 +34,22 @@ def test_batch_by_batch() -> None:
         ["web-0", "web-1"],
         ["web-2", "web-3"],
     ]
+
+
+def test_pods_that_a_kubelet_may_leave_down() -> None:
+    proxy = container("proxy", kind=ContainerKind.SIDECAR, startup_probe=True)
+    pods = (
+        member("web-0", container(), proxy),
+        member("web-1", container(), proxy, node="node-b"),
+        member("web-2", container(), replace(proxy, startup_probe=False)),
+        member("web-3", container(), container("side"), proxy),
+        member("web-4", container(running=False), proxy),
+    )
+    world = World(pods, kubelets={"node-a": "v1.35.3", "node-b": "v1.35.4"})
+    assert make_preview(world, run(), NOW).may_stay_down == {"v1.35.3": ("web-0",)}
+    both = make_preview(world, run("app", "side"), NOW).may_stay_down
+    assert both == {"v1.35.3": ("web-0", "web-3")}, "another regular container that runs on prevents it"
+    assert make_preview(world, run("proxy"), NOW).may_stay_down == {}
 
 
 def test_what_is_unready_is_ready_once_it_is_recreated() -> None:

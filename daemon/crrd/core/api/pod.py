@@ -94,6 +94,7 @@ class PodContainer:
     """A regular container's own one."""
     restart_rules: tuple[Mapping[str, Any], ...] = ()
     """restartPolicyRules, as in the pod's JSON."""
+    startup_probe: bool = False
     container_id: str = ""
     running: bool = False
     terminated: bool = False
@@ -168,6 +169,11 @@ class Pod(PodMeta):
         return any(each.version_matters for each in self.containers.values())
 
     @property
+    def waits_for_startup(self) -> bool:
+        """Whether kubelet starts regular containers only after a sidecar's startupProbe has succeeded."""
+        return any(each.startup_probe and each.kind is ContainerKind.SIDECAR for each in self.containers.values())
+
+    @property
     def runtime_uid(self) -> str:
         """The UID by which the runtime knows the pod: kubelet's label `io.kubernetes.pod.uid`."""
         return self.static_uid or self.uid
@@ -197,6 +203,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             policy.get(kind, of_pod),
             _restart_policy(own, of_pod) if own else None,
             tuple(map(mapping, items(entry.get("restartPolicyRules")))),
+            entry.get("startupProbe") is not None,
         )
         containers.setdefault(name, _with_status(plain, statuses.get(name, {})))
     annotations = mapping(meta.get("annotations"))

@@ -9,6 +9,7 @@ from crrd.core.api.pod import Pod
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, CONDITIONS_UNREADY, Request
 from crrd.core.explain.findings import Finding
+from crrd.kubelet.version import reported_version
 from crrd.lib.jsonfields import items, mapping, text
 
 
@@ -23,6 +24,8 @@ class NodeFacts:
     """Since when it is ready, or not."""
     why: str = ""
     """What kubelet there says of why it is not ready; "" where it is not kubelet who says so."""
+    kubelet: str = ""
+    """The version that kubelet reports, "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,8 @@ def read_node(name: str, obj: Mapping[str, Any] | None) -> NodeFacts:
     ready = _condition(obj, "Ready")
     status, since = ready.get("status"), parse_time(text(ready.get("lastTransitionTime")))
     said = ": ".join(filter(None, (text(ready.get("reason")), text(ready.get("message"))))) or "kubelet reports it"
-    return NodeFacts(name, ready=status == "True", since=since, why=said if status == "False" else "")
+    why = said if status == "False" else ""
+    return NodeFacts(name, ready=status == "True", since=since, why=why, kubelet=reported_version(obj))
 
 
 def read_ready_since(pod: Mapping[str, Any]) -> datetime | None:

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 
+from crrd.core.api.reasons import Reason
 from crrd.core.api.time import after, parse_time
 from crrd.core.api.types import FINALIZER, LABEL_ACTIVE, RequestPhase
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Advice, Finding, Found, Step
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, default_deadline
+from crrd.core.recreate.left_down import may_stay_down
+from crrd.core.recreate.messages import UNREMARKABLE_WAITS
 from crrd.core.recreate.persisted import target_of
 
 MANAGER_PATIENCE_SECONDS = 30.0
@@ -21,6 +24,7 @@ def check_manager(facts: Facts) -> Advice:
 def notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     """What else there is to say; `node` is what is wrong with the node, unless that is said already."""
     request = facts.request
+    yield from _may_stay_down(facts)
     if request.completed:
         yield from _cleanup(facts)
         return
@@ -32,6 +36,25 @@ def notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     no_gate = facts.pod is not None and not facts.pod.readiness_gate
     if request.strategy.unready_grace_seconds is not None and no_gate:
         yield Finding(Found.NO_READINESS_GATE)
+
+
+def _may_stay_down(facts: Facts) -> Iterator[Finding]:
+    """A defect of kubelet that may keep a container down which kubelet is to restart, or was, until the deadline."""
+    pod, status = facts.own_pod, facts.request.status
+    if pod is None or facts.node is None:
+        return
+    awaited = {
+        each.name
+        for each in map(status.state, (container.name for container in facts.request.containers))
+        if not each.phase.final or each.reason is Reason.DEADLINE
+    }
+    down = {
+        each.name
+        for each in pod.containers.values()
+        if each.name in awaited and not each.running and each.waiting_reason in UNREMARKABLE_WAITS
+    }
+    if may_stay_down(pod, down, facts.node.kubelet):
+        yield Finding(Found.MAY_STAY_DOWN, {"kubelet": facts.node.kubelet}, advice=(Advice(Step.DELETE_POD),))
 
 
 def _deadline(facts: Facts) -> Iterator[Finding]:

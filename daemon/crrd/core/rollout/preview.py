@@ -1,9 +1,11 @@
 """What a run would do if all went well, batch by batch: one plan after the other, with each batch taken as done."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
+from crrd.core.recreate.left_down import may_stay_down
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run, RunMark
 from crrd.core.rollout.standing import Row
@@ -21,6 +23,8 @@ class Preview:
     """Why not all pods are in a batch; "" where they are."""
     asks_after: int = 0
     """After so many batches somebody would be asked; 0 for never."""
+    may_stay_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the version of their kubelet: pods of the batches whose containers it may not restart, by a defect."""
 
 
 def make_preview(world: World, run: Run, now: datetime) -> Preview:
@@ -29,6 +33,7 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     first = make_plan(world, run, now)
     current, confirmed, asks_after = first, False, 0
     batches: list[tuple[Row, ...]] = []
+    kubelets = world.kubelets
     world = replace(world, refused={})
     while True:
         under_way = tuple(row for row in current.rows if row.stage.under_way)
@@ -41,7 +46,18 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
             break
         current = make_plan(world, run, now, confirmed=confirmed)
     stopped = current.waiting if current.end is None else current.message
-    return Preview(tuple(batches), first, stopped, asks_after)
+    rows = [row for batch in batches for row in batch]
+    return Preview(tuple(batches), first, stopped, asks_after, _left_down(rows, kubelets))
+
+
+def _left_down(rows: Iterable[Row], kubelets: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
+    """The pods that may stay down, by the version of their kubelet."""
+    found: dict[str, tuple[str, ...]] = {}
+    for row in rows:
+        version = kubelets.get(row.node, "")
+        if row.member is not None and may_stay_down(row.member.pod, row.containers, version):
+            found[version] = (*found.get(version, ()), row.pod)
+    return found
 
 
 def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:

@@ -1,0 +1,27 @@
+"""What kubelet's versions do with containers that have ended."""
+
+import pytest
+
+from crrd.kubelet.restart_rules import forgets_startup
+
+
+@pytest.mark.parametrize(
+    ("version", "forgets"),
+    [
+        ("v1.34.9", False),
+        ("v1.35.0", True),
+        ("1.35.0-rc.1", True),
+        ("v1.35.3", True),
+        ("v1.35.3+k3s1", True),
+        ("v1.35.2-gke.1000", True),
+        ("v1.35.4", False),
+        ("v1.35.10", False),
+        ("v1.35.30", False),
+        ("v1.36.0", False),
+        ("v11.35.0", False),
+        ("v1.35", False),
+        ("", False),
+    ],
+)
+def test_versions_that_forget_a_sidecars_startup(version: str, *, forgets: bool) -> None:
+    assert forgets_startup(version) is forgets
