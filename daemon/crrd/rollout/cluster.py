@@ -1,6 +1,7 @@
 """What a run sees of the cluster: one list and one watch a kind, kept as the values that `core.rollout` takes."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -11,6 +12,7 @@ from crrd.core.rollout.state import (
     ZONE,
     Member,
     Owner,
+    ProbeFailure,
     World,
     read_budget,
     read_member,
@@ -18,12 +20,13 @@ from crrd.core.rollout.state import (
     read_run_request,
     read_workload,
 )
+from crrd.core.rollout.waits import read_probe_failure
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.kube.reflector import Reflector
-from crrd.kube.resources import BUDGETS, NODE_DAEMONS, NODES, PODS, REQUESTS, Resource
+from crrd.kube.resources import BUDGETS, EVENTS, NODE_DAEMONS, NODES, PODS, REQUESTS, Resource
 from crrd.kubelet.version import reported_version
-from crrd.lib.errors import ApiRefusedError, GoneError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.known import Known
 from crrd.rollout.target import Aim
@@ -32,6 +35,8 @@ T = TypeVar("T")
 Json = Mapping[str, Any]
 _GENERATIONS = 8
 """Owners above each other that are followed: references that go round end here."""
+_PROBES_SECONDS = 10.0
+"""How often kubelet's events on failed probes are read while a recreated pod is not ready."""
 
 
 class Cluster:
@@ -61,6 +66,9 @@ class Cluster:
         """By node: the version of its kubelet, where it matters; "" where it cannot be read."""
         self._owners: dict[str, Owner | None] = {}
         """By UID: the controller of each object that owns pods, None where it has none."""
+        self._probes: dict[tuple[str, str], ProbeFailure] = {}
+        self._probes_read_at = float("-inf")
+        """Monotonic."""
         self._refused: dict[str, str] = {}
         self._reflectors: list[Reflector[Any]] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -111,6 +119,7 @@ class Cluster:
             aborted=frozenset(self._aborted),
             refused=dict(self._refused),
             kubelets=dict(self._kubelets),
+            probes=self._probes,
         )
 
     def written(self, obj: Json) -> None:
@@ -148,6 +157,21 @@ class Cluster:
             uid = found.request.pod_uid
             if uid and uid not in watched and uid not in self._labels:
                 self._labels[uid] = await self._labels_of(found.request.pod_name, uid)
+        asked = {found.request.pod_uid for found in self._requests if found is not None}
+        if any(not each.ready and each.pod.uid in asked for each in self._pods):
+            await self._learn_probes()
+
+    async def _learn_probes(self) -> None:
+        """Read what probes said, at most every few seconds. Who may not list events goes without."""
+        if time.monotonic() < self._probes_read_at + _PROBES_SECONDS:
+            return
+        self._probes_read_at = time.monotonic()
+        with suppress(ApiRefusedError, ApiUnavailableError):
+            listing = await self._client.list_all(
+                EVENTS, read_probe_failure, namespace=self._namespace, field_selector="reason=Unhealthy"
+            )
+            in_time = sorted(filter(None, listing.items), key=lambda found: found[1].at)
+            self._probes = dict(in_time)
 
     async def _ask_for_kubelet(self, node: str) -> None:
         """Ask which kubelet runs on a node. A refusal leaves it unknown. Raises ApiUnavailableError."""

@@ -24,12 +24,13 @@ class Changes:
         self._waiting = ""
 
     def rows(self, plan: Plan) -> list[Row]:
-        """Pods that stand elsewhere than before; those that have not begun are told of only when they are left out."""
+        """Pods that stand elsewhere than before, or wait for something else; those that have not begun are left out."""
         changed = []
         for row in plan.rows:
             if row.stage.under_way:
                 self._since.setdefault(row.uid, time.monotonic())
             why = row.why if row.stage in (Stage.RECREATING, Stage.SKIPPED, Stage.FAILED) else ""
+            why = row.topic or why
             before = self._stages.get(row.uid)
             self._stages[row.uid] = (row.stage, why)
             same = before is not None and before[0] is row.stage
@@ -79,7 +80,7 @@ class Display:
                 parts += [f"{Pin(old[name]).short} -> {Pin(new).short}" for name, new in new_ids(row).items()]
                 parts += [f"in {seconds:.1f} s", f"({done} of {total})"]
             elif row.why:
-                parts.append(f"- {row.why}")
+                parts.append(f"- {reason_of(row)}")
             self.say("  ".join(parts))
         if waiting := self._changes.waiting(plan):
             self.say(f"{passed}  waiting: {waiting}")
@@ -134,6 +135,17 @@ class Display:
         lines += [f"skipped, {why}: {', '.join(pods)}" for why, pods in skipped_pods(preview).items()]
         lines += [f"warning, {warning}: {', '.join(pods)}" for warning, pods in warned_pods(preview).items()]
         _print(*(lines or ["no pods left to restart"]))
+
+
+def reason_of(row: Row) -> str:
+    """What a pod waits for or why it failed, with the command that shows more."""
+    return f"{row.why} ({row.command})" if row.command else row.why
+
+
+def waits_of(plan: Plan) -> list[str]:
+    """What the run waits for: why nothing goes on, or else each pod that is under way."""
+    pods = [f"{row.pod} {reason_of(row) or row.stage.value}" for row in plan.rows if row.stage.under_way]
+    return [plan.waiting] if plan.waiting else pods
 
 
 def old_ids(row: Row) -> dict[str, str]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.standing import Stage, tally
-from crrd.rollout.display import summary
+from crrd.rollout.display import summary, waits_of
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -27,7 +27,11 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
     message, begun = summary(plan.rows), has_begun(plan)
     again = f"to continue: {resume_command}" if begun else "no pod was restarted"
     if timed_out:
-        return Ending("timed out", f"{message}; last waited for: {_waited_for(plan)}; {again}", EXIT_TIMED_OUT)
+        return Ending(
+            "timed out",
+            f"{message}; last waited for: {'; '.join(waits_of(plan)) or 'nothing'}; {again}",
+            EXIT_TIMED_OUT,
+        )
     match plan.end:
         case End.ASK:
             return Ending("asks", f"{message}; {plan.message}; {again}{' --yes' * begun}", 0)
@@ -46,9 +50,3 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
 def has_begun(plan: Plan) -> bool:
     """Whether any request of the run was created."""
     return any(row.request is not None for row in plan.rows)
-
-
-def _waited_for(plan: Plan) -> str:
-    """What the run waited for last."""
-    pods = [f"{row.pod}: {row.stage}{f', {row.why}' if row.why else ''}" for row in plan.rows if row.stage.under_way]
-    return plan.waiting or "; ".join(pods) or "nothing"

@@ -87,6 +87,7 @@ def _pod(row: Row) -> dict[str, Any]:
         "node": row.node,
         "stage": row.stage.value,
         "message": row.why,
+        "command": row.command,
         "request": row.request.request.name if row.request is not None else "",
         "old": old_ids(row),
         "new": new_ids(row),

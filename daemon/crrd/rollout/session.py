@@ -26,7 +26,7 @@ from crrd.lib.errors import ConfigurationError, CrrdError, GoneError, OutputErro
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.display import Display, summary
+from crrd.rollout.display import Display, reason_of, summary, waits_of
 from crrd.rollout.ending import conclude, has_begun
 from crrd.rollout.events import WorkloadEvent, create_event
 from crrd.rollout.jsonlines import JsonLines
@@ -206,7 +206,8 @@ class Session:
             plan, timed_out = await runner.run(run)
         except (asyncio.CancelledError, OutputError) as error:
             plan = make_plan(cluster.world(), run, self.clock.now())
-            again = f"requests in progress will finish; to continue: {self._line('resume', run.name)}"
+            waits = f"last waited for: {'; '.join(waits_of(plan))}; " if waits_of(plan) else ""
+            again = f"{waits}requests in progress will finish; to continue: {self._line('resume', run.name)}"
             self._end("interrupted", f"{summary(plan.rows)}; {again if has_begun(plan) else 'no pod was restarted'}")
             raise asyncio.CancelledError from error
         failures = "; ".join(f"{row.pod}: {row.why}" for row in plan.rows if row.stage is Stage.FAILED)
@@ -229,7 +230,7 @@ class Session:
         for row in plan.rows:
             if row.stage is not Stage.FAILED:
                 continue
-            self.display.say(f"{row.pod} failed: {row.why}")
+            self.display.say(f"{row.pod} failed: {reason_of(row)}")
             if row.request is None or self.command.as_json:
                 continue
             with suppress(CrrdError):  # gone, or not to be read: its own words stand above

@@ -14,7 +14,7 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
 from crrd.lib.plain import plain
-from crrd.rollout.display import Display, new_ids, old_ids, progress
+from crrd.rollout.display import Display, new_ids, old_ids, progress, reason_of
 
 _STYLES = {Stage.DONE: "green", Stage.FAILED: "bold red", Stage.WAITING: "dim", Stage.SKIPPED: "dim"}
 _URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.ASKED)
@@ -26,7 +26,9 @@ _DISPENSABLE = ("old", "new", "node")
 _LONGEST = 40
 """What a name is cut to."""
 _GAP = 2
-_OTHER_LINES = 9
+_COMMANDS = 3
+"""Pods whose wait is shown in full, with the command that shows more."""
+_OTHER_LINES = 9 + _COMMANDS
 """Of the terminal's height: title, head, bar, what is waited for, and what was there before."""
 
 
@@ -68,7 +70,8 @@ class Terminal(Display):
             table.add_row(*(line[column] for column in widths))
         more = Text(f"and {hidden} more pods", "dim") if hidden else Text("")
         waiting = Text(plain(f"waiting: {plan.waiting}") if plan.waiting else "", "yellow")
-        return Group(table, more, self._bar(plan.rows), waiting)
+        slow = [f"{row.pod} {reason_of(row)}" for row in plan.rows if row.stage.under_way and row.command]
+        return Group(table, more, self._bar(plan.rows), waiting, *(Text(plain(each)) for each in slow[:_COMMANDS]))
 
     def _cells(self, row: Row) -> dict[str, Text]:
         """A row, by column."""

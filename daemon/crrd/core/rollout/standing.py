@@ -11,11 +11,13 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, RunRequest, World
+from crrd.core.rollout.waits import Wait, describe_pod, wait_for
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.kubelet.version import known_minor
 
 _GONE = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING)
 """Ends of a request that are no failure: pods come and go."""
+_NOT_READY = "the pod is not ready"
 
 
 class Stage(StrEnum):
@@ -71,6 +73,10 @@ class Row:
     stage: Stage
     why: str = ""
     """What is waited for, why it was left out, or why it failed."""
+    command: str = ""
+    """The command that shows more of that; "" for none."""
+    topic: str = ""
+    """`why` without its duration; "" where there is none in it."""
     node: str = ""
     member: Member | None = None
     """None for one that is no more."""
@@ -88,20 +94,20 @@ def standings(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
     rows = []
     for member in world.members:
         found = own.pop(run.request_name(member.pod.uid), None)
-        rows.append(_candidate(world, run, member) if found is None else _asked(run, member, found, now))
+        rows.append(_candidate(world, run, member) if found is None else _asked(world, run, member, found, now))
     return (*rows, *(_absent(each) for each in own.values()))
 
 
 def _candidate(world: World, run: Run, member: Member) -> Row:
     pod = member.pod
     if pod.uid in world.refused:
-        return Row(pod.name, pod.uid, Stage.FAILED, world.refused[pod.uid], pod.node_name, member)
+        return Row(pod.name, pod.uid, Stage.FAILED, world.refused[pod.uid], node=pod.node_name, member=member)
     skip, detail = next(_skips(world, run, member), (None, ""))
     if skip is not None:
         why = f"{detail} {skip}".strip()
-        return Row(pod.name, pod.uid, Stage.SKIPPED, why, pod.node_name, member, skip=skip)
+        return Row(pod.name, pod.uid, Stage.SKIPPED, why, node=pod.node_name, member=member, skip=skip)
     names = tuple(each.name for each in _wanted(run, member) if _fit(world, run, member, each) is None)
-    return Row(pod.name, pod.uid, Stage.WAITING, "", pod.node_name, member, containers=names)
+    return Row(pod.name, pod.uid, Stage.WAITING, node=pod.node_name, member=member, containers=names)
 
 
 def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]:
@@ -150,21 +156,34 @@ def _fit(world: World, run: Run, member: Member, container: PodContainer) -> Ski
     return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
 
 
-def _asked(run: Run, member: Member, found: RunRequest, now: datetime) -> Row:
+def _asked(world: World, run: Run, member: Member, found: RunRequest, now: datetime) -> Row:
     """A pod that has its request."""
     request, pod = found.request, member.pod
     names = tuple(each.name for each in request.containers)
-    row = Row(pod.name, pod.uid, Stage.ASKED, "", pod.node_name, member, found, names)
+    row = Row(pod.name, pod.uid, Stage.ASKED, node=pod.node_name, member=member, request=found, containers=names)
     if found.succeeded:
         settled, why = _settled(run, member, found, now)
         if settled is not None and settled <= now:
             return replace(row, stage=Stage.DONE)
-        return replace(row, stage=Stage.SETTLING, why=why, settled_at=settled)
+        wait = Wait(why)
+        if why == _NOT_READY:
+            wait = wait_for(world, member, found, (*names, *pod.containers), now)
+            wait = wait if wait.why else Wait(why, describe_pod(member))
+        return _with_wait(replace(row, stage=Stage.SETTLING, settled_at=settled), wait)
     if request.completed:
         if member.pod.deleting or _reasons(found) & {*_GONE}:
             return replace(row, stage=Stage.GONE, why="the pod was deleted")
-        return replace(row, stage=Stage.FAILED, why=failure(found))
-    return replace(row, stage=Stage.RECREATING if found.begun else Stage.ASKED, why=waits_for(found))
+        wait = wait_for(world, member, found, names, now) if Reason.DEADLINE in _reasons(found) else Wait()
+        why = "; ".join(filter(None, (wait.why, failure(found))))
+        return replace(row, stage=Stage.FAILED, why=why, command=wait.command)
+    open_names = [name for name in names if not request.status.state(name).phase.final]
+    wait = wait_for(world, member, found, open_names, now)
+    row = replace(row, stage=Stage.RECREATING if found.begun else Stage.ASKED)
+    return _with_wait(row, wait if wait.why else Wait(request.status.message))
+
+
+def _with_wait(row: Row, wait: Wait) -> Row:
+    return replace(row, why=wait.why, command=wait.command, topic=wait.topic)
 
 
 def _absent(found: RunRequest) -> Row:
@@ -172,7 +191,8 @@ def _absent(found: RunRequest) -> Row:
     request = found.request
     names = tuple(each.name for each in request.containers)
     stage = Stage.DONE if found.succeeded else Stage.GONE
-    return Row(request.pod_name, request.pod_uid, stage, "the pod was deleted", request.node_name, None, found, names)
+    why = "the pod was deleted"
+    return Row(request.pod_name, request.pod_uid, stage, why, node=request.node_name, request=found, containers=names)
 
 
 def _settled(run: Run, member: Member, found: RunRequest, now: datetime) -> tuple[datetime | None, str]:
@@ -191,7 +211,7 @@ def _settled(run: Run, member: Member, found: RunRequest, now: datetime) -> tupl
             return None, "waiting for the pod's new status"
         since.append(parse_time(container.started_at))
     if not member.ready:
-        return None, "the pod is not ready"
+        return None, _NOT_READY
     if not run.options.min_ready:
         return now, ""
     known = [moment for moment in since if moment is not None]
@@ -216,13 +236,6 @@ def failure(found: RunRequest) -> str:
 def timed_out(found: RunRequest) -> bool:
     """Whether a failed request ran into its deadline."""
     return Reason.DEADLINE in _reasons(found)
-
-
-def waits_for(found: RunRequest) -> str:
-    """What a request that is under way says that it waits for."""
-    states = found.request.status.states
-    said = [each.message for each in states if not each.phase.final and each.message]
-    return next(iter(said), found.request.status.message)
 
 
 def tally(rows: tuple[Row, ...]) -> Mapping[Stage, int]:

@@ -237,6 +237,15 @@ def newest_run(requests: Iterable[RunRequest]) -> Run:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeFailure:
+    """What a container's probe said when it failed last."""
+
+    message: str
+    at: datetime
+    """Kubelet's clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """All that a plan rests on, at one moment."""
 
@@ -258,3 +267,5 @@ class World:
     """Of pods that have a request of another run and are not the target's, by UID, as far as they are known."""
     kubelets: Mapping[str, str] = field(default_factory=dict)
     """By node: the version that its kubelet reports, as far as it is known; only of nodes where it matters."""
+    probes: Mapping[tuple[str, str], ProbeFailure] = field(default_factory=dict)
+    """By pod (UID) and container: the last failure of a probe, as far as events are read."""

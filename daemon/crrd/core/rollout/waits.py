@@ -1,0 +1,87 @@
+"""What a pod that has its request waits for, by its status and kubelet's events, and the command that shows more."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from crrd.core.api.pod import PodContainer
+from crrd.core.api.reasons import Reason
+from crrd.core.api.time import format_duration, parse_time
+from crrd.core.api.types import Pin
+from crrd.core.recreate.messages import LATER_STEPS, held_back
+from crrd.core.rollout.state import Member, ProbeFailure, RunRequest, World
+from crrd.lib.jsonfields import mapping, text
+
+_CHARACTERS = 200
+"""Of a probe's output, which may be a whole page."""
+_STILL_TRUE = (Reason.NOT_BACK, Reason.POD_RESTARTING)
+"""What a request says of a container whose next instance runs, and the pod's status does not show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What is waited for."""
+
+    why: str = ""
+    command: str = ""
+    """The command that shows more; "" for none."""
+    topic: str = ""
+    """`why` without its duration; "" where there is none in it."""
+
+
+def wait_for(world: World, member: Member, found: RunRequest, names: Iterable[str], now: datetime) -> Wait:
+    """What the first of these containers waits for; an empty one where none does, or nobody says.
+
+    The pod's status counts before the request's message, which may be of an instance that has ended since.
+    """
+    old = {each.name: each.context.container_id for each in found.request.containers if each.context is not None}
+    for name in names:
+        container, state = member.pod.containers.get(name, PodContainer(name)), found.request.status.state(name)
+        is_next = container.running and container.container_id != old.get(name)
+        if is_next and not container.ready:
+            return _not_ready(world, member, container, now)
+        if words := held_back(container):
+            crashes = container.waiting_reason == "CrashLoopBackOff"
+            return Wait(f"{name}: {words}", f"{_logs(member, name)} --previous" if crashes else describe_pod(member))
+        if state.message and not state.phase.final and (not is_next or state.reason in _STILL_TRUE):
+            return Wait(state.message)
+    return Wait()
+
+
+def _not_ready(world: World, member: Member, container: PodContainer, now: datetime) -> Wait:
+    """The next instance runs: for how long it is not ready, and what its probe said last."""
+    started = parse_time(container.started_at)
+    since = max((at for at in (started, None if member.ready else member.ready_since) if at is not None), default=now)
+    seconds = (now - since).total_seconds()
+    if seconds < LATER_STEPS[0]:
+        return Wait()
+    probe = world.probes.get((member.pod.uid, container.name))
+    why = f"its {'readiness' if container.started else 'startup'} probe has not succeeded yet"
+    if probe is not None and (started is None or probe.at >= started):
+        why = probe.message
+    head = f"{container.name}: running as {Pin(container.container_id).bare_id[:12]}, not ready"
+    logs = _logs(member, container.name)
+    return Wait(f"{head} for {format_duration(seconds)}: {why}", logs, f"{head}: {why}")
+
+
+def _logs(member: Member, container: str) -> str:
+    return f"kubectl logs {member.pod.name} -c {container} -n {member.pod.namespace}"
+
+
+def describe_pod(member: Member) -> str:
+    """The command that shows a pod."""
+    return f"kubectl describe pod {member.pod.name} -n {member.pod.namespace}"
+
+
+def read_probe_failure(obj: Mapping[str, Any]) -> tuple[tuple[str, str], ProbeFailure] | None:
+    """Pod (UID) and container of kubelet's event `Unhealthy`, and what it says; None for one that is unreadable."""
+    involved = mapping(obj.get("involvedObject"))
+    container = text(involved.get("fieldPath")).partition("{")[2].removesuffix("}")
+    times = (obj.get("lastTimestamp"), obj.get("eventTime"), mapping(obj.get("metadata")).get("creationTimestamp"))
+    at = next((moment for moment in map(parse_time, map(text, times)) if moment is not None), None)
+    message = " ".join(text(obj.get("message")).split())
+    if at is None or not container or not message:
+        return None
+    key = (text(involved.get("uid")), container)
+    return key, ProbeFailure(message[0].lower() + message[1:_CHARACTERS], at)
