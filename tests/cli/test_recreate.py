@@ -20,7 +20,7 @@ from crrd.cli.main import main
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import API_VERSION, KIND
 from crrd.core.rollout.run import ANNOTATION_ABORTED, ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
-from crrd.kube.resources import EVENTS, NODES, PODS, REQUESTS, Resource
+from crrd.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, REQUESTS, Resource
 from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import Cause, invalid
 from tests.support.command import crrd
@@ -580,6 +580,37 @@ async def test_pods_that_go_and_come_meanwhile(cluster: PlayedCluster) -> None:
     assert code == 0
     assert "web-new  node-a  skipped  - was created after the run started" in out
     assert sorted(cluster.stops) == [(pod, "app") for pod in pods[:2]]
+
+
+async def test_only_containers_with_outdated_configuration(cluster: PlayedCluster) -> None:
+    body = {"metadata": {"name": "web-cfg"}, "data": {"LOG": "info"}}
+    made = await cluster.client.create(CONFIG_MAPS, NAMESPACE, body)
+    env = [{"name": "LOG", "valueFrom": {"configMapKeyRef": {"name": "web-cfg", "key": "LOG"}}}]
+    pods = await cluster.workload("Deployment", "web", 2, env=env)
+    await cluster.workload("Deployment", "other", 1)
+    code, out, err = await cluster.recreate("--stale", "--dry-run")
+    assert (code, err) == (0, "")
+    changed = f"ConfigMap web-cfg (env)  {made['metadata']['creationTimestamp']}"
+    head, *rows, _, _, _, skipped = out.splitlines()
+    assert re.split(r" {3,}", head) == ["POD", "CONTAINER", "CHANGED", "STARTED"]
+    assert [re.split(r" {3,}", row) for row in rows] == [[pod, "app", changed, "2026-01-01T00:00:00Z"] for pod in pods]
+    assert skipped.startswith("skipped, app uses no configuration that has changed since it started: other-")
+    answer = json.loads((await cluster.recreate("--stale", "--dry-run", "-o", "json")).out)
+    assert [(each["pod"], each["changes"][0]["object"]) for each in answer["stale"]] == [
+        (pod, "ConfigMap web-cfg (env)") for pod in pods
+    ]
+    assert (await cluster.recreate("--stale")).code == 2, "a run is on a workload"
+    assert cluster.stops == []
+    cluster.api.fail_next(9, status=403, match=on("get", "configmaps"))
+    code, _, err = await cluster.recreate("deployment/web", "--stale")
+    assert (code, "bind the ClusterRole crrd-read-config" in err) == (2, True)
+    cluster.api.clear_faults()
+    code, out, _ = await cluster.recreate("deployment/web", "--stale")
+    assert (code, "stale containers of deployment.apps/web, 2 pods" in out) == (0, True)
+    assert cluster.stops == [(pod, "app") for pod in pods]
+    await cluster.client.delete(CONFIG_MAPS, NAMESPACE, "web-cfg")
+    code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--preflight", "--dry-run")
+    assert (code, out) == (0, "then waits: ConfigMap web-cfg not found\n")
 
 
 async def test_already_restarted(cluster: PlayedCluster) -> None:

@@ -46,11 +46,17 @@ class PlayedCluster:
 
     # What tests do
 
-    async def workload(self, kind: str, name: str, replicas: int, *containers: str, node: str = "node-a") -> list[str]:
-        """A workload that runs; returns the names of its pods."""
+    async def workload(
+        self, kind: str, name: str, replicas: int, *containers: str, node: str = "node-a", **fields: Any
+    ) -> list[str]:
+        """A workload that runs; returns the names of its pods. `fields` are of its first container."""
+        first, *others = containers or ("app", "side")
         spec = {
             "nodeName": node,
-            "containers": [{"name": each, "image": "i"} for each in containers or ("app", "side")],
+            "containers": [
+                {"name": first, "image": "i", **fields},
+                *({"name": each, "image": "i"} for each in others),
+            ],
         }
         await Maker(self.client, NAMESPACE).workload(kind, name, replicas, spec)
         pods = [pod for pod in await self.pods() if pod["metadata"]["labels"]["app"] == name]

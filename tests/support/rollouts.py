@@ -52,7 +52,7 @@ def members(count: int) -> tuple[Member, ...]:
 
 def run(*containers: str, name: str = "run", target: Target = WEB, started: str = "", **options: Any) -> Run:
     """A run that began at START."""
-    given = Options(containers=containers or ("app",), **options)
+    given = Options(**{"containers": containers or ("app",), **options})
     return Run("default", name, target, given, started or "2026-01-01T12:00:00Z")
 
 

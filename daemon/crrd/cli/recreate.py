@@ -34,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         f"{called} TYPE/NAME -c CONTAINER[,CONTAINER] [flags]\n"
         f"       {called} -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
+        f"       {called} [TYPE/NAME | -l SELECTOR] --stale [flags]\n"
         f"       {called} status [RUN] | resume RUN | abort RUN"
     )
     parser.description = (
@@ -45,7 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {called} deployment/web -c app\n"
         f"  {called} statefulset/db -c proxy --max-unavailable 20% --min-ready 30s\n"
         f'  {called} -l app=web -c app,sidecar --ordered --unready-grace 5s --reason "log level"\n'
-        f"  {called} pod/web-7d4b9c -c app --dry-run\n\n"
+        f"  {called} pod/web-7d4b9c -c app --dry-run\n"
+        f"  {called} --stale --dry-run                    list containers with outdated configuration\n"
+        f"  {called} deployment/web --stale --max-unavailable 10%\n\n"
         "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 130 interrupted"
     )
     add, flag = parser.add_argument, partial(add_flag, parser)
@@ -91,6 +94,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--allow-pod-restart",
         action="store_true",
         help="restart a container even if its restartPolicyRules may restart all containers of the pod",
+    )
+    add(
+        "--stale",
+        action="store_true",
+        help="restart only containers that use a ConfigMap or Secret whose data has changed since they started",
+    )
+    add(
+        "--preflight",
+        action="store_true",
+        help="restart no container while a ConfigMap, Secret or key that it needs is missing (--stale includes it)",
     )
     add("--reason", metavar="WORDS", default="", help="reason for the restart, shown in events and status")
     add("--run", metavar="NAME", default="", help="name of the run; resumes the run of this name if it exists")
@@ -144,6 +157,8 @@ def _check(args: argparse.Namespace, verb: str) -> None:
                 "--dry-run is not supported with abort; status RUN shows pods that are still waiting"
             )
         return
+    if args.stale and args.dry_run and not words and not args.selector:
+        return  # a list of what is stale in the namespace
     if bool(words) == bool(args.selector):
         raise ConfigurationError("use either TYPE/NAME (for example deployment/web) or -l SELECTOR")
     if args.run and not RUN_NAME.fullmatch(args.run):
@@ -165,6 +180,8 @@ def _command(args: argparse.Namespace, verb: str) -> Command:
         max_failures=args.max_failures or 1,
         force=args.force,
         allow_pod_restart=args.allow_pod_restart,
+        stale=args.stale,
+        preflight=args.preflight,
         reason=args.reason,
     )
     kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig

@@ -48,6 +48,8 @@ EVENTS = Resource("events")
 NODES = Resource("nodes")
 LEASES = Resource("leases", "coordination.k8s.io")
 NAMESPACES = Resource("namespaces")
+CONFIG_MAPS = Resource("configmaps", page=25)
+SECRETS = Resource("secrets", page=25)
 BUDGETS = Resource("poddisruptionbudgets", "policy")
 DISCOVERY = Resource("discovery")
 """Stands in for the documents that say what the API server serves."""

@@ -28,6 +28,7 @@ from crrd.kube.resources import BUDGETS, EVENTS, NODE_DAEMONS, NODES, PODS, REQU
 from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.jsonfields import mapping, text
+from crrd.rollout.config import ConfigObjects
 from crrd.rollout.known import Known
 from crrd.rollout.target import Aim
 
@@ -58,6 +59,7 @@ class Cluster:
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
         self._workloads = Known(lambda obj: read_workload({**obj, **named}), tell)
         self._zones = bool(options.max_per_zone)
+        self._config = ConfigObjects(client, namespace, strict=options.stale) if options.reads_config else None
         self._daemons: frozenset[str] | None = None
         self._aborted: set[str] = set()
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -120,6 +122,7 @@ class Cluster:
             refused=dict(self._refused),
             kubelets=dict(self._kubelets),
             probes=self._probes,
+            config=self._config.known() if self._config is not None else {},
         )
 
     def written(self, obj: Json) -> None:
@@ -140,6 +143,8 @@ class Cluster:
             uid = found.uid
             if _kubelet_matters(found.value):
                 await self._ask_for_kubelet(found.value.pod.node_name)
+            if self._config is not None:
+                await self._config.learn([found.value], max_age=0.0)
         self._pods.forget(lambda member: member.pod.name == name and member.pod.uid != uid)
 
     async def learn(self) -> None:
@@ -150,6 +155,8 @@ class Cluster:
         await self._learn_owners()
         nodes = {each.pod.node_name for each in self._pods if _kubelet_matters(each) and self._belongs(each)}
         await asyncio.gather(*map(self._ask_for_kubelet, nodes - self._kubelets.keys() - {""}))
+        if self._config is not None:
+            await self._config.learn(filter(self._belongs, self._pods))
         watched = {each.pod.uid for each in self._pods}
         for found in tuple(self._requests):
             if found is None or found.request.completed:

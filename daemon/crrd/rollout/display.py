@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 
-from crrd.core.api.time import format_duration
+from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import Pin
 from crrd.core.recreate.left_down import STARTUP_FORGOTTEN
 from crrd.core.rollout.plan import Plan
@@ -125,7 +125,7 @@ class Display:
 
     def print_preview(self, preview: Preview) -> None:
         """The batches of a dry run, and what is left out."""
-        lines = []
+        lines = stale_table(preview)
         for number, batch in enumerate(preview.batches, start=1):
             lines.append(f"batch {number}: " + ", ".join(f"{row.pod} ({row.node})" for row in batch))
             if number == preview.asks_after:
@@ -208,6 +208,15 @@ def skipped_pods(preview: Preview) -> dict[str, list[str]]:
         if row.skip is not None:
             skipped.setdefault(row.why, []).append(row.pod)
     return skipped
+
+
+def stale_table(preview: Preview) -> list[str]:
+    """The stale containers of a dry run, with what has changed; empty for a run that does not look for them."""
+    rows = [
+        (each.pod, each.container, f"{each.changes[0].reference}  {rfc3339(each.changes[0].at)}", each.started)
+        for each in preview.stale
+    ]
+    return [*columns([("POD", "CONTAINER", "CHANGED", "STARTED"), *rows], gap=3), ""] if rows else []
 
 
 def warned_pods(preview: Preview) -> dict[str, list[str]]:

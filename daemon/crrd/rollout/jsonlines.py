@@ -72,7 +72,17 @@ class JsonLines(Display):
             for batch in preview.batches
         ]
         ends = {"asksAfter": preview.asks_after, "stopped": preview.stopped}
-        _print({"batches": batches, **ends, "skipped": skipped_pods(preview), "warnings": warned_pods(preview)})
+        stale = [
+            {
+                "pod": each.pod,
+                "container": each.container,
+                "started": each.started,
+                "changes": [{"object": str(change.reference), "at": rfc3339(change.at)} for change in each.changes],
+            }
+            for each in preview.stale
+        ]
+        told = {"skipped": skipped_pods(preview), "warnings": warned_pods(preview), "stale": stale}
+        _print({"batches": batches, **ends, **told})
 
 
 def _print(shape: object) -> None:

@@ -44,12 +44,12 @@ def split_name(arguments: tuple[str, ...]) -> tuple[str, str]:
 
 
 async def find_target(client: KubeClient, namespace: str, words: tuple[str, ...], selector: str) -> Aim:
-    """What a command line names.
+    """What a command line names; without words and selector all pods of the namespace.
 
     Raises ConfigurationError for no such object or one without pods, ApiUnavailableError, ApiRefusedError.
     """
-    if selector:
-        return Aim(Target(f"pods {selector}", selector=selector))
+    if selector or not words:
+        return Aim(Target(f"pods {selector}".strip() if selector else "all pods", selector=selector))
     word, name = split_name(words)
     served = await find_kind(client, word)
     if not served.namespaced:
@@ -88,7 +88,7 @@ def check_run(world: World, run: Run) -> None:
         owned = f"no pod is owned by {run.target.words}" if run.target.uid else f"{run.target.words} not found"
         raise ConfigurationError(f"no pods found in namespace {run.namespace!r}: {owned}")
     there = sorted({name for member in world.members for name in recreatable(member.pod)})
-    if not run.options.containers:
+    if not run.options.containers and not run.options.stale:
         raise ConfigurationError(f"use -c NAME to select a container; {run.target.words} has {', '.join(there)}")
     kinds = {name: each.kind for member in world.members for name, each in member.pod.containers.items()}
     for name in run.options.containers:

@@ -63,6 +63,8 @@ class Kind:
     """A status given on create is kept nevertheless (nodes: kubelet registers with one)."""
     generation: bool = False
     """metadata.generation counts the changes of everything but metadata and status."""
+    managed_fields: bool = False
+    """metadata.managedFields says when which data was written; the other kinds have none here."""
     unconditional_update: bool = True
     """A PUT may leave out metadata.resourceVersion."""
     graceful: bool = False

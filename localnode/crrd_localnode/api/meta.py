@@ -20,13 +20,11 @@ _MAX_GENERATED_BASE = 63 - _SUFFIX_LENGTH
 _ANNOTATIONS_LIMIT = 256 * 1024
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _SYSTEM_FIELDS = (
-    "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "name", "namespace",
-    "resourceVersion", "selfLink", "uid",
+    "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "managedFields",
+    "name", "namespace", "resourceVersion", "selfLink", "uid",
 )  # fmt: skip
 """Set by the server alone; what a write says of them is not taken over."""
-METADATA_FIELDS = frozenset(
-    {*_SYSTEM_FIELDS, "annotations", "finalizers", "generateName", "labels", "managedFields", "ownerReferences"}
-)
+METADATA_FIELDS = frozenset({*_SYSTEM_FIELDS, "annotations", "finalizers", "generateName", "labels", "ownerReferences"})
 
 
 def check_shape(kind: Kind, obj: Any, namespace: str) -> Object:
@@ -49,7 +47,7 @@ def check_shape(kind: Kind, obj: Any, namespace: str) -> Object:
     if kind.namespaced and meta.get("namespace") not in (None, "", namespace):
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     rest = {name: value for name, value in obj.items() if name not in ("kind", "apiVersion", "metadata")}
-    meta = {name: value for name, value in meta.items() if value is not None and name != "managedFields"}
+    meta = {name: value for name, value in meta.items() if value is not None}
     if kind.namespaced:
         meta["namespace"] = namespace
     else:
@@ -83,6 +81,24 @@ def updated_metadata(given: Object, old: Object) -> Object:
 def _free_part(given: Object) -> Object:
     """What users say about themselves; empty maps and lists are as good as none, as in Kubernetes' own encoding."""
     return {field: value for field, value in given.items() if field not in _SYSTEM_FIELDS and value not in ({}, [])}
+
+
+def with_managed_fields(obj: Object, now: str) -> Object:
+    """A ConfigMap or Secret as it is written now: one entry for all writers, as if all had one name.
+
+    Like the real server's, its time says when the writer last changed anything of the object.
+    """
+    names = [name for name in ("data", "binaryData") if name in obj]
+    owned: Object = {f"f:{name}": {".": {}, **{f"f:{key}": {} for key in obj[name] or {}}} for name in names}
+    entry = {
+        "manager": "crrd-localnode",
+        "operation": "Update",
+        "apiVersion": obj["apiVersion"],
+        "time": now,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": owned,
+    }
+    return {**obj, "metadata": {**metadata(obj), "managedFields": [entry]}}
 
 
 def name_causes(kind: Kind, name: str) -> list[Cause]:

@@ -94,9 +94,11 @@ BUILTIN: tuple[Kind, ...] = (
     ),
     _kind(
         "", "Secret", columns=printers.SECRET, fields=_fields("type"), complete=defaults.complete_secret,
-        rules=defaults.immutable_data,
+        rules=defaults.immutable_data, managed_fields=True,
     ),
-    _kind("", "ConfigMap", "cm", columns=printers.CONFIG_MAP, rules=defaults.immutable_data),
+    _kind(
+        "", "ConfigMap", "cm", columns=printers.CONFIG_MAP, rules=defaults.immutable_data, managed_fields=True
+    ),
     _kind("", "Service", "svc", categories=("all",), status=True, returns_deleted=True, columns=printers.SERVICE),
     _kind("", "ServiceAccount", "sa"),
     _kind(

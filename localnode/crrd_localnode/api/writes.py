@@ -22,6 +22,7 @@ from crrd_localnode.api.meta import (
     name_causes,
     new_metadata,
     updated_metadata,
+    with_managed_fields,
 )
 from crrd_localnode.api.objects import Object, metadata
 from crrd_localnode.api.resources import CRD, NAMESPACE
@@ -117,6 +118,8 @@ class Writes:
         target = Target(kind, target.namespace, obj["metadata"]["name"])
         self._check(target, obj, None, name_causes(kind, target.name))
         obj = kind.on_create(obj)
+        if kind.managed_fields:
+            obj = with_managed_fields(obj, rfc3339(self.clock()))
         if self.admission.validating:
             await self.admission.validate(asking.to(Operation.CREATE, target, None, obj))
         if version:  # the real server's storage says so, whose errors nobody translates
@@ -154,6 +157,8 @@ class Writes:
         if new == present:
             return old
         self._check(target, new, present, [])
+        if kind.managed_fields:
+            new = with_managed_fields(new, rfc3339(self.clock()))
         if self.admission.validating:
             await self.admission.validate(asking.to(Operation.UPDATE, target, present, new))
         if asking.dry_run:

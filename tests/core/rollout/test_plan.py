@@ -1,19 +1,23 @@
 """Which pods are next, why the others wait, and how a run ends."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase, StatePhase
+from crrd.core.config.objects import Change, ConfigObject
+from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.rollout.plan import End, first_rival, make_plan, seen_by_others, unfinished
+from crrd.core.rollout.preview import Stale, make_preview
 from crrd.core.rollout.run import Amount, Target
 from crrd.core.rollout.standing import timed_out
 from crrd.core.rollout.state import Member, World
 from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.rollouts import (
     AFTER,
+    BEFORE,
     NOW,
     asked,
     budget,
@@ -34,6 +38,53 @@ from tests.support.rollouts import (
 ONE, TWO, THREE = members(3)
 PODS = (ONE, TWO, THREE)
 RESTARTS_ALL = ({"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}},)
+
+
+CHANGED = datetime(2026, 1, 1, 11, 30, tzinfo=UTC)
+USES = Reference(Kind.CONFIG_MAP, "web", Use.ENV, frozenset({"LOG"}), frozenset({"LOG"}))
+EDITED = {USES.object: ConfigObject(frozenset({"LOG"}), CHANGED, {"LOG": CHANGED})}
+
+
+class TestStaleContainers:
+    """A run with `stale` recreates what uses configuration that has changed since it started."""
+
+    BOTH = (container(), container("side", started_at="2026-01-01T11:45:00Z"))
+
+    def test_only_those_are_recreated(self) -> None:
+        pods = (
+            member("web-0", *self.BOTH, config={"app": (USES,), "side": (USES,)}),
+            member("web-1", *self.BOTH, config={"side": (USES,)}),
+        )
+        found = planned(World(pods, config=EDITED), run(containers=(), stale=True))
+        assert [(row.pod, row.containers) for row in found.create] == [("web-0", ("app",))]
+        assert why(found)["web-1"] == "app uses no configuration that has changed since it started"
+        assert [row.skip.normal for row in found.rows if row.skip is not None] == [True]
+        assert planned(World(pods, config=EDITED), run("side", stale=True)).end is End.DONE
+
+    def test_the_preview_says_what_has_changed(self) -> None:
+        world = World((member("web-0", config={"app": (USES,)}), member("web-1")), config=EDITED)
+        preview = make_preview(world, run(containers=(), stale=True), NOW)
+        assert preview.stale == (Stale("web-0", "app", (Change(USES, CHANGED),), BEFORE),)
+        assert make_preview(world, run(), NOW).stale == preview.stale, "also where it is not asked for"
+        under_way = replace(world, requests=(asked(run(), world.members[0]),))
+        assert make_preview(under_way, run(), NOW).stale == ()
+
+
+class TestMissingConfiguration:
+    """No pod begins whose container could not start again."""
+
+    def test_holds_the_pods_that_need_it(self) -> None:
+        world = World((member("web-0", config={"app": (USES,)}), member("web-1")), config={USES.object: None})
+        found = planned(world)
+        assert (chosen(found), why(found)["web-0"]) == (["web-1"], "ConfigMap web not found")
+        assert chosen(planned(replace(world, config={}))) == ["web-0"], "nothing is known of it"
+        assert chosen(planned(replace(world, config=EDITED))) == ["web-0"]
+
+    @pytest.mark.parametrize(("use", "held"), [(Use.ENV, False), (Use.VOLUME, True), (Use.SUB_PATH, True)])
+    def test_of_another_container_only_its_volumes_count(self, use: Use, *, held: bool) -> None:
+        pod = member("web-0", container(), container("side"), config={"side": (replace(USES, use=use),)})
+        found = planned(World((pod,), config={USES.object: ConfigObject(frozenset())}))
+        assert why(found)["web-0"] == ("ConfigMap web has no key LOG" if held else "")
 
 
 class TestBudgets:

@@ -34,6 +34,8 @@ FULL = run(
     max_failures=2,
     force=True,
     allow_pod_restart=True,
+    stale=True,
+    preflight=True,
     since="2026-01-01T00:00:00Z",
     reason="log level",
 )
@@ -85,7 +87,8 @@ def test_another_version_goes_on_with_the_same_run() -> None:
     text = (
         '{"options":{"allow_pod_restart":true,"containers":["app","side"],"first":3,"force":true,"max_failures":2,"max_per_node":1,'
         '"max_per_zone":2,"max_unavailable":"20%","min_ready":30,"ordered":true,"pod_timeout":60,'
-        '"reason":"log level","since":"2026-01-01T00:00:00Z","unready_grace":5},"started":"2026-01-01T12:00:00Z",'
+        '"preflight":true,"reason":"log level","since":"2026-01-01T00:00:00Z","stale":true,"unready_grace":5},'
+        '"started":"2026-01-01T12:00:00Z",'
         '"target":{"api_version":"apps/v1","kind":"Deployment","name":"web","selector":"","uid":"uid-of-web",'
         '"words":"deployment.apps/web"}}'
     )
@@ -108,6 +111,8 @@ def test_options_that_a_request_does_not_know_are_off() -> None:
         max_failures=1,
         force=False,
         allow_pod_restart=False,
+        stale=False,
+        preflight=False,
         since="",
         reason="",
     )
@@ -125,6 +130,7 @@ def written(**changes: Any) -> dict[str, Any]:
     """A request whose annotation somebody has changed."""
     body: dict[str, Any] = FULL.request("web-1", "uid-1", ("app",))
     shape = json.loads(FULL.to_json())
+    shape["options"]["stale"] = False  # such a run needs no containers
     for path, value in changes.items():
         *above, last = path.split("__")
         at = shape

@@ -194,7 +194,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             statuses.setdefault(text(entry.get("name")), entry)
     containers: dict[str, PodContainer] = {}
     of_pod = _restart_policy(spec.get("restartPolicy"), RestartPolicy.ALWAYS)
-    for name, entry, kind in _pod_containers(spec):
+    for name, entry, kind in pod_containers(spec):
         policy = {ContainerKind.SIDECAR: RestartPolicy.ALWAYS, ContainerKind.EPHEMERAL: RestartPolicy.NEVER}
         own = entry.get("restartPolicy") if kind is ContainerKind.REGULAR else None
         plain = PodContainer(
@@ -236,7 +236,7 @@ def _meta_fields(pod: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], ContainerKind]]:
+def pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], ContainerKind]]:
     """Name, entry in the spec and kind of each container; an init container with restartPolicy Always is a sidecar."""
     lists = (
         ("containers", ContainerKind.REGULAR),

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from crrd.core.api.time import after
+from crrd.core.config.objects import missing
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, standings, tally, timed_out
 from crrd.core.rollout.state import Budget, Member, RunRequest, World
@@ -200,7 +201,7 @@ class _Round:
         for row, member in self._candidates(in_order=in_order):
             over_first = most is not None and len(chosen) >= most
             reason = blocked or (f"waiting for the first {self._run.options.first} pods" if over_first else "")
-            reason = reason or next(self._reasons(member), "")
+            reason = reason or next(self._reasons(row, member), "")
             if reason:
                 why[row.uid] = reason
                 blocked = blocked or (f"after {row.pod}: {reason}" if in_order else "")
@@ -219,11 +220,12 @@ class _Round:
         waiting = [(row, row.member) for row in self._rows if row.stage is Stage.WAITING and row.member is not None]
         return sorted(waiting, key=place)
 
-    def _reasons(self, member: Member) -> Iterator[str]:
+    def _reasons(self, row: Row, member: Member) -> Iterator[str]:
         """Why a pod may not begin now. One that is unready already costs nobody anything but its place in the run."""
         uid, options = member.pod.uid, self._run.options
         if uid in self._busy:
             yield "another request for this pod is in progress"
+        yield from self._missing_config(row, member)
         costs = uid not in self._down
         down = len(self._down) + self._missing if costs else len(self._under_way)
         if down >= self._limit:
@@ -242,6 +244,13 @@ class _Round:
             yield from self._places(
                 options.max_per_zone, "zone", zone, lambda other: zones.get(other.pod.node_name) == zone, costs
             )
+
+    def _missing_config(self, row: Row, member: Member) -> Iterator[str]:
+        """What kubelet could not start the containers without. It sets up the volumes of all containers first."""
+        for name, uses in member.config.items():
+            for use in uses:
+                if use.object in self._world.config and (name in row.containers or use.use.mounted):
+                    yield from filter(None, [missing(use, self._world.config[use.object])])
 
     def _spending(self, budget: Budget, elsewhere: Iterable[RunRequest]) -> list[RunRequest]:
         """Requests for pods of other targets that spend a budget; a pod whose labels are not known may be of any."""

@@ -1,14 +1,15 @@
 """What a run would do if all went well, batch by batch: one plan after the other, with each batch taken as done."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
+from crrd.core.config.objects import Change, changes
 from crrd.core.recreate.left_down import may_stay_down
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run, RunMark
-from crrd.core.rollout.standing import Row
+from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import RunRequest, World
 
 
@@ -25,6 +26,20 @@ class Preview:
     """After so many batches somebody would be asked; 0 for never."""
     may_stay_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By the version of their kubelet: pods of the batches whose containers it may not restart, by a defect."""
+    stale: tuple["Stale", ...] = ()
+    """What a run with `stale` would recreate, whether or not its turn comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A container that uses configuration which has changed since it started."""
+
+    pod: str
+    container: str
+    changes: tuple[Change, ...]
+    """The latest first."""
+    started: str
+    """RFC 3339, kubelet's clock."""
 
 
 def make_preview(world: World, run: Run, now: datetime) -> Preview:
@@ -47,7 +62,17 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
         current = make_plan(world, run, now, confirmed=confirmed)
     stopped = current.waiting if current.end is None else current.message
     rows = [row for batch in batches for row in batch]
-    return Preview(tuple(batches), first, stopped, asks_after, _left_down(rows, kubelets))
+    return Preview(tuple(batches), first, stopped, asks_after, _left_down(rows, kubelets), tuple(_stale(world, first)))
+
+
+def _stale(world: World, first: Plan) -> Iterator[Stale]:
+    for row in first.rows:
+        if row.stage is not Stage.WAITING or row.member is None:
+            continue
+        for name in row.containers:
+            container = row.member.pod.containers[name]
+            if found := changes(row.member.config.get(name, ()), container, world.config):
+                yield Stale(row.pod, name, found, container.started_at)
 
 
 def _left_down(rows: Iterable[Row], kubelets: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:

@@ -76,6 +76,7 @@ class Options:
     """How a run goes on; seconds are whole."""
 
     containers: tuple[str, ...]
+    """Empty with `stale`, for all that can be recreated."""
     max_unavailable: Amount = Amount(1)
     max_per_node: int = 0
     """0 for no limit; the same for the next one."""
@@ -93,9 +94,18 @@ class Options:
     """Go on while the workload is being rolled out."""
     allow_pod_restart: bool = False
     """Recreate a container though its restartPolicyRules may have kubelet restart all containers of the pod."""
+    stale: bool = False
+    """Recreate only containers that use configuration which has changed since they started."""
+    preflight: bool = False
+    """Begin no pod that uses a ConfigMap, a Secret or a key that is gone; a run with `stale` does so, too."""
     since: str = ""
     """RFC 3339: containers started after that are left alone; "" for the run's start."""
     reason: str = ""
+
+    @property
+    def reads_config(self) -> bool:
+        """Whether the run has to look at what the pods use of ConfigMaps and Secrets."""
+        return self.stale or self.preflight
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +123,7 @@ class Run:
         """What it does to so many pods, in words."""
         options = self.options
         reason = f" ({options.reason})" if options.reason else ""
-        what = f"{', '.join(options.containers)} of {self.target.words}"
+        what = f"{', '.join(options.containers) or 'stale containers'} of {self.target.words}"
         return f"{what}, {pods} pod{'s' * (pods != 1)}, at most {options.max_unavailable} unready{reason}"
 
     def request_name(self, pod_uid: str) -> str:
@@ -179,7 +189,7 @@ def read_run(obj: Mapping[str, Any]) -> RunMark | None:
     except (ValueError, TypeError, RecursionError):
         return None
     sound = _fits(target, Target("")) and _fits(options, Options(())) and parse_time(started) is not None
-    if not sound or not options.containers or not RUN_NAME.fullmatch(name):
+    if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
         return None
     return RunMark(Run(text(meta.get("namespace")), name, target, options, started), ANNOTATION_ABORTED in annotations)
 

@@ -9,6 +9,7 @@ from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
+from crrd.core.config.objects import changes
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, RunRequest, World
 from crrd.core.rollout.waits import Wait, describe_pod, wait_for
@@ -55,12 +56,13 @@ class Skip(StrEnum):
         "stopping it may restart all containers of the pod (restartPolicyRules); to allow this, use --allow-pod-restart"
     )
     RECENT = "was already restarted"
+    FRESH = "uses no configuration that has changed since it started"
     NO_DAEMON = "its node has no node daemon"
 
     @property
     def normal(self) -> bool:
         """Whether it is nothing that somebody would have to see to."""
-        return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT)
+        return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT, Skip.FRESH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]
 def _wanted(run: Run, member: Member) -> tuple[PodContainer, ...]:
     """The run's containers that the pod has, in the run's order."""
     there = recreatable(member.pod)
-    return tuple(there[name] for name in run.options.containers if name in there)
+    return tuple(there[name] for name in run.options.containers or there if name in there)
 
 
 def recreatable(pod: Pod) -> Mapping[str, PodContainer]:
@@ -152,6 +154,8 @@ def _fit(world: World, run: Run, member: Member, container: PodContainer) -> Ski
     started, since = parse_time(container.started_at), parse_time(run.options.since or run.started)
     if started is not None and since is not None and started > since:
         return Skip.RECENT
+    if run.options.stale and not changes(member.config.get(container.name, ()), container, world.config):
+        return Skip.FRESH
     ruled = restart_all_code(container.restart_rules, minor) is not None
     return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
 

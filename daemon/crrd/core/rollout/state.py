@@ -10,6 +10,8 @@ from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.config.objects import ConfigObject
+from crrd.core.config.references import Kind, Reference, references
 from crrd.core.rollout.labels import LabelSelector, read_selector
 from crrd.core.rollout.run import Run, RunMark, read_run
 from crrd.lib.jsonfields import Reader, items, mapping, text
@@ -38,6 +40,8 @@ class Member:
     """Since when that is as it is, kubelet's clock."""
     labels: Mapping[str, str] = field(default_factory=dict)
     owner: "Owner | None" = None
+    config: Mapping[str, tuple[Reference, ...]] = field(default_factory=dict)
+    """By container: what it uses of ConfigMaps and Secrets."""
 
     @property
     def counts(self) -> bool:
@@ -81,6 +85,7 @@ def read_member(obj: Mapping[str, Any]) -> Member:
         ready_since=parse_time(text(ready.get("lastTransitionTime"))),
         labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
         owner=read_owner(obj),
+        config=references(obj),
     )
 
 
@@ -269,3 +274,5 @@ class World:
     """By node: the version that its kubelet reports, as far as it is known; only of nodes where it matters."""
     probes: Mapping[tuple[str, str], ProbeFailure] = field(default_factory=dict)
     """By pod (UID) and container: the last failure of a probe, as far as events are read."""
+    config: Mapping[tuple[Kind, str], ConfigObject | None] = field(default_factory=dict)
+    """ConfigMaps and Secrets that pods use, None for one that is gone; empty where the run does not look at them."""

@@ -1,0 +1,1 @@
+"""What containers use of ConfigMaps and Secrets, and whether it has changed since they started."""

@@ -1,0 +1,140 @@
+"""Which ConfigMaps and Secrets each container of a pod uses: env, envFrom, volumes and projected volumes.
+
+imagePullSecrets are not among them, because a change of theirs does not reach a container. Bad input raises nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from crrd.core.api.pod import pod_containers
+from crrd.lib.jsonfields import items, mapping, text
+
+
+class Kind(StrEnum):
+    """The kind of an object that holds configuration."""
+
+    CONFIG_MAP = "ConfigMap"
+    SECRET = "Secret"  # noqa: S105 - a kind of object
+
+
+class Use(StrEnum):
+    """The way in which a container uses an object."""
+
+    ENV = "env"
+    ENV_FROM = "envFrom"
+    VOLUME = "volume"
+    """Projected volumes included."""
+    SUB_PATH = "subPath"
+    """kubelet never updates such a file in a running container."""
+
+    @property
+    def mounted(self) -> bool:
+        """Whether it is a part of a volume."""
+        return self in (Use.VOLUME, Use.SUB_PATH)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One use of one object."""
+
+    kind: Kind
+    name: str
+    use: Use
+    keys: frozenset[str] | None = None
+    """The keys that are used, None for all."""
+    required: frozenset[str] = frozenset()
+    """Keys without which kubelet does not start the container."""
+    optional: bool = False
+    """Whether kubelet starts the container without the object."""
+
+    @property
+    def object(self) -> tuple[Kind, str]:
+        """The object's kind and name."""
+        return self.kind, self.name
+
+    def __str__(self) -> str:
+        """For messages: `ConfigMap web-cfg (env)`."""
+        return f"{self.kind} {self.name} ({self.use})"
+
+
+def references(pod: Mapping[str, Any]) -> dict[str, tuple[Reference, ...]]:
+    """By container that can be recreated: what it uses, from a pod or a pod template in its Kubernetes shape."""
+    spec = mapping(pod.get("spec"))
+    volumes = {text(each.get("name")): tuple(_of_volume(each)) for each in map(mapping, items(spec.get("volumes")))}
+    found = {
+        name: (*_of_env(entry), *_of_mounts(entry, volumes))
+        for name, entry, kind in pod_containers(spec)
+        if kind.recreatable
+    }
+    return {name: tuple(dict.fromkeys(uses)) for name, uses in found.items()}
+
+
+def _of_env(container: Mapping[str, Any]) -> Iterator[Reference]:
+    sources = [mapping(mapping(each).get("valueFrom")) for each in items(container.get("env"))]
+    for source in sources:
+        for kind, field in ((Kind.CONFIG_MAP, "configMapKeyRef"), (Kind.SECRET, "secretKeyRef")):
+            ref = mapping(source.get(field))
+            name, key, optional = text(ref.get("name")), text(ref.get("key")), ref.get("optional") is True
+            if name and key:
+                keys = frozenset({key})
+                yield Reference(kind, name, Use.ENV, keys, frozenset() if optional else keys, optional)
+    for source in map(mapping, items(container.get("envFrom"))):
+        for kind, field in ((Kind.CONFIG_MAP, "configMapRef"), (Kind.SECRET, "secretRef")):
+            ref = mapping(source.get(field))
+            if name := text(ref.get("name")):
+                yield Reference(kind, name, Use.ENV_FROM, optional=ref.get("optional") is True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one source puts into a volume."""
+
+    reference: Reference
+    paths: Mapping[str, str]
+    """Path in the volume -> key, where the source names its keys; otherwise each key is its own path."""
+
+
+def _of_volume(volume: Mapping[str, Any]) -> Iterator[_Part]:
+    projected = map(mapping, items(mapping(volume.get("projected")).get("sources")))
+    yield from _of_sources(volume, "secretName")
+    for source in projected:
+        yield from _of_sources(source, "name")
+
+
+def _of_sources(source: Mapping[str, Any], name_in_secret: str) -> Iterator[_Part]:
+    fields = ((Kind.CONFIG_MAP, "configMap", "name"), (Kind.SECRET, "secret", name_in_secret))
+    for kind, field, name_field in fields:
+        body = mapping(source.get(field))
+        name = text(body.get(name_field))
+        if not name:
+            continue
+        listed = map(mapping, items(body.get("items")))
+        paths = {text(each.get("path")): key for each in listed if (key := text(each.get("key")))}
+        keys, optional = frozenset(paths.values()) or None, body.get("optional") is True
+        required = frozenset() if optional or keys is None else keys
+        yield _Part(Reference(kind, name, Use.VOLUME, keys, required, optional), paths)
+
+
+def _of_mounts(container: Mapping[str, Any], volumes: Mapping[str, tuple[_Part, ...]]) -> Iterator[Reference]:
+    for mount in map(mapping, items(container.get("volumeMounts"))):
+        path = text(mount.get("subPath")).strip("/")
+        by_expression = bool(text(mount.get("subPathExpr")))
+        for part in volumes.get(text(mount.get("name")), ()):
+            if path or by_expression:
+                yield from _below(part, path)
+            else:
+                yield part.reference
+
+
+def _below(part: _Part, path: str) -> Iterator[Reference]:
+    """What a mount of one path of a volume uses; a path that is not known ("", an expression) may be any."""
+    whole = part.reference
+    keys = whole.keys
+    if path and part.paths:
+        keys = frozenset(key for at, key in part.paths.items() if at == path or at.startswith(f"{path}/"))
+    elif path:
+        keys = frozenset({path})
+    if keys or keys is None:
+        yield Reference(whole.kind, whole.name, Use.SUB_PATH, keys, whole.required, whole.optional)

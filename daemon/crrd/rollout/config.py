@@ -1,0 +1,53 @@
+"""The ConfigMaps and Secrets that pods of a run use, asked for one by one; of their data nothing is kept."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+
+from crrd.core.config.objects import ConfigObject, read_object
+from crrd.core.config.references import Kind
+from crrd.core.rollout.state import Member
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import CONFIG_MAPS, SECRETS
+from crrd.lib.errors import ApiRefusedError, GoneError
+
+RESOURCES = {Kind.CONFIG_MAP: CONFIG_MAPS, Kind.SECRET: SECRETS}
+_AGE_SECONDS = 10.0
+"""How long an answer is believed while nothing is about to begin."""
+
+
+class ConfigObjects:
+    """What is known of the objects of one namespace.
+
+    With `strict`, an object that may not be read is an error; otherwise nothing is known of it.
+    """
+
+    def __init__(self, client: KubeClient, namespace: str, *, strict: bool) -> None:
+        self._client, self._namespace, self._strict = client, namespace, strict
+        self._known: dict[tuple[Kind, str], ConfigObject | None] = {}
+        self._asked: dict[tuple[Kind, str], float] = {}
+
+    def known(self) -> Mapping[tuple[Kind, str], ConfigObject | None]:
+        """By kind and name, None for an object that does not exist."""
+        return dict(self._known)
+
+    async def learn(self, members: Iterable[Member], max_age: float = _AGE_SECONDS) -> None:
+        """Ask for what the pods use, unless that was done in the last `max_age` seconds.
+
+        Raises ApiUnavailableError, and ApiRefusedError where that is an error.
+        """
+        now = time.monotonic()
+        used = {use.object for member in members for uses in member.config.values() for use in uses}
+        late = [each for each in used if now - self._asked.get(each, float("-inf")) >= max_age]
+        await asyncio.gather(*(self._ask(kind, name) for kind, name in sorted(late)))
+
+    async def _ask(self, kind: Kind, name: str) -> None:
+        try:
+            self._known[kind, name] = read_object(await self._client.get(RESOURCES[kind], self._namespace, name))
+        except GoneError:
+            self._known[kind, name] = None
+        except ApiRefusedError as error:
+            if self._strict or error.status != 403:
+                raise
+            self._known.pop((kind, name), None)
+        self._asked[kind, name] = time.monotonic()
