@@ -550,7 +550,7 @@ async def test_a_name_that_is_another_runs_is_refused(cluster: PlayedCluster) ->
     await cluster.workload("Deployment", "api", 2)
     await cluster.recreate("deploy/web", "-c", "app,side", "--run", "nightly", "--partition", "1")
     mine, rest = ("--run", "nightly", "--yes"), [(pods[0], "app"), (pods[0], "side")]
-    line = f"crrd recreate resume nightly -n default --kubeconfig {cluster.kubeconfig}"
+    line = f"crrd recreate resume nightly -n default --kubeconfig {cluster.kubeconfig} --yes"
     again = f"use another --run NAME, or resume it: {line}"
     for words, differs in (
         (("deployment/api", "-c", "app,side", *mine), "is on deployment.apps/web, not on deployment.apps/api"),

@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -20,11 +20,21 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationE
 from crrd.lib.log import configure as configure_log
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
+from crrd.rollout.command import Command
 from crrd.rollout.ending import EXIT_FAILED, EXIT_INTERRUPTED
 from crrd.rollout.refusals import describe_refusal
-from crrd.rollout.session import Command, execute
+from crrd.rollout.session import execute
 
 VERBS = ("status", "resume", "abort")
+_CHANGEABLE = (
+    *("max_unavailable", "max_per_node", "max_per_zone", "min_ready", "ordered", "unready_grace", "pod_timeout"),
+    *("max_failures", "force", "allow_pod_restart", "preflight", "reason"),
+)
+"""Fields of Options that a run may be given anew when it is resumed."""
+_FIXED = ("since", "partition", "stale", "run")
+"""Flags of a run that stay as it began with them."""
+_TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")
+"""In seconds."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,23 +68,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag(
         "--max-unavailable",
         "maximum unready pods, a number or a percentage",
-        default="1",
-        convert=read_amount,
+        shown="1",
+        convert=_optional(read_amount),
         metavar="N|N%",
     )
-    flag("--max-per-node", "maximum unready pods per node (0 = no limit)", default="0", convert=count(0), metavar="N")
-    flag("--max-per-zone", "maximum unready pods per zone (0 = no limit)", default="0", convert=count(0), metavar="N")
+    number = partial(flag, shown="0", convert=_optional(count(0)), metavar="N")
+    number("--max-per-node", "maximum unready pods per node (0 = no limit)")
+    number("--max-per-zone", "maximum unready pods per zone (0 = no limit)")
     flag(
         "--min-ready",
         "time that a restarted pod must be ready before the run continues",
-        default="0",
-        convert=duration(),
+        shown="0",
+        convert=_optional(duration()),
         metavar="TIME",
     )
     flag(
         "--partition",
         "restart this many pods first, then ask whether to continue",
-        convert=lambda found: read_amount(found) if found else None,
+        convert=_optional(read_amount),
         metavar="N|N%",
     )
     add("-y", "--yes", action="store_true", help="continue after --partition without asking")
@@ -86,9 +97,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
     )
     flag("--since", "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time", metavar="TIME")
-    flag("--timeout", "time limit of the whole run (0 = no limit)", default="0", convert=duration(), metavar="TIME")
-    flag("--pod-timeout", "time limit of each pod", default="10m", convert=duration(3, LONGEST), metavar="TIME")
+    whole = _optional(duration())
+    flag("--timeout", "time limit of the whole run (0 = no limit)", shown="0", convert=whole, metavar="TIME")
+    pod_timeout = _optional(duration(3, LONGEST))
+    flag("--pod-timeout", "time limit of each pod", shown="10m", convert=pod_timeout, metavar="TIME")
     flag("--max-failures", "stop after this many failed pods", convert=_optional(count(1)), shown="1", metavar="N")
+    add("--retry-failed", action="store_true", help="with resume: restart pods again whose requests have failed")
     add("--force", action="store_true", help="continue while the workload is being rolled out")
     add(
         "--allow-pod-restart",
@@ -121,11 +135,10 @@ def _optional(convert: Convert) -> Convert:
 
 def run(args: argparse.Namespace) -> int:
     """Do what is asked; returns the exit code. Raises ConfigurationError for what cannot be done."""
-    verb = args.words[0] if args.words and args.words[0] in VERBS else ""
-    _check(args, verb)
+    command = requested(args)
     configure_log("console", "error")
     try:
-        return asyncio.run(execute(_command(args, verb), _explanation))
+        return asyncio.run(execute(command, _explanation))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
     except ConfigurationError as error:
@@ -165,26 +178,47 @@ def _check(args: argparse.Namespace, verb: str) -> None:
         raise ConfigurationError(f"--run {args.run!r} must be at most 40 characters of a-z, 0-9 and '-'")
 
 
-def _command(args: argparse.Namespace, verb: str) -> Command:
-    """The command line as a value. Raises ConfigurationError for a time that cannot be read."""
+def _refuse(args: argparse.Namespace, verb: str) -> None:
+    """Raise ConfigurationError for a flag that the verb does not take, rather than ignore it."""
+    names: tuple[str, ...]
+    if verb == "resume":
+        names, why = _FIXED, "cannot be changed on resume: start a new run"
+    elif verb:
+        names, why = (*_FIXED, *_CHANGEABLE, "timeout", "yes", "retry_failed"), f"is not supported with {verb}"
+    else:
+        names, why = ("retry_failed",) if not args.run else (), "needs resume RUN or --run NAME"
+    if found := _given(args, names):
+        raise ConfigurationError(f"{_flag(next(iter(found)))} {why}")
+
+
+def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the flags that are on the command line, with their values."""
+    values = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None and value is not False and value != ""}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _words(given: Mapping[str, Any]) -> Iterator[str]:
+    """Flags as they are typed."""
+    for name, value in given.items():
+        yield _flag(name)
+        if value is not True:
+            yield f"{value}s" if name in _TIMES else str(value)
+
+
+def requested(args: argparse.Namespace) -> Command:
+    """The command line as a value. Raises ConfigurationError for what cannot be meant."""
+    verb = args.words[0] if args.words and args.words[0] in VERBS else ""
+    _check(args, verb)
+    _refuse(args, verb)
     containers = [name for given in args.container for name in given.split(",") if name]
-    options = Options(
-        containers=tuple(dict.fromkeys(containers)),
-        max_unavailable=args.max_unavailable,
-        max_per_node=args.max_per_node,
-        max_per_zone=args.max_per_zone,
-        min_ready=args.min_ready,
-        ordered=args.ordered,
-        unready_grace=args.unready_grace,
-        pod_timeout=args.pod_timeout,
-        max_failures=args.max_failures or 1,
-        force=args.force,
-        allow_pod_restart=args.allow_pod_restart,
-        stale=args.stale,
-        preflight=args.preflight,
-        reason=args.reason,
-    )
+    changes = _given(args, _CHANGEABLE)
+    options = Options(containers=tuple(dict.fromkeys(containers)), stale=args.stale, **changes)
     kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
+    output = ("-o", "json") if args.output == "json" else ()
     access_flags = (("--context", args.context), ("--kubeconfig", kubeconfig))
     return Command(
         program=args.called,
@@ -193,20 +227,19 @@ def _command(args: argparse.Namespace, verb: str) -> Command:
         selector=args.selector,
         run_name=args.run if not verb else args.words[1] if len(args.words) > 1 else "",
         options=options,
-        # What a run that is resumed may be given anew; otherwise it goes on with its own options.
-        changes=({"force": True} if args.force else {})
-        | ({"allow_pod_restart": True} if args.allow_pod_restart else {})
-        | ({"max_failures": args.max_failures} if args.max_failures else {}),
+        changes=changes,
         partition=args.partition,
-        since=_since(args.since) if verb in ("", "resume") else None,
+        since=_since(args.since) if not verb else None,
         dry_run=args.dry_run,
-        timeout=args.timeout,
+        timeout=args.timeout or 0,
+        retry_failed=args.retry_failed,
         confirmed=args.yes,
         as_json=args.output == "json",
         namespace=args.namespace,
         context=args.context,
         kubeconfig=args.kubeconfig,
         access_flags=tuple(word for flag, value in access_flags if value for word in (flag, value)),
+        resume_flags=(*_words(_given(args, (*_CHANGEABLE, "timeout", "yes", "retry_failed"))), *output),
     )
 
 

@@ -129,6 +129,10 @@ class Cluster:
         """A request as the API server has just told it to this process."""
         self._requests.put(self._requests.parse(obj))
 
+    def deleted(self, name: str) -> None:
+        """A request is no more."""
+        self._requests.forget(lambda each: each is not None and each.request.name == name)
+
     def refused(self, pod_uid: str, said: str) -> None:
         """The API server would not have the run's request for a pod."""
         self._refused[pod_uid] = said

@@ -43,7 +43,8 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
     if not failed:
         return Ending("done", message, 0)
     if plan.end is End.FAILED:
-        message += f"; after fixing the cause, {again} --max-failures {failed + 1}" if begun else f"; {again}"
+        retry = " --retry-failed" if begun and "--retry-failed" not in resume_command else ""
+        message += f"; after fixing the cause, {again}{retry}" if begun else f"; {again}"
     return Ending("failed", message, EXIT_TIMED_OUT if plan.timed_out else EXIT_FAILED)
 
 

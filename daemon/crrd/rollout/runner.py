@@ -13,6 +13,7 @@ from crrd.core.api.types import LABEL_ACTIVE
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run, read_run
 from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.state import with_latest_options
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
@@ -58,7 +59,9 @@ class Runner:
         while True:
             self._cluster.changed.clear()
             trouble = self._cluster.problem or await self._learn()
-            plan = make_plan(self._cluster.world(), run, self._clock.now(), confirmed=self._confirmed)
+            world = self._cluster.world()
+            run = with_latest_options(world, run)
+            plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed)
             if trouble and plan.end is not End.ABORTED:
                 # On what may be out of date nothing is begun, and nothing ends.
                 plan = replace(plan, create=(), end=None, waiting=trouble)

@@ -1,6 +1,7 @@
 """A run on its requests: what it writes there is what it reads there, and nothing that others write breaks it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from crrd.core.rollout.run import (
     read_amount,
     read_run,
 )
-from crrd.core.rollout.state import read_run_request
-from tests.support.rollouts import run
+from crrd.core.rollout.state import World, newest_run, read_run_request, with_latest_options
+from tests.support.rollouts import asked, member, run
 
 FULL = run(
     "app",
@@ -190,3 +191,23 @@ def test_amounts(given: str, text: str) -> None:
 def test_amounts_that_are_none(given: str) -> None:
     with pytest.raises(ValueError, match="a number from 1, or a share"):
         read_amount(given)
+
+
+def test_options_that_are_changed_are_known_as_the_latest() -> None:
+    assert FULL.changed(min_ready=30) == FULL
+    changed = FULL.changed(min_ready=31).changed(reason="")
+    assert (changed.revision, changed.options.min_ready, changed.options.reason) == (2, 31, "")
+    body = changed.request("web-1", "uid-1", ("app",))
+    assert ANNOTATION_REASON not in body["metadata"]["annotations"]
+    mark = read_run(body)
+    assert mark is not None
+    assert mark.run == changed
+    one, two = member("web-1"), member("web-2")
+    newer = replace(asked(FULL, two), request=replace(asked(FULL, two).request, created="2026-01-01T13:00:00Z"))
+    other = asked(run(name="other").changed(min_ready=1).changed(min_ready=2).changed(min_ready=3), two)
+    world = World((one, two), (asked(changed, one), newer, other))
+    assert newest_run(world.requests[:2]) == changed, "the request that is newer has the options of before"
+    assert with_latest_options(world, FULL) == changed
+    ahead = changed.changed(min_ready=32)
+    assert with_latest_options(world, ahead) == ahead, "the watch may lag behind"
+    assert with_latest_options(World(()), FULL) == FULL

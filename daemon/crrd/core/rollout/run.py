@@ -7,12 +7,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import API_VERSION, KIND
-from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.jsonfields import Reader, items, mapping, text
 
 LABEL_RUN = "crr.apps.kruise.io/run"
 ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
@@ -118,6 +118,13 @@ class Run:
     options: Options
     started: str
     """RFC 3339, the API server's clock."""
+    revision: int = 0
+    """How often its options were changed since."""
+
+    def changed(self, **options: Any) -> "Run":
+        """The run with other options."""
+        found = replace(self.options, **options)
+        return self if found == self.options else replace(self, options=found, revision=self.revision + 1)
 
     def describe(self, pods: int) -> str:
         """What it does to so many pods, in words."""
@@ -138,9 +145,6 @@ class Run:
             strategy["allowPodRestart"] = True
         if options.unready_grace is not None:
             strategy["unreadyGracePeriodSeconds"] = options.unready_grace
-        annotations = {ANNOTATION_TARGET: self.target.words, ANNOTATION_RUN: self.to_json()}
-        if options.reason:
-            annotations[ANNOTATION_REASON] = options.reason
         return {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -148,7 +152,7 @@ class Run:
                 "name": self.request_name(pod_uid),
                 "namespace": self.namespace,
                 "labels": {LABEL_RUN: self.name},
-                "annotations": annotations,
+                "annotations": self.annotations(),
             },
             "spec": {
                 "podName": pod_name,
@@ -159,10 +163,17 @@ class Run:
             },
         }
 
+    def annotations(self) -> dict[str, str]:
+        """What each of its requests says of it."""
+        reason = {ANNOTATION_REASON: self.options.reason} if self.options.reason else {}
+        return {ANNOTATION_TARGET: self.target.words, ANNOTATION_RUN: self.to_json(), **reason}
+
     def to_json(self) -> str:
         """The text of the annotation; the same run always gives the same text."""
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
-        shape = {"started": self.started, "target": asdict(self.target), "options": options}
+        shape: dict[str, Any] = {"started": self.started, "target": asdict(self.target), "options": options}
+        if self.revision:
+            shape["revision"] = self.revision
         return json.dumps(shape, sort_keys=True, separators=(",", ":"))
 
 
@@ -183,6 +194,7 @@ def read_run(obj: Mapping[str, Any]) -> RunMark | None:
     try:
         shape = mapping(json.loads(text(annotations.get(ANNOTATION_RUN))))
         started, raw = text(shape.get("started")), dict(mapping(shape.get("options")))
+        revision = Reader().integer(shape.get("revision"), "") or 0
         raw["containers"] = tuple(map(text, items(raw.get("containers"))))
         raw["max_unavailable"] = read_amount(text(raw.get("max_unavailable")))
         target, options = Target(**mapping(shape.get("target"))), Options(**raw)
@@ -191,7 +203,8 @@ def read_run(obj: Mapping[str, Any]) -> RunMark | None:
     sound = _fits(target, Target("")) and _fits(options, Options(())) and parse_time(started) is not None
     if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
         return None
-    return RunMark(Run(text(meta.get("namespace")), name, target, options, started), ANNOTATION_ABORTED in annotations)
+    run = Run(text(meta.get("namespace")), name, target, options, started, revision)
+    return RunMark(run, ANNOTATION_ABORTED in annotations)
 
 
 def _fits(found: Target | Options, plain: Target | Options) -> bool:

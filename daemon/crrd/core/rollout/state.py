@@ -237,8 +237,8 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
 
 
 def newest_run(requests: Iterable[RunRequest]) -> Run:
-    """The run as its last request has it: options may have changed on the way."""
-    return max(requests, key=lambda each: each.age).mark.run
+    """The run with its options as they were changed last."""
+    return max(requests, key=lambda each: (each.mark.run.revision, each.age)).mark.run
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,3 +276,10 @@ class World:
     """By pod (UID) and container: the last failure of a probe, as far as events are read."""
     config: Mapping[tuple[Kind, str], ConfigObject | None] = field(default_factory=dict)
     """ConfigMaps and Secrets that pods use, None for one that is gone; empty where the run does not look at them."""
+
+
+def with_latest_options(world: World, run: Run) -> Run:
+    """The run with its options as another process may have changed them since."""
+    own = [each for each in world.requests if each.mark.run.name == run.name]
+    latest = newest_run(own) if own else run
+    return latest if latest.revision > run.revision else run

@@ -1,0 +1,122 @@
+"""A run that is begun, resumed and looked at, in the process of the test."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crrd.cli.main import main
+from crrd.core.rollout.run import Amount, Options, read_run
+from tests.support.played_cluster import PlayedCluster, played
+from tests.support.sessions import command, recreated
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
+    async with played(tmp_path) as found:
+        yield found
+
+
+async def options(cluster: PlayedCluster) -> list[Options]:
+    """Those that each request of the only run has, the oldest first."""
+    marks = [read_run(request) for request in await cluster.requests()]
+    return [mark.run.options for mark in marks if mark is not None]
+
+
+LIMITS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (("--max-unavailable", "3"), {"max_unavailable": Amount(3)}),
+    (("--max-per-node", "0"), {"max_per_node": 0}),
+    (("--max-per-zone", "2"), {"max_per_zone": 2}),
+    (("--min-ready", "30s"), {"min_ready": 30}),
+    (("--ordered",), {"ordered": True}),
+    (("--unready-grace", "0"), {"unready_grace": 0}),
+    (("--pod-timeout", "1m"), {"pod_timeout": 60}),
+    (("--max-failures", "4"), {"max_failures": 4}),
+    (("--force",), {"force": True}),
+    (("--allow-pod-restart",), {"allow_pod_restart": True}),
+    (("--preflight",), {"preflight": True}),
+    (("--reason", "log level"), {"reason": "log level"}),
+    ((), {}),
+]
+
+
+@pytest.mark.parametrize(("words", "changes"), LIMITS)
+def test_every_limit_can_be_given_anew(words: tuple[str, ...], changes: dict[str, Any]) -> None:
+    assert command("resume", "nightly", *words).changes == changes
+
+
+def test_the_command_that_is_printed_keeps_what_was_given() -> None:
+    words = ("--max-unavailable", "20%", "--min-ready", "30s", "--timeout", "60s", "--yes", "-o", "json")
+    assert command("resume", "nightly", "-n", "shop", *words, "--retry-failed").resume_flags == (
+        *("--max-unavailable", "20%", "--min-ready", "30s", "--timeout", "60s", "--yes", "--retry-failed"),
+        *("-o", "json"),
+    )
+    assert command("deployment/web", "-c", "app", "--partition", "1", "--run", "mine").resume_flags == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("resume", "a", "--since", "2h"), "--since cannot be changed on resume: start a new run"),
+        (("resume", "a", "--partition", "2"), "--partition cannot be changed on resume: start a new run"),
+        (("resume", "a", "--run", "b"), "--run cannot be changed on resume: start a new run"),
+        (("resume", "a", "--stale"), "--stale cannot be changed on resume: start a new run"),
+        (("status", "a", "--max-unavailable", "2"), "--max-unavailable is not supported with status"),
+        (("abort", "a", "--yes"), "--yes is not supported with abort"),
+        (("deployment/a", "-c", "app", "--retry-failed"), "--retry-failed needs resume RUN or --run NAME"),
+    ],
+)
+def test_a_flag_that_would_change_nothing_is_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["recreate", *words])
+    assert (ended.value.code, capsys.readouterr().err) == (2, f"crrd recreate: {said}\n")
+
+
+async def test_limits_that_are_given_on_resume_hold_for_the_run(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 4, "app")
+    assert await recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly", "--partition", "1") == 0
+    cluster.goes_on.clear()
+    resumed = asyncio.create_task(recreated(cluster, "resume", "nightly", "--yes", "--max-unavailable", "3"))
+    async with asyncio.timeout(10):
+        while len(cluster.stops) < 4:  # three at once, and none of them is ready
+            await asyncio.sleep(0.01)
+    cluster.goes_on.set()
+    assert await resumed == 0
+    assert {each.max_unavailable for each in await options(cluster)} == {Amount(3)}
+
+
+async def test_another_process_changes_the_limits_of_one_that_runs(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 3, "app")
+    cluster.goes_on.clear()
+    running = asyncio.create_task(recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly"))
+    async with asyncio.timeout(10):
+        while not cluster.stops:
+            await asyncio.sleep(0.01)
+        other = asyncio.create_task(recreated(cluster, "resume", "nightly", "--max-unavailable", "3"))
+        while len(cluster.stops) < 3:
+            await asyncio.sleep(0.01)
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+    cluster.goes_on.set()
+    assert await running == 0
+
+
+async def test_pods_that_failed_are_restarted_again_on_demand(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = await cluster.workload("Deployment", "web", 2, "app")
+    cluster.fails[first] = ("StillRuns", "it still runs")
+    assert await recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly") == 1
+    again = "after fixing the cause, to continue: crrd recreate resume nightly -n default --retry-failed (after "
+    assert again in capsys.readouterr().out
+    cluster.fails.clear()
+    assert await recreated(cluster, "resume", "nightly", "--retry-failed", "--dry-run") == 0
+    assert capsys.readouterr().out == f"batch 1: {first} (node-a)\nbatch 2: {second} (node-a)\n"
+    assert cluster.stops == []
+    assert await recreated(cluster, "resume", "nightly") == 1, "a run that has failed goes no further by itself"
+    assert await recreated(cluster, "resume", "nightly", "--retry-failed") == 0
+    assert cluster.stops == [(first, "app"), (second, "app")]
