@@ -1,0 +1,110 @@
+"""Ends all requests and releases their pods: `python -m crrd.manager.uninstall`, run before crrd is uninstalled.
+
+The Helm chart runs it as a pre-delete hook, with the manager's ServiceAccount. `manifests/uninstall.sh` does the same
+with kubectl. Admission goes first, so that no new request takes effect. The manager then releases what requests hold;
+what it has not released after a while is released here.
+"""
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import structlog
+
+from crrd.core.api.pod import PodMeta, parse_meta
+from crrd.core.api.types import Request
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.lifecycle.steps import ReleaseUnready, RemoveFinalizer
+from crrd.kube.client import KubeClient
+from crrd.kube.config import find_access
+from crrd.kube.errors import ResourceMissingError
+from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.kube.writer import RequestWriter
+from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
+from crrd.lib.log import configure
+from crrd.manager.readiness import change_readiness
+
+CONFIGURATION = "crrd"
+"""Name of both webhook configurations."""
+WEBHOOKS = tuple(
+    Resource(f"{kind}webhookconfigurations", "admissionregistration.k8s.io") for kind in ("mutating", "validating")
+)
+ROUND_SECONDS = 1.0
+MANAGER_ROUNDS = 30
+"""Rounds that the manager has to release pods and requests before that is done here."""
+ROUNDS = 90
+
+log = structlog.get_logger(__name__)
+
+
+async def uninstall(client: KubeClient) -> bool:
+    """Delete admission and all requests, and release their pods; whether nothing is left.
+
+    A call that conflicts, or that the API server cannot answer now, is made again in the next round.
+
+    Raises:
+        ApiRefusedError: the API server refused a call.
+    """
+    for number in range(ROUNDS):
+        if number:
+            await asyncio.sleep(ROUND_SECONDS)
+        try:
+            if await _round(client, release=number >= MANAGER_ROUNDS):
+                return True
+        except (ApiUnavailableError, ConflictError) as error:
+            log.warning("retrying", error=str(error))
+    return False
+
+
+async def _round(client: KubeClient, *, release: bool) -> bool:
+    """Delete what is there, and release what is held if that is due; whether nothing was left."""
+    for resource in WEBHOOKS:
+        with suppress(GoneError):
+            await client.delete(resource, "", CONFIGURATION)
+    requests: tuple[Request, ...] = ()
+    with suppress(ResourceMissingError):  # the CRD has gone already
+        requests = (await client.list_all(REQUESTS, parse_request)).items
+    held = [pod for pod in (await client.list_all(PODS, parse_meta)).items if pod.readiness.keys]
+    for request in requests:
+        if not request.deleting:
+            with suppress(GoneError):
+                await client.delete(REQUESTS, request.namespace, request.name, uid=request.uid)
+    if release or not requests:
+        await _release(client, requests, held)
+    return not requests and not held
+
+
+async def _release(client: KubeClient, requests: tuple[Request, ...], held: list[PodMeta]) -> None:
+    """Release pods, then requests: while requests are there, their pods are told apart from those that others hold."""
+    for pod in held:
+        log.info("releasing pod", pod=pod.key)
+        for key in pod.readiness.keys:
+            await change_readiness(client, ReleaseUnready(pod, key), lambda: datetime.now(UTC))
+    writer = RequestWriter(client)
+    for request in requests:
+        if request.deleting and request.has_finalizer:
+            log.info("releasing request", request=request.key)
+            with suppress(GoneError):
+                await writer.carry_out(request, RemoveFinalizer())
+
+
+async def _main() -> int:
+    failure = ""
+    try:
+        async with KubeClient(find_access(os.environ.get("KUBECONFIG", ""), os.environ)) as client:
+            if not await uninstall(client):
+                failure = "some requests or pods could not be released: run manifests/uninstall.sh"
+    except CrrdError as error:
+        failure = str(error)
+    if failure:
+        log.error("cannot end all requests", error=failure)
+        return 1
+    log.info("no request is left, and no pod is held unready for one")
+    return 0
+
+
+if __name__ == "__main__":
+    configure("json", "info")
+    sys.exit(asyncio.run(_main()))

@@ -1,0 +1,121 @@
+"""The hook that ends all requests: with a manager, without one, and with pods that others hold as well."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crrd.core.api.types import FINALIZER
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.lib.errors import ApiUnavailableError, GoneError
+from crrd.manager import uninstall as hook
+from tests.support.lifecycle_cluster import LifecycleCluster, Wire, lifecycle_cluster
+
+OTHERS = {"userAgent": 'Operation "Job"', "key": "web-0"}
+
+
+@pytest.fixture
+async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LifecycleCluster]:
+    monkeypatch.setattr(hook, "ROUND_SECONDS", 0.01)
+    async with lifecycle_cluster() as made:
+        for resource in hook.WEBHOOKS:
+            await made.client.create(resource, "", {"metadata": {"name": hook.CONFIGURATION}, "webhooks": []})
+        yield made
+
+
+async def held(cluster: LifecycleCluster, *others: dict[str, str], name: str = "one") -> None:
+    """A pod that a request holds unready, and that request."""
+    await cluster.request(name, await cluster.pod(), grace=0)
+    await cluster.finalizers(name, FINALIZER)
+    ours = {"userAgent": "ContainerRecreateRequest", "key": f"default/{name}"}
+    condition = {"type": "KruisePodReady", "status": "False", "message": json.dumps([ours, *others])}
+    await cluster.client.merge_patch(
+        PODS, "default", "web-0", {"status": {"conditions": [condition]}}, subresource="status"
+    )
+
+
+async def nothing_is_left(cluster: LifecycleCluster) -> None:
+    assert cluster.crrs() == {}
+    for resource in hook.WEBHOOKS:
+        with pytest.raises(GoneError):
+            await cluster.client.get(resource, "", hook.CONFIGURATION)
+
+
+async def test_a_manager_that_works_releases(cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook, "MANAGER_ROUNDS", hook.ROUNDS)
+    manager = cluster.manager()
+    await held(cluster)
+    assert await hook.uninstall(cluster.client)
+    assert cluster.condition() == ("True", "")
+    assert {type(action).__name__ for action in manager.done} >= {"ReleaseUnready", "RemoveFinalizer"}
+    await nothing_is_left(cluster)
+
+
+async def test_without_a_manager_everything_of_ours_is_released_and_nothing_else(cluster: LifecycleCluster) -> None:
+    await held(cluster, OTHERS)
+    assert await hook.uninstall(cluster.client)
+    assert cluster.condition() == ("False", json.dumps([OTHERS], separators=(",", ":")))
+    await nothing_is_left(cluster)
+
+
+async def test_a_pod_whose_request_has_gone_is_released(cluster: LifecycleCluster) -> None:
+    await held(cluster)
+    await cluster.finalizers("one")
+    await cluster.delete("one")
+    assert await hook.uninstall(cluster.client)
+    assert cluster.condition() == ("True", "")
+
+
+async def test_a_request_that_somebody_else_keeps_is_told(
+    cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "MANAGER_ROUNDS", 1)
+    monkeypatch.setattr(hook, "ROUNDS", 4)
+    await held(cluster)
+    await cluster.finalizers("one", FINALIZER, "a.example/b")
+    assert not await hook.uninstall(cluster.client)
+    assert cluster.condition() == ("True", "")
+    assert cluster.deleting("one")
+    assert not cluster.has_finalizer("one")
+
+
+async def test_an_api_server_that_is_away_is_asked_again(cluster: LifecycleCluster) -> None:
+    class Flaky(Wire):
+        asked = 0
+
+        async def current(self) -> Any:
+            self.asked += 1
+            if self.asked in (2, 4):
+                raise ApiUnavailableError("away")
+            return await super().current()
+
+    async with KubeClient(Flaky(cluster.server.url)) as client:
+        assert await hook.uninstall(client)
+    await nothing_is_left(cluster)
+
+
+async def test_the_definition_may_have_gone(cluster: LifecycleCluster) -> None:
+    definition = Resource("customresourcedefinitions", "apiextensions.k8s.io")
+    await cluster.client.delete(definition, "", REQUESTS.full_name)
+    assert await hook.uninstall(cluster.client)
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_the_program_says_how_it_ended(cluster: LifecycleCluster, tmp_path: Path, *, there: bool) -> None:
+    config = cluster.server.kubeconfig(tmp_path / "config")
+    environment = {**os.environ, "KUBECONFIG": str(config if there else tmp_path / "none")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "crrd.manager.uninstall", env=environment, stderr=asyncio.subprocess.PIPE
+    )
+    _, err = await process.communicate()
+    last = json.loads(err.splitlines()[-1])
+    assert process.returncode == (0 if there else 1)
+    assert last["event"] == (
+        "no request is left, and no pod is held unready for one" if there else "cannot end all requests"
+    )
