@@ -1,0 +1,247 @@
+"""Writes the chart's templates, values and README: `python manifests/chart/generate.py` (needs kubectl).
+
+The templates are what `kubectl kustomize` renders of the folders beside this one, with expressions for what a value
+changes. Where an overlay differs from `default`, the template has both, behind the value that stands for the overlay.
+values.yaml and the table in README.md come from values.schema.json. By hand are Chart.yaml, values.schema.json and, of
+the templates, _helpers.tpl, NOTES.txt and uninstall.yaml. The test suite proves that what is committed is what this
+makes, and that the chart renders what kustomize renders.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from itertools import groupby
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import yaml
+
+CHART = Path(__file__).parent
+MANIFESTS = CHART.parent
+Json = dict[str, Any]
+Key = tuple[str, str]
+"""Kind and name of an object."""
+
+BESIDE = ".Values.besideOpenKruise.enabled"
+NAMESPACES = {
+    "crrd-system": ".Values.namespaces.manager",
+    "crrd-node": ".Values.namespaces.node",
+    "kruise-system": ".Values.besideOpenKruise.namespace",
+}
+WORKLOADS = {"Deployment": "manager", "DaemonSet": "node"}
+"""Kinds of the workloads, and where their values are."""
+HEAD = "{{- /* Made by generate.py of what kustomize renders. */}}\n"
+_PLACEHOLDER = re.compile(r"( *)(.*?)'@(inline|block) (.+)@'")
+
+
+def inline(expression: str) -> str:
+    """Stands for a scalar that the template works out."""
+    return f"@inline {expression}@"
+
+
+def block(value: str) -> str:
+    """Stands for a value of any shape; its key is left out where the value is empty."""
+    return f"@block {value}@"
+
+
+def rendered(folder: str) -> dict[Key, Json]:
+    """The objects of a folder of manifests, as kustomize renders them."""
+    command = ["kubectl", "kustomize", str(MANIFESTS / folder)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own folders
+    return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text)}
+
+
+def with_values(found: Any) -> Any:
+    """A part of an object with placeholders for namespaces and for OpenKruise's ServiceAccount."""
+    if isinstance(found, list):
+        return [with_values(each) for each in found]
+    if not isinstance(found, dict):
+        return found
+    made = {key: with_values(value) for key, value in found.items()}
+    if made.get("namespace") in NAMESPACES:
+        made["namespace"] = inline(f"{NAMESPACES[made['namespace']]} | quote")
+    if (made.get("kind"), made.get("name")) == ("ServiceAccount", "kruise-manager"):
+        made["name"] = inline(".Values.besideOpenKruise.serviceAccount | quote")
+    return made
+
+
+def with_workload_values(workload: Json) -> None:
+    """Put placeholders into a Deployment or DaemonSet."""
+    values = f".Values.{WORKLOADS[workload['kind']]}"
+    spec = workload["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    container["image"] = inline('include "crrd.image" . | quote')
+    container["imagePullPolicy"] = block(".Values.image.pullPolicy")
+    container["resources"] = block(f"{values}.resources")
+    spec["imagePullSecrets"] = block(".Values.imagePullSecrets")
+    spec["tolerations"] = block(f"{values}.tolerations")
+    spec["nodeSelector"] = block(f"{values}.nodeSelector")
+    if workload["kind"] == "Deployment":
+        workload["spec"]["replicas"] = inline(f"{values}.replicas")
+        return
+    for variable in container["env"]:
+        if variable["name"] == "CRRD_CRI_ENDPOINTS":
+            variable["value"] = inline(f'printf "unix://%s" {values}.runtimeSocket | quote')
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "cri")
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "cri")
+    mount["mountPath"] = volume["hostPath"]["path"] = inline(f"dir {values}.runtimeSocket | quote")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Long texts as blocks, nothing as an alias."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+def dumped(found: Json | None) -> list[str]:
+    """The lines of an object with placeholders, in Helm's language for what is not; none for None."""
+    if found is None:
+        return []
+    found = with_values(found)
+    if found["kind"] in WORKLOADS:
+        with_workload_values(found)
+    if found["kind"] == "Namespace":
+        found["metadata"]["name"] = inline(f"{NAMESPACES[found['metadata']['name']]} | quote")
+    text = yaml.dump(found, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)
+    return text.replace("{{", '{{ "{{" }}').splitlines()
+
+
+def merged(value: str, without: list[str], with_it: list[str]) -> Iterator[str]:
+    """Lines that are the one or the other text, depending on a boolean value."""
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, without, with_it, autojunk=False).get_opcodes():
+        if tag == "equal":
+            yield from without[i1:i2]
+            continue
+        yield f"{{{{- if {value} }}}}" if j1 < j2 else f"{{{{- if not {value} }}}}"
+        yield from with_it[j1:j2]
+        if i1 < i2 and j1 < j2:
+            yield "{{- else }}"
+        yield from without[i1:i2]
+        yield "{{- end }}"
+
+
+def filled(lines: list[str]) -> str:
+    """The text of lines, with Helm's expressions for placeholders."""
+    made = []
+    for line in lines:
+        found = _PLACEHOLDER.fullmatch(line)
+        if found is None:
+            made.append(line)
+            continue
+        spaces, before, kind, value = found.groups()
+        if kind == "inline":
+            made.append(f"{spaces}{before}{{{{ {value} }}}}")
+        else:
+            made += [f"{spaces}{{{{- with {value} }}}}", f"{spaces}{before.rstrip()}"]
+            made += [f"{spaces}  {{{{- toYaml . | nindent {len(spaces) + 2} }}}}", f"{spaces}{{{{- end }}}}"]
+    return "\n".join(made) + "\n"
+
+
+def file_of(found: Json) -> str:
+    """The template that an object is in."""
+    if found["kind"] == "CustomResourceDefinition":
+        return "crd"
+    return str(found["metadata"].get("labels", {}).get("app.kubernetes.io/component", "access"))
+
+
+def variants(key: Key, found: Json, host_network: dict[Key, Json]) -> list[str]:
+    """The lines of an object of `default`, with what values change of it."""
+    lines = dumped(found)
+    if key in host_network:
+        lines = list(merged(".Values.manager.hostNetwork", lines, dumped(host_network[key])))
+    if found["kind"] == "CustomResourceDefinition":
+        kept = {**found, "metadata": {**found["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}}
+        lines = list(merged(".Values.crd.keep", lines, dumped(kept)))
+    if found["kind"] == "Namespace":
+        name = NAMESPACES[found["metadata"]["name"]]
+        lines = [f"{{{{- if and .Values.namespaces.create (ne .Release.Namespace {name}) }}}}", *lines, "{{- end }}"]
+    return lines
+
+
+def chunk(key: Key, found: Json, beside: dict[Key, Json], host_network: dict[Key, Json]) -> tuple[str, list[str]]:
+    """An object as `if` it is there ("" for always), and its lines."""
+    lines = variants(key, found, host_network)
+    if key not in beside:
+        return f"not {BESIDE}", lines
+    return "", lines if beside[key] == found else list(merged(BESIDE, lines, dumped(beside[key])))
+
+
+def templates() -> dict[str, str]:
+    """The templates: file name -> text."""
+    parts = [
+        (rendered("default"), rendered("overlays/beside-openkruise")),
+        (rendered("monitoring"), rendered("overlays/monitoring-beside-openkruise")),
+    ]
+    host_network = rendered("overlays/host-network")
+    files: dict[str, list[tuple[str, list[str]]]] = {}
+    for usual, beside in parts:
+        for key, found in usual.items():
+            files.setdefault(file_of(found), []).append(chunk(key, found, beside, host_network))
+    made = {}
+    for name, chunks in files.items():
+        text = HEAD
+        for condition, group in groupby(chunks, lambda each: each[0]):
+            inside = "".join("---\n" + filled(lines) for _, lines in group)
+            text += f"{{{{- if {condition} }}}}\n{inside}{{{{- end }}}}\n" if condition else inside
+        made[f"templates/{name}.yaml"] = text
+    wrapped = made["templates/monitoring.yaml"].removeprefix(HEAD)
+    made["templates/monitoring.yaml"] = f"{HEAD}{{{{- if .Values.monitoring.enabled }}}}\n{wrapped}{{{{- end }}}}\n"
+    return made
+
+
+def defaults() -> Json:
+    """What the manifests have where the schema names no default."""
+    workloads = {kind: each for (kind, _), each in rendered("default").items() if kind in WORKLOADS}
+    specs = {WORKLOADS[kind]: each["spec"]["template"]["spec"] for kind, each in workloads.items()}
+    return {name: {**spec, "resources": spec["containers"][0]["resources"]} for name, spec in specs.items()}
+
+
+def values() -> Iterator[tuple[tuple[str, ...], Json]]:
+    """Path and schema of each value; a default is filled in from the manifests where the schema has none."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    known = defaults()
+    for name, one in schema["properties"].items():
+        if "description" in one:
+            yield (name,), one
+        for inner, each in one.get("properties", {}).items():
+            yield (name, inner), {"default": known.get(name, {}).get(inner), **each}
+
+
+def values_yaml() -> str:
+    """values.yaml: each value below its description."""
+    text, section = "# Made by generate.py of values.schema.json.\n", ""
+    for path, one in values():
+        if len(path) > 1 and path[0] != section:
+            text += f"{path[0]}:\n"
+        section = path[0]
+        lines = f"# {one['description']}\n{yaml.safe_dump({path[-1]: one['default']}, sort_keys=False)}"
+        text += indent(lines, "  " * (len(path) - 1))
+    return text
+
+
+def readme() -> str:
+    """README.md, with a table of the values."""
+    rows = [f"| `{'.'.join(path)}` | `{json.dumps(one['default'])}` | {one['description']} |" for path, one in values()]
+    table = "\n".join(["| value | default | meaning |", "|---|---|---|", *rows])
+    text = (CHART / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"(?s)(?<=<!-- values -->\n).*?(?=<!-- end -->)", lambda _: f"{table}\n", text)
+
+
+def files() -> dict[str, str]:
+    """What is generated: file name -> text."""
+    return {**templates(), "values.yaml": values_yaml(), "README.md": readme()}
+
+
+if __name__ == "__main__":
+    for name, text in files().items():
+        (CHART / name).write_text(text, encoding="utf-8")
