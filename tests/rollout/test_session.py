@@ -64,6 +64,7 @@ def test_the_command_that_is_printed_keeps_what_was_given() -> None:
         (("resume", "a", "--run", "b"), "--run cannot be changed on resume: start a new run"),
         (("resume", "a", "--stale"), "--stale cannot be changed on resume: start a new run"),
         (("status", "a", "--max-unavailable", "2"), "--max-unavailable is not supported with status"),
+        (("status", "-w"), "--watch needs status and the name of one run"),
         (("abort", "a", "--yes"), "--yes is not supported with abort"),
         (("deployment/a", "-c", "app", "--retry-failed"), "--retry-failed needs resume RUN or --run NAME"),
     ],

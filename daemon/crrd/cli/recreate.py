@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"{called} TYPE/NAME -c CONTAINER[,CONTAINER] [flags]\n"
         f"       {called} -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
         f"       {called} [TYPE/NAME | -l SELECTOR] --stale [flags]\n"
-        f"       {called} status [RUN] | resume RUN | abort RUN"
+        f"       {called} status [RUN] [-w] | resume RUN | abort RUN"
     )
     parser.description = (
         "Recreates containers of all pods of a workload in place, a few pods at a time, and waits for each to be\n"
@@ -122,6 +122,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--reason", metavar="WORDS", default="", help="reason for the restart, shown in events and status")
     add("--run", metavar="NAME", default="", help="name of the run; resumes the run of this name if it exists")
     add("--dry-run", action="store_true", help="print the batches and change nothing")
+    add("-w", "--watch", action="store_true", help="with status RUN: show how the run goes on until it ends")
     add("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
     add("-n", "--namespace", metavar="NAME", default="", help="(default: the kubeconfig's)")
     add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")
@@ -162,6 +163,8 @@ def _check(args: argparse.Namespace, verb: str) -> None:
     words = args.words
     if args.all_namespaces:
         raise ConfigurationError("--all-namespaces is not supported: a run covers one namespace (use -n NAMESPACE)")
+    if args.watch and (verb != "status" or len(words) < 2):
+        raise ConfigurationError("--watch needs status and the name of one run")
     if verb:
         if len(words) > 2 or (verb != "status" and len(words) < 2):
             raise ConfigurationError(f"{verb} needs the name of one run; to list runs: {args.called} status")
@@ -231,6 +234,7 @@ def requested(args: argparse.Namespace) -> Command:
         partition=args.partition,
         since=_since(args.since) if not verb else None,
         dry_run=args.dry_run,
+        watch=args.watch,
         timeout=args.timeout or 0,
         retry_failed=args.retry_failed,
         confirmed=args.yes,

@@ -30,6 +30,8 @@ class Command:
     since: datetime | timedelta | None
     """Options.since of a new run, or how long before its start that is."""
     dry_run: bool
+    watch: bool
+    """With `status`: go on to show it."""
     timeout: int
     """Seconds for the whole run; 0 for as long as it takes."""
     confirmed: bool

@@ -3,15 +3,16 @@
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 
 from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import Pin
 from crrd.core.recreate.left_down import STARTUP_FORGOTTEN
+from crrd.core.rollout.overview import RunStatus
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, tally
-from crrd.core.rollout.state import RunRequest
 from crrd.lib.plain import columns, plain
 
 
@@ -107,21 +108,28 @@ class Display:
         """How it has ended: one word for machines, a sentence for people."""
         self.say(f"{outcome}: {message} (after {format_duration(time.monotonic() - self._began)})")
 
-    def print_status(self, run: Run, plan: Plan) -> None:
-        """How a run stands."""
+    def print_status(self, status: RunStatus, plan: Plan, resume: str) -> None:
+        """How a run stands, and how to go on with it; "" where nobody has to."""
+        run = status.run
         reason = f"; {run.options.reason}" if run.options.reason else ""
+        containers = ", ".join(run.options.containers) or "stale containers"
         rows = [(row.pod, row.node, row.stage.value, row.why) for row in plan.rows]
         _print(
-            f"run {run.name}: {', '.join(run.options.containers)} of {run.target.words}, since {run.started}{reason}",
-            f"{state_of(plan)}: {summary(plan.rows)}",
+            f"run {run.name}: {containers} of {run.target.words}, since {run.started}{reason}",
+            f"{status.state}: {summary(plan.rows)}; last activity {_ago(status)}",
+            *([f"waits for: {status.waits}"] if status.waits else []),
+            *([f"to continue: {resume}"] if resume else []),
             *columns([("POD", "NODE", "PHASE", ""), *rows], gap=3),
         )
 
-    def print_runs(self, runs: list[tuple[Run, list[RunRequest]]]) -> None:
+    def print_runs(self, runs: Sequence[RunStatus]) -> None:
         """Which runs there are."""
-        rows = [run_row(run, requests) for run, requests in runs]
-        head = [tuple(column.upper() for column in row) for row in rows[:1]]
-        _print(*(columns([*head, *(tuple(row.values()) for row in rows)], gap=3) if rows else ["no runs"]))
+        head = ("RUN", "TARGET", "STATE", "DONE", "STARTED", "LAST ACTIVITY", "WAITS FOR")
+        rows = [
+            (each.run.name, each.run.target.words, each.state, each.share, each.run.started, _ago(each), each.waits)
+            for each in runs
+        ]
+        _print(*(columns([head, *rows], gap=3) if rows else ["no runs"]))
 
     def print_preview(self, preview: Preview) -> None:
         """The batches of a dry run, and what is left out."""
@@ -184,23 +192,6 @@ def summary(rows: tuple[Row, ...]) -> str:
     return ", ".join(parts + [f"{under_way} in progress"] * bool(under_way))
 
 
-def run_row(run: Run, requests: list[RunRequest]) -> dict[str, str]:
-    """A run and how many of its requests succeeded, by column."""
-    succeeded = sum(each.succeeded for each in requests)
-    return {
-        "run": run.name,
-        "target": run.target.words,
-        "started": run.started,
-        "succeeded": str(succeeded),
-        "requests": str(len(requests)),
-    }
-
-
-def state_of(plan: Plan) -> str:
-    """How a run stands, in a word or a sentence."""
-    return plan.end.value if plan.end is not None else plan.waiting or "running"
-
-
 def skipped_pods(preview: Preview) -> dict[str, list[str]]:
     """The pods that are left out, by reason."""
     skipped: dict[str, list[str]] = {}
@@ -222,6 +213,10 @@ def stale_table(preview: Preview) -> list[str]:
 def warned_pods(preview: Preview) -> dict[str, list[str]]:
     """The pods whose containers may stay down, by the warning."""
     return {STARTUP_FORGOTTEN.format(kubelet=version): list(pods) for version, pods in preview.may_stay_down.items()}
+
+
+def _ago(status: RunStatus) -> str:
+    return "unknown" if status.idle is None else f"{format_duration(status.idle)} ago"
 
 
 def _print(*lines: str) -> None:

@@ -2,17 +2,17 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 from crrd.core.api.time import rfc3339
+from crrd.core.rollout.overview import RunStatus
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, tally
-from crrd.core.rollout.state import RunRequest
-from crrd.rollout.display import Display, new_ids, old_ids, run_row, skipped_pods, state_of, warned_pods
+from crrd.rollout.display import Display, new_ids, old_ids, skipped_pods, warned_pods
 
 
 class JsonLines(Display):
@@ -56,14 +56,13 @@ class JsonLines(Display):
         counts = tally(self._last.rows) if self._last is not None else {}
         self._line("end", outcome=outcome, message=message, pods={stage.value: n for stage, n in counts.items()})
 
-    def print_status(self, run: Run, plan: Plan) -> None:
+    def print_status(self, status: RunStatus, plan: Plan, resume: str) -> None:
         """See Display."""
-        pods = [_pod(row) for row in plan.rows]
-        _print({"run": run.name, "target": run.target.words, "state": state_of(plan), "pods": pods})
+        _print(_run(status) | {"pods": [_pod(row) for row in plan.rows]})
 
-    def print_runs(self, runs: list[tuple[Run, list[RunRequest]]]) -> None:
+    def print_runs(self, runs: Sequence[RunStatus]) -> None:
         """See Display."""
-        _print([run_row(run, requests) for run, requests in runs])
+        _print([_run(each) for each in runs])
 
     def print_preview(self, preview: Preview) -> None:
         """See Display."""
@@ -87,6 +86,21 @@ class JsonLines(Display):
 
 def _print(shape: object) -> None:
     print(json.dumps(shape, indent=2))
+
+
+def _run(status: RunStatus) -> dict[str, Any]:
+    """A run, by column."""
+    return {
+        "run": status.run.name,
+        "target": status.run.target.words,
+        "started": status.run.started,
+        "succeeded": str(sum(each.succeeded for each in status.requests)),
+        "requests": str(len(status.requests)),
+        "state": status.state,
+        "done": status.share,
+        "lastActivity": rfc3339(status.active_at) if status.active_at is not None else "",
+        "waitsFor": status.waits,
+    }
 
 
 def _pod(row: Row) -> dict[str, Any]:

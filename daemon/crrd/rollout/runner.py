@@ -22,6 +22,7 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationE
 from crrd.lib.jsonfields import mapping
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import Display
+from crrd.rollout.report import Reporter
 
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 _TICK_SECONDS = 1.0
@@ -49,6 +50,7 @@ class Runner:
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self._ends = time.monotonic() + timeout if timeout else float("inf")
         self._confirmed = confirmed
+        self.reporter = Reporter(client, cluster, clock)
 
     async def run(self, run: Run) -> tuple[Plan, bool]:
         """Go on with the run until it ends: its last plan, and whether the time for the whole run was over first.
@@ -66,6 +68,8 @@ class Runner:
                 # On what may be out of date nothing is begun, and nothing ends.
                 plan = replace(plan, create=(), end=None, waiting=trouble)
             self._display.show(plan)
+            if plan.end is None and not trouble:
+                await self.reporter.write(run, plan)
             if plan.end is End.ASK and await self._display.ask(plan.message):
                 self._confirmed = True
                 continue
@@ -111,6 +115,7 @@ class Runner:
         """Create the first of the requests. Returns once it is known whether it is there, so that budgets hold."""
         row = plan.create[0]
         body = run.request(row.pod, row.uid, row.containers)
+        body["metadata"]["annotations"] |= self.reporter.annotation(plan)
         failures = 0
         while time.monotonic() < self._ends:
             try:

@@ -1,20 +1,25 @@
 """The runs of one namespace, as their requests show them: how they stand, and an end to one of them."""
 
+import asyncio
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.plan import seen_by_others
+from crrd.core.rollout.overview import RUNNING, STOPPED, WAITING, RunStatus, overview, state_in
+from crrd.core.rollout.plan import End, Plan, seen_by_others
 from crrd.core.rollout.run import ANNOTATION_ABORTED, LABEL_RUN, Run
-from crrd.core.rollout.state import RunRequest, newest_run, read_run_request
+from crrd.core.rollout.state import RunRequest, newest_run, read_run_request, with_latest_options
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ConfigurationError, GoneError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.command import Command
-from crrd.rollout.display import Display
+from crrd.rollout.display import Display, progress, summary, waits_of
+from crrd.rollout.ending import EXIT_FAILED
+from crrd.rollout.report import in_words, is_gone
 from crrd.rollout.target import find_again
 
 
@@ -37,6 +42,7 @@ class Runs:
         """
         name = self.command.run_name
         requests = sorted(await self.requests_of(name), key=lambda each: each.age)
+        await self._check_not_over(newest_run(requests))
         waiting = [each.request for each in requests if not each.request.completed and not each.begun]
         under_way = sum(1 for each in requests if not each.request.completed and each.begun)
         # Whoever carries the run out has to know before anything is gone; the newest lives longest.
@@ -57,20 +63,73 @@ class Runs:
         self.display.say(f"run {name} aborted, pending requests deleted: {deleted}{rest}")
         return 0
 
+    async def _check_not_over(self, run: Run) -> None:
+        """Raise ConfigurationError for a run that is done or aborted."""
+        end = None
+        with suppress(ConfigurationError):  # its target is gone, or may not be read
+            async with await self.watch(run) as cluster:
+                end = self._look(run, cluster)[1].end
+        if end in (End.DONE, End.ABORTED):
+            raise ConfigurationError(f"run {run.name} is {end} already: there is nothing to abort")
+
     async def status(self) -> int:
         """Show how a run stands; without a name, which runs there are, the newest first. Returns the exit code."""
         if not self.command.run_name:
             by_run: dict[str, list[RunRequest]] = {}
             for each in await self.requests(LABEL_RUN):
                 by_run.setdefault(each.mark.run.name, []).append(each)
-            runs = [(newest_run(requests), requests) for requests in by_run.values()]
-            self.display.print_runs(sorted(runs, key=lambda pair: (pair[0].started, pair[0].name), reverse=True))
+            runs = [self._standing(requests) for requests in by_run.values()]
+            self.display.print_runs(sorted(runs, key=lambda each: (each.run.started, each.run.name), reverse=True))
             return 0
         run = newest_run(await self.requests_of(self.command.run_name))
         async with await self.watch(run) as cluster:
-            plan = seen_by_others(cluster.world(), run, self.clock.now())
-        self.display.print_status(run, plan)
+            if self.command.watch:
+                return await self._follow(run, cluster)
+            status, plan = self._look(run, cluster)
+        self.display.print_status(status, plan, self._again(status, plan))
         return 0
+
+    def _again(self, status: RunStatus, plan: Plan) -> str:
+        """The command that goes on with a run; "" where it goes on by itself, or is over."""
+        flag = {End.ASK: ["--yes"], End.FAILED: ["--retry-failed"]}.get(plan.end or End.DONE, [])
+        return " ".join([self.line("resume", status.run.name), *flag]) if flag or status.state == STOPPED else ""
+
+    def _standing(self, requests: Sequence[RunRequest], plan: Plan | None = None) -> RunStatus:
+        """How a run stands, by its pods too where the plan is known."""
+        now = self.clock.now()
+        found = overview(requests, now, is_gone)
+        written = found.progress
+        state, waits, share = found.state, "", ""
+        if plan is not None:
+            done, total = progress(plan.rows)
+            state, waits, share = state_in(plan, found), "; ".join(waits_of(plan)), f"{done}/{total}"
+        elif written is not None:
+            waits, share = written.waits, f"{written.done}/{written.total}"
+        idle = (now - found.active_at).total_seconds() if found.active_at is not None else None
+        waits = waits if state in (RUNNING, WAITING) else ""
+        return RunStatus(newest_run(requests), requests, in_words(state, found), share, found.active_at, idle, waits)
+
+    def _look(self, run: Run, cluster: Cluster) -> tuple[RunStatus, Plan]:
+        world = cluster.world()
+        run = with_latest_options(world, run)
+        plan = seen_by_others(world, run, self.clock.now())
+        return self._standing([each for each in world.requests if each.mark.run.name == run.name], plan), plan
+
+    async def _follow(self, run: Run, cluster: Cluster) -> int:
+        """Show a run until it ends or nobody carries it out; returns 0 for one that is done."""
+        self.display.begin(run, run.describe(len(cluster.world().members)))
+        while True:
+            cluster.changed.clear()
+            await cluster.learn()
+            status, plan = self._look(run, cluster)
+            self.display.show(plan)
+            if plan.end is not None or status.state == STOPPED:
+                again = self._again(status, plan)
+                self.display.end(status.state, summary(plan.rows) + (f"; to continue: {again}" if again else ""))
+                return 0 if plan.end is End.DONE else EXIT_FAILED
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await cluster.changed.wait()
 
     async def watch(self, run: Run) -> Cluster:
         """The pods of a run that has begun, and what else it heeds."""

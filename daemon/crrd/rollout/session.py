@@ -13,6 +13,7 @@ from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import Request
+from crrd.core.rollout.overview import STOPPED
 from crrd.core.rollout.plan import End, Plan, make_plan, unfinished
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import LABEL_RUN, Run
@@ -190,6 +191,7 @@ class Session(Runs):
             waits = f"last waited for: {'; '.join(waits_of(plan))}; " if waits_of(plan) else ""
             again = f"{waits}requests in progress will finish; to continue: {self.line('resume', run.name)}"
             self._end("interrupted", f"{summary(plan.rows)}; {again if has_begun(plan) else 'no pod was restarted'}")
+            await runner.reporter.write(run, plan, STOPPED)
             raise asyncio.CancelledError from error
         failures = "; ".join(f"{row.pod}: {row.why}" for row in plan.rows if row.stage is Stage.FAILED)
         if plan.end is End.DONE and not failures:
@@ -201,6 +203,8 @@ class Session(Runs):
             with suppress(OutputError):  # the end is told all the same
                 await self._print_failures(plan)
         self._end(ending.outcome, ending.message)
+        state = plan.end.value if plan.end not in (None, End.RIVAL) else STOPPED
+        await runner.reporter.write(run, plan, state)
         return ending.exit_code
 
     async def _record(self, run: Run, reason: WorkloadEvent, message: str) -> None:

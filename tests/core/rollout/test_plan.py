@@ -91,7 +91,9 @@ class TestBudgets:
     def test_one_at_a_time_unless_more_may(self) -> None:
         found = planned(World(PODS))
         assert chosen(found) == ["web-0"]
-        assert why(found)["web-1"] == "1 of at most 1 pods unready: web-0"
+        assert why(found)["web-1"] == "1 of at most 1 pods unready or in progress: web-0", (
+            "nobody has touched web-0 yet"
+        )
         assert (found.end, found.waiting) == (None, "")
         assert chosen(planned(World(PODS), run(max_unavailable=Amount(2)))) == ["web-0", "web-1"]
 
@@ -227,7 +229,7 @@ class TestOrder:
         world = World(members(11), workload=workload(11, kind="StatefulSet", in_order=True))
         found = planned(world, run(max_unavailable=Amount(2)))
         assert chosen(found) == ["web-10", "web-9"]
-        assert why(found)["web-8"] == "2 of at most 2 pods unready: web-10, web-9"
+        assert why(found)["web-8"] == "2 of at most 2 pods unready or in progress: web-10, web-9"
         assert why(found)["web-0"] == f"after web-8: {why(found)['web-8']}"
 
     def test_nobody_overtakes(self) -> None:

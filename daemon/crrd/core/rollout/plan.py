@@ -281,7 +281,8 @@ class _Round:
         more = len(names) - _NAMED
         named = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         missing = f"{self._missing} missing" if self._missing else ""
-        return f"{down} of at most {self._limit} pods unready: {', '.join(filter(None, (named, missing)))}"
+        state = "unready or in progress" if any(member.ready for member in self._down.values()) else "unready"
+        return f"{down} of at most {self._limit} pods {state}: {', '.join(filter(None, (named, missing)))}"
 
     def _take(self, member: Member) -> None:
         """Count a pod that begins now."""

@@ -21,6 +21,8 @@ ANNOTATION_RUN = "crr.apps.kruise.io/run-options"
 """The whole run, as JSON."""
 ANNOTATION_ABORTED = "crr.apps.kruise.io/run-aborted"
 """On any request of a run (RFC 3339): nothing more is begun for it."""
+ANNOTATION_PROGRESS = "crr.apps.kruise.io/run-progress"
+"""How far the run was when its process wrote last, as JSON."""
 KEPT_SECONDS = 86_400
 """TTL of a run's requests: for `status`, and for whoever resumes it the next morning. A pod whose request is gone is
 still known as done, by when its containers were started."""
@@ -178,12 +180,35 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run was when the process that carries it out wrote last."""
+
+    at: str
+    """RFC 3339, the API server's clock."""
+    by: str
+    """Host and process ID: `laptop/4711`."""
+    state: str
+    """As `Overview.state`."""
+    done: int
+    total: int
+    """Pods that are not left out."""
+    waits: str = ""
+    """What it waited for then."""
+
+    def annotation(self) -> dict[str, str]:
+        """As a request carries it."""
+        return {ANNOTATION_PROGRESS: json.dumps(asdict(self), separators=(",", ":"))}
+
+
+@dataclass(frozen=True, slots=True)
 class RunMark:
     """What a request says of the run that has made it."""
 
     run: Run
     aborted: bool
     """Whether somebody has."""
+    progress: Progress | None = None
+    """None where its process has written none here."""
 
 
 def read_run(obj: Mapping[str, Any]) -> RunMark | None:
@@ -204,10 +229,18 @@ def read_run(obj: Mapping[str, Any]) -> RunMark | None:
     if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
         return None
     run = Run(text(meta.get("namespace")), name, target, options, started, revision)
-    return RunMark(run, ANNOTATION_ABORTED in annotations)
+    return RunMark(run, ANNOTATION_ABORTED in annotations, _read_progress(text(annotations.get(ANNOTATION_PROGRESS))))
 
 
-def _fits(found: Target | Options, plain: Target | Options) -> bool:
+def _read_progress(annotation: str) -> Progress | None:
+    try:
+        found = Progress(**mapping(json.loads(annotation)))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found if _fits(found, Progress("", "", "", 0, 0)) and parse_time(found.at) is not None else None
+
+
+def _fits(found: Target | Options | Progress, plain: Target | Options | Progress) -> bool:
     """Whether each field has the type that a plain value of the same class has."""
     for name in plain.__slots__:
         value, like = getattr(found, name), getattr(plain, name)

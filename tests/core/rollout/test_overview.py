@@ -1,0 +1,95 @@
+"""How a run stands for those who do not carry it out."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from crrd.core.api.time import rfc3339
+from crrd.core.rollout.overview import Overview, overview, state_in
+from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.run import ANNOTATION_PROGRESS, Progress, read_run
+from crrd.core.rollout.state import RunRequest
+from tests.support.rollouts import NOW, asked, member, run, succeeded
+
+RUN = run()
+
+
+def progress(state: str = "running", seconds: float = 5, by: str = "laptop/42") -> Progress:
+    """What a process wrote so long ago."""
+    return Progress(rfc3339(NOW - timedelta(seconds=seconds)), by, state, 1, 4, "web-1")
+
+
+def written(request: RunRequest, found: Progress | None, **changes: object) -> RunRequest:
+    """A request on which a process has written its progress."""
+    changed = replace(request.request, **changes)  # type: ignore[arg-type]
+    return replace(request, request=changed, mark=replace(request.mark, progress=found))
+
+
+def seen(found: Progress | None) -> Overview:
+    return overview([written(asked(RUN, member("web-0")), found)], NOW, lambda by: by == "laptop/13")
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        (progress(), "running"),
+        (progress("waiting"), "waiting"),
+        (progress(seconds=61), "stopped"),
+        (progress("waiting", 61), "stopped"),
+        (progress(by="laptop/13"), "stopped"),
+        (progress("stopped"), "stopped"),
+        (progress("done", 3600), "done"),
+        (progress("failed", 3600), "failed"),
+        (progress("asks", 3600), "waiting"),
+        (None, "stopped"),
+    ],
+)
+def test_a_run_whose_process_is_gone_does_not_go_on(found: Progress | None, state: str) -> None:
+    assert seen(found).state == state
+
+
+def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
+    old = written(asked(RUN, member("web-0")), progress(seconds=30))
+    new = written(succeeded(RUN, member("web-1")), progress("done", 2), created="2026-01-01T12:00:30Z")
+    found = overview([new, old], NOW, lambda _: False)
+    assert (found.state, found.host, found.active_at) == ("done", "laptop", NOW - timedelta(seconds=30))
+    tied = written(asked(RUN, member("web-2")), progress("running", 2))
+    assert overview([tied, new], NOW, lambda _: False).state == "done", "the newest request is the last to be written"
+    aborted = replace(old, mark=replace(old.mark, aborted=True))
+    assert overview([aborted, new], NOW, lambda _: False).state == "aborted"
+    assert seen(None).host == ""
+    assert overview([written(old, None, created="")], NOW, lambda _: False).active_at is None
+
+
+@pytest.mark.parametrize(
+    ("plan", "state", "shown"),
+    [
+        (Plan((), end=End.DONE), "running", "done"),
+        (Plan((), end=End.FAILED), "stopped", "failed"),
+        (Plan((), end=End.ABORTED), "running", "aborted"),
+        (Plan((), end=End.ASK), "stopped", "waiting"),
+        (Plan((), end=End.RIVAL), "stopped", "stopped"),
+        (Plan(()), "done", "stopped"),
+        (Plan(()), "stopped", "stopped"),
+        (Plan(()), "waiting", "running"),
+        (Plan((), waiting="budget"), "running", "waiting"),
+    ],
+)
+def test_what_the_pods_say_counts(plan: Plan, state: str, shown: str) -> None:
+    assert state_in(plan, Overview(state, progress(), NOW)) == shown
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"at":"2026-01-01T12:00:00Z"}'])
+def test_progress_that_cannot_be_read_is_none(text: str) -> None:
+    body = RUN.request("web-0", "uid", ("app",))
+    for annotation, found in (
+        (progress().annotation(), progress()),
+        ({ANNOTATION_PROGRESS: text}, None),
+        (replace(progress(), at="yesterday").annotation(), None),
+        (replace(progress(), by=1).annotation(), None),  # type: ignore[arg-type]
+    ):
+        body["metadata"]["annotations"] |= annotation
+        mark = read_run(body)
+        assert mark is not None
+        assert mark.progress == found

@@ -1,0 +1,162 @@
+"""What `status` shows of runs, and which runs `abort` takes."""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from crrd.core.api.time import rfc3339
+from crrd.core.rollout.run import Progress
+from crrd.kube.resources import REQUESTS
+from crrd.lib.errors import ConfigurationError
+from crrd.rollout.jsonlines import JsonLines
+from crrd.rollout.report import is_gone
+from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
+from tests.support.sessions import recreated
+
+Output = pytest.CaptureFixture[str]
+RESUME = "to continue: crrd recreate resume nightly -n default"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
+    async with played(tmp_path) as found:
+        yield found
+
+
+@asynccontextmanager
+async def begun(cluster: PlayedCluster, *words: str) -> AsyncIterator["asyncio.Task[int]"]:
+    """A run of two pods whose first one is stopped and not ready; it is interrupted at the end."""
+    cluster.goes_on.clear()
+    run = asyncio.create_task(recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly", *words))
+    async with asyncio.timeout(10):
+        while not cluster.stops:
+            await asyncio.sleep(0.01)
+    try:
+        yield run
+    finally:
+        run.cancel()
+        with suppress(asyncio.CancelledError):
+            await run
+
+
+async def write(cluster: PlayedCluster, by: str, seconds: float = 0) -> None:
+    """Another process has written its progress so long ago."""
+    (request,) = await cluster.requests()
+    found = Progress(rfc3339(cluster.api.now() - timedelta(seconds=seconds)), by, "running", 0, 2, "web-0")
+    body = {"metadata": {"annotations": found.annotation()}}
+    await cluster.client.merge_patch(REQUESTS, NAMESPACE, request["metadata"]["name"], body)
+
+
+async def shown(cluster: PlayedCluster, output: Output, *words: str) -> list[str]:
+    """The lines that `status` prints."""
+    output.readouterr()
+    assert await recreated(cluster, "status", *words) == 0
+    return output.readouterr().out.splitlines()
+
+
+async def test_a_run_that_goes_on_here_or_elsewhere_or_not_at_all(cluster: PlayedCluster, capsys: Output) -> None:
+    first, second = await cluster.workload("Deployment", "web", 2, "app")
+    async with begun(cluster):
+        lines = await shown(cluster, capsys, "nightly")
+        assert lines[1].startswith("running here: 0 of 2 pods recreated, 1 in progress; last activity ")
+        assert lines[2] == f"waits for: {first} recreating"
+        assert [line.split()[0] for line in lines[4:]] == [first, second]
+        assert "1 of at most 1 pods unready" in lines[5]
+        await write(cluster, "nightly-x7k2b/1")
+        lines = await shown(cluster, capsys, "nightly")
+        assert lines[1].startswith("running elsewhere (nightly-x7k2b): 0 of 2 ")
+        head, row = await shown(cluster, capsys)
+        assert head.split("   ")[0] == "RUN"
+        assert "running elsewhere (nightly-x7k2b)   0/2" in row
+        assert row.endswith("web-0")
+    for by, seconds in (("nightly-x7k2b/1", 61), (f"{socket.gethostname()}/{2**22 + 1}", 0)):
+        await write(cluster, by, seconds)
+        lines = await shown(cluster, capsys, "nightly")
+        assert (lines[1].startswith("stopped: 0 of 2 pods recreated"), lines[2]) == (True, RESUME)
+        assert "stopped   0/2" in (await shown(cluster, capsys))[1]
+
+
+async def test_one_that_is_interrupted_says_so_at_once(cluster: PlayedCluster, capsys: Output) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    async with begun(cluster):
+        pass
+    assert (await shown(cluster, capsys, "nightly"))[1].startswith("stopped: ")
+    cluster.goes_on.set()
+    assert await recreated(cluster, "resume", "nightly") == 0
+    capsys.readouterr()
+    assert await recreated(cluster, "status", display=JsonLines(cluster.api.now)) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["run"], found["state"], found["done"], found["waitsFor"]) == ("nightly", "done", "2/2", "")
+    with pytest.raises(ConfigurationError, match="run nightly is done already: there is nothing to abort"):
+        await recreated(cluster, "abort", "nightly")
+
+
+async def test_one_that_asks_or_has_failed_says_how_to_go_on(cluster: PlayedCluster, capsys: Output) -> None:
+    pods = await cluster.workload("Deployment", "web", 2, "app")
+    await recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly", "--partition", "1")
+    lines = await shown(cluster, capsys, "nightly")
+    assert (lines[1].startswith("waiting: 1 of 2 pods recreated"), lines[2]) == (True, f"{RESUME} --yes")
+    assert "waiting   1/2" in (await shown(cluster, capsys))[1]
+    cluster.fails[pods[1]] = ("StillRuns", "it still runs")
+    assert await recreated(cluster, "resume", "nightly", "--yes") == 1
+    lines = await shown(cluster, capsys, "nightly")
+    assert (lines[1].startswith("failed: 1 of 2 pods"), lines[2]) == (True, f"{RESUME} --retry-failed")
+    assert await recreated(cluster, "abort", "nightly") == 0, "it could have been resumed"
+    assert (await shown(cluster, capsys, "nightly"))[1].startswith("aborted: ")
+    with pytest.raises(ConfigurationError, match="run nightly is aborted already"):
+        await recreated(cluster, "abort", "nightly")
+
+
+async def test_whoever_watches_sees_it_to_its_end(cluster: PlayedCluster, capsys: Output) -> None:
+    _, second = await cluster.workload("Deployment", "web", 2, "app")
+    async with begun(cluster) as run:
+        watching = asyncio.create_task(recreated(cluster, "status", "nightly", "-w"))
+        await asyncio.sleep(0.1)
+        capsys.readouterr()
+        cluster.goes_on.set()
+        assert (await run, await watching) == (0, 0)
+    out = capsys.readouterr().out
+    assert out.count(f"{second}  node-a  recreating") == 2, "the run shows it, and so does its watcher"
+    assert out.count("done: 2 of 2 pods recreated (after ") == 2
+
+
+async def test_whoever_watches_one_that_stops_is_told_how_to_go_on(cluster: PlayedCluster, capsys: Output) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    async with begun(cluster):
+        watching = asyncio.create_task(recreated(cluster, "status", "nightly", "--watch"))
+        await asyncio.sleep(0.1)
+    assert await watching == 1
+    assert f"stopped: 0 of 2 pods recreated, 1 in progress; {RESUME} (after " in capsys.readouterr().out
+
+
+async def test_a_run_whose_target_is_gone_can_be_aborted(cluster: PlayedCluster, capsys: Output) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    async with begun(cluster):
+        pass
+    await cluster.client.delete(replace(REQUESTS, plural="deployments", group="apps", version="v1"), NAMESPACE, "web")
+    assert await recreated(cluster, "abort", "nightly") == 0
+    assert "run nightly aborted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("by", "gone"),
+    [
+        (f"{socket.gethostname()}/{os.getpid()}", False),
+        (f"{socket.gethostname()}/{2**22 + 1}", True),
+        (f"{socket.gethostname()}/{2**80}", False),
+        (f"{socket.gethostname()}/1", False),
+        (f"{socket.gethostname()}/x", False),
+        ("elsewhere/4194305", False),
+        ("", False),
+    ],
+)
+def test_a_process_of_this_host_is_known_to_be_gone(by: str, gone: bool) -> None:
+    assert is_gone(by) is gone
