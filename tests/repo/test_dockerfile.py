@@ -165,7 +165,7 @@ def test_what_the_image_gets_is_small_and_runs(tmp_path: Path) -> None:
             command = re.sub(r"(?<= )/(?=install|wheels)", f"{tmp_path}/", rest)
             subprocess.run(command, shell=True, check=True, env=CLEAN | settings, cwd=tmp_path / "src", timeout=300)
     sizes = [file.lstat().st_size for file in (tmp_path / "install").rglob("*") if file.is_file()]
-    assert sum(sizes) <= 80 * 10**6
+    assert sum(sizes) <= 60 * 10**6
     (wheel,) = (tmp_path / "wheels").iterdir()
     assert not [name for name in ZipFile(wheel).namelist() if "localnode" in name or "crd.yaml" in name]
     shutil.copytree(tmp_path / "install", last, dirs_exist_ok=True)
