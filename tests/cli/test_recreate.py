@@ -175,7 +175,7 @@ async def test_a_dry_run_changes_nothing(cluster: PlayedCluster) -> None:
     assert await cluster.requests() == []
     await cluster.budget("strict", {"app": "web"}, 0)
     _, out, _ = await cluster.recreate("deploy/web", "-c", "app", "--dry-run")
-    assert out == "then waits: PodDisruptionBudget strict allows no more disruptions\n"
+    assert out.startswith("then waits: PodDisruptionBudget strict allows no more disruptions (kubectl describe pdb ")
 
 
 async def test_a_dry_run_of_one_that_has_begun_changes_nothing_either(cluster: PlayedCluster) -> None:
@@ -236,18 +236,12 @@ async def test_the_first_failure_stops_it_and_is_explained(cluster: PlayedCluste
     assert f"{pods[1]}: app: the runtime reported" in failed[0]["message"]
 
 
-async def test_a_pod_that_takes_too_long_is_a_timeout(cluster: PlayedCluster) -> None:
-    (pod,) = await cluster.workload("Deployment", "web", 1, "app")
-    cluster.fails[pod] = ("DeadlineExceeded", "activeDeadlineSeconds (600) has passed")
-    assert (await cluster.recreate("deployment/web", "-c", "app")).code == 3
-
-
 async def test_a_budget_that_never_allows(cluster: PlayedCluster) -> None:
     await cluster.workload("Deployment", "web", 2, "app")
     await cluster.budget("strict", {"app": "web"}, 0)
     code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--timeout", "2s")
     assert code == 3
-    why = "PodDisruptionBudget strict allows no more disruptions"
+    why = "PodDisruptionBudget strict allows no more disruptions (kubectl describe pdb strict -n default)"
     assert f"waiting: {why}" in out
     said = f"0 of 2 pods recreated; last waited for: {why}; no pod was restarted"
     assert out.splitlines()[-1].startswith(f"timed out: {said} (after ")

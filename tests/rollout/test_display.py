@@ -1,14 +1,18 @@
 """What is printed of a run without a terminal, and what its last line says."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.state import World
+from crrd.rollout import display as shown
 from crrd.rollout.display import Display
 from crrd.rollout.ending import conclude
-from tests.support.rollouts import asked, member, run
+from crrd.rollout.jsonlines import JsonLines
+from tests.support.rollouts import NOW, asked, budget, member, members, planned, run
 
 LOGS = "kubectl logs web-2 -c app -n shop"
 
@@ -34,3 +38,34 @@ def test_a_time_out_says_what_was_waited_for() -> None:
     ending = conclude(unready(45), "crrd recreate resume web", timed_out=True)
     waits = f"web-2 app: running as 3fa9, not ready for 45s: HTTP 503 ({LOGS})"
     assert f"; last waited for: {waits}; to continue: crrd recreate resume web" in ending.message
+
+
+def test_a_wait_that_goes_on_is_told_of_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocked = planned(World(members(3), budgets=(budget(0),)))
+    asks = "PodDisruptionBudget guard allows no more disruptions (kubectl describe pdb guard -n default)"
+    display, lines = Display(), JsonLines(lambda: NOW)
+    for each in (display, lines):
+        each.show(blocked)
+        each.show(blocked)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith(f" s  waiting: {asks}")
+    assert json.loads(second)["command"] == "kubectl describe pdb guard -n default"
+    monkeypatch.setattr(shown, "REMIND_SECONDS", 0.0)
+    for each in (display, lines):
+        each.show(blocked)
+    text, machine = capsys.readouterr().out.splitlines()
+    assert text.endswith(f" s  still waiting: web-0 and 2 more pods: {asks}")
+    assert json.loads(machine)["message"] == f"web-0 and 2 more pods: {asks}"
+    display.show(planned(World(members(1), budgets=(budget(0),))))
+    assert capsys.readouterr().out.endswith(f" s  still waiting: web-0: {asks}\n")
+    display.show(unready(40))
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .endswith(f"still waiting: web-2 app: running as 3fa9, not ready for 40s: HTTP 503 ({LOGS})")
+    )
+    display.show(planned(World(members(1), (asked(run(), member("web-0")),))))
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.endswith(f"still waiting: web-0 asked (crrd explain default/{run().request_name('uid-web-0')})")

@@ -4,14 +4,17 @@ import asyncio
 from datetime import datetime
 from typing import Any, cast
 
+import pytest
+
 from crrd.core.rollout.plan import End
-from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.state import Budget, Member, World
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
+from crrd.rollout import runner
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import Display
 from crrd.rollout.runner import Runner
-from tests.support.rollouts import NOW, member, recreated, run
+from tests.support.rollouts import NOW, budget, member, recreated, run
 
 
 class LateCluster:
@@ -19,9 +22,9 @@ class LateCluster:
 
     problem = ""
 
-    def __init__(self, shown: Member, real: Member) -> None:
+    def __init__(self, shown: Member, real: Member, *budgets: Budget) -> None:
         self.changed = asyncio.Event()
-        self._shown, self._real = shown, real
+        self._shown, self._real, self._budgets = shown, real, budgets
 
     async def learn(self) -> None: ...
 
@@ -30,7 +33,7 @@ class LateCluster:
         self._shown = self._real
 
     def world(self) -> World:
-        return World((self._shown,))
+        return World((self._shown,), budgets=self._budgets)
 
 
 class Clock:
@@ -51,3 +54,13 @@ async def test_a_pod_that_was_restarted_unseen_gets_no_other_request() -> None:
     plan, _ = await Runner(client, cluster, clock, Display(), timeout=5, confirmed=True).run(run())
     assert plan.end is End.DONE
     assert [row.why for row in plan.rows] == ["app was already restarted"]
+
+
+async def test_a_run_that_gets_nowhere_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PATIENCE_SECONDS", 0.05)
+    pod = member("web-0")
+    cluster = cast("Cluster", LateCluster(pod, pod, budget(0)))
+    client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
+    given = run(pod_timeout=0)
+    plan, timed_out = await Runner(client, cluster, clock, Display(), timeout=None, confirmed=True).run(given)
+    assert (timed_out, plan.waiting) == (True, "PodDisruptionBudget guard allows no more disruptions")

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from crrd.cli.main import main
+from crrd.core.api.reasons import Reason
 from crrd.core.rollout.run import Amount, Options, read_run
-from tests.support.played_cluster import PlayedCluster, played
+from crrd.kube.resources import EVENTS
+from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.sessions import command, recreated
 
 
@@ -121,3 +123,45 @@ async def test_pods_that_failed_are_restarted_again_on_demand(
     assert await recreated(cluster, "resume", "nightly") == 1, "a run that has failed goes no further by itself"
     assert await recreated(cluster, "resume", "nightly", "--retry-failed") == 0
     assert cluster.stops == [(first, "app"), (second, "app")]
+
+
+async def events(cluster: PlayedCluster) -> dict[str, str]:
+    """The message of each event, by reason."""
+    listing = await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)
+    return {each["reason"]: f"{each['type']}: {each['message']}" for each in listing.items}
+
+
+async def test_a_deadline_is_a_failure(cluster: PlayedCluster) -> None:
+    (pod,) = await cluster.workload("Deployment", "web", 1, "app")
+    cluster.fails[pod] = (Reason.DEADLINE, "activeDeadlineSeconds (600) has passed")
+    assert await recreated(cluster, "deployment/web", "-c", "app") == 1
+
+
+async def test_a_time_out_and_an_interrupt_are_events_too(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    await cluster.budget("strict", {"app": "web"}, 0)
+    words = ("deployment/web", "-c", "app", "--run", "nightly")
+    assert await recreated(cluster, *words, "--timeout", "1s") == 3
+    asks = "PodDisruptionBudget strict allows no more disruptions (kubectl describe pdb strict -n default)"
+    said = f"run nightly: 0 of 2 pods recreated; last waited for: {asks}; no pod was restarted"
+    assert (await events(cluster))["ContainersRecreateTimedOut"] == f"Warning: {said}"
+    running = asyncio.create_task(recreated(cluster, *words))
+    await asyncio.sleep(0.2)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    said = "Normal: run nightly: 0 of 2 pods recreated; no pod was restarted"
+    assert (await events(cluster))["ContainersRecreateInterrupted"] == said
+
+
+async def test_a_blocked_dry_run_shows_its_batches_and_what_blocks(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = await cluster.workload("Deployment", "web", 2, "app")
+    await cluster.budget("strict", {"app": "web"}, 0)
+    assert await recreated(cluster, "deployment/web", "-c", "app", "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "then waits: PodDisruptionBudget strict allows no more disruptions (kubectl describe pdb strict -n default)",
+        f"batch 1: {first} (node-a)",
+        f"batch 2: {second} (node-a)",
+    ]

@@ -98,7 +98,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     flag("--since", "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time", metavar="TIME")
     whole = _optional(duration())
-    flag("--timeout", "time limit of the whole run (0 = no limit)", shown="0", convert=whole, metavar="TIME")
+    patience = "1h without progress"
+    flag("--timeout", "time limit of the whole run (0 = no limit)", shown=patience, convert=whole, metavar="TIME")
     pod_timeout = _optional(duration(3, LONGEST))
     flag("--pod-timeout", "time limit of each pod", shown="10m", convert=pod_timeout, metavar="TIME")
     flag("--max-failures", "stop after this many failed pods", convert=_optional(count(1)), shown="1", metavar="N")
@@ -235,7 +236,7 @@ def requested(args: argparse.Namespace) -> Command:
         since=_since(args.since) if not verb else None,
         dry_run=args.dry_run,
         watch=args.watch,
-        timeout=args.timeout or 0,
+        timeout=args.timeout,
         retry_failed=args.retry_failed,
         confirmed=args.yes,
         as_json=args.output == "json",

@@ -32,8 +32,8 @@ class Command:
     dry_run: bool
     watch: bool
     """With `status`: go on to show it."""
-    timeout: int
-    """Seconds for the whole run; 0 for as long as it takes."""
+    timeout: int | None
+    """Seconds for the whole run; 0 for as long as it takes, None for the default."""
     confirmed: bool
     """Nobody has to be asked after the first part."""
     as_json: bool

@@ -15,6 +15,9 @@ from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, tally
 from crrd.lib.plain import columns, plain
 
+REMIND_SECONDS = 30.0
+"""How often a wait that goes on is told of again."""
+
 
 class Changes:
     """What is different from one plan to the next, and for how long each pod has been under way."""
@@ -23,6 +26,7 @@ class Changes:
         self._stages: dict[str, tuple[Stage, str]] = {}
         self._since: dict[str, float] = {}
         self._waiting = ""
+        self._spoken_at = time.monotonic()
 
     def rows(self, plan: Plan) -> list[Row]:
         """Pods that stand elsewhere than before, or wait for something else; those that have not begun are left out."""
@@ -43,6 +47,18 @@ class Changes:
         """What is waited for, where that is something else than before."""
         before, self._waiting = self._waiting, plan.waiting
         return plan.waiting if plan.waiting != before else ""
+
+    def overdue(self, plan: Plan) -> list[str]:
+        """What is still waited for, every REMIND_SECONDS: the cause, the pods, and the command that shows more."""
+        if time.monotonic() < self._spoken_at + REMIND_SECONDS:
+            return []
+        self._spoken_at = time.monotonic()
+        if plan.waiting:
+            pods = [row.pod for row in plan.rows if row.stage is Stage.WAITING and row.why.endswith(plan.waiting)]
+            more = f" and {len(pods) - 1} more pods" if len(pods) > 1 else ""
+            return [": ".join([*(f"{pod}{more}" for pod in pods[:1]), *waits_of(plan)])]
+        slow = [row for row in plan.rows if row.stage.under_way and (self.seconds(row) or 0) >= REMIND_SECONDS]
+        return [f"{row.pod} {_with_command(row.why or row.stage.value, row.command or _explain(row))}" for row in slow]
 
     def seconds(self, row: Row) -> float | None:
         """For how long a pod has been under way as far as this process has seen; None where it was not."""
@@ -84,7 +100,9 @@ class Display:
                 parts.append(f"- {reason_of(row)}")
             self.say("  ".join(parts))
         if waiting := self._changes.waiting(plan):
-            self.say(f"{passed}  waiting: {waiting}")
+            self.say(f"{passed}  waiting: {_with_command(waiting, plan.command)}")
+        for each in self._changes.overdue(plan):
+            self.say(f"{passed}  still waiting: {each}")
 
     async def ask(self, question: str) -> bool:
         """Whether somebody has said yes; False where nobody is there to be asked."""
@@ -134,12 +152,14 @@ class Display:
     def print_preview(self, preview: Preview) -> None:
         """The batches of a dry run, and what is left out."""
         lines = stale_table(preview)
-        for number, batch in enumerate(preview.batches, start=1):
-            lines.append(f"batch {number}: " + ", ".join(f"{row.pod} ({row.node})" for row in batch))
-            if number == preview.asks_after:
-                lines.append("then asks whether to continue")
+        batches = [", ".join(f"{row.pod} ({row.node})" for row in each) for each in (*preview.batches, *preview.later)]
+        numbered = [f"batch {number}: {pods}" for number, pods in enumerate(batches, start=1)]
+        now = len(preview.batches)
+        asks = ["then asks whether to continue"] if preview.asks_after else []
+        lines += [*numbered[: preview.asks_after], *asks, *numbered[preview.asks_after : now]]
         if preview.stopped:
-            lines.append(f"then waits: {preview.stopped}")
+            lines.append(f"then waits: {_with_command(preview.stopped, preview.command)}")
+        lines += numbered[now:]
         lines += [f"skipped, {why}: {', '.join(pods)}" for why, pods in skipped_pods(preview).items()]
         lines += [f"warning, {warning}: {', '.join(pods)}" for warning, pods in warned_pods(preview).items()]
         _print(*(lines or ["no pods left to restart"]))
@@ -147,13 +167,13 @@ class Display:
 
 def reason_of(row: Row) -> str:
     """What a pod waits for or why it failed, with the command that shows more."""
-    return f"{row.why} ({row.command})" if row.command else row.why
+    return _with_command(row.why, row.command)
 
 
 def waits_of(plan: Plan) -> list[str]:
     """What the run waits for: why nothing goes on, or else each pod that is under way."""
     pods = [f"{row.pod} {reason_of(row) or row.stage.value}" for row in plan.rows if row.stage.under_way]
-    return [plan.waiting] if plan.waiting else pods
+    return [_with_command(plan.waiting, plan.command)] if plan.waiting else pods
 
 
 def old_ids(row: Row) -> dict[str, str]:
@@ -213,6 +233,14 @@ def stale_table(preview: Preview) -> list[str]:
 def warned_pods(preview: Preview) -> dict[str, list[str]]:
     """The pods whose containers may stay down, by the warning."""
     return {STARTUP_FORGOTTEN.format(kubelet=version): list(pods) for version, pods in preview.may_stay_down.items()}
+
+
+def _with_command(why: str, command: str) -> str:
+    return f"{why} ({command})" if command else why
+
+
+def _explain(row: Row) -> str:
+    return f"crrd explain {row.request.request.key}" if row.request is not None else ""
 
 
 def _ago(status: RunStatus) -> str:

@@ -45,7 +45,7 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
     if plan.end is End.FAILED:
         retry = " --retry-failed" if begun and "--retry-failed" not in resume_command else ""
         message += f"; after fixing the cause, {again}{retry}" if begun else f"; {again}"
-    return Ending("failed", message, EXIT_TIMED_OUT if plan.timed_out else EXIT_FAILED)
+    return Ending("failed", message, EXIT_FAILED)
 
 
 def has_begun(plan: Plan) -> bool:

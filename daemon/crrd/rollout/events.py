@@ -20,6 +20,8 @@ class WorkloadEvent(StrEnum):
     RECREATING = "ContainersRecreating"
     RECREATED = "ContainersRecreated"
     FAILED = "ContainersRecreateFailed"
+    TIMED_OUT = "ContainersRecreateTimedOut"
+    INTERRUPTED = "ContainersRecreateInterrupted"
 
 
 async def create_event(client: KubeClient, now: datetime, run: Run, reason: WorkloadEvent, message: str) -> None:
@@ -42,7 +44,7 @@ async def create_event(client: KubeClient, now: datetime, run: Run, reason: Work
             "name": target.name,
             "uid": target.uid,
         },
-        "type": "Warning" if reason is WorkloadEvent.FAILED else "Normal",
+        "type": "Warning" if reason in (WorkloadEvent.FAILED, WorkloadEvent.TIMED_OUT) else "Normal",
         "reason": reason.value,
         "message": message[:_MESSAGE_CHARACTERS],
         "count": 1,

@@ -45,7 +45,9 @@ class JsonLines(Display):
             seconds = self._changes.seconds(row)
             self._line("pod", **_pod(row), seconds=None if seconds is None else round(seconds, 1))
         if waiting := self._changes.waiting(plan):
-            self._line("waiting", message=waiting)
+            self._line("waiting", message=waiting, command=plan.command)
+        for each in self._changes.overdue(plan):
+            self._line("waiting", message=each)
 
     async def ask(self, question: str) -> bool:
         """See Display."""
@@ -66,11 +68,11 @@ class JsonLines(Display):
 
     def print_preview(self, preview: Preview) -> None:
         """See Display."""
-        batches = [
-            [{"pod": row.pod, "node": row.node, "containers": list(row.containers)} for row in batch]
-            for batch in preview.batches
-        ]
-        ends = {"asksAfter": preview.asks_after, "stopped": preview.stopped}
+        batches, later = (
+            [[{"pod": row.pod, "node": row.node, "containers": list(row.containers)} for row in each] for each in part]
+            for part in (preview.batches, preview.later)
+        )
+        ends = {"asksAfter": preview.asks_after, "stopped": preview.stopped, "command": preview.command, "later": later}
         stale = [
             {
                 "pod": each.pod,

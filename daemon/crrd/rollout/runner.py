@@ -25,6 +25,8 @@ from crrd.rollout.display import Display
 from crrd.rollout.report import Reporter
 
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
+PATIENCE_SECONDS = 3600.0
+"""For how long nothing may get on, where no time is given: a pod that waits for a budget must not wait forever."""
 _TICK_SECONDS = 1.0
 """How often what is shown is drawn anew, for its seconds."""
 
@@ -39,16 +41,18 @@ class Runner:
         clock: ServerClock,
         display: Display,
         *,
-        timeout: float,
+        timeout: float | None,
         confirmed: bool,
     ) -> None:
         """Start nothing.
 
-        `cluster` is entered already, `timeout` is in seconds for the whole run (0 for none), `confirmed` means that
-        nobody has to be asked after the first part.
+        `cluster` is entered already, `timeout` is in seconds for the whole run (0 for none, None for PATIENCE_SECONDS
+        without progress), `confirmed` means that nobody has to be asked after the first part.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
+        self._patient = timeout is None
         self._ends = time.monotonic() + timeout if timeout else float("inf")
+        self._stages: list[Stage] = []
         self._confirmed = confirmed
         self.reporter = Reporter(client, cluster, clock)
 
@@ -66,12 +70,13 @@ class Runner:
             plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed)
             if trouble and plan.end is not End.ABORTED:
                 # On what may be out of date nothing is begun, and nothing ends.
-                plan = replace(plan, create=(), end=None, waiting=trouble)
+                plan = replace(plan, create=(), end=None, waiting=trouble, command="")
             self._display.show(plan)
+            self._see_progress(run, plan)
             if plan.end is None and not trouble:
                 await self.reporter.write(run, plan)
             if plan.end is End.ASK and await self._display.ask(plan.message):
-                self._confirmed = True
+                self._confirmed, self._stages = True, []
                 continue
             if plan.end is not None:
                 return plan, False
@@ -81,6 +86,13 @@ class Runner:
                 await self._create(run, plan)
             else:
                 await self._wait(plan)
+
+    def _see_progress(self, run: Run, plan: Plan) -> None:
+        """Put the end off while pods get on, unless a time for the whole run was given."""
+        stages = [row.stage for row in plan.rows]
+        if self._patient and stages != self._stages:
+            of_a_pod = run.options.pod_timeout + run.options.min_ready
+            self._stages, self._ends = stages, time.monotonic() + max(PATIENCE_SECONDS, of_a_pod)
 
     async def _let_a_second_pass(self, run: Run) -> None:
         """Kubelet says in whole seconds when a container was started: what this run restarts starts after its start.
@@ -131,7 +143,7 @@ class Runner:
             except ApiUnavailableError as error:
                 failures += 1
                 reason = f"the API server rejected the request: {error}"
-                self._display.show(replace(plan, create=(), waiting=reason))
+                self._display.show(replace(plan, create=(), waiting=reason, command=""))
                 await asyncio.sleep(max(_RETRY.delay(failures), error.retry_after))
             else:
                 await self._seen_by_admission(run, made)

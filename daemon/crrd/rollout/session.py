@@ -38,6 +38,8 @@ from crrd.rollout.target import check_run, find_target
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """As Kubernetes makes up names: nothing that spells words."""
+_LAST_WORDS_SECONDS = 5.0
+"""For what is written of a run that is interrupted: whoever pressed Ctrl-C waits."""
 Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any]], Awaitable[str]]
 """Says in some lines where a request stands."""
 
@@ -190,8 +192,12 @@ class Session(Runs):
             plan = make_plan(cluster.world(), run, self.clock.now())
             waits = f"last waited for: {'; '.join(waits_of(plan))}; " if waits_of(plan) else ""
             again = f"{waits}requests in progress will finish; to continue: {self.line('resume', run.name)}"
-            self._end("interrupted", f"{summary(plan.rows)}; {again if has_begun(plan) else 'no pod was restarted'}")
-            await runner.reporter.write(run, plan, STOPPED)
+            message = f"{summary(plan.rows)}; {again if has_begun(plan) else 'no pod was restarted'}"
+            self._end("interrupted", message)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                    await self._record(run, WorkloadEvent.INTERRUPTED, message)
+                    await runner.reporter.write(run, plan, STOPPED)
             raise asyncio.CancelledError from error
         failures = "; ".join(f"{row.pod}: {row.why}" for row in plan.rows if row.stage is Stage.FAILED)
         if plan.end is End.DONE and not failures:
@@ -202,6 +208,8 @@ class Session(Runs):
         if ending.outcome == "failed":
             with suppress(OutputError):  # the end is told all the same
                 await self._print_failures(plan)
+        if timed_out:
+            await self._record(run, WorkloadEvent.TIMED_OUT, ending.message)
         self._end(ending.outcome, ending.message)
         state = plan.end.value if plan.end not in (None, End.RIVAL) else STOPPED
         await runner.reporter.write(run, plan, state)

@@ -12,7 +12,6 @@ from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.rollout.plan import End, first_rival, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import Stale, make_preview
 from crrd.core.rollout.run import Amount, Target
-from crrd.core.rollout.standing import timed_out
 from crrd.core.rollout.state import Member, World
 from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.rollouts import (
@@ -140,6 +139,7 @@ class TestBudgets:
         found = planned(World(PODS, budgets=(budget(5), budget(0, "strict"))), wide)
         assert chosen(found) == []
         assert found.waiting == "PodDisruptionBudget strict allows no more disruptions"
+        assert {row.command for row in found.rows} == {found.command} == {"kubectl describe pdb strict -n default"}
         found = planned(World(PODS, budgets=(budget(2, current=False),)), wide)
         assert found.waiting == "the status of PodDisruptionBudget guard is out of date"
 
@@ -236,7 +236,12 @@ class TestOrder:
         pods = (replace(member("web-0"), ready=False), member("web-1"))
         found = planned(World(pods, workload=workload(2, in_order=True)))
         assert chosen(found) == []
-        assert found.waiting == "1 of at most 1 pods unready: web-0"
+        way_out = "web-0 comes after web-1: restart pod/web-0 first, or use --max-unavailable 2"
+        assert found.waiting == f"1 of at most 1 pods unready: web-0; {way_out}"
+        assert found.command == "kubectl describe pod web-0 -n default"
+        above = (member("web-0"), replace(member("web-1", container(running=False)), ready=False))
+        found = planned(World(above, workload=workload(2, in_order=True)))
+        assert found.waiting == "1 of at most 1 pods unready: web-1", "its turn does not come at all"
 
     def test_a_name_without_an_ordinal_is_the_last(self) -> None:
         world = World((member("odd"), member("web-0")), workload=workload(2, in_order=True))
@@ -403,6 +408,7 @@ class TestProgress:
         assert chosen(found) == []
         assert found.waiting == "deployment.apps/web is being rolled out: 1 of 3 pods are updated"
         assert set(why(found).values()) == {found.waiting}
+        assert found.command == "kubectl describe deployment.apps/web -n default"
         assert chosen(planned(world, run(force=True))) == ["web-0"]
 
 
@@ -411,7 +417,7 @@ class TestEnds:
         of = run(max_unavailable=Amount(3))
         world = World(PODS, (failed(of, ONE),))
         found = planned(world, of)
-        assert (found.end, found.message, found.timed_out) == (End.FAILED, "1 failed, 2 not started", False)
+        assert (found.end, found.message) == (End.FAILED, "1 failed, 2 not started")
         assert why(found)["web-0"] == "app: it would not end"
         more = planned(world, run(max_unavailable=Amount(3), max_failures=2))
         assert (more.end, chosen(more)) == (None, ["web-1", "web-2"])
@@ -419,17 +425,9 @@ class TestEnds:
         last = planned(World((ONE, recreated(TWO), recreated(THREE)), done), run(max_failures=2))
         assert last.end is End.DONE
 
-    def test_a_deadline_is_a_timeout(self) -> None:
-        of = run()
-        late = failed(of, ONE, Reason.DEADLINE)
-        assert timed_out(late)
-        assert planned(World(PODS, (late,)), of).timed_out
-        both = planned(World(PODS, (late, failed(of, TWO))), of)
-        assert (both.end, both.timed_out) == (End.FAILED, False), "one has failed for itself"
-
     def test_what_admission_would_not_have_is_a_failure(self) -> None:
         found = planned(World(PODS, refused={"uid-web-0": "denied"}))
-        assert (found.end, why(found)["web-0"], found.timed_out) == (End.FAILED, "denied", False)
+        assert (found.end, why(found)["web-0"]) == (End.FAILED, "denied")
 
     @pytest.mark.parametrize(
         ("reason", "stage"),

@@ -75,7 +75,23 @@ def test_it_says_where_it_would_stop() -> None:
     world = World(members(2), budgets=(budget(0),))
     found = make_preview(world, run(), NOW)
     assert (found.batches, found.stopped) == ((), "PodDisruptionBudget guard allows no more disruptions")
+    assert found.command == "kubectl describe pdb guard -n default"
+    assert [[row.pod for row in batch] for batch in found.later] == [["web-0"], ["web-1"]]
     assert make_preview(replace(world, aborted=frozenset({"run"})), run(), NOW).stopped == "the run was aborted"
+
+
+def test_a_blocked_run_shows_the_batches_that_follow() -> None:
+    one, two, three = members(3)
+    lost = replace(member("lost", container(running=False)), ready=False)
+    other = asked(run(name="other", started=AFTER, target=Target("pod/web-2")), three)
+    for world in (
+        World((one, two, lost)),
+        World((one, two), workload=workload(3, rolling="1 of 3 pods are updated")),
+        World((one, two), (other,), budgets=(budget(0),), workload=workload(2)),
+    ):
+        found = make_preview(world, run(), NOW)
+        assert (found.batches, bool(found.stopped)) == ((), True)
+        assert [[row.pod for row in batch] for batch in found.later] == [["web-0"], ["web-1"]]
 
 
 def test_it_says_after_which_batch_somebody_is_asked() -> None:

@@ -12,8 +12,9 @@ from enum import StrEnum
 from crrd.core.api.time import after
 from crrd.core.config.objects import missing
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage, standings, tally, timed_out
+from crrd.core.rollout.standing import Row, Stage, standings, tally
 from crrd.core.rollout.state import Budget, Member, RunRequest, World
+from crrd.core.rollout.waits import Wait, describe_pod
 
 _NAMED = 3
 """Pods that a sentence names; the others are counted."""
@@ -41,17 +42,13 @@ class Plan:
     """Pods that get their request now."""
     waiting: str = ""
     """Why nothing goes on; "" while a pod is under way, or none waits. Each row says it for its own."""
+    command: str = ""
+    """The command that shows more of that; "" for none."""
     end: End | None = None
     message: str = ""
     """What there is to say of the end."""
     wake_at: datetime | None = None
     """When time alone changes something."""
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether it failed because a pod took longer than it may."""
-        failed = [row for row in self.rows if row.stage is Stage.FAILED]
-        return bool(failed) and all(row.request is not None and timed_out(row.request) for row in failed)
 
 
 def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:
@@ -65,17 +62,17 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     end, message = _end(world, run, rows)
     if end is not None:
         return Plan(rows, end=end, message=message)
-    waiting = _held(world, run)
-    if waiting:
-        return Plan(_with_reasons(rows, {}, waiting), waiting=waiting, wake_at=wake)
+    if held := _held(world, run):
+        rows = _with_reasons(rows, dict.fromkeys((row.uid for row in rows), held))
+        return Plan(rows, waiting=held.why, command=held.command, wake_at=wake)
     left = _left_of_first(run, rows, confirmed=confirmed)
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way:
         waiting_pods = tally(rows)[Stage.WAITING]
         return Plan(rows, end=End.ASK, message=f"the first part ({run.options.first}) is done, {waiting_pods} left")
     create, why = _Round(world, run, rows).choose(left)
-    first = "" if create or under_way else next(iter(why.values()), "")
-    return Plan(_with_reasons(rows, why, ""), tuple(create), first, wake_at=wake)
+    first = Wait() if create or under_way else next(iter(why.values()), Wait())
+    return Plan(_with_reasons(rows, why), tuple(create), first.why, first.command, wake_at=wake)
 
 
 def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
@@ -112,11 +109,12 @@ def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str
     return End.DONE, ""
 
 
-def _held(world: World, run: Run) -> str:
+def _held(world: World, run: Run) -> Wait | None:
     """Why nothing at all may begin."""
     if world.workload is None or not world.workload.rolling or run.options.force:
-        return ""
-    return f"{run.target.words} is being rolled out: {world.workload.rolling}"
+        return None
+    why = f"{run.target.words} is being rolled out: {world.workload.rolling}"
+    return Wait(why, f"kubectl describe {run.target.words} -n {run.namespace}")
 
 
 def first_rival(world: World, run: Run) -> Run | None:
@@ -160,8 +158,8 @@ def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int |
     return None if confirmed or not first or started > first else first - started
 
 
-def _with_reasons(rows: tuple[Row, ...], why: dict[str, str], others: str) -> tuple[Row, ...]:
-    return tuple(replace(row, why=why.get(row.uid, others)) if row.stage is Stage.WAITING else row for row in rows)
+def _with_reasons(rows: tuple[Row, ...], why: Mapping[str, Wait]) -> tuple[Row, ...]:
+    return tuple(row.waiting_for(why.get(row.uid, Wait())) if row.stage is Stage.WAITING else row for row in rows)
 
 
 class _Round:
@@ -170,6 +168,7 @@ class _Round:
     def __init__(self, world: World, run: Run, rows: tuple[Row, ...]) -> None:
         self._world, self._run = world, run
         self._rows = rows
+        self._in_order = world.workload is not None and world.workload.in_order
         self._busy = {row.uid for row in rows if row.stage.under_way}
         self._busy |= {each.request.pod_uid for each in world.requests if not each.request.completed}
         counting = [member for member in world.members if member.counts]
@@ -192,51 +191,53 @@ class _Round:
             for budget in world.budgets
         }
 
-    def choose(self, most: int | None) -> tuple[list[Row], dict[str, str]]:
+    def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
         """The pods that begin now, at most so many, and why each other waits."""
         chosen: list[Row] = []
-        why: dict[str, str] = {}
-        in_order = self._world.workload is not None and self._world.workload.in_order
-        blocked = ""
-        for row, member in self._candidates(in_order=in_order):
+        why: dict[str, Wait] = {}
+        first = Wait(f"waiting for the first {self._run.options.first} pods")
+        blocked: Wait | None = None
+        for row, member in self._candidates():
             over_first = most is not None and len(chosen) >= most
-            reason = blocked or (f"waiting for the first {self._run.options.first} pods" if over_first else "")
-            reason = reason or next(self._reasons(row, member), "")
-            if reason:
-                why[row.uid] = reason
-                blocked = blocked or (f"after {row.pod}: {reason}" if in_order else "")
+            wait = blocked or (first if over_first else next(self._reasons(row, member), None))
+            if wait is not None:
+                why[row.uid] = wait
+                if self._in_order and blocked is None:
+                    blocked = Wait(f"after {row.pod}: {wait.why}", wait.command)
             else:
                 chosen.append(row)
                 self._take(member)
         return chosen, why
 
-    def _candidates(self, *, in_order: bool) -> list[tuple[Row, Member]]:
+    def _candidates(self) -> list[tuple[Row, Member]]:
         """Pods whose turn can come: by ordinal where the workload counts, else those first that are unready anyway."""
 
         def place(pair: tuple[Row, Member]) -> tuple[int, str]:
             row, member = pair
-            return -member.ordinal if in_order else int(row.uid not in self._down), row.pod
+            return -member.ordinal if self._in_order else int(row.uid not in self._down), row.pod
 
         waiting = [(row, row.member) for row in self._rows if row.stage is Stage.WAITING and row.member is not None]
         return sorted(waiting, key=place)
 
-    def _reasons(self, row: Row, member: Member) -> Iterator[str]:
+    def _reasons(self, row: Row, member: Member) -> Iterator[Wait]:
         """Why a pod may not begin now. One that is unready already costs nobody anything but its place in the run."""
         uid, options = member.pod.uid, self._run.options
         if uid in self._busy:
-            yield "another request for this pod is in progress"
-        yield from self._missing_config(row, member)
+            yield Wait("another request for this pod is in progress")
+        yield from map(Wait, self._missing_config(row, member))
         costs = uid not in self._down
         down = len(self._down) + self._missing if costs else len(self._under_way)
         if down >= self._limit:
-            yield self._too_many(down, costs=costs)
+            yield self._too_many(member, down, costs=costs)
         for budget in self._world.budgets if costs else ():
             if not _selects(budget, member.labels):
                 continue
+            command = f"kubectl describe pdb {budget.name} -n {member.pod.namespace}"
             if not budget.current:
-                yield f"the status of PodDisruptionBudget {budget.name} is out of date"
+                yield Wait(f"the status of PodDisruptionBudget {budget.name} is out of date", command)
             elif self._left[budget.uid] < 1:
-                yield f"PodDisruptionBudget {budget.name} allows no more disruptions{self._beside(budget)}"
+                why = f"PodDisruptionBudget {budget.name} allows no more disruptions{self._beside(budget)}"
+                yield Wait(why, command)
         node, zones = member.pod.node_name, self._world.zones
         yield from self._places(options.max_per_node, "node", node, lambda other: other.pod.node_name == node, costs)
         zone = zones.get(node, "")
@@ -269,20 +270,30 @@ class _Round:
         first = min(others, key=lambda each: each.request.name)
         return f" while run {first.mark.run.name} restarts pod {first.request.pod_name}"
 
-    def _places(self, most: int, what: str, name: str, there: Callable[[Member], bool], costs: bool) -> Iterator[str]:
+    def _places(self, most: int, what: str, name: str, there: Callable[[Member], bool], costs: bool) -> Iterator[Wait]:
         pods = self._down.values() if costs else self._under_way
         if most and sum(1 for other in pods if there(other)) >= most:
-            yield f"at most {most} at once on {what} {name}"
+            yield Wait(f"at most {most} at once on {what} {name}")
 
-    def _too_many(self, down: int, *, costs: bool) -> str:
+    def _too_many(self, member: Member, down: int, *, costs: bool) -> Wait:
         if not costs:
-            return f"{down} of at most {self._limit} pods in progress"
+            return Wait(f"{down} of at most {self._limit} pods in progress")
         names = sorted(member.pod.name for member in self._down.values())
         more = len(names) - _NAMED
         named = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         missing = f"{self._missing} missing" if self._missing else ""
         state = "unready or in progress" if any(member.ready for member in self._down.values()) else "unready"
-        return f"{down} of at most {self._limit} pods {state}: {', '.join(filter(None, (named, missing)))}"
+        why = f"{down} of at most {self._limit} pods {state}: {', '.join(filter(None, (named, missing)))}"
+        unready = [each for each in self._down.values() if not each.ready and each.pod.uid not in self._busy]
+        if not unready:
+            return Wait(why)
+        first = min(unready, key=lambda each: each.pod.name)
+        if self._in_order and first.ordinal < member.ordinal:
+            name = first.pod.name
+            why += (
+                f"; {name} comes after {member.pod.name}: restart pod/{name} first, or use --max-unavailable {down + 1}"
+            )
+        return Wait(why, describe_pod(first))
 
     def _take(self, member: Member) -> None:
         """Count a pod that begins now."""

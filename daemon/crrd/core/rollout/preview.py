@@ -22,6 +22,10 @@ class Preview:
     """Of the world as it is."""
     stopped: str = ""
     """Why not all pods are in a batch; "" where they are."""
+    command: str = ""
+    """The command that shows more of that; "" for none."""
+    later: tuple[tuple[Row, ...], ...] = ()
+    """The batches that follow when it is over."""
     asks_after: int = 0
     """After so many batches somebody would be asked; 0 for never."""
     may_stay_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -46,10 +50,21 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     """The batches of a run that has not begun, or of the rest of one that has; what is under way ends before it."""
     run = replace(run, options=replace(run.options, min_ready=0))  # what counts is the order
     first = make_plan(world, run, now)
-    current, confirmed, asks_after = first, False, 0
-    batches: list[tuple[Row, ...]] = []
     kubelets = world.kubelets
-    world = replace(world, refused={})
+    batches, asks_after, last, world = _batches(replace(world, refused={}), run, now)
+    later: tuple[tuple[Row, ...], ...] = ()
+    if last.end is None:
+        later, _, _, _ = _batches(_unblocked(world, run), run, now)
+    rows = [row for batch in (*batches, *later) for row in batch]
+    stopped = last.waiting if last.end is None else last.message
+    left_down, stale = _left_down(rows, kubelets), tuple(_stale(world, first))
+    return Preview(batches, first, stopped, last.command, later, asks_after, left_down, stale)
+
+
+def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ...], ...], int, Plan, World]:
+    """The batches, after how many somebody is asked, the last plan, and the world then."""
+    current, confirmed, asks_after = make_plan(world, run, now), False, 0
+    batches: list[tuple[Row, ...]] = []
     while True:
         under_way = tuple(row for row in current.rows if row.stage.under_way)
         if current.end is End.ASK:
@@ -58,11 +73,16 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
             batches += [current.create] if current.create else []
             world = _done(world, run, (*current.create, *under_way))
         else:
-            break
+            return tuple(batches), asks_after, current, world
         current = make_plan(world, run, now, confirmed=confirmed)
-    stopped = current.waiting if current.end is None else current.message
-    rows = [row for batch in batches for row in batch]
-    return Preview(tuple(batches), first, stopped, asks_after, _left_down(rows, kubelets), tuple(_stale(world, first)))
+
+
+def _unblocked(world: World, run: Run) -> World:
+    """The world once budgets, roll-outs, other runs and unready pods hold no pod back."""
+    members = tuple(replace(each, ready=True) for each in world.members)
+    workload = replace(world.workload, rolling="", desired=0) if world.workload is not None else None
+    own = tuple(each for each in world.requests if each.mark.run.name == run.name)
+    return replace(world, members=members, workload=workload, requests=own, budgets=())
 
 
 def _stale(world: World, first: Plan) -> Iterator[Stale]:

@@ -89,6 +89,10 @@ class Row:
     settled_at: datetime | None = None
     """SETTLING: when it counts as back if nothing happens, None where something has to."""
 
+    def waiting_for(self, wait: Wait) -> "Row":
+        """The pod with what it waits for."""
+        return replace(self, why=wait.why, command=wait.command, topic=wait.topic)
+
 
 def standings(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
     """Every pod that the run is about, those that have gone included."""
@@ -173,7 +177,7 @@ def _asked(world: World, run: Run, member: Member, found: RunRequest, now: datet
         if why == _NOT_READY:
             wait = wait_for(world, member, found, (*names, *pod.containers), now)
             wait = wait if wait.why else Wait(why, describe_pod(member))
-        return _with_wait(replace(row, stage=Stage.SETTLING, settled_at=settled), wait)
+        return replace(row, stage=Stage.SETTLING, settled_at=settled).waiting_for(wait)
     if request.completed:
         if member.pod.deleting or _reasons(found) & {*_GONE}:
             return replace(row, stage=Stage.GONE, why="the pod was deleted")
@@ -183,11 +187,7 @@ def _asked(world: World, run: Run, member: Member, found: RunRequest, now: datet
     open_names = [name for name in names if not request.status.state(name).phase.final]
     wait = wait_for(world, member, found, open_names, now)
     row = replace(row, stage=Stage.RECREATING if found.begun else Stage.ASKED)
-    return _with_wait(row, wait if wait.why else Wait(request.status.message))
-
-
-def _with_wait(row: Row, wait: Wait) -> Row:
-    return replace(row, why=wait.why, command=wait.command, topic=wait.topic)
+    return row.waiting_for(wait if wait.why else Wait(request.status.message))
 
 
 def _absent(found: RunRequest) -> Row:
@@ -235,11 +235,6 @@ def failure(found: RunRequest) -> str:
     failed = [each for each in status.states if each.phase is StatePhase.FAILED]
     told = next((each for each in failed if each.reason is not Reason.EARLIER_FAILURE), None)
     return f"{told.name}: {told.message}" if told is not None else status.message or "no reason was recorded"
-
-
-def timed_out(found: RunRequest) -> bool:
-    """Whether a failed request ran into its deadline."""
-    return Reason.DEADLINE in _reasons(found)
 
 
 def tally(rows: tuple[Row, ...]) -> Mapping[Stage, int]:
