@@ -69,6 +69,8 @@ async def test_names_of_what_is_there(cluster: PlayedCluster, programs: Path) ->
     assert await offered(cluster, programs, "pod/one", "-c", "") == ["app", "proxy", ":4"], "what can be recreated"
     assert "default" in await offered(cluster, programs, "-n", "")
     assert await offered(cluster, programs, "deployment/web", "another") == [":4"]
+    assert await offered(cluster, programs, "deployment/web", "stat") == ["statefulset/", ":6"]
+    assert await offered(cluster, programs, "pod/db-0", "deploy/web", "-c", "") == ["app", "side", ":4"]
     assert (await cluster.recreate("deployment/web", "-c", "app", "--run", "one")).code == 0
     assert await offered(cluster, programs, "status", "") == ["one", ":4"]
     assert await offered(cluster, programs, "resume", "one", "") == [":4"]
@@ -105,6 +107,7 @@ async def test_shells(cluster: PlayedCluster, programs: Path, shell: str, capsys
     ("words", "offers"),
     [
         (["--max-un"], ["--max-unavailable"]),
+        (["--dry"], ["--dry-run", "--dry-run=client", "--dry-run=server"]),
         (["deployment/web", "-o", ""], ["json", "text"]),
         (["--timeout", ""], []),
         (["--kubeconfig", "/nonexistent", "deployment/"], []),

@@ -711,14 +711,14 @@ async def test_what_runs_there_are_and_how_they_stand(cluster: PlayedCluster) ->
 BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
     (("deployment/web",), "use -c NAME to select a container; deployment.apps/web has app, side"),
     (("deployment/web", "-c", "ap"), "deployment.apps/web has no container 'ap'; it has app, side"),
-    (("deployment/nope", "-c", "app"), "deployment.apps/nope not found in namespace 'default'"),
+    (("deployment/nope", "-c", "app"), 'deployment.apps "nope" not found in namespace "default"'),
     (("thing/web", "-c", "app"), "the API server has no resource type 'thing': kubectl api-resources shows them"),
     (("deployment", "-c", "app"), "'deployment' is not a workload or pod: use TYPE/NAME (for example deployment/web)"),
     (("a/b/c", "-c", "app"), "'a/b/c' is not a workload or pod"),
-    (("cm/x", "-c", "app"), "configmap/x not found in namespace 'default'"),
+    (("cm/x", "-c", "app"), 'configmap "x" not found in namespace "default"'),
     (("configmap/known", "-c", "app"), "configmap/known has no spec.selector"),
     (("node/n", "-c", "app"), "node/n has no pods, because it is not namespaced"),
-    (("pod/nope", "-c", "app"), "no pods found in namespace 'default': pod/nope not found"),
+    (("pod/nope", "-c", "app"), 'pod "nope" not found in namespace "default"'),
     (("-l", "app=nope", "-c", "app"), "no pods found in namespace 'default': pods app=nope not found"),
     (("-l", "app=!", "-c", "app"), "unable to parse requirement in selector"),
     (

@@ -11,6 +11,9 @@ from crrd.cli.main import main
 from crrd.core.api.reasons import Reason
 from crrd.core.rollout.run import Amount, Options, read_run
 from crrd.kube.resources import EVENTS
+from crrd.lib.errors import ConfigurationError
+from crrd_localnode.api.admission import AdmissionRequest
+from crrd_localnode.api.errors import Cause, invalid
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.sessions import command, recreated
 
@@ -66,6 +69,7 @@ def test_the_command_that_is_printed_keeps_what_was_given() -> None:
         (("resume", "a", "--run", "b"), "--run cannot be changed on resume: start a new run"),
         (("resume", "a", "--stale"), "--stale cannot be changed on resume: start a new run"),
         (("status", "a", "--max-unavailable", "2"), "--max-unavailable is not supported with status"),
+        (("deployment/a", "pod/b", "-c", "app", "--run", "c"), "--run names one run: give one TYPE/NAME"),
         (("status", "-w"), "--watch needs status and the name of one run"),
         (("abort", "a", "--yes"), "--yes is not supported with abort"),
         (("deployment/a", "-c", "app", "--retry-failed"), "--retry-failed needs resume RUN or --run NAME"),
@@ -165,3 +169,82 @@ async def test_a_blocked_dry_run_shows_its_batches_and_what_blocks(
         f"batch 1: {first} (node-a)",
         f"batch 2: {second} (node-a)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ((), ""),
+        (("--dry-run",), "client"),
+        (("--dry-run=client",), "client"),
+        (("--dry-run=server",), "server"),
+        (("--dry-run", "-c", "app"), "client"),
+    ],
+)
+def test_dry_runs_as_kubectl_has_them(words: tuple[str, ...], asked: str) -> None:
+    found = command(*words, "deployment/web", "-c", "app")
+    assert (found.dry_run, found.words) == (asked, ("deployment/web",))
+
+
+async def test_several_targets_go_one_after_the_other(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web = await cluster.workload("Deployment", "web", 2, "app")
+    api = await cluster.workload("Deployment", "api", 1, "app")
+    flags = ("-c", "app", "--dry-run")
+    assert await recreated(cluster, "deploy", "api", "web", *flags) == 0
+    dry = [f"batch 1: {api[0]} (node-a)", f"batch 1: {web[0]} (node-a)", f"batch 2: {web[1]} (node-a)"]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown == ["deployment.apps/api:", dry[0], "deployment.apps/web:", *dry[1:]]
+    assert await recreated(cluster, "deploy/api", "deploy/web", "-c", "app") == 0
+    assert cluster.stops == [(pod, "app") for pod in (*api, *web)]
+    out = capsys.readouterr().out
+    assert "done: 1 of 1 pods recreated" in out
+    assert "done: 2 of 2 pods recreated" in out
+
+
+async def test_what_cannot_be_of_several_targets_is_told_before_any_begins(cluster: PlayedCluster) -> None:
+    await cluster.workload("Deployment", "web", 1, "app")
+    await cluster.workload("Deployment", "api", 1, "side")
+    for words, said in (
+        (("deploy/web", "deploy/nope"), 'deployment.apps "nope" not found in namespace "default"'),
+        (("deploy/web", "deploy/api"), "deployment.apps/api has no container 'app'; it has side"),
+        (("deploy/web", "pod/nope"), 'pod "nope" not found in namespace "default"'),
+        (("deploy/web", "api"), "'api' is not a workload or pod"),
+    ):
+        with pytest.raises(ConfigurationError) as error:
+            await recreated(cluster, *words, "-c", "app")
+        assert str(error.value).startswith(said)
+    assert cluster.stops == []
+
+
+async def test_a_target_that_fails_is_the_last(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    (first,) = await cluster.workload("Deployment", "web", 1, "app")
+    await cluster.workload("Deployment", "api", 1, "app")
+    await cluster.workload("Deployment", "db", 1, "app")
+    cluster.fails[first] = ("StillRuns", "it still runs")
+    assert await recreated(cluster, "deploy/web", "deploy/api", "deploy/db", "-c", "app") == 1
+    assert cluster.stops == []
+    assert capsys.readouterr().out.splitlines()[-1] == "not started: deployment.apps/api, deployment.apps/db"
+
+
+async def test_a_dry_run_by_the_server_asks_admission(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = await cluster.workload("Deployment", "web", 2, "app")
+    words = ("deployment/web", "-c", "app", "--dry-run=server")
+    assert await recreated(cluster, *words) == 0
+    batches = f"batch 1: {first} (node-a)\nbatch 2: {second} (node-a)\n"
+    assert capsys.readouterr().out == batches
+
+    async def refuse(asked: AdmissionRequest) -> None:
+        if asked.new is not None and dict(asked.new).get("spec", {}).get("podName") == second:
+            assert asked.dry_run
+            raise invalid(asked.kind.group, asked.kind.kind, asked.name, [Cause("spec", "not on a Friday")])
+
+    cluster.api.admission.validating.append(refuse)
+    assert await recreated(cluster, *words) == 1
+    out = capsys.readouterr().out
+    assert out.startswith(f"{batches}refused, {second}: create ")
+    assert out.endswith("not on a Friday (422)\n")
+    assert await cluster.requests() == []

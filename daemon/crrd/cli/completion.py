@@ -13,7 +13,7 @@ from contextlib import suppress
 from crrd.cli import recreate
 from crrd.cli.recreate import VERBS
 from crrd.core.api.pod import parse_pod
-from crrd.core.rollout.run import LABEL_RUN, Target
+from crrd.core.rollout.run import LABEL_RUN
 from crrd.core.rollout.standing import recreatable
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
@@ -22,7 +22,7 @@ from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
 from crrd.lib.errors import CrrdError
 from crrd.lib.jsonfields import mapping, text
 from crrd.lib.log import configure as configure_log
-from crrd.rollout.target import Aim, find_target
+from crrd.rollout.target import find_target, split_targets
 
 _SECONDS = 10.0
 _VALUES = {"-o": ("text", "json"), "--output": ("text", "json")}
@@ -76,9 +76,9 @@ def complete(words: Sequence[str]) -> int:
     found: list[str] = []
     with suppress(CrrdError, TimeoutError, OSError, argparse.ArgumentError, SystemExit):
         found = asyncio.run(asyncio.wait_for(_offers(before, unfinished), _SECONDS))
-    for each in sorted(set(found)):
-        if each.startswith(unfinished):
-            print(each)
+    found = sorted({each for each in found if each.startswith(unfinished)})
+    for each in found:
+        print(each)
     # Bits of ShellCompDirective: no file names; and no space after what goes on with a name.
     print(":6" if any(each.endswith("/") for each in found) else ":4")
     return 0
@@ -119,13 +119,13 @@ async def _asked(client: KubeClient, namespace: str, words: list[str], last: str
             label_selector=LABEL_RUN,
         )
         return list(listing.items) if len(words) == 1 else []
-    if words:
+    if any("/" not in target for target in words):
         return []
     kind, slash, _ = unfinished.partition("/")
     if slash:
         served = await find_kind(client, kind)
         return [f"{kind}/{name}" for name in await _names(client, served.resource, namespace)]
-    return [*VERBS, *(f"{served.kind.lower()}/" for served in KNOWN)]
+    return [*([] if words else VERBS), *(f"{served.kind.lower()}/" for served in KNOWN)]
 
 
 async def _names(client: KubeClient, resource: Resource, namespace: str) -> list[str]:
@@ -137,15 +137,18 @@ async def _names(client: KubeClient, resource: Resource, namespace: str) -> list
 
 async def _containers(client: KubeClient, namespace: str, words: list[str]) -> list[str]:
     """The containers that can be recreated of what is named already, of all pods of the namespace where nothing is."""
-    aim = await find_target(client, namespace, tuple(words), "") if words else Aim(Target(""))
-    listing = await client.list_all(
-        PODS,
-        lambda pod: tuple(recreatable(parse_pod(pod))),
-        namespace=namespace,
-        label_selector=aim.pods_query,
-        field_selector=aim.pods_fields,
-    )
-    return [name for names in listing.items for name in names]
+    found: list[str] = []
+    for target in split_targets(tuple(words)):
+        aim = await find_target(client, namespace, target, "")
+        listing = await client.list_all(
+            PODS,
+            lambda pod: tuple(recreatable(parse_pod(pod))),
+            namespace=namespace,
+            label_selector=aim.pods_query,
+            field_selector=aim.pods_fields,
+        )
+        found += [name for names in listing.items for name in names]
+    return found
 
 
 def _flags(parser: argparse.ArgumentParser) -> dict[str, bool]:

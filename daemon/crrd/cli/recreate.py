@@ -24,6 +24,7 @@ from crrd.rollout.command import Command
 from crrd.rollout.ending import EXIT_FAILED, EXIT_INTERRUPTED
 from crrd.rollout.refusals import describe_refusal
 from crrd.rollout.session import execute
+from crrd.rollout.target import split_targets
 
 VERBS = ("status", "resume", "abort")
 _CHANGEABLE = (
@@ -42,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     called = parser.prog
     parser.set_defaults(called=called)
     parser.usage = (
-        f"{called} TYPE/NAME -c CONTAINER[,CONTAINER] [flags]\n"
+        f"{called} TYPE/NAME [TYPE/NAME ...] -c CONTAINER[,CONTAINER] [flags]\n"
         f"       {called} -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
         f"       {called} [TYPE/NAME | -l SELECTOR] --stale [flags]\n"
         f"       {called} status [RUN] [-w] | resume RUN | abort RUN"
@@ -57,12 +58,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {called} statefulset/db -c proxy --max-unavailable 20% --min-ready 30s\n"
         f'  {called} -l app=web -c app,sidecar --ordered --unready-grace 5s --reason "log level"\n'
         f"  {called} pod/web-7d4b9c -c app --dry-run\n"
+        f"  {called} deployment/web deployment/api -c app --dry-run=server\n"
         f"  {called} --stale --dry-run                    list containers with outdated configuration\n"
         f"  {called} deployment/web --stale --max-unavailable 10%\n\n"
         "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 130 interrupted"
     )
     add, flag = parser.add_argument, partial(add_flag, parser)
-    add("words", nargs="*", metavar="TYPE/NAME", help="workload with a spec.selector, or a pod")
+    add("words", nargs="*", metavar="TYPE/NAME", help="workload with a spec.selector, or a pod; one after the other")
     add("-l", "--selector", metavar="SELECTOR", default="", help="label selector of the pods, instead of a workload")
     add("-c", "--container", metavar="NAMES", action="append", default=[], help="containers to restart, in this order")
     flag(
@@ -122,7 +124,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--reason", metavar="WORDS", default="", help="reason for the restart, shown in events and status")
     add("--run", metavar="NAME", default="", help="name of the run; resumes the run of this name if it exists")
-    add("--dry-run", action="store_true", help="print the batches and change nothing")
+    dry = partial(add, dest="dry_run", action="store_const", default="")
+    dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")
+    dry("--dry-run=server", const="server", help="also ask the API server whether it takes the requests")
     add("-w", "--watch", action="store_true", help="with status RUN: show how the run goes on until it ends")
     add("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
     add("-n", "--namespace", metavar="NAME", default="", help="(default: the kubeconfig's)")
@@ -178,6 +182,8 @@ def _check(args: argparse.Namespace, verb: str) -> None:
         return  # a list of what is stale in the namespace
     if bool(words) == bool(args.selector):
         raise ConfigurationError("use either TYPE/NAME (for example deployment/web) or -l SELECTOR")
+    if args.run and len(split_targets(tuple(words))) > 1:
+        raise ConfigurationError("--run names one run: give one TYPE/NAME")
     if args.run and not RUN_NAME.fullmatch(args.run):
         raise ConfigurationError(f"--run {args.run!r} must be at most 40 characters of a-z, 0-9 and '-'")
 

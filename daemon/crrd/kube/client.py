@@ -207,11 +207,17 @@ class KubeClient:
             self._call("get", PODS, path, seconds=self._deadlines.page, params=dict(params))
         )
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Create an object; returns it as the server keeps it. ConflictError where the name is taken."""
-        path = resource.path(namespace)
+    async def create(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        """Create an object; returns it as the server keeps it. ConflictError where the name is taken.
+
+        With `dry_run` it is only checked, by admission too, and not kept.
+        """
+        path, params = resource.path(namespace), {"dryRun": "All"} if dry_run else {}
+        content_type = "application/json"
         return await self._transport.answer(
-            self._call("create", resource, path, method="POST", body=body, content_type="application/json")
+            self._call("create", resource, path, method="POST", params=params, body=body, content_type=content_type)
         )
 
     async def merge_patch(

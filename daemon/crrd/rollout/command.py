@@ -17,7 +17,7 @@ class Command:
     verb: str
     """"" to start a run, or to resume the one of this name."""
     words: tuple[str, ...]
-    """TYPE/NAME, or TYPE and NAME."""
+    """TYPE/NAME, or TYPE and NAME; the same several times."""
     selector: str
     run_name: str
     """"" to make one up, or for `status` of all runs."""
@@ -29,7 +29,8 @@ class Command:
     partition: Amount | None
     since: datetime | timedelta | None
     """Options.since of a new run, or how long before its start that is."""
-    dry_run: bool
+    dry_run: str
+    """"" to change something, else `client` or `server`, which asks the API server whether it takes the requests."""
     watch: bool
     """With `status`: go on to show it."""
     timeout: int | None

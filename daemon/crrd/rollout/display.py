@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import Pin
@@ -54,7 +54,7 @@ class Changes:
             return []
         self._spoken_at = time.monotonic()
         if plan.waiting:
-            pods = [row.pod for row in plan.rows if row.stage is Stage.WAITING and row.why.endswith(plan.waiting)]
+            pods = [row.pod for row in plan.rows if row.stage is Stage.WAITING and row.command == plan.command]
             more = f" and {len(pods) - 1} more pods" if len(pods) > 1 else ""
             return [": ".join([*(f"{pod}{more}" for pod in pods[:1]), *waits_of(plan)])]
         slow = [row for row in plan.rows if row.stage.under_way and (self.seconds(row) or 0) >= REMIND_SECONDS]
@@ -78,6 +78,7 @@ class Display:
 
     def begin(self, run: Run, message: str) -> None:
         """What is about to be done, or gone on with."""
+        self._changes, self._began = Changes(), time.monotonic()
         self.say(f"run {run.name}: {message}")
 
     def say(self, message: str) -> None:
@@ -149,8 +150,8 @@ class Display:
         ]
         _print(*(columns([head, *rows], gap=3) if rows else ["no runs"]))
 
-    def print_preview(self, preview: Preview) -> None:
-        """The batches of a dry run, and what is left out."""
+    def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str]) -> None:
+        """The batches of a dry run, what is left out, and why pods' requests are refused."""
         lines = stale_table(preview)
         batches = [", ".join(f"{row.pod} ({row.node})" for row in each) for each in (*preview.batches, *preview.later)]
         numbered = [f"batch {number}: {pods}" for number, pods in enumerate(batches, start=1)]
@@ -160,6 +161,7 @@ class Display:
         if preview.stopped:
             lines.append(f"then waits: {_with_command(preview.stopped, preview.command)}")
         lines += numbered[now:]
+        lines += [f"refused, {pod}: {why}" for pod, why in refused.items()]
         lines += [f"skipped, {why}: {', '.join(pods)}" for why, pods in skipped_pods(preview).items()]
         lines += [f"warning, {warning}: {', '.join(pods)}" for warning, pods in warned_pods(preview).items()]
         _print(*(lines or ["no pods left to restart"]))

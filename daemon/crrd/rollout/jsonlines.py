@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, tally
-from crrd.rollout.display import Display, new_ids, old_ids, skipped_pods, warned_pods
+from crrd.rollout.display import Changes, Display, new_ids, old_ids, skipped_pods, warned_pods
 
 
 class JsonLines(Display):
@@ -31,7 +31,7 @@ class JsonLines(Display):
 
     def begin(self, run: Run, message: str) -> None:
         """See Display."""
-        self._run = run.name
+        self._run, self._changes = run.name, Changes()
         self._line("begin", target=run.target.words, containers=list(run.options.containers), message=message)
 
     def say(self, message: str) -> None:
@@ -66,7 +66,7 @@ class JsonLines(Display):
         """See Display."""
         _print([_run(each) for each in runs])
 
-    def print_preview(self, preview: Preview) -> None:
+    def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str]) -> None:
         """See Display."""
         batches, later = (
             [[{"pod": row.pod, "node": row.node, "containers": list(row.containers)} for row in each] for each in part]
@@ -82,8 +82,8 @@ class JsonLines(Display):
             }
             for each in preview.stale
         ]
-        told = {"skipped": skipped_pods(preview), "warnings": warned_pods(preview), "stale": stale}
-        _print({"batches": batches, **ends, **told})
+        told = {"skipped": skipped_pods(preview), "warnings": warned_pods(preview), "stale": stale, "refused": refused}
+        _print({"target": target, "batches": batches, **ends, **told})
 
 
 def _print(shape: object) -> None:

@@ -18,7 +18,7 @@ from crrd.core.rollout.plan import End, Plan, make_plan, unfinished
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.standing import Stage, tally
-from crrd.core.rollout.state import newest_run
+from crrd.core.rollout.state import World, newest_run
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
@@ -29,12 +29,13 @@ from crrd.lib.plain import plain
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.command import Command
 from crrd.rollout.display import Display, reason_of, summary, waits_of
-from crrd.rollout.ending import conclude, has_begun
+from crrd.rollout.dryrun import refusals
+from crrd.rollout.ending import EXIT_FAILED, conclude, has_begun
 from crrd.rollout.events import WorkloadEvent, create_event
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.runner import Runner
 from crrd.rollout.runs import Runs
-from crrd.rollout.target import check_run, find_target
+from crrd.rollout.target import Aim, check_run, find_target, split_targets
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """As Kubernetes makes up names: nothing that spells words."""
@@ -87,24 +88,42 @@ class Session(Runs):
     explainer: Explainer
 
     async def start(self) -> int:
-        """Start a run and carry it out; the one of that name, where there is one already, is resumed."""
+        """Start a run for each target, one after the other; a run of the given name that exists is resumed."""
         command = self.command
         if command.run_name and await self.requests(f"{LABEL_RUN}={command.run_name}"):
             return await self.resume()
-        aim = await find_target(self.client, self.namespace, command.words, command.selector)
-        async with Cluster(self.client, self.namespace, aim, command.options) as cluster:
-            world, now = cluster.world(), self.clock.now()
-            options = replace(command.options, since=_since(command.since, now))
-            run = Run(
-                self.namespace, command.run_name or _make_name(aim.target.name), aim.target, options, rfc3339(now)
+        targets = split_targets(command.words)
+        aims = [await find_target(self.client, self.namespace, words, command.selector) for words in targets]
+        if len(aims) > 1:
+            for aim in aims:  # what cannot be done is told before anything is
+                async with Cluster(self.client, self.namespace, aim, command.options) as cluster:
+                    self._make_run(aim, cluster)
+        for done, aim in enumerate(aims, start=1):
+            if code := await self._start(aim):
+                if left := [each.target.words for each in aims[done:]]:
+                    self.display.say(f"not started: {', '.join(left)}")
+                return code
+        return 0
+
+    def _make_run(self, aim: Aim, cluster: Cluster) -> Run:
+        """A run of the target. Raises ConfigurationError for one that cannot be."""
+        command, world, now = self.command, cluster.world(), self.clock.now()
+        options = replace(command.options, since=_since(command.since, now))
+        name = command.run_name or _make_name(aim.target.name)
+        run = Run(self.namespace, name, aim.target, options, rfc3339(now))
+        check_run(world, run)
+        if (first := unfinished(world, run, now)) is not None and not command.dry_run:
+            raise ConfigurationError(
+                f"run {first.name} on {first.target.words} is not finished: check it with "
+                f"{self.line('status', first.name)}, then resume or abort it"
             )
-            check_run(world, run)
-            if (first := unfinished(world, run, now)) is not None and not command.dry_run:
-                raise ConfigurationError(
-                    f"run {first.name} on {first.target.words} is not finished: check it with "
-                    f"{self.line('status', first.name)}, then resume or abort it"
-                )
-            plan = make_plan(world, run, now, confirmed=True)
+        return run
+
+    async def _start(self, aim: Aim) -> int:
+        command = self.command
+        async with Cluster(self.client, self.namespace, aim, command.options) as cluster:
+            run, world = self._make_run(aim, cluster), cluster.world()
+            plan = make_plan(world, run, self.clock.now(), confirmed=True)
             waiting = tally(plan.rows)[Stage.WAITING]
             if not waiting:
                 return self._nothing_to_do(plan)
@@ -112,9 +131,18 @@ class Session(Runs):
                 first_part = min(waiting, command.partition.of(waiting))
                 run = replace(run, options=replace(run.options, first=first_part))
             if command.dry_run:
-                self.display.print_preview(make_preview(world, run, now))
-                return 0
+                return await self._preview(world, run)
             return await self._carry_out(run, cluster, run.describe(waiting))
+
+    async def _preview(self, world: World, run: Run) -> int:
+        """Print what the run would do."""
+        preview, refused = make_preview(world, run, self.clock.now()), {}
+        if self.command.dry_run == "server":
+            refused = await refusals(self.client, run, preview)
+        if len(split_targets(self.command.words)) > 1 and not self.command.as_json:
+            self.display.say(f"{run.target.words}:")
+        self.display.print_preview(run.target.words, preview, refused)
+        return EXIT_FAILED if refused else 0
 
     def _nothing_to_do(self, plan: Plan) -> int:
         """Say why no pod is recreated. Raises ConfigurationError for a reason that somebody has to see to."""
@@ -140,8 +168,7 @@ class Session(Runs):
             failed = [row.request.request for row in rows if row.stage is Stage.FAILED and row.request is not None]
             world = replace(world, requests=tuple(each for each in world.requests if each.request not in failed))
             if command.dry_run:
-                self.display.print_preview(make_preview(world, run, now))
-                return 0
+                return await self._preview(world, run)
             if (first := unfinished(world, run, now)) is not None:
                 raise ConfigurationError(
                     f"run {first.name} on {first.target.words} is in progress: abort one of the two"

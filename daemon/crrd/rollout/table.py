@@ -45,7 +45,7 @@ class Terminal(Display):
 
     def begin(self, run: Run, message: str) -> None:
         """See Display."""
-        self._title = f"run {run.name}"
+        self._title, self._at_first = f"run {run.name}", None
         super().begin(run, message)
 
     def say(self, message: str) -> None:

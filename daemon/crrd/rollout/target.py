@@ -43,6 +43,13 @@ def split_name(arguments: tuple[str, ...]) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
+def split_targets(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The words of each target: `TYPE/NAME TYPE/NAME ...`, or `TYPE NAME NAME ...`."""
+    if len(words) < 2 or any("/" in word for word in words):
+        return [(word,) for word in words] or [()]
+    return [(words[0], name) for name in words[1:]]
+
+
 async def find_target(client: KubeClient, namespace: str, words: tuple[str, ...], selector: str) -> Aim:
     """What a command line names; without words and selector all pods of the namespace.
 
@@ -74,7 +81,7 @@ async def _workload(client: KubeClient, namespace: str, served: Served, name: st
     try:
         found = await client.get(served.resource, namespace, name)
     except GoneError as error:
-        raise ConfigurationError(f"{words} not found in namespace {namespace!r}") from error
+        raise ConfigurationError(f'{served.word} "{name}" not found in namespace "{namespace}"') from error
     workload = read_workload({**found, "apiVersion": served.api_version, "kind": served.kind})
     if workload.selector is None:
         raise ConfigurationError(f"{words} has no spec.selector: use the owner of its pods, or -l SELECTOR")
@@ -85,6 +92,8 @@ async def _workload(client: KubeClient, namespace: str, served: Served, name: st
 def check_run(world: World, run: Run) -> None:
     """Raise ConfigurationError for a target without pods, or a container that cannot be recreated."""
     if not world.members:
+        if run.target.kind == "Pod":
+            raise ConfigurationError(f'pod "{run.target.name}" not found in namespace "{run.namespace}"')
         owned = f"no pod is owned by {run.target.words}" if run.target.uid else f"{run.target.words} not found"
         raise ConfigurationError(f"no pods found in namespace {run.namespace!r}: {owned}")
     there = sorted({name for member in world.members for name in recreatable(member.pod)})
