@@ -8,7 +8,7 @@ PURE := daemon/crrd/core/*,daemon/crrd/kubelet/*,localnode/crrd_localnode/planne
 .DEFAULT_GOAL := help
 FAST := tests/core tests/kubelet tests/lib tests/node tests/kube tests/cri tests/manager
 
-.PHONY: help demo check test soak lint format stubs bench mutants pictures lock install-manifests runtime clean
+.PHONY: help demo check test soak lint format stubs bench mutants pictures lock install-manifests release runtime clean
 
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -69,9 +69,12 @@ pictures: $(READY) runtime ## Draw docs/monitoring.png from a run on real contai
 # What the image is built from, for every Python and machine: exact versions, each file by its hash.
 LOCKED := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
-lock: $(READY) ## Renew locks: the versions of what the image is built from, with hashes
+# What `kubectl recreate` does not import.
+NOT_IN_CLI := cffi cryptography grpcio prometheus-client protobuf pycparser
+lock: $(READY) ## Renew locks: the versions of what image and kubectl-recreate are built from, with hashes
 	@mkdir -p locks
 	$(LOCKED) pyproject.toml --output-file locks/image.txt
+	$(LOCKED) pyproject.toml --extra cli $(NOT_IN_CLI:%=--no-emit-package %) --output-file locks/cli.txt
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 		| $(LOCKED) - --output-file locks/build.txt
 
@@ -84,6 +87,13 @@ install-manifests: ## Write install.yaml: IMAGE=registry/crrd:tag, for other nod
 	@rm install.yaml.part
 	@grep -q 'image: $(IMAGE)$$' install.yaml || { rm install.yaml; echo "manifests/$(VARIANT) names no image of crrd" >&2; exit 1; }
 	@echo "install.yaml: kubectl apply -f install.yaml"
+
+# Needs git and kubectl, and buildah for the image. IMAGE_NEEDED=1: fail where no image can be built.
+release: $(READY) ## Fill dist with a release of the last commit: VERSION=0.1.0 IMAGE=registry.example/crrd
+	@test -n "$(VERSION)" && test -n "$(IMAGE)" || \
+		{ echo "say what to release: make release VERSION=0.1.0 IMAGE=registry.example/crrd" >&2; exit 2; }
+	@$(BIN)/python -m tests.tools.release $(VERSION) $(IMAGE) $(if $(URL),--url $(URL)) $(if $(BUILDER),--builder $(BUILDER)) \
+		$(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) $(if $(IMAGE_NEEDED),--image-needed)
 
 # The only thing that is ever installed outside this folder, and only as root on Debian.
 runtime:
