@@ -3,12 +3,14 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from crrd.core.api.types import FINALIZER
 from crrd.kube.client import KubeClient
@@ -16,6 +18,7 @@ from crrd.kube.resources import PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiUnavailableError, GoneError
 from crrd.manager import uninstall as hook
 from tests.support.lifecycle_cluster import LifecycleCluster, Wire, lifecycle_cluster
+from tests.support.manifests import MANIFESTS, needs_kubectl, one, rendered
 
 OTHERS = {"userAgent": 'Operation "Job"', "key": "web-0"}
 
@@ -48,7 +51,8 @@ async def nothing_is_left(cluster: LifecycleCluster) -> None:
 
 
 async def test_a_manager_that_works_releases(cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook, "MANAGER_ROUNDS", hook.ROUNDS)
+    for name in ("MANAGER_ROUNDS", "ROUNDS"):
+        monkeypatch.setattr(hook, name, 3000)
     manager = cluster.manager()
     await held(cluster)
     assert await hook.uninstall(cluster.client)
@@ -62,6 +66,20 @@ async def test_without_a_manager_everything_of_ours_is_released_and_nothing_else
     assert await hook.uninstall(cluster.client)
     assert cluster.condition() == ("False", json.dumps([OTHERS], separators=(",", ":")))
     await nothing_is_left(cluster)
+
+
+@needs_kubectl
+async def test_the_managers_role_and_the_hooks_allow_every_call(cluster: LifecycleCluster) -> None:
+    await held(cluster)
+    cluster.calls.clear()
+    assert await hook.uninstall(cluster.client)
+    rules = one(rendered("default"), "ClusterRole", "crrd-manager")["rules"]
+    (template,) = re.findall(r"(?ms)^rules:.*?(?=^---)", (MANIFESTS / "chart/templates/uninstall.yaml").read_text())
+    rules += yaml.safe_load(template)["rules"]
+    allowed = {(verb, name) for rule in rules for verb in rule["verbs"] for name in rule["resources"]}
+    asked = {(call.verb, "/".join(filter(None, (call.resource, call.subresource)))) for call in cluster.calls}
+    assert asked - allowed == set()
+    assert {("delete", resource.plural) for resource in hook.WEBHOOKS} <= asked
 
 
 async def test_a_pod_whose_request_has_gone_is_released(cluster: LifecycleCluster) -> None:
