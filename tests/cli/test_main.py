@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from crrd.cli.main import main
 from crrd.lib.errors import OutputError
 from crrd.lib.output import Output
 
@@ -77,3 +78,14 @@ def test_after_an_error_nothing_is_written_any_more() -> None:
         output.write("lost")
     output.flush()
     assert output.getvalue() == "kept"
+
+
+def test_words_may_stand_between_flags_and_flags_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (["recreate", "status", "-w", "a", "b"], "crrd recreate: status needs the name of one run; "),
+        (["recreate", "status", "-w", "a", "--forced"], "crrd: error: unrecognized arguments: a --forced"),
+        (["explain", "shop/a", "-o", "json", "shop/b"], "crrd: error: unrecognized arguments: shop/b"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert (ended.value.code, capsys.readouterr().err.splitlines()[-1].startswith(said)) == (2, True)

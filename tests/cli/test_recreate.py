@@ -749,6 +749,7 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
             "--run 'No' must be at most 40 characters of a-z, 0-9 and '-'",
         ),
         (("resume",), "resume needs the name of one run"),
+        (("resume", "--yes", "a", "--force", "b"), "resume needs the name of one run"),
         (("abort", "a", "b"), "abort needs the name of one run"),
         (("abort", "a", "--dry-run"), "--dry-run is not supported with abort"),
     ],

@@ -94,7 +94,8 @@ async def _offers(before: list[str], unfinished: str) -> list[str]:
     flags = _flags(parser)
     if unfinished.startswith("-"):
         return list(flags)
-    given, _ = parser.parse_known_args(before[:-1] if flags.get(last) else before)
+    given, rest = parser.parse_known_args(before[:-1] if flags.get(last) else before)
+    given.words += [word for word in rest if not word.startswith("-")]
     access = find_access(given.kubeconfig, os.environ, given.context)
     async with KubeClient(access) as client:
         namespace = given.namespace or (await access.current()).namespace or "default"

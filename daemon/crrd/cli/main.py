@@ -82,7 +82,12 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
     command = words[0] if words else ""
 
     def work() -> int:
-        args = build_parser(command, prog=prog).parse_args(words)
+        parser = build_parser(command, prog=prog)
+        args, rest = parser.parse_known_args(words)
+        if rest:  # argparse takes words in one place only: `status -w RUN`
+            if "words" not in args or any(word.startswith("-") for word in rest):
+                parser.error(f"unrecognized arguments: {' '.join(rest)}")
+            args.words += rest
         code: int = module_of(args.command).run(args)
         return code
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from crrd.cli.explain import explained
 from crrd.cli.explain_text import render
-from crrd.cli.options import Convert, add_flag, add_kubeconfig_flag, count, duration
+from crrd.cli.options import Convert, add_flag, add_kubeconfig_flag, count, duration, from_flags
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.run import RUN_NAME, Options, read_amount
@@ -34,6 +34,8 @@ _CHANGEABLE = (
 """Fields of Options that a run may be given anew when it is resumed."""
 _FIXED = ("since", "partition", "stale", "run")
 """Flags of a run that stay as it began with them."""
+_OF_A_PROCESS = ("timeout", "yes", "retry_failed")
+"""Flags of whoever carries a run out."""
 _TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")
 """In seconds."""
 
@@ -191,11 +193,10 @@ def _check(args: argparse.Namespace, verb: str) -> None:
 def _refuse(args: argparse.Namespace, verb: str) -> None:
     """Raise ConfigurationError for a flag that the verb does not take, rather than ignore it."""
     names: tuple[str, ...]
+    names, why = (*_FIXED, *_CHANGEABLE, *_OF_A_PROCESS), f"is not supported with {verb}"
     if verb == "resume":
         names, why = _FIXED, "cannot be changed on resume: start a new run"
-    elif verb:
-        names, why = (*_FIXED, *_CHANGEABLE, "timeout", "yes", "retry_failed"), f"is not supported with {verb}"
-    else:
+    elif not verb:
         names, why = ("retry_failed",) if not args.run else (), "needs resume RUN or --run NAME"
     if found := _given(args, names):
         raise ConfigurationError(f"{_flag(next(iter(found)))} {why}")
@@ -230,27 +231,17 @@ def requested(args: argparse.Namespace) -> Command:
     kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
     output = ("-o", "json") if args.output == "json" else ()
     access_flags = (("--context", args.context), ("--kubeconfig", kubeconfig))
-    return Command(
-        program=args.called,
+    return from_flags(
+        Command,
+        args,
         verb=verb,
         words=() if verb else tuple(args.words),
-        selector=args.selector,
-        run_name=args.run if not verb else args.words[1] if len(args.words) > 1 else "",
+        run=args.run if not verb else args.words[1] if len(args.words) > 1 else "",
         options=options,
         changes=changes,
-        partition=args.partition,
         since=_since(args.since) if not verb else None,
-        dry_run=args.dry_run,
-        watch=args.watch,
-        timeout=args.timeout,
-        retry_failed=args.retry_failed,
-        confirmed=args.yes,
-        as_json=args.output == "json",
-        namespace=args.namespace,
-        context=args.context,
-        kubeconfig=args.kubeconfig,
         access_flags=tuple(word for flag, value in access_flags if value for word in (flag, value)),
-        resume_flags=(*_words(_given(args, (*_CHANGEABLE, "timeout", "yes", "retry_failed"))), *output),
+        resume_flags=(*_words(_given(args, (*_CHANGEABLE, *_OF_A_PROCESS))), *output),
     )
 
 

@@ -12,14 +12,14 @@ from crrd.core.rollout.run import Amount, Options
 class Command:
     """What the command line asks for."""
 
-    program: str
+    called: str
     """As the user called it, for commands that messages suggest."""
     verb: str
     """"" to start a run, or to resume the one of this name."""
     words: tuple[str, ...]
     """TYPE/NAME, or TYPE and NAME; the same several times."""
     selector: str
-    run_name: str
+    run: str
     """"" to make one up, or for `status` of all runs."""
     retry_failed: bool
     """Restart the pods once more whose requests have failed."""
@@ -35,9 +35,10 @@ class Command:
     """With `status`: go on to show it."""
     timeout: int | None
     """Seconds for the whole run; 0 for as long as it takes, None for the default."""
-    confirmed: bool
+    yes: bool
     """Nobody has to be asked after the first part."""
-    as_json: bool
+    output: str
+    """text or json."""
     namespace: str
     context: str
     kubeconfig: str
@@ -45,3 +46,8 @@ class Command:
     """The flags that say which cluster, for commands that messages suggest."""
     resume_flags: tuple[str, ...]
     """The flags just given that `resume` takes, for the same."""
+
+    @property
+    def as_json(self) -> bool:
+        """Whether a machine reads the output."""
+        return self.output == "json"

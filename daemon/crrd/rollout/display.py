@@ -1,6 +1,7 @@
 """What the user sees of runs: the Display that all ways of showing share, and what each of them counts and compares."""
 
 import asyncio
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -8,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import Pin
 from crrd.core.recreate.left_down import STARTUP_FORGOTTEN
-from crrd.core.rollout.overview import RunStatus
+from crrd.core.rollout.overview import RUNNING, RunStatus
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage, tally
+from crrd.core.rollout.standing import Row, Stage, progress, tally
+from crrd.core.rollout.waits import Wait
 from crrd.lib.plain import columns, plain
 
 REMIND_SECONDS = 30.0
@@ -56,9 +58,9 @@ class Changes:
         if plan.waiting:
             pods = [row.pod for row in plan.rows if row.stage is Stage.WAITING and row.command == plan.command]
             more = f" and {len(pods) - 1} more pods" if len(pods) > 1 else ""
-            return [": ".join([*(f"{pod}{more}" for pod in pods[:1]), *waits_of(plan)])]
+            return [": ".join([*(f"{pod}{more}" for pod in pods[:1]), *plan.waits])]
         slow = [row for row in plan.rows if row.stage.under_way and (self.seconds(row) or 0) >= REMIND_SECONDS]
-        return [f"{row.pod} {_with_command(row.why or row.stage.value, row.command or _explain(row))}" for row in slow]
+        return [f"{row.pod} {Wait(row.why or row.stage.value, row.command or _explain(row)).told}" for row in slow]
 
     def seconds(self, row: Row) -> float | None:
         """For how long a pod has been under way as far as this process has seen; None where it was not."""
@@ -98,10 +100,10 @@ class Display:
                 parts += [f"{Pin(old[name]).short} -> {Pin(new).short}" for name, new in new_ids(row).items()]
                 parts += [f"in {seconds:.1f} s", f"({done} of {total})"]
             elif row.why:
-                parts.append(f"- {reason_of(row)}")
+                parts.append(f"- {row.told}")
             self.say("  ".join(parts))
         if waiting := self._changes.waiting(plan):
-            self.say(f"{passed}  waiting: {_with_command(waiting, plan.command)}")
+            self.say(f"{passed}  waiting: {Wait(waiting, plan.command).told}")
         for each in self._changes.overdue(plan):
             self.say(f"{passed}  still waiting: {each}")
 
@@ -135,7 +137,7 @@ class Display:
         rows = [(row.pod, row.node, row.stage.value, row.why) for row in plan.rows]
         _print(
             f"run {run.name}: {containers} of {run.target.words}, since {run.started}{reason}",
-            f"{status.state}: {summary(plan.rows)}; last activity {_ago(status)}",
+            f"{state_of(status)}: {summary(plan.rows)}; last activity {format_duration(status.idle)} ago",
             *([f"waits for: {status.waits}"] if status.waits else []),
             *([f"to continue: {resume}"] if resume else []),
             *columns([("POD", "NODE", "PHASE", ""), *rows], gap=3),
@@ -145,7 +147,10 @@ class Display:
         """Which runs there are."""
         head = ("RUN", "TARGET", "STATE", "DONE", "STARTED", "LAST ACTIVITY", "WAITS FOR")
         rows = [
-            (each.run.name, each.run.target.words, each.state, each.share, each.run.started, _ago(each), each.waits)
+            (
+                *(each.run.name, each.run.target.words, state_of(each), f"{each.done}/{each.total}", each.run.started),
+                *(f"{format_duration(each.idle)} ago", each.waits),
+            )
             for each in runs
         ]
         _print(*(columns([head, *rows], gap=3) if rows else ["no runs"]))
@@ -159,23 +164,12 @@ class Display:
         asks = ["then asks whether to continue"] if preview.asks_after else []
         lines += [*numbered[: preview.asks_after], *asks, *numbered[preview.asks_after : now]]
         if preview.stopped:
-            lines.append(f"then waits: {_with_command(preview.stopped, preview.command)}")
+            lines.append(f"then waits: {Wait(preview.stopped, preview.command).told}")
         lines += numbered[now:]
         lines += [f"refused, {pod}: {why}" for pod, why in refused.items()]
         lines += [f"skipped, {why}: {', '.join(pods)}" for why, pods in skipped_pods(preview).items()]
         lines += [f"warning, {warning}: {', '.join(pods)}" for warning, pods in warned_pods(preview).items()]
         _print(*(lines or ["no pods left to restart"]))
-
-
-def reason_of(row: Row) -> str:
-    """What a pod waits for or why it failed, with the command that shows more."""
-    return _with_command(row.why, row.command)
-
-
-def waits_of(plan: Plan) -> list[str]:
-    """What the run waits for: why nothing goes on, or else each pod that is under way."""
-    pods = [f"{row.pod} {reason_of(row) or row.stage.value}" for row in plan.rows if row.stage.under_way]
-    return [_with_command(plan.waiting, plan.command)] if plan.waiting else pods
 
 
 def old_ids(row: Row) -> dict[str, str]:
@@ -194,13 +188,6 @@ def new_ids(row: Row) -> dict[str, str]:
         for name, old in old_ids(row).items()
         if name in there and there[name].container_id not in ("", old)
     }
-
-
-def progress(rows: tuple[Row, ...]) -> tuple[int, int]:
-    """How many pods are through, and of how many; those that are left out are none of them."""
-    counts = tally(rows)
-    left_out = counts[Stage.SKIPPED] + counts[Stage.GONE]
-    return counts[Stage.DONE] + counts[Stage.FAILED], len(rows) - left_out
 
 
 def summary(rows: tuple[Row, ...]) -> str:
@@ -237,16 +224,15 @@ def warned_pods(preview: Preview) -> dict[str, list[str]]:
     return {STARTUP_FORGOTTEN.format(kubelet=version): list(pods) for version, pods in preview.may_stay_down.items()}
 
 
-def _with_command(why: str, command: str) -> str:
-    return f"{why} ({command})" if command else why
-
-
 def _explain(row: Row) -> str:
     return f"crrd explain {row.request.request.key}" if row.request is not None else ""
 
 
-def _ago(status: RunStatus) -> str:
-    return "unknown" if status.idle is None else f"{format_duration(status.idle)} ago"
+def state_of(status: RunStatus) -> str:
+    """How a run stands, in words."""
+    if status.state != RUNNING:
+        return status.state
+    return "running here" if status.host == socket.gethostname() else f"running elsewhere ({status.host})"
 
 
 def _print(*lines: str) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.standing import Stage, tally
-from crrd.rollout.display import summary, waits_of
+from crrd.rollout.display import summary
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -29,7 +29,7 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
     if timed_out:
         return Ending(
             "timed out",
-            f"{message}; last waited for: {'; '.join(waits_of(plan)) or 'nothing'}; {again}",
+            f"{message}; last waited for: {'; '.join(plan.waits) or 'nothing'}; {again}",
             EXIT_TIMED_OUT,
         )
     match plan.end:

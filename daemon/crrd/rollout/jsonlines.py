@@ -12,7 +12,7 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, tally
-from crrd.rollout.display import Changes, Display, new_ids, old_ids, skipped_pods, warned_pods
+from crrd.rollout.display import Changes, Display, new_ids, old_ids, skipped_pods, state_of, warned_pods
 
 
 class JsonLines(Display):
@@ -98,8 +98,9 @@ def _run(status: RunStatus) -> dict[str, Any]:
         "started": status.run.started,
         "succeeded": str(sum(each.succeeded for each in status.requests)),
         "requests": str(len(status.requests)),
-        "state": status.state,
-        "done": status.share,
+        "state": state_of(status),
+        "done": status.done,
+        "total": status.total,
         "lastActivity": rfc3339(status.active_at) if status.active_at is not None else "",
         "waitsFor": status.waits,
     }

@@ -6,15 +6,15 @@ import time
 from contextlib import suppress
 
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, WAITING, Overview
+from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, WAITING
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Progress, Run
+from crrd.core.rollout.standing import progress
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.display import progress, waits_of
 
 _PAUSE_SECONDS = LIVE_SECONDS / 4
 _CHARACTERS = 500
@@ -34,7 +34,7 @@ class Reporter:
         state = state or (WAITING if plan.waiting else RUNNING)
         self._state, self._next = state, time.monotonic() + _PAUSE_SECONDS
         done, total = progress(plan.rows)
-        waits = "; ".join(waits_of(plan))[:_CHARACTERS]
+        waits = "; ".join(plan.waits)[:_CHARACTERS]
         return Progress(rfc3339(self._clock.now()), self._by, state, done, total, waits).annotation()
 
     async def write(self, run: Run, plan: Plan, state: str = "") -> None:
@@ -61,10 +61,3 @@ def is_gone(by: str) -> bool:
     except (OSError, OverflowError):
         pass
     return False
-
-
-def in_words(state: str, found: Overview) -> str:
-    """A state as people read it."""
-    if state != RUNNING:
-        return state
-    return "running here" if found.host == socket.gethostname() else f"running elsewhere ({found.host})"

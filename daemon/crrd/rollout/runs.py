@@ -2,12 +2,13 @@
 
 import asyncio
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.overview import RUNNING, STOPPED, WAITING, RunStatus, overview, state_in
+from crrd.core.api.types import Request
+from crrd.core.rollout.overview import STOPPED, RunStatus, run_status
 from crrd.core.rollout.plan import End, Plan, seen_by_others
 from crrd.core.rollout.run import ANNOTATION_ABORTED, LABEL_RUN, Run
 from crrd.core.rollout.state import RunRequest, newest_run, read_run_request, with_latest_options
@@ -17,10 +18,10 @@ from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ConfigurationError, GoneError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.command import Command
-from crrd.rollout.display import Display, progress, summary, waits_of
+from crrd.rollout.display import Display, summary
 from crrd.rollout.ending import EXIT_FAILED
-from crrd.rollout.report import in_words, is_gone
-from crrd.rollout.target import find_again
+from crrd.rollout.report import is_gone
+from crrd.rollout.target import find_again, find_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Runs:
         The mark on one of its requests says that it was aborted, so one request has to stay: without any, a process
         that missed the mark would begin the run anew. Where none has begun, the oldest stays, and may still be served.
         """
-        name = self.command.run_name
+        name = self.command.run
         requests = sorted(await self.requests_of(name), key=lambda each: each.age)
         await self._check_not_over(newest_run(requests))
         waiting = [each.request for each in requests if not each.request.completed and not each.begun]
@@ -74,14 +75,15 @@ class Runs:
 
     async def status(self) -> int:
         """Show how a run stands; without a name, which runs there are, the newest first. Returns the exit code."""
-        if not self.command.run_name:
+        if not self.command.run:
             by_run: dict[str, list[RunRequest]] = {}
             for each in await self.requests(LABEL_RUN):
                 by_run.setdefault(each.mark.run.name, []).append(each)
-            runs = [self._standing(requests) for requests in by_run.values()]
+            now = self.clock.now()
+            runs = [run_status(newest_run(requests), requests, now, is_gone) for requests in by_run.values()]
             self.display.print_runs(sorted(runs, key=lambda each: (each.run.started, each.run.name), reverse=True))
             return 0
-        run = newest_run(await self.requests_of(self.command.run_name))
+        run = newest_run(await self.requests_of(self.command.run))
         async with await self.watch(run) as cluster:
             if self.command.watch:
                 return await self._follow(run, cluster)
@@ -94,26 +96,12 @@ class Runs:
         flag = {End.ASK: ["--yes"], End.FAILED: ["--retry-failed"]}.get(plan.end or End.DONE, [])
         return " ".join([self.line("resume", status.run.name), *flag]) if flag or status.state == STOPPED else ""
 
-    def _standing(self, requests: Sequence[RunRequest], plan: Plan | None = None) -> RunStatus:
-        """How a run stands, by its pods too where the plan is known."""
-        now = self.clock.now()
-        found = overview(requests, now, is_gone)
-        written = found.progress
-        state, waits, share = found.state, "", ""
-        if plan is not None:
-            done, total = progress(plan.rows)
-            state, waits, share = state_in(plan, found), "; ".join(waits_of(plan)), f"{done}/{total}"
-        elif written is not None:
-            waits, share = written.waits, f"{written.done}/{written.total}"
-        idle = (now - found.active_at).total_seconds() if found.active_at is not None else None
-        waits = waits if state in (RUNNING, WAITING) else ""
-        return RunStatus(newest_run(requests), requests, in_words(state, found), share, found.active_at, idle, waits)
-
     def _look(self, run: Run, cluster: Cluster) -> tuple[RunStatus, Plan]:
-        world = cluster.world()
+        world, now = cluster.world(), self.clock.now()
         run = with_latest_options(world, run)
-        plan = seen_by_others(world, run, self.clock.now())
-        return self._standing([each for each in world.requests if each.mark.run.name == run.name], plan), plan
+        plan = seen_by_others(world, run, now)
+        own = [each for each in world.requests if each.mark.run.name == run.name]
+        return run_status(run, own, now, is_gone, plan), plan
 
     async def _follow(self, run: Run, cluster: Cluster) -> int:
         """Show a run until it ends or nobody carries it out; returns 0 for one that is done."""
@@ -130,6 +118,33 @@ class Runs:
             with suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await cluster.changed.wait()
+
+    async def record_options(self, run: Run, cluster: Cluster, failed: Collection[Request]) -> None:
+        """Write changed options on the newest request, which lives longest; delete those that are to be retried."""
+        own = [each for each in cluster.world().requests if each.mark.run.name == run.name]
+        kept = [each for each in own if each.request not in failed]
+        if kept and newest_run(kept).revision < run.revision:
+            name = max(kept, key=lambda each: each.age).request.name
+            mark = {"metadata": {"annotations": run.annotations()}}
+            cluster.written(await self.client.merge_patch(REQUESTS, self.namespace, name, mark))
+        for request in failed:
+            with suppress(GoneError):
+                await self.client.delete(REQUESTS, self.namespace, request.name, uid=request.uid)
+            cluster.deleted(request.name)
+
+    async def check_same(self, run: Run) -> None:
+        """Raise ConfigurationError where the command names other pods or containers than the run to resume has."""
+        command, differs = self.command, ""
+        if command.words or command.selector:
+            aim = await find_target(self.client, self.namespace, command.words, command.selector)
+            if aim.target.identity != run.target.identity:
+                differs = f"is on {run.target.words}, not on {aim.target.words}"
+        given = command.options.containers
+        if not differs and given and given != run.options.containers:
+            differs = f"recreates {', '.join(run.options.containers)}, not {', '.join(given)}"
+        if differs:
+            again = self.line("resume", run.name)
+            raise ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")
 
     async def watch(self, run: Run) -> Cluster:
         """The pods of a run that has begun, and what else it heeds."""
@@ -155,4 +170,4 @@ class Runs:
         """A command for a run, or for all, as it is typed: for the same cluster, with the flags that were given."""
         flags = self.command.resume_flags if verb == "resume" else ()
         words = [verb, *run, "-n", self.namespace, *self.command.access_flags, *flags]
-        return f"{self.command.program} {shlex.join(words)}"
+        return f"{self.command.called} {shlex.join(words)}"

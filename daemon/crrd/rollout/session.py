@@ -5,14 +5,13 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import Request
 from crrd.core.rollout.overview import STOPPED
 from crrd.core.rollout.plan import End, Plan, make_plan, unfinished
 from crrd.core.rollout.preview import make_preview
@@ -23,12 +22,12 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ConfigurationError, CrrdError, GoneError, OutputError
+from crrd.lib.errors import ConfigurationError, CrrdError, OutputError
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.command import Command
-from crrd.rollout.display import Display, reason_of, summary, waits_of
+from crrd.rollout.display import Display, summary
 from crrd.rollout.dryrun import refusals
 from crrd.rollout.ending import EXIT_FAILED, conclude, has_begun
 from crrd.rollout.events import WorkloadEvent, create_event
@@ -90,7 +89,7 @@ class Session(Runs):
     async def start(self) -> int:
         """Start a run for each target, one after the other; a run of the given name that exists is resumed."""
         command = self.command
-        if command.run_name and await self.requests(f"{LABEL_RUN}={command.run_name}"):
+        if command.run and await self.requests(f"{LABEL_RUN}={command.run}"):
             return await self.resume()
         targets = split_targets(command.words)
         aims = [await find_target(self.client, self.namespace, words, command.selector) for words in targets]
@@ -109,7 +108,7 @@ class Session(Runs):
         """A run of the target. Raises ConfigurationError for one that cannot be."""
         command, world, now = self.command, cluster.world(), self.clock.now()
         options = replace(command.options, since=_since(command.since, now))
-        name = command.run_name or _make_name(aim.target.name)
+        name = command.run or _make_name(aim.target.name)
         run = Run(self.namespace, name, aim.target, options, rfc3339(now))
         check_run(world, run)
         if (first := unfinished(world, run, now)) is not None and not command.dry_run:
@@ -156,9 +155,9 @@ class Session(Runs):
 
     async def resume(self) -> int:
         """Go on with the run of this name, or show what is left of it."""
-        command, name = self.command, self.command.run_name
+        command, name = self.command, self.command.run
         run = newest_run(await self.requests_of(name))
-        await self._check_same(run)
+        await self.check_same(run)
         run = run.changed(**command.changes)
         async with await self.watch(run) as cluster:
             world, now = cluster.world(), self.clock.now()
@@ -174,35 +173,8 @@ class Session(Runs):
                     f"run {first.name} on {first.target.words} is in progress: abort one of the two"
                 )
             left = tally(make_plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
-            await self._record_options(run, cluster, failed)
+            await self.record_options(run, cluster, failed)
             return await self._carry_out(run, cluster, f"resuming on {run.target.words}, {left} left to restart")
-
-    async def _record_options(self, run: Run, cluster: Cluster, failed: Collection[Request]) -> None:
-        """Write changed options on the newest request, which lives longest; delete those that are to be retried."""
-        own = [each for each in cluster.world().requests if each.mark.run.name == run.name]
-        kept = [each for each in own if each.request not in failed]
-        if kept and newest_run(kept).revision < run.revision:
-            name = max(kept, key=lambda each: each.age).request.name
-            mark = {"metadata": {"annotations": run.annotations()}}
-            cluster.written(await self.client.merge_patch(REQUESTS, self.namespace, name, mark))
-        for request in failed:
-            with suppress(GoneError):
-                await self.client.delete(REQUESTS, self.namespace, request.name, uid=request.uid)
-            cluster.deleted(request.name)
-
-    async def _check_same(self, run: Run) -> None:
-        """Raise ConfigurationError where the command names other pods or containers than the run to resume has."""
-        command, differs = self.command, ""
-        if command.words or command.selector:
-            aim = await find_target(self.client, self.namespace, command.words, command.selector)
-            if aim.target.identity != run.target.identity:
-                differs = f"is on {run.target.words}, not on {aim.target.words}"
-        given = command.options.containers
-        if not differs and given and given != run.options.containers:
-            differs = f"recreates {', '.join(run.options.containers)}, not {', '.join(given)}"
-        if differs:
-            again = self.line("resume", run.name)
-            raise ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")
 
     async def _carry_out(self, run: Run, cluster: Cluster, begins: str) -> int:
         """Carry out the run, with events on the workload before and after.
@@ -210,14 +182,14 @@ class Session(Runs):
         Raises CancelledError where it is interrupted, or nobody reads the output: the run is left as it is.
         """
         command, clock = self.command, self.clock
-        runner = Runner(self.client, cluster, clock, self.display, timeout=command.timeout, confirmed=command.confirmed)
+        runner = Runner(self.client, cluster, clock, self.display, timeout=command.timeout, confirmed=command.yes)
         try:
             self.display.begin(run, begins)
             await self._record(run, WorkloadEvent.RECREATING, run.describe(len(cluster.world().members)))
             plan, timed_out = await runner.run(run)
         except (asyncio.CancelledError, OutputError) as error:
             plan = make_plan(cluster.world(), run, self.clock.now())
-            waits = f"last waited for: {'; '.join(waits_of(plan))}; " if waits_of(plan) else ""
+            waits = f"last waited for: {'; '.join(plan.waits)}; " if plan.waits else ""
             again = f"{waits}requests in progress will finish; to continue: {self.line('resume', run.name)}"
             message = f"{summary(plan.rows)}; {again if has_begun(plan) else 'no pod was restarted'}"
             self._end("interrupted", message)
@@ -250,7 +222,7 @@ class Session(Runs):
         for row in plan.rows:
             if row.stage is not Stage.FAILED:
                 continue
-            self.display.say(f"{row.pod} failed: {reason_of(row)}")
+            self.display.say(f"{row.pod} failed: {row.told}")
             if row.request is None or self.command.as_json:
                 continue
             with suppress(CrrdError):  # gone, or not to be read: its own words stand above
@@ -263,7 +235,7 @@ class Session(Runs):
         try:
             self.display.end(outcome, message)
         except OutputError as error:
-            complain(f"{self.command.program}: {error}; {outcome}: {plain(message)}")
+            complain(f"{self.command.called}: {error}; {outcome}: {plain(message)}")
 
 
 def _since(given: datetime | timedelta | None, now: datetime) -> str:

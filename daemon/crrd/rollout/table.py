@@ -12,9 +12,9 @@ from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.standing import Row, Stage, progress
 from crrd.lib.plain import plain
-from crrd.rollout.display import Display, new_ids, old_ids, progress, reason_of, waits_of
+from crrd.rollout.display import Display, new_ids, old_ids
 
 _STYLES = {Stage.DONE: "green", Stage.FAILED: "bold red", Stage.WAITING: "dim", Stage.SKIPPED: "dim"}
 _URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.ASKED)
@@ -69,8 +69,8 @@ class Terminal(Display):
         for line in lines:
             table.add_row(*(line[column] for column in widths))
         more = Text(f"and {hidden} more pods", "dim") if hidden else Text("")
-        waiting = Text(plain(f"waiting: {'; '.join(waits_of(plan))}") if plan.waiting else "", "yellow")
-        slow = [f"{row.pod} {reason_of(row)}" for row in plan.rows if row.stage.under_way and row.command]
+        waiting = Text(plain(f"waiting: {'; '.join(plan.waits)}") if plan.waiting else "", "yellow")
+        slow = [f"{row.pod} {row.told}" for row in plan.rows if row.stage.under_way and row.command]
         return Group(table, more, self._bar(plan.rows), waiting, *(Text(plain(each)) for each in slow[:_COMMANDS]))
 
     def _cells(self, row: Row) -> dict[str, Text]:

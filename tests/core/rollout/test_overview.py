@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.overview import Overview, overview, state_in
+from crrd.core.rollout.overview import RunStatus, run_status
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import ANNOTATION_PROGRESS, Progress, read_run
 from crrd.core.rollout.state import RunRequest
@@ -26,8 +26,12 @@ def written(request: RunRequest, found: Progress | None, **changes: object) -> R
     return replace(request, request=changed, mark=replace(request.mark, progress=found))
 
 
-def seen(found: Progress | None) -> Overview:
-    return overview([written(asked(RUN, member("web-0")), found)], NOW, lambda by: by == "laptop/13")
+def seen(*requests: RunRequest, plan: Plan | None = None) -> RunStatus:
+    return run_status(RUN, requests, NOW, lambda by: by == "laptop/13", plan)
+
+
+def one(found: Progress | None) -> RunRequest:
+    return written(asked(RUN, member("web-0")), found)
 
 
 @pytest.mark.parametrize(
@@ -46,20 +50,23 @@ def seen(found: Progress | None) -> Overview:
     ],
 )
 def test_a_run_whose_process_is_gone_does_not_go_on(found: Progress | None, state: str) -> None:
-    assert seen(found).state == state
+    status = seen(one(found))
+    assert status.state == state
+    assert status.waits == ("web-1" if state in ("running", "waiting") else "")
 
 
 def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     old = written(asked(RUN, member("web-0")), progress(seconds=30))
     new = written(succeeded(RUN, member("web-1")), progress("done", 2), created="2026-01-01T12:00:30Z")
-    found = overview([new, old], NOW, lambda _: False)
-    assert (found.state, found.host, found.active_at) == ("done", "laptop", NOW - timedelta(seconds=30))
+    found = seen(new, old)
+    assert (found.state, found.host, found.done, found.total) == ("done", "laptop", 1, 4)
+    assert (found.active_at, found.idle) == (NOW - timedelta(seconds=30), 30.0)
     tied = written(asked(RUN, member("web-2")), progress("running", 2))
-    assert overview([tied, new], NOW, lambda _: False).state == "done", "the newest request is the last to be written"
+    assert seen(tied, new).state == "done", "the newest request is the last to be written"
     aborted = replace(old, mark=replace(old.mark, aborted=True))
-    assert overview([aborted, new], NOW, lambda _: False).state == "aborted"
-    assert seen(None).host == ""
-    assert overview([written(old, None, created="")], NOW, lambda _: False).active_at is None
+    assert seen(aborted, new).state == "aborted"
+    nothing = seen(written(old, None, created=""))
+    assert (nothing.host, nothing.active_at, nothing.idle) == ("", None, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +84,7 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     ],
 )
 def test_what_the_pods_say_counts(plan: Plan, state: str, shown: str) -> None:
-    assert state_in(plan, Overview(state, progress(), NOW)) == shown
+    assert seen(one(progress(state)), plan=plan).state == shown
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"at":"2026-01-01T12:00:00Z"}'])

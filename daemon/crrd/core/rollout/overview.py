@@ -1,12 +1,13 @@
 """How a run stands for those who do not carry it out: by its requests, and by what its process wrote on them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import Progress, Run
+from crrd.core.rollout.standing import progress
 from crrd.core.rollout.state import RunRequest
 
 LIVE_SECONDS = 60.0
@@ -15,64 +16,58 @@ RUNNING, WAITING, STOPPED = "running", "waiting", "stopped"
 """States of a run that has not ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """What the requests of a run say of it."""
-
-    state: str
-    """RUNNING, WAITING, STOPPED, or how it ended."""
-    progress: Progress | None
-    """What its process wrote last."""
-    active_at: datetime | None
-    """When something happened to a pod of it last."""
-
-    @property
-    def host(self) -> str:
-        """Where its process runs, or ran."""
-        return self.progress.by.rpartition("/")[0] if self.progress is not None else ""
+_NO_PROGRESS = Progress("", "", STOPPED, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run, as it is shown."""
+    """A run, as `status` shows it."""
 
     run: Run
     requests: Sequence[RunRequest]
     state: str
-    share: str
-    """How many pods are done, and of how many: `2/4`; "" where nobody has said so."""
+    """RUNNING, WAITING, STOPPED, or how it ended."""
+    host: str
+    """Where its process runs, or ran."""
+    done: int
+    total: int
     active_at: datetime | None
-    idle: float | None
+    """When something happened to a pod of it last."""
+    idle: float
     """Seconds since then."""
     waits: str
     """What it waits for; "" for nothing."""
 
 
-def overview(requests: Iterable[RunRequest], now: datetime, is_gone: Callable[[str], bool]) -> Overview:
-    """How a run stands by its requests alone; `is_gone` says of `Progress.by` whether it is known to have ended."""
+def run_status(
+    run: Run, requests: Sequence[RunRequest], now: datetime, is_gone: Callable[[str], bool], plan: Plan | None = None
+) -> RunStatus:
+    """How a run stands by its requests, and by its pods where the plan is known that others see (`seen_by_others`).
+
+    `is_gone` says of a process (`Progress.by`) whether it is known to have ended.
+    """
     own = sorted(requests, key=lambda each: each.age, reverse=True)
     written = [each.mark.progress for each in own if each.mark.progress is not None]
-    progress = max(written, key=lambda each: each.at, default=None)
+    last = max(written, key=lambda each: each.at, default=_NO_PROGRESS)
+    state, done, total, waits = last.state, last.done, last.total, last.waits
+    at = parse_time(last.at)
+    if state in (RUNNING, WAITING) and (is_gone(last.by) or at is None or (now - at).total_seconds() > LIVE_SECONDS):
+        state = STOPPED
+    if any(each.mark.aborted for each in own):
+        state = End.ABORTED
+    if plan is not None:
+        state, (done, total), waits = _state_by_pods(plan, state), progress(plan.rows), "; ".join(plan.waits)
+    state = WAITING if state == End.ASK else state
     times = [each.request.created for each in own] + [each.request.status.completion_time for each in own]
     active_at = max((moment for moment in map(parse_time, times) if moment is not None), default=None)
-    if any(each.mark.aborted for each in own):
-        return Overview(End.ABORTED, progress, active_at)
-    if progress is None:
-        return Overview(STOPPED, None, active_at)
-    state, at = progress.state, parse_time(progress.at)
-    if state in (RUNNING, WAITING):
-        gone = is_gone(progress.by) or at is None or (now - at).total_seconds() > LIVE_SECONDS
-        state = STOPPED if gone else state
-    return Overview(WAITING if state == End.ASK else state, progress, active_at)
+    idle = (now - active_at).total_seconds() if active_at is not None else 0.0
+    waits = waits if state in (RUNNING, WAITING) else ""
+    return RunStatus(run, own, state, last.by.rpartition("/")[0], done, total, active_at, idle, waits)
 
 
-def state_in(plan: Plan, found: Overview) -> str:
-    """How a run stands by its pods, too, as others than its process see them (`seen_by_others`)."""
-    match plan.end:
-        case End.DONE | End.FAILED | End.ABORTED:
-            return plan.end
-        case End.ASK:
-            return WAITING
-    if found.state not in (RUNNING, WAITING):
+def _state_by_pods(plan: Plan, recorded: str) -> str:
+    if plan.end is not None:
+        return STOPPED if plan.end is End.RIVAL else plan.end
+    if recorded not in (RUNNING, WAITING):
         return STOPPED
     return WAITING if plan.waiting else RUNNING

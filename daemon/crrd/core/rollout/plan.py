@@ -50,6 +50,13 @@ class Plan:
     wake_at: datetime | None = None
     """When time alone changes something."""
 
+    @property
+    def waits(self) -> list[str]:
+        """What the run waits for: why nothing goes on, or else each pod that is under way."""
+        if self.waiting:
+            return [Wait(self.waiting, self.command).told]
+        return [f"{row.pod} {row.told or row.stage.value}" for row in self.rows if row.stage.under_way]
+
 
 def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:
     """Decide by what is known now.

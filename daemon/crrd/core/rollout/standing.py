@@ -89,6 +89,11 @@ class Row:
     settled_at: datetime | None = None
     """SETTLING: when it counts as back if nothing happens, None where something has to."""
 
+    @property
+    def told(self) -> str:
+        """`why`, with the command."""
+        return Wait(self.why, self.command).told
+
     def waiting_for(self, wait: Wait) -> "Row":
         """The pod with what it waits for."""
         return replace(self, why=wait.why, command=wait.command, topic=wait.topic)
@@ -243,3 +248,10 @@ def tally(rows: tuple[Row, ...]) -> Mapping[Stage, int]:
     for row in rows:
         counts[row.stage] += 1
     return counts
+
+
+def progress(rows: tuple[Row, ...]) -> tuple[int, int]:
+    """How many pods are through, and of how many; those that are left out are none of them."""
+    counts = tally(rows)
+    left_out = counts[Stage.SKIPPED] + counts[Stage.GONE]
+    return counts[Stage.DONE] + counts[Stage.FAILED], len(rows) - left_out

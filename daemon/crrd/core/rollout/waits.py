@@ -29,6 +29,11 @@ class Wait:
     topic: str = ""
     """`why` without its duration; "" where there is none in it."""
 
+    @property
+    def told(self) -> str:
+        """`why`, with the command."""
+        return f"{self.why} ({self.command})" if self.command else self.why
+
 
 def wait_for(world: World, member: Member, found: RunRequest, names: Iterable[str], now: datetime) -> Wait:
     """What the first of these containers waits for; an empty one where none does, or nobody says.
