@@ -70,7 +70,7 @@ pictures: $(READY) runtime ## Draw docs/monitoring.png from a run on real contai
 LOCKED := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 # What `kubectl recreate` does not import.
-NOT_IN_CLI := cffi cryptography grpcio prometheus-client protobuf pycparser
+NOT_IN_CLI := cffi cryptography grpcio prometheus-client protobuf pycparser cronsim tzdata
 lock: $(READY) ## Renew locks: the versions of what image and kubectl-recreate are built from, with hashes
 	@mkdir -p locks
 	$(LOCKED) pyproject.toml --output-file locks/image.txt

@@ -231,6 +231,15 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             says="At most 1024 a replica: the one used longest ago makes room (crowded), who never calls goes (silent)",
         ),
         Panel("Deleted after their TTL", (("sum(crrd_ttl_deletions_total)", ""),), "stat"),
+        Panel(
+            "Policies",
+            (("sum by (reason) (crrd_policies) > 0", "{{reason}}"),),
+            says="ContainerRecreatePolicies by what they do or wait for (the reason of their condition Ready).",
+        ),
+        Panel(
+            "Runs of policies",
+            (("sum by (trigger, result) (rate(crrd_policy_runs_total[$__rate_interval]))", "{{trigger}} {{result}}"),),
+        ),
     ),
     "Daemons": (
         Panel("Memory", (('process_resident_memory_bytes{job=~"crrd-.+"}', "{{job}} {{instance}}"),), unit="bytes"),

@@ -68,7 +68,7 @@ async def managing(*mute: str) -> AsyncIterator[Managing]:
     api.mute |= set(mute)
     api.put(NAMESPACES, {"metadata": {"name": "default", "resourceVersion": "1"}})  # as if it had the label
     client = cast("KubeClient", api)
-    clients = Clients(client, client, client)
+    clients = Clients(client, client, client, client)
     task = asyncio.create_task(
         _serve(CONFIG, clients, ServerClock(), health=health, metrics=ManagerMetrics(), stop=stop)
     )

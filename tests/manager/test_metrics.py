@@ -216,7 +216,9 @@ def test_what_the_controller_did(action: lc.LifecycleAction, name: str, reason: 
 async def test_the_page_in_both_formats(counted: Counted) -> None:
     expires: datetime | None = None
     leads = False
-    counted.metrics.watch(leading=lambda: leads, not_after=lambda: expires, connections=lambda: 7)
+    counted.metrics.watch(
+        leading=lambda: leads, not_after=lambda: expires, connections=lambda: 7, policies=lambda: {"Idle": 3}
+    )
     await counted.ask("/mutate-crr", new_review(new_request(podName="elsewhere")))
     server = StatusServer("127.0.0.1:0", [metrics_route(counted.metrics.registry)])
     url = f"http://{await server.start()}/metrics"

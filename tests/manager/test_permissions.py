@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from crrd.core.api import types as model
-from crrd.kube.resources import REQUESTS, Resource
+from crrd.core.policy.types import API_VERSION, KIND
+from crrd.kube.resources import POLICIES, REQUESTS, Resource
 from crrd_localnode.api.admission import User
 from crrd_localnode.daemons import running_manager
 from tests.support.cluster import on_local_node
@@ -19,7 +20,10 @@ from tests.support.faulty_api import Call, FaultyApiServer
 from tests.support.faulty_node import FaultyNode
 
 SECRETS = Resource("secrets")
-DEFAULT = Path(__file__).parents[2] / "manifests" / "default"
+CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
+PATCHED = ("crrd-manager", "patch", POLICIES.plural)
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+DEFAULT = MANIFESTS / "default"
 Json = dict[str, Any]
 
 
@@ -87,6 +91,15 @@ async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> N
                     "ttlSecondsAfterFinished": 1,
                 },
             }
+            # A policy that does nothing; what its runs need is granted by namespace.
+            crd = yaml.safe_load((MANIFESTS / "base" / "policies-crd.yaml").read_text(encoding="utf-8"))
+            await cluster.client.create(CRDS, "", crd)
+            spec = {"selector": {"matchLabels": {"a": "b"}}, "triggers": {"maxAge": "72h"}, "suspend": True}
+            policy = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "rest"}, "spec": spec}
+            await cluster.client.create(POLICIES, cluster.namespace, policy)
+            async with asyncio.timeout(30):
+                while not any((call.user, call.verb, call.resource) == PATCHED for call in calls):
+                    await asyncio.sleep(0.05)
             # Somebody was faster with a write: the manager reads the request again.
             api.fail_next(status=409, match=is_managers_write)
             await cluster.create_request(body)

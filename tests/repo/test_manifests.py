@@ -10,7 +10,7 @@ from crrd.cli.main import build_parser
 from crrd.cli.manager import manager_config
 from crrd.core.api import types as model
 from crrd.kube.leader import LEASE_NAME
-from crrd.kube.resources import PODS, REQUESTS
+from crrd.kube.resources import PODS, POLICIES, REQUESTS
 from crrd.kubelet.quantity import parse as parse_quantity
 from tests.support import manifests
 from tests.support.manifests import needs_kubectl, rendered
@@ -126,9 +126,11 @@ def test_kubernetes_own_roles_take_up_the_rights_to_requests() -> None:
         return {(verb, resource) for rule in found for verb in rule["verbs"] for resource in rule["resources"]}
 
     plain, status = model.PLURAL, f"{model.PLURAL}/status"
-    seen = {(verb, resource) for verb in ("get", "list", "watch") for resource in (plain, status)}
+    policies = (POLICIES.plural, f"{POLICIES.plural}/status")
+    seen = {(verb, resource) for verb in ("get", "list", "watch") for resource in (plain, status, *policies)}
     assert aggregated("view") == seen
-    writes = {(verb, plain) for verb in ("create", "update", "patch", "delete", "deletecollection")}
+    verbs = ("create", "update", "patch", "delete", "deletecollection")
+    writes = {(verb, resource) for verb in verbs for resource in (plain, POLICIES.plural)}
     assert aggregated("edit") == aggregated("admin") == seen | writes
 
 

@@ -149,7 +149,7 @@ async def test_a_run_whose_target_is_gone_can_be_aborted(cluster: PlayedCluster,
 @pytest.mark.parametrize(
     ("by", "gone"),
     [
-        (f"{socket.gethostname()}/{os.getpid()}", False),
+        pytest.param(f"{socket.gethostname()}/{os.getpid()}", False, id="this-process"),
         (f"{socket.gethostname()}/{2**22 + 1}", True),
         (f"{socket.gethostname()}/{2**80}", False),
         (f"{socket.gethostname()}/1", False),

@@ -11,6 +11,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from crrd.core.api.time import parse_duration
 from crrd.lib.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -132,9 +133,6 @@ def number(low: float, high: float) -> Convert:
     return convert
 
 
-_DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s?)?", re.ASCII)
-
-
 def duration(low: int = 0, most: tuple[int, str] | None = None) -> Convert:
     """Whole seconds, as kubectl takes a time: 30s, 5m, 1h30m, or a number of seconds; at least `low`.
 
@@ -143,10 +141,8 @@ def duration(low: int = 0, most: tuple[int, str] | None = None) -> Convert:
     bounds = f"at least {low}s" if most is None else f"from {low}s to {most[1]}"
 
     def convert(found: str) -> int:
-        parts = _DURATION.fullmatch(found) if found else None
-        hours, minutes, seconds = (int(part or 0) for part in parts.groups()) if parts else (0, 0, 0)
-        total = hours * 3600 + minutes * 60 + seconds
-        if parts is None or total < low or (most is not None and total > most[0]):
+        total = parse_duration(found)
+        if total is None or total < low or (most is not None and total > most[0]):
             raise ValueError(f"a time like 30s, 5m or 1h30m, {bounds}")
         return total
 

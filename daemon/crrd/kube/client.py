@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -99,6 +99,7 @@ class KubeClient:
             params["resourceVersion"] = resource_version
         while True:
             call = self._call("list", resource, path, seconds=self._deadlines.page, params=params)
+            call = replace(call, headers=_accept(resource, "PartialObjectMetadataList"))
             meta, objects = listed(await self._transport.read(call), call.what)
             yield Page(objects, text(meta.get("resourceVersion")))
             token = text(meta.get("continue"))
@@ -162,7 +163,7 @@ class KubeClient:
             sock_read=self._deadlines.stall,
         )
         # A compressed event could be held back until the next one fills a block.
-        headers = {"Accept-Encoding": "identity"}
+        headers = {"Accept-Encoding": "identity", **_accept(resource, "PartialObjectMetadata")}
         path = resource.path(where.get("namespace", ""))
         call = Call("watch", resource, "GET", path, timeout, params, headers=headers)
         try:
@@ -273,6 +274,12 @@ class KubeClient:
             None if body is None else json.dumps(body, separators=(",", ":")).encode(),
             {"Content-Type": content_type} if content_type else {},
         )
+
+
+def _accept(resource: Resource, shape: str) -> dict[str, str]:
+    """The header that asks for metadata alone, where that is wanted; servers that do not know it send whole objects."""
+    accept = f"application/json;as={shape};g=meta.k8s.io;v=v1,application/json"
+    return {"Accept": accept} if resource.metadata_only else {}
 
 
 def _selectors(where: Where) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Kinds of objects as they stand in URLs, and what lists and watches of them give."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypedDict, TypeVar
 from urllib.parse import quote
 
@@ -25,6 +25,9 @@ class Resource:
     Of what any user may write as large as etcd takes it (1.5 MiB), a page has to fit the daemons' memory four times.
     """
 
+    metadata_only: bool = False
+    """Whether lists and watches bring the objects' metadata alone (PartialObjectMetadata)."""
+
     @property
     def full_name(self) -> str:
         """As kubectl names it: the plural and the group."""
@@ -42,6 +45,11 @@ class Resource:
         return path.replace(f"/{self.group}/{self.version}/", f"/{self.group}/{version}/", 1)
 
 
+def metadata_of(resource: Resource) -> Resource:
+    """The same kind, of which lists and watches bring metadata alone."""
+    return replace(resource, page=250, metadata_only=True)
+
+
 REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION, model.VERSIONS[1:], page=25)
 PODS = Resource("pods", page=25)
 EVENTS = Resource("events")
@@ -50,6 +58,7 @@ LEASES = Resource("leases", "coordination.k8s.io")
 NAMESPACES = Resource("namespaces")
 CONFIG_MAPS = Resource("configmaps", page=25)
 SECRETS = Resource("secrets", page=25)
+POLICIES = Resource(model.POLICY_PLURAL, model.POLICY_GROUP, "v1alpha1")
 BUDGETS = Resource("poddisruptionbudgets", "policy")
 DISCOVERY = Resource("discovery")
 """Stands in for the documents that say what the API server serves."""

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import structlog
 
@@ -28,11 +28,14 @@ from crrd.manager.certificates.pki import service_names
 from crrd.manager.certificates.tls import ServingTls
 from crrd.manager.lifecycle import LifecycleController
 from crrd.manager.metrics import ManagerMetrics
+from crrd.manager.policies.controller import PolicyController
 from crrd.manager.webhook.server import Limits, WebhookServer
 
 log = structlog.get_logger(__name__)
 
 EVENT_FLUSH_SECONDS = 3.0
+_ACCOUNT = "crrd-manager"
+"""The manager's ServiceAccount in the manifests, for the command that grants it a right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Clients(NamedTuple):
     election: KubeClient
     admission: KubeClient
     """For the certificates too."""
+    policies: KubeClient
 
 
 def run_manager(config: ManagerConfig) -> int:
@@ -141,18 +145,27 @@ async def _serve(
         clients.controller, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
     )
     election = LeaderElection(clients.election, config.namespace, config.identity, now=lambda: datetime.now(UTC))
+    policies = PolicyController(clients.policies, clock, f"{config.namespace}:{_ACCOUNT}", metrics.policy_run_ended)
     metrics.watch(
         leading=lambda: election.leading,
         not_after=lambda: tls.not_after,
         connections=lambda: len(webhook.connections),
+        policies=policies.states,
     )
+
+    async def lead() -> NoReturn:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(controller.run(), name="lifecycle")
+            group.create_task(policies.run(), name="policies")
+        raise AssertionError("controllers run until they are cancelled")
+
     health.live["leader"] = election.check_alive
     health.live["controller"] = _controller_check(election, controller)
     health.ready["lifecycle"] = controller.check
     certificates = _certificates(config, clients.admission, tls, clock)
     loops = [
         Loop("certificates", certificates.run, (certificates.heartbeat,)),
-        Loop("election", lambda: election.run(controller.run), (election.heartbeat,)),
+        Loop("election", lambda: election.run(lead), (election.heartbeat,)),
         Loop("events", events.run, (events.heartbeat,)),
     ]
     if config.client_ca_file:

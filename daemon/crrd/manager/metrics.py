@@ -4,7 +4,7 @@ What is counted is told by those who do it; this keeps names and labels. Every l
 reasons are enumerations.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from crrd.core.admission.rules import DenialReason
 from crrd.core.lifecycle import steps as lc
+from crrd.core.policy.decide import PolicyReason, Trigger
 from crrd.core.recreate.actions import EmitEvent
 from crrd.lib.metrics import (
     FAST_BUCKETS,
@@ -87,6 +88,13 @@ class ManagerMetrics:
             ["reason"],
             registry=registry,
         )
+        self._policy_runs = Counter(
+            "crrd_policy_runs",
+            "Runs of ContainerRecreatePolicies that have ended, by what began them.",
+            ["trigger", "result"],
+            registry=registry,
+        )
+        start_at_zero(self._policy_runs, Trigger, ("succeeded", "failed"))
         start_at_zero(self._closed, CLOSE_REASONS)
         start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (NONE,))
         start_at_zero(self._reviews, ("mutate", "validate"), ("denied",), DenialReason)
@@ -98,14 +106,17 @@ class ManagerMetrics:
         leading: Callable[[], bool],
         not_after: Callable[[], datetime | None],
         connections: Callable[[], int],
+        policies: Callable[[], Mapping[str, int]],
     ) -> None:
         """Ask these whenever the page is read.
 
-        Whether this manager leads, when its certificate expires, and how many connections its webhooks have.
+        Whether this manager leads, when its certificate expires, how many connections its webhooks have, and how many
+        policies there are by the reason of their condition Ready.
         """
         leader = Gauge("crrd_leader", "1 on the manager that leads, else 0.", registry=self.registry)
         leader.set_function(lambda: float(leading()))
         self.registry.register(_Expiry(not_after))
+        self.registry.register(_Policies(policies))
         opened = Gauge("crrd_admission_connections", "Connections to the admission webhooks.", registry=self.registry)
         opened.set_function(lambda: float(connections()))
 
@@ -122,6 +133,10 @@ class ManagerMetrics:
         """A new request was let in."""
         self._admitted.labels(self._user(user or NONE)).inc()
 
+    def policy_run_ended(self, trigger: str, result: str) -> None:
+        """A run of a policy has ended; see `crrd.manager.policies.controller.RunObserver`."""
+        self._policy_runs.labels(trigger, result).inc()
+
     def acted(self, action: lc.LifecycleAction) -> None:
         """The lifecycle controller did this."""
         if isinstance(action, EmitEvent):
@@ -130,6 +145,22 @@ class ManagerMetrics:
         self._actions.labels(_ACTIONS[type(action)], reason).inc()
         if isinstance(action, lc.Delete):
             self._deletions.inc()
+
+
+class _Policies(Collector):
+    """How many policies there are, on the manager that leads."""
+
+    def __init__(self, count: Callable[[], Mapping[str, int]]) -> None:
+        self._count = count
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """See Collector."""
+        text = "ContainerRecreatePolicies by the reason of their condition Ready, on the manager that leads."
+        family = GaugeMetricFamily("crrd_policies", text, labels=["reason"])
+        counts = self._count()
+        for reason in set(PolicyReason) - {PolicyReason.READABLE}:
+            family.add_metric([reason.value], counts.get(reason.value, 0))
+        yield family
 
 
 class _Expiry(Collector):

@@ -43,8 +43,13 @@ _PROBES_SECONDS = 10.0
 class Cluster:
     """The pods of a target, and all that a run on them has to heed. `async with` keeps it up to date."""
 
-    def __init__(self, client: KubeClient, namespace: str, aim: Aim, options: Options) -> None:
-        """`options` say whether nodes are looked at; it takes a right that is not needed otherwise."""
+    def __init__(
+        self, client: KubeClient, namespace: str, aim: Aim, options: Options, *, lenient: bool = False
+    ) -> None:
+        """`options` say whether nodes and configuration are looked at, which takes rights that others do not need.
+
+        With `lenient`, configuration that may not be read is left out, and is no error.
+        """
         self._client = client
         self._namespace = namespace
         self._aim = aim
@@ -59,7 +64,9 @@ class Cluster:
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
         self._workloads = Known(lambda obj: read_workload({**obj, **named}), tell)
         self._zones = bool(options.max_per_zone)
-        self._config = ConfigObjects(client, namespace, strict=options.stale) if options.reads_config else None
+        self._config = (
+            ConfigObjects(client, namespace, strict=options.stale and not lenient) if options.reads_config else None
+        )
         self._daemons: frozenset[str] | None = None
         self._aborted: set[str] = set()
         self._labels: dict[str, Mapping[str, str]] = {}

@@ -63,20 +63,21 @@ async def find_target(client: KubeClient, namespace: str, words: tuple[str, ...]
         raise ConfigurationError(f"{served.word}/{name} has no pods, because it is not namespaced")
     if served.kind == "Pod":
         return Aim(Target(f"pod/{name}", "v1", "Pod", name))
-    return await _workload(client, namespace, served, name)
+    return await find_workload(client, namespace, served, name)
 
 
 async def find_again(client: KubeClient, namespace: str, target: Target) -> Aim:
     """The target of a run that has begun, by the workload's UID. Raises as `find_target` does."""
     if target.kind in ("", "Pod"):
         return Aim(target)
-    aim = await _workload(client, namespace, await kind_of(client, target.api_version, target.kind), target.name)
+    aim = await find_workload(client, namespace, await kind_of(client, target.api_version, target.kind), target.name)
     if aim.target.uid != target.uid:
         raise ConfigurationError(f"{target.words} was deleted and created again after the run started")
     return aim
 
 
-async def _workload(client: KubeClient, namespace: str, served: Served, name: str) -> Aim:
+async def find_workload(client: KubeClient, namespace: str, served: Served, name: str) -> Aim:
+    """A workload of a kind that is served. Raises as `find_target` does."""
     words = f"{served.word}/{name}"
     try:
         found = await client.get(served.resource, namespace, name)

@@ -1,6 +1,9 @@
 """Moments and durations as Kubernetes writes them, and as people read them."""
 
+import re
 from datetime import UTC, datetime, timedelta
+
+_DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s?)?", re.ASCII)
 
 
 def parse_time(timestamp: str) -> datetime | None:
@@ -19,6 +22,15 @@ def after(timestamp: str, seconds: int) -> datetime | None:
         return None if moment is None else moment + timedelta(seconds=seconds)
     except OverflowError:
         return None
+
+
+def parse_duration(given: str) -> int | None:
+    """Whole seconds, as kubectl takes a time: 30s, 5m, 1h30m, or a number of seconds; None for anything else."""
+    parts = _DURATION.fullmatch(given) if given else None
+    if parts is None:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    return hours * 3600 + minutes * 60 + seconds
 
 
 def rfc3339(moment: datetime) -> str:

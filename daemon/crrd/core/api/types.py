@@ -20,6 +20,7 @@ VERSIONS = (VERSION, "v1beta1")
 """Versions of the API that are read, the first wherever there is a choice. The fields of them all are the same."""
 KIND = "ContainerRecreateRequest"
 PLURAL = "containerrecreaterequests"
+POLICY_GROUP, POLICY_PLURAL = "crrd.dev", "containerrecreatepolicies"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 LABEL_POD_UID = "crr.apps.kruise.io/pod-uid"

@@ -18,8 +18,8 @@ from crrd.core.config.references import Kind, Reference
 from crrd.lib.jsonfields import items, mapping, text
 
 _DATA_FIELDS = ("data", "binaryData", "stringData")
-START_MARGIN = timedelta(seconds=2)
-"""kubelet reads the environment shortly before the time that it reports as the start, and both are whole seconds."""
+START_MARGIN = 2
+"""Seconds. kubelet reads the environment shortly before the time that it reports as the start, in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,11 @@ def changes(
     uses: Iterable[Reference],
     container: PodContainer,
     known: Mapping[tuple[Kind, str], ConfigObject | None],
+    margin: int = START_MARGIN,
 ) -> tuple[Change, ...]:
     """What the container uses that has changed since it started, the latest change first.
 
+    `margin` is how many seconds a change may take until a container that starts has it.
     Objects that are not in `known`, or that are gone (None), have not changed.
     """
     started = parse_time(container.started_at)
@@ -93,13 +95,13 @@ def changes(
     for reference in uses:
         obj = known.get(reference.object)
         at = obj.changed_at(reference) if obj is not None else None
-        if started is not None and at is not None and at >= started - START_MARGIN:
+        if started is not None and at is not None and at >= started - timedelta(seconds=margin):
             found.append(Change(reference, at))
     return tuple(sorted(found, key=lambda change: change.at, reverse=True))
 
 
 def data_hash(obj: Mapping[str, Any], reference: Reference) -> str:
-    """SHA-256 over the data of an object that the reference uses, in hexadecimal digits; "" for an object without any.
+    """SHA-256 over the data of an object that the reference uses, in hexadecimal digits.
 
     Equal data gives equal hashes, in whatever order the API server sends it.
     """
@@ -107,8 +109,6 @@ def data_hash(obj: Mapping[str, Any], reference: Reference) -> str:
         name: {key: value for key, value in mapping(obj.get(name)).items() if _uses(reference, key)}
         for name in ("data", "binaryData")
     }
-    if not any(used.values()):
-        return ""
     return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()
 
 

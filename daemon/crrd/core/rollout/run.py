@@ -12,6 +12,7 @@ from typing import Any
 
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import API_VERSION, KIND
+from crrd.core.config.objects import START_MARGIN
 from crrd.lib.jsonfields import Reader, items, mapping, text
 
 LABEL_RUN = "crr.apps.kruise.io/run"
@@ -98,6 +99,8 @@ class Options:
     """Recreate a container though its restartPolicyRules may have kubelet restart all containers of the pod."""
     stale: bool = False
     """Recreate only containers that use configuration which has changed since they started."""
+    stale_margin: int = START_MARGIN
+    """With `stale`: seconds that a change may take until a container that starts has it."""
     preflight: bool = False
     """Begin no pod that uses a ConfigMap, a Secret or a key that is gone; a run with `stale` does so, too."""
     since: str = ""

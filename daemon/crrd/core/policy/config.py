@@ -1,0 +1,166 @@
+"""What a policy remembers of the configuration that its containers use, and which of them are due for a change of it.
+
+A change that is taken back before a run has begun for it restarts nothing, because all containers still have that data,
+unless one of them started in between.
+Nothing is decided by a clock of the manager alone: `since` is when the API server noted the change, as far as it says
+so, and a container is due when it started before that and the change could not reach it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.config.objects import START_MARGIN
+from crrd.core.config.references import Kind, Reference
+from crrd.core.policy.types import Policy, RunRecord, UsedObject
+
+_MARGIN = timedelta(seconds=START_MARGIN)
+UseKey = tuple[str, Kind, str]
+"""Container, kind and name of the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The data of an object, as one container uses it."""
+
+    hash: str
+    changed: datetime | None
+    """When it last changed by the object's managedFields: maybe too late, never too early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One container that runs."""
+
+    pod: str
+    name: str
+    started: datetime
+    uses: tuple[Reference, ...] = ()
+
+
+def merged_uses(running: Iterable[Running]) -> dict[UseKey, Reference]:
+    """What containers of one name use of one object, in all pods together."""
+    found: dict[UseKey, Reference] = {}
+    for container in running:
+        for use in container.uses:
+            known = found.setdefault((container.name, *use.object), use)
+            keys = None if known.keys is None or use.keys is None else known.keys | use.keys
+            optional = known.optional and use.optional
+            merged = replace(known, keys=keys, required=known.required | use.required, optional=optional)
+            found[container.name, *use.object] = merged
+    return found
+
+
+def remember(
+    policy: Policy, data: Mapping[UseKey, Data], running: Iterable[Running], now: datetime
+) -> tuple[UsedObject, ...]:
+    """What to remember from now on; objects that cannot be looked at now stay as they were."""
+    known = {(each.container, each.kind, each.name): each for each in policy.status.config}
+    containers = tuple(running)
+    for key, found in data.items():
+        old = known.get(key)
+        if old is None:
+            known[key] = _first(policy, key, found, containers, now)
+            continue
+        if old.left and not _pending(policy, old, containers, now):
+            old = replace(old, left="")
+        known[key] = _changed(old, found, now) if old.hash != found.hash else old
+    used = merged_uses(containers)
+    return tuple(known[key] for key in sorted(known) if key in used or key in data)
+
+
+def _first(policy: Policy, key: UseKey, found: Data, running: Iterable[Running], now: datetime) -> UsedObject:
+    """An object that was not seen before. It has changed already only if a container surely started before that.
+
+    What changed before the policy was created is not its concern.
+    """
+    name, *_ = key
+    created, changed = parse_time(policy.created), found.changed
+    late = changed is not None and (created is None or changed > created)
+    stale = late and any(
+        each.name == name and changed is not None and each.started < changed - _MARGIN and _uses(each, key)
+        for each in running
+    )
+    since = rfc3339(changed if changed is not None and changed <= now else now)
+    return UsedObject(*key, found.hash, since, done="" if stale else found.hash)
+
+
+def _uses(container: Running, key: UseKey) -> bool:
+    return any((container.name, *use.object) == key for use in container.uses)
+
+
+def _pending(policy: Policy, old: UsedObject, running: Iterable[Running], now: datetime) -> bool:
+    """Whether a container may have what was there before a change was taken back."""
+    since, left = parse_time(old.since), parse_time(old.left)
+    if old.hash != old.done or since is None or left is None or _limit(policy, since) > now:
+        return True
+    return any(
+        each.name == old.container and left - _MARGIN <= each.started <= _limit(policy, since) for each in running
+    )
+
+
+def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
+    """An object whose data is other than before."""
+    noted, known_since = found.changed, parse_time(old.since)
+    trusted = noted is not None and known_since is not None and known_since <= noted <= now
+    since = noted if noted is not None and trusted else now
+    return replace(old, hash=found.hash, since=rfc3339(since), left=old.left or rfc3339(since))
+
+
+def _limit(policy: Policy, since: datetime) -> datetime:
+    """When a change has settled; a container that started later has it."""
+    return since + timedelta(seconds=policy.config.settle if policy.config is not None else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Containers that are to be recreated for one change."""
+
+    containers: tuple[str, ...]
+    limit: datetime
+    """Containers that started later are left alone."""
+    objects: tuple[str, ...]
+    """What has changed, for people: `ConfigMap web-cfg`."""
+
+
+def due(
+    policy: Policy, remembered: Iterable[UsedObject], running: Iterable[Running], now: datetime
+) -> tuple[Due | None, datetime | None]:
+    """The earliest change that containers are due for, and when the next one will have settled."""
+    containers = tuple(running)
+    by_limit: dict[datetime, list[UsedObject]] = {}
+    waits: list[datetime] = []
+    for each in remembered if policy.config is not None else ():
+        since = parse_time(each.since)
+        concerns = not policy.containers or each.container in policy.containers
+        if since is None or not concerns or (each.hash == each.done and not each.left):
+            continue
+        limit, left = _limit(policy, since), parse_time(each.left)
+        if limit > now:
+            waits.append(limit)
+            continue
+        started = [running.started for running in containers if running.name == each.container]
+        if each.hash == each.done and left is not None:  # taken back
+            started = [moment for moment in started if moment >= left - _MARGIN]
+        if any(moment <= limit for moment in started):
+            by_limit.setdefault(limit, []).append(each)
+    wake = min(waits, default=None)
+    if not by_limit:
+        return None, wake
+    limit = min(by_limit)
+    names = tuple(sorted({each.container for each in by_limit[limit]}))
+    objects = tuple(sorted({f"{each.kind} {each.name}" for each in by_limit[limit]}))
+    return Due(names, limit, objects), wake
+
+
+def covered(remembered: Iterable[UsedObject], run: RunRecord, settle: int, *, done: bool) -> tuple[UsedObject, ...]:
+    """What to remember once a run has begun, or is done: it is for all changes that had settled when it began."""
+    limit = parse_time(run.since)
+    found = []
+    for each in remembered:
+        since = parse_time(each.since)
+        settled = since is not None and limit is not None and since + timedelta(seconds=settle) <= limit
+        meant = settled and each.container in run.containers
+        found.append(replace(each, done=each.hash if done else "", left="") if meant else each)
+    return tuple(found)

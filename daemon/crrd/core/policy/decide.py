@@ -1,0 +1,277 @@
+"""What a policy does next: begin a run, go on with one, or wait, and what its status says. It keeps no state."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.policy.config import Data, Running, UseKey, covered, due, remember
+from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, UsedObject
+from crrd.core.rollout.run import Options, Run, Target
+
+AGE_RETRY = timedelta(minutes=10)
+"""After a run for maxAge: containers that it could not recreate are tried again then."""
+
+
+class Trigger(StrEnum):
+    """Why a run begins."""
+
+    CONFIG = "configChange"
+    SCHEDULE = "schedule"
+    AGE = "maxAge"
+
+
+class PolicyReason(StrEnum):
+    """Reasons of the condition Ready, and of ConfigReadable."""
+
+    INVALID = "InvalidSpec"
+    SUSPENDED = "Suspended"
+    TARGET = "TargetNotFound"
+    UNREADABLE = "ConfigNotReadable"
+    READABLE = "ConfigReadable"
+    MISSING = "ConfigMissing"
+    FAILED = "RunFailed"
+    RUNNING = "Running"
+    WINDOW = "WaitingForWindow"
+    INTERVAL = "WaitingForMinInterval"
+    SETTLING = "Settling"
+    IDLE = "Idle"
+
+
+_NOT_READY = (
+    PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET, PolicyReason.UNREADABLE, PolicyReason.MISSING,
+    PolicyReason.FAILED,
+)  # fmt: skip
+_BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET)
+"""Where it is not known whether configuration can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was seen of a policy's target."""
+
+    running: tuple[Running, ...] = ()
+    data: Mapping[UseKey, Data] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    """What containers could not start again without, in words."""
+    problem: str = ""
+    """Why there is no target, "" where there is one."""
+    unreadable: str = ""
+    """Why configuration cannot be read, and what to do about it."""
+    progress: str = ""
+    """What the run that goes on waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to write, what to carry out, and when to look again."""
+
+    status: PolicyStatus
+    conditions: tuple[Mapping[str, Any], ...]
+    run: RunRecord | None = None
+    """The run that goes on now, None for none; the status names it already."""
+    run_until: datetime | None = None
+    """When its window closes."""
+    wake_at: datetime | None = None
+
+
+def decide(policy: Policy, found: Found, now: datetime) -> Decision:
+    """Decide by what is known now; `now` is the API server's time."""
+    obstacles = (
+        (PolicyReason.INVALID, policy.error),
+        (PolicyReason.SUSPENDED, "spec.suspend is true" if policy.suspended else ""),
+        (PolicyReason.TARGET, found.problem),
+        (PolicyReason.UNREADABLE, found.unreadable),
+    )
+    for reason, message in obstacles:
+        if message:
+            return _Round(policy, found, now, policy.status).rest(reason, message)
+    status = replace(policy.status, config=remember(policy, found.data, found.running, now))
+    return _Round(policy, found, now, status).decide()
+
+
+def ended(policy: Policy, run: RunRecord, *, failed: bool, message: str, now: datetime) -> PolicyStatus:
+    """The status once the run has ended."""
+    over = replace(run, finished=rfc3339(now), failed=failed, message=message)
+    config = policy.status.config
+    if not failed and run.trigger == Trigger.CONFIG and policy.config is not None:
+        config = covered(config, run, policy.config.settle, done=True)
+    return replace(policy.status, run=over, config=config)
+
+
+def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
+    """The run as `kubectl recreate` knows it."""
+    budget = policy.budget
+    options = Options(
+        record.containers,
+        max_unavailable=budget.max_unavailable,
+        max_per_node=budget.max_per_node,
+        min_ready=budget.min_ready,
+        stale=record.trigger == Trigger.CONFIG,
+        stale_margin=policy.config.settle if policy.config is not None else 0,
+        preflight=True,
+        since=record.since,
+        reason=record.reason,
+    )
+    return Run(policy.namespace, record.name, target, options, record.started)
+
+
+class _Round:
+    """One decision. `status` changes on the way."""
+
+    def __init__(self, policy: Policy, found: Found, now: datetime, status: PolicyStatus) -> None:
+        self._policy, self._found, self._now = policy, found, now
+        self._status = status
+        self._wakes: list[datetime] = []
+
+    def decide(self) -> Decision:
+        """See `decide`."""
+        if self._found.missing:
+            why = f"{self._found.missing[0]}; not restarting containers, because they could not start again"
+            return self.rest(PolicyReason.MISSING, why)
+        wanted, last = self._wanted(), self._status.run
+        active = last if last is not None and not last.finished else None
+        if active is not None and wanted is not None and _supersedes(wanted, active):
+            last = replace(active, finished=rfc3339(self._now), message="a newer change followed")
+            self._status, active = replace(self._status, run=last), None
+        if active is None and last is not None and last.failed and not self._continues_after(last, wanted):
+            why = f"run {last.name} failed: {last.message}; the policy continues after the next change"
+            return self.rest(PolicyReason.FAILED, why)
+        run = active or wanted
+        if run is None:
+            return self._idle()
+        opened, closes = self._window()
+        if not opened:
+            return self.rest(PolicyReason.WINDOW, f"the window opens at {rfc3339(min(self._wakes))}")
+        if active is None and last is not None and (next_at := self._next_start(last)) > self._now:
+            self._wakes.append(next_at)
+            return self.rest(PolicyReason.INTERVAL, f"the next run may start at {rfc3339(next_at)}")
+        if active is None:
+            scheduled = run.since if run.trigger == Trigger.SCHEDULE else self._status.scheduled
+            self._status = replace(self._status, run=run, scheduled=scheduled, config=self._config_of(run))
+        message = f"run {run.name}: {self._found.progress or run.reason}"
+        return replace(self.rest(PolicyReason.RUNNING, message), run=run, run_until=closes)
+
+    def _config_of(self, run: RunRecord) -> tuple[UsedObject, ...]:
+        """What to remember once this run has begun: from now on some containers have the new data."""
+        settle = self._policy.config.settle if self._policy.config is not None else 0
+        known = self._status.config
+        return covered(known, run, settle, done=False) if run.trigger == Trigger.CONFIG else known
+
+    def _wanted(self) -> RunRecord | None:
+        """The run that should begin now."""
+        policy, found, now = self._policy, self._found, self._now
+        changed, settles_at = due(policy, self._status.config, found.running, now)
+        self._wakes += [settles_at] if settles_at is not None else []
+        if changed is not None:
+            reason = f"{', '.join(changed.objects)} changed"
+            return _record(policy, Trigger.CONFIG, changed.containers, (changed.limit, changed.limit), reason)
+        names = policy.containers or tuple(sorted({each.name for each in found.running}))
+        return (self._scheduled(names) if names else None) or self._aged(names)
+
+    def _scheduled(self, names: tuple[str, ...]) -> RunRecord | None:
+        policy, now = self._policy, self._now
+        if policy.schedule is None:
+            return None
+        after = parse_time(self._status.scheduled) or parse_time(policy.created) or now
+        if (time := policy.schedule.latest(after, now)) is not None:
+            return _record(policy, Trigger.SCHEDULE, names, (time, time), "schedule")
+        self._wakes.append(policy.schedule.next_after(now))
+        return None
+
+    def _aged(self, names: tuple[str, ...]) -> RunRecord | None:
+        policy, now, last = self._policy, self._now, self._status.run
+        if policy.max_age is None:
+            return None
+        age = timedelta(seconds=policy.max_age)
+        running = sorted((each.started, each.name) for each in self._found.running if each.name in names)
+        old = tuple(dict.fromkeys(name for started, name in running if started <= now - age))
+        self._wakes += [started + age for started, _ in running if started > now - age][:1]
+        if not old:
+            return None
+        ended_at = parse_time(last.finished) if last is not None and last.trigger == Trigger.AGE else None
+        if ended_at is not None and ended_at + AGE_RETRY > now:
+            self._wakes.append(ended_at + AGE_RETRY)
+            return None
+        return _record(policy, Trigger.AGE, old, (now - age, now), "maxAge")
+
+    def _continues_after(self, failed: RunRecord, wanted: RunRecord | None) -> bool:
+        """Whether something has changed since the run that failed: the policy, or configuration."""
+        if self._policy.generation != failed.generation:
+            return True
+        return wanted is not None and wanted.trigger == Trigger.CONFIG and wanted.since > failed.since
+
+    def _window(self) -> tuple[bool, datetime | None]:
+        """Whether runs may begin pods now, and until when; None for no end."""
+        window = self._policy.window
+        if window is None:
+            return True, None
+        length = timedelta(seconds=window.duration)
+        opened = window.opens.latest(self._now - length, self._now)
+        if opened is not None:
+            self._wakes.append(opened + length)
+            return True, opened + length
+        self._wakes.append(window.opens.next_after(self._now))
+        return False, None
+
+    def _next_start(self, last: RunRecord) -> datetime:
+        """When the next run may begin."""
+        began = parse_time(last.started) or self._now
+        return began + timedelta(seconds=self._policy.budget.min_interval)
+
+    def _idle(self) -> Decision:
+        _, settles_at = due(self._policy, self._status.config, self._found.running, self._now)
+        if settles_at is not None:
+            newest = max(self._status.config, key=lambda each: each.since)
+            why = f"{newest.kind} {newest.name} changed; waiting until {rfc3339(settles_at)} for more changes"
+            return self.rest(PolicyReason.SETTLING, why)
+        return self.rest(PolicyReason.IDLE, "no container has to be restarted")
+
+    def rest(self, reason: PolicyReason, message: str) -> Decision:
+        """Begin and continue nothing."""
+        return Decision(self._status, self._conditions(reason, message), wake_at=min(self._wakes, default=None))
+
+    def _conditions(self, reason: PolicyReason, message: str) -> tuple[Mapping[str, Any], ...]:
+        """The conditions, each with the time of its last transition."""
+        policy, unreadable = self._policy, self._found.unreadable
+        wanted = [("Ready", reason not in _NOT_READY, reason, message)]
+        if policy.config is not None and reason not in _BEFORE_READING:
+            why = PolicyReason.UNREADABLE if unreadable else PolicyReason.READABLE
+            wanted.append(("ConfigReadable", not unreadable, why, unreadable or "the configuration can be read"))
+        before = {each.get("type"): each for each in policy.conditions}
+        made = []
+        for kind, holds, why, words in wanted:
+            old, status = before.get(kind, {}), "True" if holds else "False"
+            since = old.get("lastTransitionTime") if old.get("status") == status else None
+            made.append(
+                {
+                    "type": kind,
+                    "status": status,
+                    "reason": why.value,
+                    "message": words,
+                    "observedGeneration": policy.generation,
+                    "lastTransitionTime": since or rfc3339(self._now),
+                }
+            )
+        return tuple(made)
+
+
+def _record(
+    policy: Policy, trigger: Trigger, containers: tuple[str, ...], times: tuple[datetime, datetime], reason: str
+) -> RunRecord:
+    """A run with a name of its own, the same whoever begins it; `times` are `since` and `started`."""
+    since, started = map(rfc3339, times)
+    identity = "|".join([policy.uid, str(policy.generation), trigger, since, *containers])
+    readable = policy.name.replace(".", "-")[:28].rstrip("-")
+    name = f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
+    words = f"policy {policy.name}: {reason}"
+    return RunRecord(name, trigger.value, containers, since, started, policy.generation, words)
+
+
+def _supersedes(wanted: RunRecord, active: RunRecord) -> bool:
+    """Whether a change came after the one that the run is for, to a container that it recreates."""
+    same = wanted.trigger == Trigger.CONFIG and active.trigger == Trigger.CONFIG
+    return same and wanted.since > active.since and bool({*wanted.containers} & {*active.containers})

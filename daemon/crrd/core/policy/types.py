@@ -1,0 +1,296 @@
+"""A ContainerRecreatePolicy and its status as values, read from JSON. Bad input raises nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from crrd.core.api.time import parse_duration
+from crrd.core.api.types import POLICY_GROUP
+from crrd.core.config.references import Kind, Reference
+from crrd.core.policy.schedule import Schedule, read_schedule
+from crrd.core.rollout.labels import read_selector
+from crrd.core.rollout.run import Amount, read_amount
+from crrd.lib.jsonfields import Reader, items, mapping, text
+
+KIND = "ContainerRecreatePolicy"
+API_VERSION = f"{POLICY_GROUP}/v1alpha1"
+DEFAULT_SETTLE = 10
+ONE = Amount(1)
+LEAST_MAX_AGE = 60
+"""Seconds; what is restarted more often is never ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRef:
+    """The workload whose pods are meant."""
+
+    api_version: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """Recreate after a change of configuration."""
+
+    settle: int = DEFAULT_SETTLE
+    """Seconds without a further change, after which one counts."""
+    secrets: bool = False
+    """Whether Secrets count, too."""
+
+    def includes(self, reference: Reference) -> bool:
+        """Whether a change of this object counts."""
+        return self.secrets or reference.kind is not Kind.SECRET
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """When runs may begin pods."""
+
+    opens: Schedule
+    duration: int
+    """Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many at once, and how often; seconds are whole."""
+
+    max_unavailable: Amount = ONE
+    min_ready: int = 0
+    max_per_node: int = 0
+    """0 for no limit."""
+    min_interval: int = 0
+    """Between the starts of two runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedObject:
+    """One object as one container uses it: what the policy remembers of its data."""
+
+    container: str
+    kind: Kind
+    name: str
+    hash: str
+    since: str
+    """RFC 3339: since when the data is as it is. A container that started later has it."""
+    done: str = ""
+    """The hash of what all containers have; "" while that is not so, because a run has begun and not succeeded yet."""
+    left: str = ""
+    """RFC 3339: when the data became other than that, though it may be the same again by now. A container that started
+    since then may have what was there in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """The last run of a policy, or the one that goes on."""
+
+    name: str
+    trigger: str
+    """configChange, schedule or maxAge."""
+    containers: tuple[str, ...]
+    since: str
+    """RFC 3339: containers that started later are left alone."""
+    started: str
+    generation: int
+    """The policy's, when the run began."""
+    reason: str = ""
+    finished: str = ""
+    """"" while it goes on."""
+    failed: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStatus:
+    """What survives the manager, apart from conditions."""
+
+    config: tuple[UsedObject, ...] = ()
+    run: RunRecord | None = None
+    scheduled: str = ""
+    """RFC 3339: the newest time of the schedule that a run has begun for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One ContainerRecreatePolicy."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    generation: int
+    created: str
+    """creationTimestamp, RFC 3339."""
+    target: TargetRef | None = None
+    selector: str = ""
+    """A query for pods, where there is no target."""
+    containers: tuple[str, ...] = ()
+    """Empty for those that use what has changed, or for all."""
+    config: ConfigChange | None = None
+    schedule: Schedule | None = None
+    max_age: int | None = None
+    """Seconds."""
+    window: Window | None = None
+    budget: Budget = Budget()
+    suspended: bool = False
+    status: PolicyStatus = PolicyStatus()
+    conditions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
+    """As they stand in the status."""
+    error: str = ""
+    """What is wrong with the spec, "" for nothing; such a policy does nothing."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+def read_policy(obj: Mapping[str, Any]) -> Policy:
+    """A policy in its Kubernetes shape."""
+    meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
+    reader = Reader()
+    triggers = reader.mapping(spec.get("triggers"), "spec.triggers")
+    target = reader.mapping(spec.get("targetRef"), "spec.targetRef")
+    ref = TargetRef(*(reader.text(target.get(key), f"spec.targetRef.{key}") for key in ("apiVersion", "kind", "name")))
+    selector = read_selector(spec.get("selector"))
+    query = selector.query if selector is not None else ""
+    if bool(target) == bool(query):
+        reader.reject("spec", "must have either targetRef or a selector that is not empty")
+    if target and not (ref.api_version and ref.kind and ref.name):
+        reader.reject("spec.targetRef", "must have apiVersion, kind and name")
+    config, max_age = triggers.get("configChange"), triggers.get("maxAge")
+    if config is None and max_age is None and triggers.get("schedule") is None:
+        reader.reject("spec.triggers", "must have configChange, schedule or maxAge")
+    names = (reader.text(each, "spec.containers") for each in reader.items(spec.get("containers"), "spec.containers"))
+    return Policy(
+        namespace=text(meta.get("namespace")),
+        name=text(meta.get("name")),
+        uid=text(meta.get("uid")),
+        resource_version=text(meta.get("resourceVersion")),
+        generation=Reader().integer(meta.get("generation"), "") or 0,
+        created=text(meta.get("creationTimestamp")),
+        target=ref if target else None,
+        selector=query,
+        containers=tuple(filter(None, names)),
+        config=None if config is None else _config_change(reader, config),
+        schedule=_schedule(reader, triggers.get("schedule"), "spec.triggers.schedule"),
+        max_age=_duration(reader, max_age, "spec.triggers.maxAge", LEAST_MAX_AGE, LEAST_MAX_AGE) if max_age else None,
+        window=_window(reader, spec.get("window")),
+        budget=_budget(reader, reader.mapping(spec.get("budget"), "spec.budget")),
+        suspended=reader.flag(spec.get("suspend"), "spec.suspend"),
+        status=_status(status),
+        conditions=tuple(map(mapping, items(status.get("conditions")))),
+        error=reader.error,
+    )
+
+
+def _duration(reader: Reader, value: object, path: str, default: int, least: int = 0) -> int:
+    if value is None:
+        return default
+    seconds = parse_duration(text(value))
+    if seconds is None or seconds < least:
+        reader.reject(path, f"must be a time like 30s, 5m or 72h, at least {least}s")
+        return default
+    return seconds
+
+
+def _config_change(reader: Reader, value: object) -> ConfigChange:
+    path = "spec.triggers.configChange"
+    shape = reader.mapping(value, path)
+    settle = _duration(reader, shape.get("settle"), f"{path}.settle", DEFAULT_SETTLE)
+    return ConfigChange(settle, reader.flag(shape.get("secrets"), f"{path}.secrets"))
+
+
+def _schedule(reader: Reader, value: object, path: str) -> Schedule | None:
+    if value is None:
+        return None
+    shape = reader.mapping(value, path)
+    cron, zone = reader.text(shape.get("cron"), f"{path}.cron"), reader.text(shape.get("timeZone"), f"{path}.timeZone")
+    try:
+        return read_schedule(cron, zone)
+    except ValueError as error:
+        reader.reject(path, f"must be readable: {error}")
+        return None
+
+
+def _window(reader: Reader, value: object) -> Window | None:
+    opens = _schedule(reader, value, "spec.window")
+    duration = _duration(reader, mapping(value).get("duration"), "spec.window.duration", 0, least=60)
+    if opens is None:
+        return None
+    if not duration:
+        reader.reject("spec.window", "must have a duration")
+    return Window(opens, duration)
+
+
+def _budget(reader: Reader, shape: Mapping[str, Any]) -> Budget:
+    given = shape.get("maxUnavailable")
+    try:
+        most = ONE if given is None else read_amount(str(given))
+    except ValueError as error:
+        reader.reject("spec.budget.maxUnavailable", f"must be {error}")
+        most = ONE
+    return Budget(
+        most,
+        _duration(reader, shape.get("minReady"), "spec.budget.minReady", 0),
+        reader.integer(shape.get("maxPerNode"), "spec.budget.maxPerNode") or 0,
+        _duration(reader, shape.get("minInterval"), "spec.budget.minInterval", 0),
+    )
+
+
+def _status(status: Mapping[str, Any]) -> PolicyStatus:
+    kinds = {kind.value: kind for kind in Kind}
+    config = tuple(
+        UsedObject(
+            text(each.get("container")),
+            kinds[text(each.get("kind"))],
+            *(text(each.get(key)) for key in ("name", "hash", "since", "done", "left")),
+        )
+        for each in map(mapping, items(status.get("config")))
+        if each.get("kind") in kinds
+    )
+    run = mapping(status.get("run"))
+    record = RunRecord(
+        text(run.get("name")),
+        text(run.get("trigger")),
+        tuple(map(text, items(run.get("containers")))),
+        text(run.get("since")),
+        text(run.get("started")),
+        Reader().integer(run.get("generation"), "") or 0,
+        text(run.get("reason")),
+        text(run.get("finished")),
+        failed=run.get("failed") is True,
+        message=text(run.get("message")),
+    )
+    return PolicyStatus(config, record if record.name else None, text(status.get("lastScheduleTime")))
+
+
+def write_status(status: PolicyStatus) -> dict[str, Any]:
+    """The status in its Kubernetes shape, without conditions, for a merge patch: null clears what is empty."""
+    config = [
+        {
+            "container": each.container,
+            "kind": each.kind.value,
+            "name": each.name,
+            "hash": each.hash,
+            "since": each.since,
+            **({"done": each.done} if each.done else {}),
+            **({"left": each.left} if each.left else {}),
+        }
+        for each in status.config
+    ]
+    run = status.run
+    record = run and {
+        "name": run.name,
+        "trigger": run.trigger,
+        "containers": list(run.containers),
+        "since": run.since,
+        "started": run.started,
+        "generation": run.generation,
+        "reason": run.reason,
+        "finished": run.finished or None,
+        "failed": run.failed,
+        "message": run.message or None,
+    }
+    return {"config": config or None, "run": record, "lastScheduleTime": status.scheduled or None}

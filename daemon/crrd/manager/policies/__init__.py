@@ -1,0 +1,1 @@
+"""ContainerRecreatePolicies at work: on the manager that leads."""

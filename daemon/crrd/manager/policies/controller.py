@@ -1,0 +1,269 @@
+"""Carries out ContainerRecreatePolicies: looks, asks `core.policy` what to do, writes the status, and carries out runs.
+
+All that survives is the policy's status and the run's requests: the next leader goes on from there. The status names a
+run before its first request is created.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import NoReturn
+
+import structlog
+
+from crrd.core.config.references import Kind
+from crrd.core.policy.decide import Decision, decide, ended, make_run
+from crrd.core.policy.types import API_VERSION, KIND, Policy, PolicyStatus, RunRecord, read_policy, write_status
+from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.run import Run, Target
+from crrd.core.rollout.standing import Stage
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.reflector import Handler, Reflector, Selection
+from crrd.kube.resources import POLICIES
+from crrd.kube.store import VersionedStore
+from crrd.lib.errors import ConflictError, CrrdError, GoneError
+from crrd.lib.workqueue import WorkQueue
+from crrd.manager.policies.look import Looker, Memory
+from crrd.manager.policies.versions import ConfigVersions
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.display import Display, summary
+from crrd.rollout.events import WorkloadEvent, create_event
+from crrd.rollout.runner import Runner
+from crrd.rollout.target import Aim
+
+RESYNC_SECONDS = 300.0
+"""How often a policy is looked at when nothing tells of a change: new pods may use other objects."""
+RETRY_SECONDS = 15.0
+"""After a run that could not go on."""
+PROGRESS_SECONDS = 5.0
+"""How often the status says what a run waits for."""
+PARALLEL_LOOKS = 4
+PARALLEL_RUNS = 16
+"""Each of them holds four watches."""
+
+log = structlog.get_logger(__name__)
+RunObserver = Callable[[str, str], None]
+"""Is told of each run that has ended: its trigger, and `succeeded` or `failed`."""
+
+
+@dataclass(slots=True)
+class _Active:
+    """A run that is being carried out."""
+
+    record: RunRecord
+    generation: int
+    task: asyncio.Task[None]
+    progress: str = ""
+
+
+class PolicyController:
+    """Runs all policies of a cluster. The constructor starts nothing.
+
+    Args:
+        client: its answers have to reach `clock`.
+        clock: the API server's time.
+        account: the manager's ServiceAccount as `namespace:name`.
+        on_run: is told of runs that have ended.
+    """
+
+    def __init__(self, client: KubeClient, clock: ServerClock, account: str, on_run: RunObserver) -> None:
+        self._client, self._clock, self._on_run = client, clock, on_run
+        self._account = account
+        self._reset()
+
+    def _reset(self) -> None:
+        """Know nothing."""
+        self._policies: VersionedStore[Policy] = VersionedStore()
+        self._by_key: dict[str, Policy] = {}
+        self._memories: dict[str, Memory] = {}
+        self._active: dict[str, _Active] = {}
+        self._queue = WorkQueue(self._handle)
+        self._versions = ConfigVersions(self._client, self._config_changed)
+        self._looker = Looker(self._client, self._versions, self._account)
+        self._looks, self._runs = asyncio.Semaphore(PARALLEL_LOOKS), asyncio.Semaphore(PARALLEL_RUNS)
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> NoReturn:
+        """Work until cancelled; may be run again afterwards, never twice at once."""
+        self._reset()
+        handler = Handler(self._listed, self._changed, self._deleted, self._policies.expect_list)
+        reflector = Reflector(self._client, Selection(POLICIES, read_policy), handler, strict=False)
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                self._group.create_task(reflector.run(), name="watch policies")
+        finally:
+            await self._queue.close()
+            for active in self._active.values():
+                active.task.cancel()
+            self._reset()
+        raise AssertionError("reflectors run until they are cancelled")
+
+    def states(self) -> dict[str, int]:
+        """How many policies there are, by the reason of their condition Ready."""
+        counts: dict[str, int] = {}
+        for policy in self._by_key.values():
+            ready = next((each for each in policy.conditions if each.get("type") == "Ready"), {})
+            reason = str(ready.get("reason", "")) or "Unknown"
+            counts[reason] = counts.get(reason, 0) + 1
+        return counts
+
+    # What the watches tell.
+
+    def _listed(self, listed: tuple[Policy, ...], version: str) -> None:
+        for gone in self._policies.absent(listed, version):
+            self._deleted(replace(gone, resource_version=version))
+        for policy in listed:
+            self._changed(policy)
+
+    def _changed(self, policy: Policy) -> None:
+        if self._policies.put(policy):
+            before = self._by_key.get(policy.key)
+            self._by_key[policy.key] = policy
+            if before is None or before.uid != policy.uid or before.generation != policy.generation:
+                self._queue.poke(policy.key)
+
+    def _deleted(self, policy: Policy) -> None:
+        self._policies.drop(policy.uid, policy.resource_version)
+        if (known := self._by_key.get(policy.key)) is not None and known.uid == policy.uid:
+            del self._by_key[policy.key]
+            self._memories.pop(policy.key, None)
+            self._queue.poke(policy.key)
+
+    def _config_changed(self, namespace: str, kind: Kind, name: str) -> None:
+        for key, policy in self._by_key.items():
+            if policy.namespace == namespace and policy.config is not None:
+                memory = self._memories.get(key)
+                if not name or memory is None or memory.uses(kind, name):
+                    self._queue.poke(key)
+
+    # One look at one policy.
+
+    async def _handle(self, key: str) -> float | None:
+        policy = self._by_key.get(key)
+        if policy is None or self._group is None:
+            self._stop(key)
+            return None
+        now = asyncio.get_running_loop().time()
+        async with self._looks:
+            memory = self._memories.setdefault(key, Memory())
+            aim, found = await self._looker.look(policy, memory, self._group)
+        if found is None:
+            return now + RESYNC_SECONDS  # the list that is on its way wakes it
+        active = self._active.get(key)
+        decision = decide(policy, replace(found, progress=active.progress if active else ""), self._clock.now())
+        if not await self._write(policy, decision.status, decision.conditions):
+            return now + 1.0
+        self._follow(policy, decision, aim)
+        wait = RESYNC_SECONDS
+        if decision.wake_at is not None:
+            wait = min(wait, max(0.0, (decision.wake_at - self._clock.now()).total_seconds()) + 0.01)
+        return asyncio.get_running_loop().time() + wait
+
+    async def _write(self, policy: Policy, status: PolicyStatus, conditions: object) -> bool:
+        """Write the status where it is another one. Returns False where the policy has changed meanwhile."""
+        if status == policy.status and conditions == policy.conditions:
+            return True
+        body = {
+            "metadata": {"resourceVersion": policy.resource_version},
+            "status": {**write_status(status), "conditions": conditions, "observedGeneration": policy.generation},
+        }
+        try:
+            written = await self._client.merge_patch(
+                POLICIES, policy.namespace, policy.name, body, subresource="status"
+            )
+        except (ConflictError, GoneError):
+            return False
+        self._changed(read_policy(written))
+        return True
+
+    def _follow(self, policy: Policy, decision: Decision, aim: Aim | None) -> None:
+        """Carry out the run of the decision, and no other."""
+        active, wanted = self._active.get(policy.key), decision.run
+        same = active is not None and wanted is not None and active.record.name == wanted.name
+        if active is not None and same and active.generation == policy.generation:
+            return
+        self._stop(policy.key)
+        if wanted is None or aim is None:
+            return
+        task = asyncio.create_task(self._carry_out(policy, wanted, aim, decision.run_until), name=f"run {wanted.name}")
+        self._active[policy.key] = _Active(wanted, policy.generation, task)
+
+    def _stop(self, key: str) -> None:
+        """Begin nothing more of the run of a policy; what is under way ends on its own."""
+        if (active := self._active.pop(key, None)) is not None:
+            active.task.cancel()
+
+    async def _carry_out(self, policy: Policy, record: RunRecord, aim: Aim, until: datetime | None) -> None:
+        """Carry a run out, and write down how it ended."""
+        key, run = policy.key, make_run(policy, record, aim.target)
+        timeout = 0.0 if until is None else max(1.0, (until - self._clock.now()).total_seconds())
+        try:
+            async with self._runs, Cluster(self._client, policy.namespace, aim, run.options, lenient=True) as cluster:
+                log.info("policy run started", policy=key, run=run.name, reason=record.reason)
+                await self._record(policy, run, WorkloadEvent.RECREATING, record.reason)
+                display = _Progress(lambda text: self._progressed(key, text))
+                runner = Runner(self._client, cluster, self._clock, display, timeout=timeout, confirmed=True)
+                plan, timed_out = await runner.run(run)
+        except Exception as error:
+            expected = isinstance(error, CrrdError)
+            log.warning("policy run interrupted", policy=key, run=run.name, error=str(error), exc_info=not expected)
+            self._progressed(key, str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+            self._active.pop(key, None)
+            self._queue.poke(key)
+            return
+        self._active.pop(key, None)
+        if timed_out or plan.end is End.RIVAL:
+            log.info("policy run waits", policy=key, run=run.name, reason=plan.message or "the window has closed")
+            self._queue.poke_at(key, asyncio.get_running_loop().time() + RETRY_SECONDS)
+            return
+        await self._end(policy, run, record, plan)
+
+    async def _end(self, policy: Policy, run: Run, record: RunRecord, plan: Plan) -> None:
+        failures = "; ".join(f"{row.pod}: {row.why}" for row in plan.rows if row.stage is Stage.FAILED)
+        failed = bool(failures) or plan.end is not End.DONE
+        skipped = "; ".join(
+            f"{row.pod}: {row.why}" for row in plan.rows if row.skip is not None and not row.skip.normal
+        )
+        details = failures or skipped or (plan.message if failed else "")
+        message = ": ".join(filter(None, [summary(plan.rows), details]))[:1000]
+        log.info("policy run ended", policy=policy.key, run=run.name, failed=failed, message=message)
+        await self._record(policy, run, WorkloadEvent.FAILED if failed else WorkloadEvent.RECREATED, message)
+        self._on_run(record.trigger, "failed" if failed else "succeeded")
+        while (latest := self._by_key.get(policy.key)) is not None and latest.uid == policy.uid:
+            status = ended(latest, record, failed=failed, message=message, now=self._clock.now())
+            if await self._write(latest, status, latest.conditions):
+                break
+            await asyncio.sleep(0.5)
+        self._queue.poke(policy.key)
+
+    async def _record(self, policy: Policy, run: Run, reason: WorkloadEvent, message: str) -> None:
+        """Events on the workload and on the policy."""
+        own = Target(policy.name, API_VERSION, KIND, policy.name, policy.uid)
+        for each in (run, replace(run, target=own)):
+            await create_event(self._client, self._clock.now(), each, reason, f"run {run.name}: {message}")
+
+    def _progressed(self, key: str, text: str) -> None:
+        """The run of a policy waits for something else than before."""
+        if (active := self._active.get(key)) is not None and active.progress != text:
+            active.progress = text
+            self._queue.poke_at(key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
+
+
+class _Progress(Display):
+    """Takes what a run waits for out of its plans, and prints nothing."""
+
+    def __init__(self, on_progress: Callable[[str], None]) -> None:
+        super().__init__()
+        self._on_progress = on_progress
+
+    def show(self, plan: Plan) -> None:
+        """See Display."""
+        waits = next((f"{row.pod}: {row.why}" for row in plan.rows if row.stage.under_way and row.why), "")
+        self._on_progress(": ".join(filter(None, [summary(plan.rows), plan.waiting or waits])))
+
+    def say(self, message: str) -> None:
+        """See Display."""
+        log.debug(message)

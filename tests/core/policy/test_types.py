@@ -1,0 +1,140 @@
+"""Policies are read as they stand, and what is wrong with one is said in a sentence."""
+
+from typing import Any
+
+import pytest
+
+from crrd.core.config.references import Kind, Reference, Use
+from crrd.core.policy.schedule import Schedule
+from crrd.core.policy.types import (
+    Budget,
+    ConfigChange,
+    Policy,
+    PolicyStatus,
+    RunRecord,
+    TargetRef,
+    UsedObject,
+    Window,
+    read_policy,
+    write_status,
+)
+from crrd.core.rollout.run import Amount
+
+META = {
+    "namespace": "shop",
+    "name": "web",
+    "uid": "u1",
+    "resourceVersion": "7",
+    "generation": 2,
+    "creationTimestamp": "2026-01-01T00:00:00Z",
+}
+TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+FULL = {
+    "targetRef": TARGET,
+    "containers": ["app"],
+    "triggers": {
+        "configChange": {"settle": "1m", "secrets": True},
+        "schedule": {"cron": "0 4 * * 0", "timeZone": "Europe/Berlin"},
+        "maxAge": "72h",
+    },
+    "window": {"cron": "0 2 * * *", "duration": "1h"},
+    "budget": {"maxUnavailable": "10%", "minReady": "10s", "maxPerNode": 1, "minInterval": "10m"},
+    "suspend": True,
+}
+
+
+def spec(**changes: Any) -> Policy:
+    return read_policy({"metadata": META, "spec": {"targetRef": TARGET, "triggers": {"configChange": {}}, **changes}})
+
+
+def test_all_fields() -> None:
+    assert read_policy({"metadata": META, "spec": FULL}) == Policy(
+        "shop",
+        "web",
+        "u1",
+        "7",
+        2,
+        "2026-01-01T00:00:00Z",
+        TargetRef("apps/v1", "Deployment", "web"),
+        containers=("app",),
+        config=ConfigChange(60, secrets=True),
+        schedule=Schedule("0 4 * * 0", "Europe/Berlin"),
+        max_age=72 * 3600,
+        window=Window(Schedule("0 2 * * *"), 3600),
+        budget=Budget(Amount(10, percent=True), 10, 1, 600),
+        suspended=True,
+    )
+
+
+def test_the_defaults() -> None:
+    plain = spec()
+    assert (plain.config, plain.budget, plain.window) == (ConfigChange(10, secrets=False), Budget(), None)
+    assert (plain.key, plain.error) == ("shop/web", "")
+    assert spec(budget={"maxUnavailable": 3}).budget.max_unavailable == Amount(3)
+    assert spec(targetRef=None, selector={"matchLabels": {"app": "web"}}).selector == "app=web"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"targetRef": None}, "spec must have either targetRef or a selector that is not empty"),
+        ({"selector": {"matchLabels": {"a": "b"}}}, "spec must have either targetRef or a selector that is not empty"),
+        ({"targetRef": {"kind": "Deployment"}}, "spec.targetRef must have apiVersion, kind and name"),
+        ({"triggers": {}}, "spec.triggers must have configChange, schedule or maxAge"),
+        ({"triggers": {"maxAge": "59s"}}, "spec.triggers.maxAge must be a time like 30s, 5m or 72h, at least 60s"),
+        (
+            {"triggers": {"configChange": {"settle": "soon"}}},
+            "spec.triggers.configChange.settle must be a time like 30s, 5m or 72h, at least 0s",
+        ),
+        (
+            {"triggers": {"schedule": {"cron": "0 4"}}},
+            "spec.triggers.schedule must be readable: cron '0 4' must have 5 fields: minute, hour, day, month, weekday",
+        ),
+        (
+            {"triggers": {"schedule": {"cron": "0 25 * * *"}}},
+            "spec.triggers.schedule must be readable: cron '0 25 * * *': bad hour",
+        ),
+        (
+            {"window": {"cron": "0 2 * * *", "duration": "1h", "timeZone": "Mars/Base"}},
+            "spec.window must be readable: time zone 'Mars/Base' not found",
+        ),
+        ({"window": {"cron": "0 2 * * *"}}, "spec.window must have a duration"),
+        (
+            {"budget": {"maxUnavailable": "0"}},
+            "spec.budget.maxUnavailable must be a number from 1, or a share from 1% to 100%",
+        ),
+    ],
+)
+def test_what_is_wrong(changes: dict[str, Any], error: str) -> None:
+    assert spec(**changes).error == error
+
+
+def test_secrets_count_where_that_is_asked_for() -> None:
+    secret, config = (Reference(kind, "x", Use.ENV_FROM) for kind in (Kind.SECRET, Kind.CONFIG_MAP))
+    assert [ConfigChange().includes(each) for each in (secret, config)] == [False, True]
+    assert ConfigChange(secrets=True).includes(secret)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        PolicyStatus(),
+        PolicyStatus(
+            (
+                UsedObject("app", Kind.CONFIG_MAP, "web", "h2", "2026-01-01T01:00:00Z", "h1", "2026-01-01T01:00:00Z"),
+                UsedObject("app", Kind.SECRET, "tls", "h", "2026-01-01T00:00:00Z"),
+            ),
+            RunRecord("web-1", "configChange", ("app",), "t1", "t2", 3, "why", "t3", failed=True, message="it did"),
+            "2026-01-01T04:00:00Z",
+        ),
+        PolicyStatus(run=RunRecord("web-1", "maxAge", ("app",), "t1", "t2", 3)),
+    ],
+)
+def test_a_status_is_read_as_it_was_written(status: PolicyStatus) -> None:
+    found = read_policy({"metadata": META, "spec": FULL, "status": write_status(status)})
+    assert found.status == status
+
+
+def test_a_status_that_cannot_be_read_is_empty() -> None:
+    junk = {"config": [7, {"kind": "Pod"}], "run": 7, "conditions": [7]}
+    assert read_policy({"metadata": META, "spec": FULL, "status": junk}).status == PolicyStatus()

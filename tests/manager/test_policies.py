@@ -1,0 +1,289 @@
+"""ContainerRecreatePolicies through the local API server: an edit of a ConfigMap goes live, without a new pod."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crrd.core.policy.types import API_VERSION, KIND
+from crrd.core.rollout.run import LABEL_RUN
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.resources import CONFIG_MAPS, EVENTS, POLICIES, SECRETS, Resource
+from crrd.lib.errors import ConflictError
+from crrd.manager.policies.controller import PolicyController
+from crrd_localnode.node import LocalAccess
+from tests.support.faulty_api import Call
+from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
+ENV_FROM = [{"configMapRef": {"name": "cfg"}}]
+FORBIDDEN = "kubectl create rolebinding crrd-read-config -n default --clusterrole=crrd-read-config"
+
+
+class Managed:
+    """A cluster with policies, and the controller of a manager that leads."""
+
+    def __init__(self, cluster: PlayedCluster) -> None:
+        self.cluster = cluster
+        self.ended: list[tuple[str, str]] = []
+        self.controller: PolicyController | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._client: KubeClient | None = None
+
+    async def lead(self) -> None:
+        """A manager begins to lead."""
+        clock = ServerClock()
+        self._client = KubeClient(LocalAccess(self.cluster.api.url), on_date=clock.observe)
+        self.controller = PolicyController(
+            self._client, clock, "crrd-system:crrd-manager", lambda *ended: self.ended.append(ended)
+        )
+        self._task = asyncio.create_task(self.controller.run())
+
+    async def die(self) -> None:
+        """It is gone between any two lines."""
+        if self._task is not None and self._client is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            await self._client.close()
+
+    async def config(self, **values: str) -> None:
+        """The ConfigMap that the containers use has this data."""
+        body = {"metadata": {"name": "cfg"}, "data": values}
+        client = self.cluster.client
+        try:
+            await client.create(CONFIG_MAPS, NAMESPACE, body)
+        except ConflictError:
+            await client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", {"data": values})
+
+    async def policy(self, name: str = "web", **spec: Any) -> None:
+        """A policy for Deployment web."""
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+        plain = {"targetRef": target, "triggers": {"configChange": {"settle": "1s"}}}
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": {**plain, **spec}}
+        await self.cluster.client.create(POLICIES, NAMESPACE, body)
+
+    async def until(self, holds: Callable[[dict[str, Any]], bool], name: str = "web") -> dict[str, Any]:
+        """The policy's status, once this holds of it."""
+        status: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(20):
+                while True:
+                    status = dict((await self.cluster.client.get(POLICIES, NAMESPACE, name)).get("status") or {})
+                    if status and holds(status):
+                        return status
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"not in 20 s: {status}, {self.cluster.stops}") from None
+
+
+def ready(status: dict[str, Any]) -> dict[str, Any]:
+    return next((each for each in status.get("conditions", []) if each["type"] == "Ready"), {})
+
+
+def is_idle(status: dict[str, Any]) -> bool:
+    return ready(status).get("reason") == "Idle"
+
+
+def is_done(status: dict[str, Any]) -> bool:
+    return is_idle(status) and bool(status.get("run", {}).get("finished"))
+
+
+@pytest.fixture
+async def managed(tmp_path: Path) -> AsyncIterator[Managed]:
+    async with managing(tmp_path) as found:
+        yield found
+
+
+@asynccontextmanager
+async def managing(folder: Path) -> AsyncIterator[Managed]:
+    crd = yaml.safe_load((MANIFESTS / "base" / "policies-crd.yaml").read_text(encoding="utf-8"))
+    async with played(folder) as cluster:
+        await cluster.client.create(CRDS, "", crd)
+        found = Managed(cluster)
+        await found.config(LOG="info")
+        await cluster.workload("Deployment", "web", 2, envFrom=ENV_FROM)
+        try:
+            yield found
+        finally:
+            await found.die()
+
+
+async def test_an_edit_goes_live_pod_by_pod(managed: Managed) -> None:
+    cluster = managed.cluster
+    pods = [pod["metadata"]["name"] for pod in await cluster.pods()]
+    await managed.policy()
+    await managed.lead()
+    status = await managed.until(is_idle)
+    assert [(each["container"], each["kind"], each["name"]) for each in status["config"]] == [
+        ("app", "ConfigMap", "cfg")
+    ]
+    assert cluster.stops == [], "what changed before the policy was created is not its concern"
+    await managed.config(LOG="debug")
+    status = await managed.until(is_done)
+    assert cluster.stops == [(pod, "app") for pod in pods], "the sidecar does not use it"
+    run = status["run"]
+    assert (run["trigger"], run["containers"], run["failed"]) == ("configChange", ["app"], False)
+    assert run["message"] == "2 of 2 pods recreated"
+    requests = await cluster.requests()
+    assert {each["metadata"]["labels"][LABEL_RUN] for each in requests} == {run["name"]}
+    assert managed.ended == [("configChange", "succeeded")]
+    events = (await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
+    assert [(each["reason"], each["involvedObject"]["kind"]) for each in events] == [
+        ("ContainersRecreating", "Deployment"),
+        ("ContainersRecreating", KIND),
+        ("ContainersRecreated", "Deployment"),
+        ("ContainersRecreated", KIND),
+    ]
+    assert managed.controller is not None
+    assert managed.controller.states() == {"Idle": 1}
+
+
+async def test_metadata_and_a_change_that_is_taken_back_restart_nothing(managed: Managed) -> None:
+    await managed.policy(triggers={"configChange": {"settle": "2s"}})
+    await managed.lead()
+    await managed.until(is_idle)
+    await managed.cluster.client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", {"metadata": {"labels": {"a": "b"}}})
+    await managed.config(LOG="debug")
+    await managed.until(lambda status: ready(status).get("reason") == "Settling")
+    await managed.config(LOG="info")
+    status = await managed.until(is_idle)
+    assert "run" not in status
+    await asyncio.sleep(2.5)  # longer than it would settle
+    assert managed.cluster.stops == []
+
+
+async def test_a_change_while_nobody_led_is_seen(managed: Managed) -> None:
+    await managed.policy()
+    await managed.lead()
+    await managed.until(is_idle)
+    await managed.die()
+    await managed.config(LOG="debug")
+    await managed.lead()
+    await managed.until(is_done)
+    assert len(managed.cluster.stops) == 2
+
+
+async def test_a_manager_that_dies_in_the_middle_is_followed_by_one_that_goes_on(managed: Managed) -> None:
+    cluster = managed.cluster
+    await managed.policy()
+    await managed.lead()
+    await managed.until(is_idle)
+    cluster.goes_on.clear()
+    await managed.config(LOG="debug")
+    await managed.until(lambda _: len(cluster.stops) == 1)
+    await managed.die()
+    await managed.lead()
+    cluster.goes_on.set()
+    status = await managed.until(is_done)
+    assert len(cluster.stops) == len({*cluster.stops}) == 2, "each once"
+    assert len({each["metadata"]["labels"][LABEL_RUN] for each in await cluster.requests()}) == 1
+    assert status["run"]["failed"] is False
+
+
+async def test_a_namespace_that_does_not_allow_it_says_how_to(managed: Managed) -> None:
+    def config(call: Call) -> bool:
+        return call.resource == "configmaps"
+
+    managed.cluster.api.fail_next(1000, status=403, match=config)
+    await managed.policy()
+    await managed.lead()
+    status = await managed.until(lambda status: ready(status).get("reason") == "ConfigNotReadable")
+    (readable,) = [each for each in status["conditions"] if each["type"] == "ConfigReadable"]
+    assert readable["status"] == "False"
+    assert FORBIDDEN in readable["message"]
+    assert "--serviceaccount=crrd-system:crrd-manager" in readable["message"]
+
+
+async def test_a_key_that_vanishes_restarts_nothing(managed: Managed) -> None:
+    cluster = managed.cluster
+    env = [{"name": "LOG", "valueFrom": {"configMapKeyRef": {"name": "cfg", "key": "LOG"}}}]
+    await cluster.workload("Deployment", "api", 1, "app", env=env)
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "api"}
+    await managed.policy(targetRef=target)
+    await managed.lead()
+    await managed.until(is_idle)
+    await cluster.client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", {"data": {"LOG": None, "OTHER": "x"}})
+    status = await managed.until(lambda status: ready(status).get("reason") == "ConfigMissing")
+    assert ready(status)["message"].startswith("ConfigMap cfg has no key LOG; not restarting containers")
+    assert cluster.stops == []
+    await managed.config(LOG="debug")
+    await managed.until(is_done)
+    assert [container for _, container in cluster.stops] == ["app"]
+
+
+async def test_secrets_count_where_asked_for_and_leave_no_plain_hash(managed: Managed) -> None:
+    cluster = managed.cluster
+    await cluster.client.create(SECRETS, NAMESPACE, {"metadata": {"name": "pw"}, "stringData": {"pw": "1234"}})
+    await cluster.workload("Deployment", "api", 1, "app", envFrom=[{"secretRef": {"name": "pw"}}])
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "api"}
+    await managed.policy(targetRef=target, triggers={"configChange": {"settle": "1s", "secrets": True}})
+    await managed.lead()
+    before = (await managed.until(is_idle))["config"][0]
+    assert (before["kind"], len(before["hash"])) == ("Secret", 32)
+    await cluster.client.merge_patch(SECRETS, NAMESPACE, "pw", {"stringData": {"pw": "5678"}})
+    after = (await managed.until(is_done))["config"][0]
+    assert after["hash"] != before["hash"]
+    assert len(cluster.stops) == 1
+
+
+async def test_a_failed_run_stops_the_policy_and_says_why(managed: Managed) -> None:
+    cluster = managed.cluster
+    first, _ = [pod["metadata"]["name"] for pod in await cluster.pods()]
+    await managed.policy()
+    await managed.lead()
+    await managed.until(is_idle)
+    cluster.fails[first] = ("PreStopFailed", "it broke")
+    await managed.config(LOG="debug")
+    status = await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
+    assert f"{first}: app: it broke" in ready(status)["message"]
+    assert managed.ended == [("configChange", "failed")]
+    cluster.fails.clear()
+    await managed.config(LOG="warn")
+    await managed.until(is_done)
+    assert len(cluster.stops) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "message"),
+    [
+        ({"suspend": True}, "Suspended", "spec.suspend is true"),
+        (
+            {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "nope"}},
+            "TargetNotFound",
+            'deployment.apps "nope" not found in namespace "default"',
+        ),
+        (
+            {"triggers": {"schedule": {"cron": "0 99 * * *"}}},
+            "InvalidSpec",
+            "spec.triggers.schedule must be readable: cron '0 99 * * *': bad hour",
+        ),
+    ],
+)
+async def test_what_cannot_work_is_said(managed: Managed, spec: dict[str, Any], reason: str, message: str) -> None:
+    await managed.policy(**spec)
+    await managed.lead()
+    status = await managed.until(lambda status: bool(ready(status)))
+    assert (ready(status)["reason"], ready(status)["message"]) == (reason, message)
+
+
+async def test_a_policy_by_age_and_one_that_is_deleted(managed: Managed) -> None:
+    cluster = managed.cluster
+    await managed.policy(triggers={"maxAge": "60s"}, containers=["side"], budget={"maxUnavailable": "100%"})
+    await managed.lead()
+    await managed.until(is_done)
+    assert sorted({container for _, container in cluster.stops}) == ["side"]
+    assert len(cluster.stops) == 2
+    cluster.goes_on.clear()
+    await managed.policy("again", selector={"matchLabels": {"app": "web"}}, targetRef=None, triggers={"maxAge": "60s"})
+    await managed.until(lambda status: len(cluster.stops) == 3, "again")
+    await cluster.client.delete(POLICIES, NAMESPACE, "again")
+    cluster.goes_on.set()
+    await asyncio.sleep(1.5)
+    assert len(cluster.stops) == 3, "what was in progress finishes, and nothing else begins"
