@@ -96,7 +96,9 @@ async def test_limits_that_are_given_on_resume_hold_for_the_run(cluster: PlayedC
     assert {each.max_unavailable for each in await options(cluster)} == {Amount(3)}
 
 
-async def test_another_process_changes_the_limits_of_one_that_runs(cluster: PlayedCluster) -> None:
+async def test_another_process_changes_the_limits_of_one_that_runs(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     await cluster.workload("Deployment", "web", 3, "app")
     cluster.goes_on.clear()
     running = asyncio.create_task(recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly"))
@@ -110,6 +112,23 @@ async def test_another_process_changes_the_limits_of_one_that_runs(cluster: Play
         await asyncio.gather(other, return_exceptions=True)
     cluster.goes_on.set()
     assert await running == 0
+    said = "another process has changed the options of the run: they are taken over\n"
+    assert capsys.readouterr().out.count(said) == 1
+
+
+async def test_a_run_that_may_go_on_after_a_failure_has_failed(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = await cluster.workload("Deployment", "web", 2, "app")
+    cluster.fails[first] = ("StillRuns", "it still runs")
+    assert await recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly", "--max-failures", "2") == 1
+    assert cluster.stops == [(second, "app")]
+    again = "crrd recreate resume nightly -n default --max-failures 2 --retry-failed"
+    assert f"failed: 1 of 2 pods recreated, 1 failed; after fixing the cause, to continue: {again} (after " in (
+        capsys.readouterr().out
+    )
+    assert await recreated(cluster, "status", "nightly") == 0
+    assert "\nfailed: 1 of 2 pods recreated, 1 failed; " in capsys.readouterr().out
 
 
 async def test_pods_that_failed_are_restarted_again_on_demand(

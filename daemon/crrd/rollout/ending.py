@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from crrd.core.rollout.plan import End, Plan
-from crrd.core.rollout.standing import Stage, tally
 from crrd.rollout.display import summary
 
 EXIT_FAILED = 1
@@ -32,20 +31,18 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
             f"{message}; last waited for: {'; '.join(plan.waits) or 'nothing'}; {again}",
             EXIT_TIMED_OUT,
         )
-    match plan.end:
+    match plan.outcome:
         case End.ASK:
             return Ending("asks", f"{message}; {plan.message}; {again}{' --yes' * begun}", 0)
         case End.RIVAL:
             return Ending("stopped", f"{message}; {plan.message}", EXIT_BAD_INPUT)
         case End.ABORTED:
             return Ending("aborted", f"{message}; {plan.message}", EXIT_FAILED)
-    failed = tally(plan.rows)[Stage.FAILED]
-    if not failed:
-        return Ending("done", message, 0)
-    if plan.end is End.FAILED:
-        retry = " --retry-failed" if begun and "--retry-failed" not in resume_command else ""
-        message += f"; after fixing the cause, {again}{retry}" if begun else f"; {again}"
-    return Ending("failed", message, EXIT_FAILED)
+        case End.FAILED:
+            cause = "after fixing the cause, " if begun else ""
+            retry = " --retry-failed" if begun and "--retry-failed" not in resume_command else ""
+            return Ending("failed", f"{message}; {cause}{again}{retry}", EXIT_FAILED)
+    return Ending("done", message, 0)
 
 
 def has_begun(plan: Plan) -> bool:

@@ -66,7 +66,10 @@ class Runner:
             self._cluster.changed.clear()
             trouble = self._cluster.problem or await self._learn()
             world = self._cluster.world()
-            run = with_latest_options(world, run)
+            latest = with_latest_options(world, run)
+            if latest != run:
+                self._display.say("another process has changed the options of the run: they are taken over")
+            run = latest
             plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed)
             if trouble and plan.end is not End.ABORTED:
                 # On what may be out of date nothing is begun, and nothing ends.

@@ -15,7 +15,7 @@ from crrd.core.rollout.state import RunRequest, newest_run, read_run_request, wi
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ConfigurationError, GoneError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.command import Command
 from crrd.rollout.display import Display, summary
@@ -67,7 +67,7 @@ class Runs:
     async def _check_not_over(self, run: Run) -> None:
         """Raise ConfigurationError for a run that is done or aborted."""
         end = None
-        with suppress(ConfigurationError):  # its target is gone, or may not be read
+        with suppress(ConfigurationError, ApiRefusedError):  # its target is gone, or may not be read
             async with await self.watch(run) as cluster:
                 end = self._look(run, cluster)[1].end
         if end in (End.DONE, End.ABORTED):
@@ -93,8 +93,10 @@ class Runs:
 
     def _again(self, status: RunStatus, plan: Plan) -> str:
         """The command that goes on with a run; "" where it goes on by itself, or is over."""
-        flag = {End.ASK: ["--yes"], End.FAILED: ["--retry-failed"]}.get(plan.end or End.DONE, [])
-        return " ".join([self.line("resume", status.run.name), *flag]) if flag or status.state == STOPPED else ""
+        line = self.line("resume", status.run.name)
+        if plan.end is End.ASK:
+            return f"{line} --yes"
+        return {STOPPED: line, str(End.FAILED): f"{line} --retry-failed"}.get(status.state, "")
 
     def _look(self, run: Run, cluster: Cluster) -> tuple[RunStatus, Plan]:
         world, now = cluster.world(), self.clock.now()
@@ -114,7 +116,7 @@ class Runs:
             if plan.end is not None or status.state == STOPPED:
                 again = self._again(status, plan)
                 self.display.end(status.state, summary(plan.rows) + (f"; to continue: {again}" if again else ""))
-                return 0 if plan.end is End.DONE else EXIT_FAILED
+                return 0 if plan.outcome is End.DONE else EXIT_FAILED
             with suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await cluster.changed.wait()

@@ -199,9 +199,9 @@ class Session(Runs):
                     await runner.reporter.write(run, plan, STOPPED)
             raise asyncio.CancelledError from error
         failures = "; ".join(f"{row.pod}: {row.why}" for row in plan.rows if row.stage is Stage.FAILED)
-        if plan.end is End.DONE and not failures:
+        if plan.outcome is End.DONE:
             await self._record(run, WorkloadEvent.RECREATED, summary(plan.rows))
-        elif plan.end in (End.DONE, End.FAILED):
+        elif plan.outcome is End.FAILED:
             await self._record(run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures}")
         ending = conclude(plan, self.line("resume", run.name), timed_out=timed_out)
         if ending.outcome == "failed":
@@ -210,8 +210,7 @@ class Session(Runs):
         if timed_out:
             await self._record(run, WorkloadEvent.TIMED_OUT, ending.message)
         self._end(ending.outcome, ending.message)
-        state = plan.end.value if plan.end not in (None, End.RIVAL) else STOPPED
-        await runner.reporter.write(run, plan, state)
+        await runner.reporter.write(run, plan, STOPPED if plan.outcome in (None, End.RIVAL) else str(plan.outcome))
         return ending.exit_code
 
     async def _record(self, run: Run, reason: WorkloadEvent, message: str) -> None:

@@ -9,6 +9,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.rollout.overview import RunStatus, run_status
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import ANNOTATION_PROGRESS, Progress, read_run
+from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import RunRequest
 from tests.support.rollouts import NOW, asked, member, run, succeeded
 
@@ -74,6 +75,7 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     [
         (Plan((), end=End.DONE), "running", "done"),
         (Plan((), end=End.FAILED), "stopped", "failed"),
+        (Plan((Row("web-0", "uid", Stage.FAILED),), end=End.DONE), "stopped", "failed"),
         (Plan((), end=End.ABORTED), "running", "aborted"),
         (Plan((), end=End.ASK), "stopped", "waiting"),
         (Plan((), end=End.RIVAL), "stopped", "stopped"),

@@ -66,8 +66,8 @@ def run_status(
 
 
 def _state_by_pods(plan: Plan, recorded: str) -> str:
-    if plan.end is not None:
-        return STOPPED if plan.end is End.RIVAL else plan.end
+    if plan.outcome is not None:
+        return STOPPED if plan.outcome is End.RIVAL else plan.outcome
     if recorded not in (RUNNING, WAITING):
         return STOPPED
     return WAITING if plan.waiting else RUNNING

@@ -51,6 +51,11 @@ class Plan:
     """When time alone changes something."""
 
     @property
+    def outcome(self) -> End | None:
+        """How it ends; one that is done with some pods that have failed, fewer than end it, has failed."""
+        return End.FAILED if self.end is End.DONE and tally(self.rows)[Stage.FAILED] else self.end
+
+    @property
     def waits(self) -> list[str]:
         """What the run waits for: why nothing goes on, or else each pod that is under way."""
         if self.waiting:
