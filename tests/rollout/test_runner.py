@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from crrd.core.rollout.plan import End
+from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.state import Budget, Member, World
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -27,6 +27,9 @@ class LateCluster:
         self._shown, self._real, self._budgets = shown, real, budgets
 
     async def learn(self) -> None: ...
+
+    async def learn_probes(self, plan: Plan) -> bool:
+        return False
 
     async def look_again(self, name: str) -> None:
         assert name == self._real.pod.name

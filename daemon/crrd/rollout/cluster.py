@@ -7,6 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import LABEL_RUN, Options
 from crrd.core.rollout.state import (
     ZONE,
@@ -175,14 +176,15 @@ class Cluster:
             uid = found.request.pod_uid
             if uid and uid not in watched and uid not in self._labels:
                 self._labels[uid] = await self._labels_of(found.request.pod_name, uid)
-        asked = {found.request.pod_uid for found in self._requests if found is not None}
-        if any(not each.ready and each.pod.uid in asked for each in self._pods):
-            await self._learn_probes()
 
-    async def _learn_probes(self) -> None:
-        """Read what probes said, at most every few seconds. Who may not list events goes without."""
-        if time.monotonic() < self._probes_read_at + _PROBES_SECONDS:
-            return
+    async def learn_probes(self, plan: Plan) -> bool:
+        """Read what probes said if a pod of the plan waits for one; whether they were read now.
+
+        That is so every few seconds at most. Who may not list events goes without.
+        """
+        due = time.monotonic() >= self._probes_read_at + _PROBES_SECONDS
+        if not due or not any(row.topic for row in plan.rows):
+            return False
         self._probes_read_at = time.monotonic()
         with suppress(ApiRefusedError, ApiUnavailableError):
             listing = await self._client.list_all(
@@ -190,6 +192,7 @@ class Cluster:
             )
             in_time = sorted(filter(None, listing.items), key=lambda found: found[1].at)
             self._probes = dict(in_time)
+        return True
 
     async def _ask_for_kubelet(self, node: str) -> None:
         """Ask which kubelet runs on a node. A refusal leaves it unknown. Raises ApiUnavailableError."""

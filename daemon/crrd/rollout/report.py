@@ -40,8 +40,10 @@ class Reporter:
     async def write(self, run: Run, plan: Plan, state: str = "") -> None:
         """Write it on the newest request, where that is due; `state` says how the process ends."""
         state = state or (WAITING if plan.waiting else RUNNING)
+        if state == self._state and time.monotonic() < self._next:
+            return
         own = [each for each in self._cluster.world().requests if each.mark.run.name == run.name]
-        if not own or (state == self._state and time.monotonic() < self._next):
+        if not own:
             return
         name = max(own, key=lambda each: each.age).request.name
         body = {"metadata": {"annotations": self.annotation(plan, state)}}

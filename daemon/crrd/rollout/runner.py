@@ -71,6 +71,8 @@ class Runner:
                 self._display.say("another process has changed the options of the run: they are taken over")
             run = latest
             plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed)
+            if not trouble and await self._cluster.learn_probes(plan):
+                continue
             if trouble and plan.end is not End.ABORTED:
                 # On what may be out of date nothing is begun, and nothing ends.
                 plan = replace(plan, create=(), end=None, waiting=trouble, command="")

@@ -69,7 +69,7 @@ class Runs:
         end = None
         with suppress(ConfigurationError, ApiRefusedError):  # its target is gone, or may not be read
             async with await self.watch(run) as cluster:
-                end = self._look(run, cluster)[1].end
+                end = (await self._look(run, cluster))[1].end
         if end in (End.DONE, End.ABORTED):
             raise ConfigurationError(f"run {run.name} is {end} already: there is nothing to abort")
 
@@ -87,7 +87,7 @@ class Runs:
         async with await self.watch(run) as cluster:
             if self.command.watch:
                 return await self._follow(run, cluster)
-            status, plan = self._look(run, cluster)
+            status, plan = await self._look(run, cluster)
         self.display.print_status(status, plan, self._again(status, plan))
         return 0
 
@@ -98,10 +98,12 @@ class Runs:
             return f"{line} --yes"
         return {STOPPED: line, str(End.FAILED): f"{line} --retry-failed"}.get(status.state, "")
 
-    def _look(self, run: Run, cluster: Cluster) -> tuple[RunStatus, Plan]:
+    async def _look(self, run: Run, cluster: Cluster) -> tuple[RunStatus, Plan]:
         world, now = cluster.world(), self.clock.now()
         run = with_latest_options(world, run)
         plan = seen_by_others(world, run, now)
+        if await cluster.learn_probes(plan):
+            plan = seen_by_others(cluster.world(), run, now)
         own = [each for each in world.requests if each.mark.run.name == run.name]
         return run_status(run, own, now, is_gone, plan), plan
 
@@ -111,7 +113,7 @@ class Runs:
         while True:
             cluster.changed.clear()
             await cluster.learn()
-            status, plan = self._look(run, cluster)
+            status, plan = await self._look(run, cluster)
             self.display.show(plan)
             if plan.end is not None or status.state == STOPPED:
                 again = self._again(status, plan)
