@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import LABEL_ACTIVE
+from crrd.core.rollout.overview import STOPPED
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run, read_run
 from crrd.core.rollout.standing import Row, Stage
@@ -83,10 +84,10 @@ class Runner:
             if plan.end is End.ASK and await self._display.ask(plan.message):
                 self._confirmed, self._stages = True, []
                 continue
-            if plan.end is not None:
-                return plan, False
-            if time.monotonic() >= self._ends:
-                return plan, True
+            if plan.end is not None or time.monotonic() >= self._ends:
+                state = STOPPED if plan.outcome in (None, End.RIVAL) else str(plan.outcome)
+                await self.reporter.write(run, plan, state)
+                return plan, plan.end is None
             if plan.create:
                 await self._create(run, plan)
             else:

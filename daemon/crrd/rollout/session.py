@@ -210,7 +210,6 @@ class Session(Runs):
         if timed_out:
             await self._record(run, WorkloadEvent.TIMED_OUT, ending.message)
         self._end(ending.outcome, ending.message)
-        await runner.reporter.write(run, plan, STOPPED if plan.outcome in (None, End.RIVAL) else str(plan.outcome))
         return ending.exit_code
 
     async def _record(self, run: Run, reason: WorkloadEvent, message: str) -> None:
