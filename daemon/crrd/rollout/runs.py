@@ -21,7 +21,7 @@ from crrd.rollout.command import Command
 from crrd.rollout.display import Display, summary
 from crrd.rollout.ending import EXIT_FAILED
 from crrd.rollout.report import is_gone
-from crrd.rollout.target import find_again, find_target
+from crrd.rollout.target import find_again, find_target, split_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,8 @@ class Runs:
         """Raise ConfigurationError where the command names other pods or containers than the run to resume has."""
         command, differs = self.command, ""
         if command.words or command.selector:
-            aim = await find_target(self.client, self.namespace, command.words, command.selector)
+            (words,) = split_targets(command.words)
+            aim = await find_target(self.client, self.namespace, words, command.selector)
             if aim.target.identity != run.target.identity:
                 differs = f"is on {run.target.words}, not on {aim.target.words}"
         given = command.options.containers

@@ -32,32 +32,30 @@ class Aim:
         return f"metadata.name={self.target.name}" if self.target.kind == "Pod" else ""
 
 
-def split_name(arguments: tuple[str, ...]) -> tuple[str, str]:
-    """The type and the name in `TYPE/NAME` or `TYPE NAME`. Raises ConfigurationError for anything else."""
-    parts = arguments[0].split("/") if len(arguments) == 1 else arguments
-    if len(parts) != 2 or not all(parts):
-        raise ConfigurationError(
-            f"{' '.join(arguments)!r} is not a workload or pod: use TYPE/NAME (for example "
-            "deployment/web) or -l SELECTOR"
-        )
-    return parts[0], parts[1]
-
-
 def split_targets(words: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The words of each target: `TYPE/NAME TYPE/NAME ...`, or `TYPE NAME NAME ...`."""
-    if len(words) < 2 or any("/" in word for word in words):
-        return [(word,) for word in words] or [()]
-    return [(words[0], name) for name in words[1:]]
+    """Type and name of each target: `TYPE/NAME TYPE/NAME ...`, or `TYPE NAME NAME ...`; () where there is none.
+
+    Raises ConfigurationError for anything else.
+    """
+    apart = len(words) > 1 and not any("/" in word for word in words)
+    pairs = [(words[0], name) for name in words[1:]] if apart else [tuple(word.split("/")) for word in words]
+    for pair in pairs:
+        if len(pair) != 2 or not all(pair):
+            raise ConfigurationError(
+                f"{'/'.join(pair)!r} is not a workload or pod: use TYPE/NAME (for example "
+                "deployment/web) or -l SELECTOR"
+            )
+    return list(dict.fromkeys(pairs)) or [()]
 
 
 async def find_target(client: KubeClient, namespace: str, words: tuple[str, ...], selector: str) -> Aim:
-    """What a command line names; without words and selector all pods of the namespace.
+    """What a command line names by type and name, or selects; without either all pods of the namespace.
 
     Raises ConfigurationError for no such object or one without pods, ApiUnavailableError, ApiRefusedError.
     """
     if selector or not words:
         return Aim(Target(f"pods {selector}".strip() if selector else "all pods", selector=selector))
-    word, name = split_name(words)
+    word, name = words
     served = await find_kind(client, word)
     if not served.namespaced:
         raise ConfigurationError(f"{served.word}/{name} has no pods, because it is not namespaced")
