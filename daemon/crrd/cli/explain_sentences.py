@@ -10,9 +10,9 @@ from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin, StatePhase
 from crrd.core.explain.findings import Advice, Explanation, Finding, Found, Step
 from crrd.core.recreate.left_down import STARTUP_FORGOTTEN
-from crrd.kube.resources import NODE_DAEMONS
+from crrd.kube.resources import MANAGERS, NODE_DAEMONS
 
-_MANAGER_PODS = "kubectl get pods -A -l app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
+_MANAGER_PODS = f"kubectl get pods -A -l {MANAGERS}"
 _DAEMON_PODS = f"kubectl get pods -A -l {NODE_DAEMONS} -o wide --field-selector spec.nodeName={{node}}"
 _DEFAULT = "[ (crrd's default, {default:default})]"
 _RECREATED = "recreated: {old:id} -> {new:id}, restart count {old_count} -> {new_count}"

@@ -27,6 +27,7 @@ EXIT_NO_READER = 141
 COMMANDS = {
     "node": "run the node daemon, which restarts the containers of one node",
     "manager": "run the manager: admission webhooks and lifecycle of requests",
+    "doctor": "check an installation: CRD, admission, daemons, clocks and rights",
     "explain": "show what a request waits for, and what to do",
     "recreate": "restart containers of a whole workload, a few pods at a time",
     "forecast": "show which containers a kubelet upgrade would recreate, and why",

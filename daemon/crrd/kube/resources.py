@@ -65,6 +65,8 @@ DISCOVERY = Resource("discovery")
 
 NODE_DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
 """Selects the pods of the node daemon, by the labels that the manifests give them."""
+MANAGERS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
+"""Likewise those of the manager."""
 
 
 class Where(TypedDict, total=False):

@@ -1,0 +1,443 @@
+"""`crrd doctor`, from the API's objects to its lines: a sound installation, and each thing broken on its own."""
+
+import copy
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from string import Formatter
+from typing import Any, cast
+
+import pytest
+
+from crrd.cli.doctor import Reader, render, render_json
+from crrd.cli.doctor_sentences import SENTENCES
+from crrd.core.api.types import API_VERSION, KIND, PLURAL
+from crrd.core.doctor.checks import examine
+from crrd.core.doctor.findings import Check, Finding, Seen, State
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.resources import Listing, Resource
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
+from tests.support.command import crrd
+from tests.support.faulty_api import FaultyApiServer
+from tests.support.manifests import one, rendered
+
+Json = dict[str, Any]
+Break = Callable[["Installation"], object]
+NODES = ("worker-1", "worker-2")
+
+
+def rfc3339(seconds: float = 0.0) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+def ready(status: bool = True) -> Json:
+    return {"conditions": [{"type": "Ready", "status": str(status)}]}
+
+
+def pod(component: str, number: int) -> Json:
+    namespace = {"node": "crrd-node", "manager": "crrd-system"}[component]
+    labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": component}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": f"crrd-{component}-{number}", "namespace": namespace, "labels": labels},
+        "spec": {
+            "nodeName": f"worker-{number}",
+            "serviceAccountName": f"crrd-{component}",
+            "containers": [{"name": "crrd", "image": "registry:5000/crrd:0.1.0"}],
+        },
+        "status": ready(),
+    }
+
+
+def lease(name: str, namespace: str, seconds: float = 0.0) -> Json:
+    spec = {"holderIdentity": name, "renewTime": rfc3339(seconds), "leaseDurationSeconds": 15}
+    return {"kind": "Lease", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+class Installation:
+    """An API server in memory with crrd's manifests applied, on two nodes: what `Reader` asks of a client."""
+
+    def __init__(self) -> None:
+        self.objects: list[Json] = copy.deepcopy(rendered("default"))
+        for each in self.objects:
+            if each["kind"].endswith("WebhookConfiguration"):
+                for hook in each["webhooks"]:
+                    hook["clientConfig"]["caBundle"] = "Q0E="
+        for number, name in enumerate(NODES, start=1):
+            status = {**ready(), "nodeInfo": {"operatingSystem": "linux"}}
+            self.objects.append({"kind": "Node", "metadata": {"name": name}, "status": status})
+            self.objects += [pod("node", number), pod("manager", number), lease(name, "kube-node-lease")]
+        self.objects.append(lease("crrd-manager", "crrd-system"))
+        self.version = {"gitVersion": "v1.36.1", "major": "1", "minor": "36"}
+        self.unreadable: set[str] = set()
+        self.denied: set[tuple[str, str, str]] = set()
+        """User ("" for the caller), verb and resource."""
+        self.trial: Exception | None = ApiRefusedError("pod not found", status=422)
+        self.clock = ServerClock()
+
+    def one(self, kind: str, name: str) -> Json:
+        return one(self.objects, kind, name)
+
+    def remove(self, kind: str, name: str = "") -> None:
+        self.objects = [
+            each for each in self.objects if each["kind"] != kind or name not in ("", each["metadata"]["name"])
+        ]
+
+    def hook(self, kind: str) -> Json:
+        found: Json = self.one(f"{kind}WebhookConfiguration", "crrd")["webhooks"][0]
+        return found
+
+    def schema(self) -> Json:
+        crd = self.one("CustomResourceDefinition", f"{PLURAL}.apps.kruise.io")
+        found: Json = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+        return found
+
+    def request(self, **status: Any) -> None:
+        labels = {"crr.apps.kruise.io/active": "true", "crr.apps.kruise.io/node-name": "worker-2"}
+        self.objects.append({"kind": KIND, "metadata": {"name": "one", "labels": labels}, "status": status})
+
+    def kruise(self, *, daemon: bool) -> None:
+        """Install OpenKruise's manager, and its daemon."""
+        hook = {"name": "mcontainerrecreaterequest.kb.io", "rules": self.hook("Mutating")["rules"], "clientConfig": {}}
+        meta = {"name": "kruise-mutating-webhook-configuration"}
+        self.objects.append({"kind": "MutatingWebhookConfiguration", "metadata": meta, "webhooks": [hook]})
+        if daemon:
+            found = {"metadata": {"name": "kruise-daemon"}, "status": {"desiredNumberScheduled": 2}}
+            self.objects.append({"kind": "DaemonSet", **found})
+
+    async def list_all(
+        self,
+        resource: Resource,
+        parse: Callable[[Json], Any],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Listing[Any]:
+        self._check(resource)
+        labels = [part.split("=") for part in filter(None, label_selector.split(","))]
+        names = field_selector.removeprefix("metadata.name=")
+        found = [
+            parse(each)
+            for each in self._of(resource)
+            if namespace in ("", each["metadata"].get("namespace"))
+            and all(each["metadata"].get("labels", {}).get(key) == value for key, value in labels)
+            and names in ("", each["metadata"]["name"])
+        ]
+        return Listing(tuple(found), "1")
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json:
+        self._check(resource)
+        for each in self._of(resource):
+            if (each["metadata"].get("namespace", ""), each["metadata"]["name"]) == (namespace, name):
+                return each
+        raise GoneError(f"{name} not found", status=404)
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        self._check(resource)
+        if resource.plural == PLURAL:
+            assert dry_run
+            assert (namespace, body["apiVersion"]) == ("shop", API_VERSION)
+            if self.trial is not None:
+                raise self.trial
+            return body
+        attributes, user = body["spec"]["resourceAttributes"], body["spec"].get("user", "")
+        what = "/".join(filter(None, (attributes["resource"], attributes["subresource"])))
+        return {"status": {"allowed": (user, attributes["verb"], what) not in self.denied}}
+
+    def _check(self, resource: Resource) -> None:
+        if resource.plural in self.unreadable:
+            raise ApiRefusedError(f"{resource.plural} is forbidden", status=403)
+
+    def _of(self, resource: Resource) -> Iterable[Json]:
+        return [each for each in self.objects if _plural(each["kind"]) == resource.plural]
+
+    async def findings(self) -> tuple[Finding, ...]:
+        reader = Reader(cast("KubeClient", self))
+        return examine(await reader.facts(self.version, "shop", self.clock))
+
+
+def _plural(kind: str) -> str:
+    lower = kind.lower()
+    return f"{lower[:-1]}ies" if lower.endswith("y") else f"{lower}s"
+
+
+def not_ready(api: Installation) -> None:
+    found = api.one("Pod", "crrd-node-2")
+    waiting = [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    found["status"] = {**ready(status=False), "containerStatuses": waiting}
+
+
+def stale_lease(api: Installation) -> None:
+    api.one("Lease", "crrd-manager")["spec"]["renewTime"] = rfc3339(-60)
+
+
+def without_crd(api: Installation) -> None:
+    api.remove("CustomResourceDefinition", f"{PLURAL}.apps.kruise.io")
+
+
+def unserved(api: Installation) -> None:
+    for version in api.one("CustomResourceDefinition", f"{PLURAL}.apps.kruise.io")["spec"]["versions"]:
+        version["served"] = False
+
+
+def old_daemon(api: Installation) -> None:
+    api.one("Pod", "crrd-node-1")["spec"]["containers"][0]["image"] = "crrd:0.0.9"
+
+
+def two_systems(api: Installation) -> None:
+    api.kruise(daemon=True)
+    api.remove("MutatingWebhookConfiguration", "kruise-mutating-webhook-configuration")
+
+
+def clock_ahead(api: Installation) -> None:
+    api.one("Lease", "worker-2")["spec"]["renewTime"] = rfc3339(3600)
+
+
+def clock_behind(api: Installation) -> None:
+    api.one("Lease", "worker-1")["spec"]["renewTime"] = rfc3339(-3600)
+
+
+def server_behind(api: Installation) -> None:
+    api.clock.observe("Sun, 01 Mar 2026 12:00:00 GMT", 0.0, 0.0)
+    api.remove("Lease")
+
+
+def node_down(api: Installation) -> None:
+    api.one("Node", "worker-2")["status"] = ready(status=False)
+    api.one("Pod", "crrd-node-2")["status"] = ready(status=False)
+
+
+def no_webhooks(api: Installation) -> None:
+    api.remove("MutatingWebhookConfiguration")
+    api.remove("ValidatingWebhookConfiguration")
+
+
+def no_managers(api: Installation) -> None:
+    api.remove("Pod", "crrd-manager-1")
+    api.remove("Pod", "crrd-manager-2")
+
+
+def no_daemons(api: Installation) -> None:
+    for name in ("crrd-node-1", "crrd-node-2"):
+        api.one("Pod", name)["status"] = {"phase": "Failed", "reason": "Evicted"}
+
+
+def managers_down(api: Installation) -> None:
+    for name in ("crrd-manager-1", "crrd-manager-2"):
+        api.one("Pod", name)["status"] = ready(status=False)
+
+
+SERVICE_ACCOUNT = "system:serviceaccount"
+BROKEN: dict[str, tuple[Break, Check, State, str]] = {
+    "server": (
+        lambda api: api.version.update(gitVersion="v1.29.3", minor="29"),
+        *(Check.SERVER, State.WARNING, "v1.29.3 is older than Kubernetes 1.30"),
+    ),
+    "no CRD": (without_crd, Check.CRD, State.PROBLEM, "ContainerRecreateRequest is not installed"),
+    "not served": (unserved, Check.CRD, State.PROBLEM, "no version that crrd reads is served (v1alpha1, v1beta1)"),
+    "pruned": (
+        lambda api: api.schema()["status"]["properties"].pop("reason"),
+        *(Check.CRD, State.WARNING, "the API server drops fields that the CRD does not have: status.reason"),
+    ),
+    "pruned object": (
+        lambda api: api.schema()["spec"]["properties"].pop("strategy"),
+        *(Check.CRD, State.PROBLEM, "does not have: spec.strategy"),
+    ),
+    "pruned in a list": (
+        lambda api: api.schema()["spec"]["properties"]["containers"]["items"]["properties"].pop("statusContext"),
+        *(Check.CRD, State.PROBLEM, "does not have: spec.containers[].statusContext"),
+    ),
+    "no webhooks": (
+        no_webhooks,
+        *(Check.WEBHOOKS, State.PROBLEM, "no webhook admits requests"),
+    ),
+    "one webhook": (
+        lambda api: api.remove("ValidatingWebhookConfiguration"),
+        *(Check.WEBHOOKS, State.PROBLEM, "missing: validating validate-crr.apps.kruise.io"),
+    ),
+    "no caBundle": (
+        lambda api: api.hook("Mutating")["clientConfig"].pop("caBundle"),
+        *(Check.WEBHOOKS, State.PROBLEM, "no caBundle in mutating mutate-crr.apps.kruise.io"),
+    ),
+    "ignored": (
+        lambda api: api.hook("Validating").update(failurePolicy="Ignore"),
+        *(Check.WEBHOOKS, State.WARNING, "failurePolicy is Ignore in validating validate-crr.apps.kruise.io"),
+    ),
+    "x509": (
+        lambda api: setattr(api, "trial", ApiUnavailableError("failed calling webhook: x509: unknown authority")),
+        *(Check.ADMISSION, State.PROBLEM, "a dry-run request failed: failed calling webhook: x509"),
+    ),
+    "not admitted": (lambda api: setattr(api, "trial", None), Check.ADMISSION, State.PROBLEM, "was let in"),
+    "no policy": (
+        lambda api: api.remove("ValidatingAdmissionPolicy", "crrd-requests"),
+        *(Check.POLICIES, State.PROBLEM, "ValidatingAdmissionPolicies not found: crrd-requests"),
+    ),
+    "policy not bound": (
+        lambda api: api.remove("ValidatingAdmissionPolicyBinding", "crrd-manager"),
+        *(Check.POLICIES, State.PROBLEM, "without a binding that denies: crrd-manager"),
+    ),
+    "policy audits": (
+        lambda api: api.one("ValidatingAdmissionPolicyBinding", "crrd-node")["spec"].update(
+            validationActions=["Audit"]
+        ),
+        *(Check.POLICIES, State.PROBLEM, "without a binding that denies: crrd-node"),
+    ),
+    "no manager": (no_managers, Check.MANAGER, State.PROBLEM, "no pod of the manager"),
+    "managers down": (managers_down, Check.MANAGER, State.PROBLEM, "no pod is ready: crrd-system/crrd-manager-1 on"),
+    "one manager down": (
+        lambda api: api.one("Pod", "crrd-manager-2").update(status=ready(status=False)),
+        *(Check.MANAGER, State.WARNING, "not ready: crrd-system/crrd-manager-2 on worker-2"),
+    ),
+    "stale lease": (stale_lease, Check.MANAGER, State.PROBLEM, "there is no leader"),
+    "no lease": (lambda api: api.remove("Lease", "crrd-manager"), Check.MANAGER, State.PROBLEM, "there is no leader"),
+    "no daemons": (no_daemons, Check.DAEMONS, State.PROBLEM, "no pod of the node daemon"),
+    "daemon down": (
+        not_ready,
+        *(Check.DAEMONS, State.PROBLEM, "1 not ready: crrd-node/crrd-node-2 on worker-2 (CrashLoopBackOff)"),
+    ),
+    "node without": (
+        lambda api: api.remove("Pod", "crrd-node-1"),
+        *(Check.DAEMONS, State.WARNING, "1 nodes have no daemon, so requests for their pods fail: worker-1"),
+    ),
+    "node down": (node_down, Check.DAEMONS, State.WARNING, "1 nodes are not ready: worker-2"),
+    "versions": (old_daemon, Check.DAEMONS, State.WARNING, "different versions run: 0.0.9, 0.1.0"),
+    "runtime": (
+        lambda api: api.request(reason="RuntimeUnavailable"),
+        *(Check.RUNTIME, State.PROBLEM, "requests wait for the container runtime on worker-2"),
+    ),
+    "kubelet": (
+        lambda api: api.request(containerRecreateStates=[{"name": "app", "reason": "KubeletNotAnswering"}]),
+        *(Check.RUNTIME, State.PROBLEM, "kubelet does not answer /healthz on worker-2"),
+    ),
+    "node's clock ahead": (clock_ahead, Check.CLOCKS, State.WARNING, "worker-2 (3600s ahead)"),
+    "node's clock behind": (clock_behind, Check.CLOCKS, State.WARNING, "worker-1 (3600s behind)"),
+    "clock here": (server_behind, Check.CLOCKS, State.WARNING, "s ahead of the API server"),
+    "user's rights": (
+        lambda api: api.denied.add(("", "create", PLURAL)),
+        *(Check.RIGHTS, State.WARNING, f"you may not: create {PLURAL}.apps.kruise.io"),
+    ),
+    "daemon's rights": (
+        lambda api: api.denied.add((f"{SERVICE_ACCOUNT}:crrd-node:crrd-node", "patch", f"{PLURAL}/status")),
+        *(Check.ACCOUNTS, State.PROBLEM, f"crrd-node:crrd-node may not: patch {PLURAL}.apps.kruise.io/status"),
+    ),
+    "manager's rights": (
+        lambda api: api.denied.add((f"{SERVICE_ACCOUNT}:crrd-system:crrd-manager", "manage", PLURAL)),
+        *(Check.ACCOUNTS, State.PROBLEM, f"crrd-system:crrd-manager may not: manage {PLURAL}.apps.kruise.io"),
+    ),
+    "two daemons": (two_systems, Check.OPENKRUISE, State.PROBLEM, "kruise-daemon runs on 2 nodes beside"),
+    "two admissions": (
+        lambda api: api.kruise(daemon=False),
+        *(Check.OPENKRUISE, State.PROBLEM, "kruise-mutating-webhook-configuration admits requests, too"),
+    ),
+}
+
+
+async def test_a_sound_installation() -> None:
+    findings = await Installation().findings()
+    assert [(each.check, each.state) for each in findings] == [(check, State.OK) for check in Check]
+    lines = render(findings).splitlines()
+    assert (
+        lines[1]
+        == "ok           CRD               ContainerRecreateRequest is served in v1alpha1, v1beta1 and keeps all fields"
+    )
+    assert lines[5] == "ok           manager           2 of 2 ready, version 0.1.0, and one is the leader"
+    assert render_json(findings)["state"] == "ok"
+
+
+@pytest.mark.parametrize("what", BROKEN)
+async def test_what_is_broken_is_named(what: str) -> None:
+    damage, check, state, words = BROKEN[what]
+    api = Installation()
+    damage(api)
+    findings = await api.findings()
+    found = [each for each in render_json(findings)["checks"] if each["state"] in ("problem", "warning")]
+    (named,) = [each for each in found if each["check"] == check.name.title()]
+    assert named["state"] == state
+    assert words in named["message"]
+    assert named["advice"]
+    assert render_json(findings)["state"] == (
+        "problem" if State.PROBLEM in {each["state"] for each in found} else state
+    )
+    assert f"> {named['advice']}" in render(findings)
+
+
+async def test_beside_openkruise() -> None:
+    api = Installation()
+    api.kruise(daemon=False)
+    no_managers(api)
+    api.remove("MutatingWebhookConfiguration", "crrd")
+    api.remove("ValidatingWebhookConfiguration", "crrd")
+    for name in ("crrd-manager", "crrd-manager-webhooks"):
+        api.remove("ValidatingAdmissionPolicy", name)
+    findings = {each.check: each for each in await api.findings()}
+    assert {each.state for each in findings.values()} == {State.OK}
+    assert findings[Check.WEBHOOKS].seen is Seen.OTHER_WEBHOOKS
+    assert findings[Check.MANAGER].seen is Seen.OTHER_MANAGER
+    assert findings[Check.OPENKRUISE].seen is Seen.OPENKRUISE_MANAGES
+
+
+READS = {
+    "customresourcedefinitions": {Check.CRD},
+    "mutatingwebhookconfigurations": {Check.WEBHOOKS, Check.OPENKRUISE},
+    "validatingwebhookconfigurations": {Check.WEBHOOKS, Check.OPENKRUISE},
+    "validatingadmissionpolicies": {Check.POLICIES},
+    "pods": {Check.MANAGER, Check.DAEMONS, Check.RUNTIME, Check.ACCOUNTS, Check.OPENKRUISE},
+    "leases": {Check.CLOCKS},
+    "nodes": {Check.CLOCKS},
+    PLURAL: {Check.ADMISSION, Check.RUNTIME},
+    "selfsubjectaccessreviews": {Check.RIGHTS},
+    "subjectaccessreviews": {Check.ACCOUNTS},
+    "daemonsets": {Check.OPENKRUISE},
+}
+
+
+@pytest.mark.parametrize("plural", READS)
+async def test_what_may_not_be_read_is_not_checked(plural: str) -> None:
+    api = Installation()
+    api.unreadable.add(plural)
+    findings = await api.findings()
+    assert {each.check for each in findings if each.state is State.NOT_CHECKED} == READS[plural]
+    assert f"{plural} is forbidden" in render(findings)
+    assert {each.state for each in findings} == {State.OK, State.NOT_CHECKED}
+    assert render_json(findings)["state"] == "ok"
+
+
+async def test_with_no_rights_at_all() -> None:
+    api = Installation()
+    api.unreadable.update(READS, {"validatingadmissionpolicybindings"})
+    api.version = {}
+    findings = await api.findings()
+    assert {each.state for each in findings if each.check is not Check.SERVER} == {State.NOT_CHECKED}
+    assert findings[0].values == {"version": "version unknown"}
+
+
+async def test_without_any_pods_no_account_is_checked() -> None:
+    api = Installation()
+    api.remove("Pod")
+    found = {each.check: each for each in await api.findings()}
+    assert found[Check.ACCOUNTS].values == {"why": "there are no pods of crrd"}
+    assert found[Check.RUNTIME].seen is Seen.NO_READY_DAEMON
+
+
+def test_each_sentence_has_its_words() -> None:
+    assert set(SENTENCES) == set(Seen)
+    known = {"why", "version", "names", "error", "count", "ready", "seconds", "way", "account"}
+    assert {name for text, _ in SENTENCES.values() for _, name, *_ in Formatter().parse(text) if name} <= known
+
+
+async def test_on_a_cluster_without_crrd(tmp_path: Path) -> None:
+    async with FaultyApiServer() as api:
+        kubeconfig = str(api.kubeconfig(tmp_path / "kubeconfig"))
+        code, out, err = await crrd("doctor", "--kubeconfig", kubeconfig)
+        assert (code, err) == (1, "")
+        assert "problem      webhooks          no webhook admits requests" in out
+        code, out, _ = await crrd("doctor", "--kubeconfig", kubeconfig, "-o", "json")
+        answer = json.loads(out)
+        states = {each["check"]: each["state"] for each in answer["checks"]}
+        assert (code, answer["state"], states["Crd"], states["Daemons"]) == (1, "problem", "ok", "problem")
+    ended = await crrd("doctor", "--kubeconfig", kubeconfig)
+    assert ended.code == 2
+    assert ended.last_line.startswith("crrd doctor: cannot ask the API server as ")

@@ -1,0 +1,148 @@
+"""The checks of `crrd doctor` and how their facts are read, where a whole installation does not show it."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crrd.core.api.schema import FIELDS
+from crrd.core.doctor.checks import dropped_fields, examine
+from crrd.core.doctor.facts import (
+    Facts,
+    Hook,
+    LeaseSeen,
+    NodeSeen,
+    PodSeen,
+    Right,
+    Trial,
+    Unread,
+    read_binding,
+    read_desired,
+    read_hooks,
+    read_lease,
+    read_node,
+    read_pod,
+    read_waiting,
+)
+from crrd.core.doctor.findings import Check, Finding, Seen, State
+
+Json = dict[str, Any]
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+NO = Unread("forbidden")
+DAEMON = PodSeen("crrd-node/a", "worker-1", ready=True, why="", version="1", account="crrd-node:crrd-node")
+LEASE = LeaseSeen("worker-1", "worker-1", NOW, 40)
+KRUISE = Hook("mutating", "m.kb.io", "kruise", "kruise-system", "", "Fail")
+KEEPS_ALL: Json = {"x-kubernetes-preserve-unknown-fields": True}
+FACTS = Facts(
+    version="v1.36.1",
+    too_old=False,
+    now=NOW,
+    here=NOW,
+    crd={"spec": {"versions": [{"name": "v1beta1", "served": True, "schema": {"openAPIV3Schema": KEEPS_ALL}}]}},
+    hooks=(KRUISE,),
+    trial=Trial(400),
+    policies=("x-crrd-node", "x-crrd-requests"),
+    bindings=tuple(
+        read_binding({"spec": {"policyName": name, "validationActions": ["Deny"]}})
+        for name in ("x-crrd-node", "x-crrd-requests")
+    ),
+    managers=(),
+    leader=None,
+    daemons=(DAEMON,),
+    nodes=(NodeSeen("worker-1", ready=True, linux=True), NodeSeen("windows-1", ready=True, linux=False)),
+    node_leases=(LEASE, replace(LEASE, renewed=None), replace(LEASE, name="gone", renewed=NOW - timedelta(days=1))),
+    waiting=(),
+    rights=(Right("create x", allowed=True),),
+    account_rights=(Right("create x", allowed=True, account="a:b"),),
+    kruise_daemons=(0,),
+)
+"""Beside OpenKruise, with a namePrefix."""
+
+
+def found(check: Check, **changes: Any) -> list[Finding]:
+    return [each for each in examine(replace(FACTS, **changes)) if each.check is check]
+
+
+def test_all_is_well() -> None:
+    assert [(each.check, each.state) for each in examine(FACTS)] == [(check, State.OK) for check in Check]
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "seen"),
+    [
+        (Check.ADMISSION, {"trial": Trial(403, "forbidden")}, Seen.UNREAD),
+        (Check.ADMISSION, {"trial": Trial(201)}, Seen.NOT_ADMITTED),
+        (Check.POLICIES, {"hooks": NO}, Seen.POLICIES),
+        (Check.POLICIES, {"bindings": NO}, Seen.UNREAD),
+        (Check.MANAGER, {"hooks": NO}, Seen.NO_MANAGER),
+        (Check.MANAGER, {"managers": (DAEMON,), "leader": NO}, Seen.MANAGER),
+        (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, holder="")}, Seen.NO_LEADER),
+        (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, renewed=None)}, Seen.NO_LEADER),
+        (Check.DAEMONS, {"nodes": NO, "managers": NO}, Seen.DAEMONS),
+        (Check.RUNTIME, {"waiting": NO}, Seen.UNREAD),
+        (Check.CLOCKS, {"nodes": NO}, Seen.UNREAD),
+        (Check.CLOCKS, {"nodes": NO, "here": NOW - timedelta(minutes=1)}, Seen.CLOCK_HERE),
+        (Check.CLOCKS, {"node_leases": NO}, Seen.UNREAD),
+        (Check.OPENKRUISE, {"kruise_daemons": NO}, Seen.UNREAD),
+        (Check.OPENKRUISE, {"kruise_daemons": (3,), "daemons": ()}, Seen.OPENKRUISE_MANAGES),
+        (Check.OPENKRUISE, {"kruise_daemons": (3,), "daemons": NO}, Seen.UNREAD),
+    ],
+)
+def test_one_fact_differs(check: Check, changes: Json, seen: Seen) -> None:
+    assert [each.seen for each in found(check, **changes)] == [seen]
+
+
+def test_no_more_names_than_fit_a_line() -> None:
+    nodes = tuple(NodeSeen(f"n{number}", ready=True, linux=True) for number in range(5))
+    (finding,) = found(Check.DAEMONS, nodes=nodes)
+    assert finding.values == {"names": "n0, n1, n2 and 2 more", "count": 5}
+
+
+def test_a_daemon_on_a_node_that_is_not_ready_is_not_blamed() -> None:
+    away = (NodeSeen("worker-1", ready=False, linux=True),)
+    (finding,) = found(Check.DAEMONS, nodes=away, daemons=(replace(DAEMON, ready=False),))
+    assert finding.seen is Seen.NODES_NOT_READY
+
+
+def test_an_empty_schema_drops_the_whole_objects() -> None:
+    assert [each.path for each in dropped_fields({})] == ["spec", "status"]
+    assert dropped_fields(KEEPS_ALL) == []
+    assert dropped_fields({"properties": {"spec": KEEPS_ALL, "status": KEEPS_ALL}}) == []
+
+
+def test_what_other_programs_use_may_be_missing() -> None:
+    leaf: Json = {"properties": {}}
+    for path in FIELDS:
+        node = leaf
+        for part in path.split("."):
+            node = node.setdefault("properties", {}).setdefault(part.removesuffix("[]"), {})
+            if part.endswith("[]"):
+                node = node.setdefault("items", {})
+    assert dropped_fields(leaf) == []
+    del leaf["properties"]["status"]["properties"]["conditions"]
+    assert dropped_fields(leaf) == []
+
+
+def test_nothing_raises_for_odd_objects() -> None:
+    odd: Json = {"metadata": 1, "spec": [], "status": "x", "webhooks": [{"rules": [3]}]}
+    assert read_hooks("mutating", odd) == ()
+    assert read_pod(odd) == PodSeen("/", "", ready=False, why="", version="", account=":default")
+    assert read_node(odd) == NodeSeen("", ready=False, linux=True)
+    assert read_lease(odd) == LeaseSeen("", "", None, 0.0)
+    assert read_waiting(odd).reasons == {""}
+    assert read_binding(odd) == read_binding({})
+    assert read_desired(odd) == 0
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("registry:5000/a/crrd:0.1.0", "0.1.0"),
+        ("crrd:0.1.0@sha256:ab", "0.1.0"),
+        ("registry:5000/crrd@sha256:ab", "sha256:ab"),
+        ("crrd", ""),
+    ],
+)
+def test_the_version_of_an_image(image: str, version: str) -> None:
+    assert read_pod({"spec": {"containers": [{"image": image}]}}).version == version
