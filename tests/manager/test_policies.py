@@ -187,11 +187,16 @@ async def test_a_manager_that_dies_in_the_middle_is_followed_by_one_that_goes_on
     assert status["run"]["failed"] is False
 
 
-async def test_a_namespace_that_does_not_allow_it_says_how_to(managed: Managed) -> None:
-    def config(call: Call) -> bool:
-        return call.resource == "configmaps"
+@pytest.mark.parametrize("resource", ["configmaps", "deployments"])
+async def test_a_namespace_that_does_not_allow_it_says_how_to(
+    managed: Managed, resource: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crrd.manager.policies.controller.OBSTACLE_SECONDS", 0.5)
 
-    managed.cluster.api.fail_next(1000, status=403, match=config)
+    def refused(call: Call) -> bool:
+        return call.resource == resource
+
+    managed.cluster.api.fail_next(1000, status=403, match=refused)
     await managed.policy()
     await managed.lead()
     status = await managed.until(lambda status: ready(status).get("reason") == "ConfigNotReadable")
@@ -199,6 +204,8 @@ async def test_a_namespace_that_does_not_allow_it_says_how_to(managed: Managed) 
     assert readable["status"] == "False"
     assert FORBIDDEN in readable["message"]
     assert "--serviceaccount=crrd-system:crrd-manager" in readable["message"]
+    managed.cluster.api.clear_faults()
+    await managed.until(is_idle)
 
 
 async def test_a_key_that_vanishes_restarts_nothing(managed: Managed) -> None:

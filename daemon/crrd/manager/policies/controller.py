@@ -35,6 +35,8 @@ from crrd.rollout.target import Aim
 
 RESYNC_SECONDS = 300.0
 """How often a policy is looked at when nothing tells of a change: new pods may use other objects."""
+OBSTACLE_SECONDS = 15.0
+"""How often it is tried whether a target has come, or a right was granted: no watch tells of that."""
 RETRY_SECONDS = 15.0
 """After a run that could not go on."""
 PROGRESS_SECONDS = 5.0
@@ -156,7 +158,7 @@ class PolicyController:
         if not await self._write(policy, decision.status, decision.conditions):
             return now + 1.0
         self._follow(policy, decision, aim)
-        wait = RESYNC_SECONDS
+        wait = OBSTACLE_SECONDS if found.problem or found.unreadable else RESYNC_SECONDS
         if decision.wake_at is not None:
             wait = min(wait, max(0.0, (decision.wake_at - self._clock.now()).total_seconds()) + 0.01)
         return asyncio.get_running_loop().time() + wait

@@ -65,7 +65,7 @@ class Looker:
         except ConfigurationError as error:
             return None, Found(problem=str(error))
         except ApiRefusedError as error:
-            return None, Found(problem=self._grant(error, policy.namespace, "crrd-read-config"))
+            return None, Found(unreadable=self._grant(error, policy.namespace, "crrd-read-config"))
         listing = await self._client.list_all(PODS, _running, namespace=policy.namespace, label_selector=aim.pods_query)
         wanted = {*policy.containers}
         running = tuple(each for pod in listing.items for each in pod if not wanted or each.name in wanted)
