@@ -257,6 +257,33 @@ async def test_a_failed_run_stops_the_policy_and_says_why(managed: Managed) -> N
     assert len(cluster.stops) == 2
 
 
+async def test_a_second_edit_during_a_run_gives_way_to_the_new_data(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crrd.manager.policies.controller.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("crrd.manager.policies.controller.PROGRESS_SECONDS", 0.1)
+    cluster = managed.cluster
+    first, second = [pod["metadata"]["name"] for pod in await cluster.pods()]
+    await managed.policy()
+    await managed.lead()
+    await managed.until(is_idle)
+    cluster.goes_on.clear()
+    await managed.config(LOG="debug")
+    await managed.until(lambda _: len(cluster.stops) == 1)
+    await managed.config(LOG="warn")
+    status = await managed.until(lambda status: "started first" in ready(status)["message"])
+    assert cluster.stops == [(first, "app")]
+    cluster.goes_on.set()
+    await managed.until(is_done)
+    assert cluster.stops == [(first, "app"), (first, "app"), (second, "app")], "the second pod once"
+    events = (await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
+    begun = [
+        each for each in events if each["reason"] == "ContainersRecreating" and each["involvedObject"]["kind"] == KIND
+    ]
+    assert len(begun) == 2, "one for each run, however often it looks whether it may begin"
+    assert status["run"]["name"] in begun[1]["message"]
+
+
 @pytest.mark.parametrize(
     ("spec", "reason", "message"),
     [

@@ -37,8 +37,8 @@ RESYNC_SECONDS = 300.0
 """How often a policy is looked at when nothing tells of a change: new pods may use other objects."""
 OBSTACLE_SECONDS = 15.0
 """How often it is tried whether a target has come, or a right was granted: no watch tells of that."""
-RETRY_SECONDS = 15.0
-"""After a run that could not go on."""
+RETRY_SECONDS = 5.0
+"""After a run that could not go on, or has to wait for another one."""
 PROGRESS_SECONDS = 5.0
 """How often the status says what a run waits for."""
 PARALLEL_LOOKS = 4
@@ -198,30 +198,34 @@ class PolicyController:
             active.task.cancel()
 
     async def _carry_out(self, policy: Policy, record: RunRecord, aim: Aim, until: datetime | None) -> None:
-        """Carry a run out, and write down how it ended."""
+        """Carry a run out, and write down how it ended; while another run on the target is first, wait for that."""
         key, run = policy.key, make_run(policy, record, aim.target)
-        timeout = 0.0 if until is None else max(1.0, (until - self._clock.now()).total_seconds())
+        log.info("policy run started", policy=key, run=run.name, reason=record.reason)
+        await self._record(policy, run, WorkloadEvent.RECREATING, record.reason)
         try:
-            async with self._runs, Cluster(self._client, policy.namespace, aim, run.options, lenient=True) as cluster:
-                log.info("policy run started", policy=key, run=run.name, reason=record.reason)
-                await self._record(policy, run, WorkloadEvent.RECREATING, record.reason)
-                display = _Progress(lambda text: self._progressed(key, text))
-                runner = Runner(self._client, cluster, self._clock, display, timeout=timeout, confirmed=True)
-                plan, timed_out = await runner.run(run)
+            plan, timed_out = await self._run(policy, run, aim, until)
+            while plan.end is End.RIVAL:
+                self._progressed(key, plan.message)
+                await asyncio.sleep(RETRY_SECONDS)
+                plan, timed_out = await self._run(policy, run, aim, until)
+            if timed_out:
+                log.info("policy run interrupted", policy=key, run=run.name, error="the window has closed")
+            else:
+                await self._end(policy, run, record, plan)
         except Exception as error:
             expected = isinstance(error, CrrdError)
             log.warning("policy run interrupted", policy=key, run=run.name, error=str(error), exc_info=not expected)
             self._progressed(key, str(error))
             await asyncio.sleep(RETRY_SECONDS)
-            self._active.pop(key, None)
-            self._queue.poke(key)
-            return
         self._active.pop(key, None)
-        if timed_out or plan.end is End.RIVAL:
-            log.info("policy run waits", policy=key, run=run.name, reason=plan.message or "the window has closed")
-            self._queue.poke_at(key, asyncio.get_running_loop().time() + RETRY_SECONDS)
-            return
-        await self._end(policy, run, record, plan)
+        self._queue.poke(key)
+
+    async def _run(self, policy: Policy, run: Run, aim: Aim, until: datetime | None) -> tuple[Plan, bool]:
+        """The last plan of a run, and whether its window closed first."""
+        timeout = 0.0 if until is None else max(1.0, (until - self._clock.now()).total_seconds())
+        async with self._runs, Cluster(self._client, policy.namespace, aim, run.options, lenient=True) as cluster:
+            display = _Progress(lambda text: self._progressed(policy.key, text))
+            return await Runner(self._client, cluster, self._clock, display, timeout=timeout, confirmed=True).run(run)
 
     async def _end(self, policy: Policy, run: Run, record: RunRecord, plan: Plan) -> None:
         failures = "; ".join(f"{row.pod}: {row.why}" for row in plan.rows if row.stage is Stage.FAILED)
@@ -239,7 +243,6 @@ class PolicyController:
             if await self._write(latest, status, latest.conditions):
                 break
             await asyncio.sleep(0.5)
-        self._queue.poke(policy.key)
 
     async def _record(self, policy: Policy, run: Run, reason: WorkloadEvent, message: str) -> None:
         """Events on the workload and on the policy."""
