@@ -18,6 +18,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
 from crrd.kube.resources import NODE_DAEMONS
 from crrd.kubelet.hash.container_hash import container_hash
+from crrd.kubelet.version import NEWEST_MINOR
 
 Json = dict[str, Any]
 SPEC: Json = {"name": "app", "image": "i"}
@@ -127,6 +128,8 @@ async def test_a_node_without_an_answer_is_not_taken_for_safe(
     capsys.readouterr()
     assert await asyncio.to_thread(run_forecast, cluster.config()) == 0
     assert len(json.loads(capsys.readouterr().out)) == 1  # a list for one node, too
+    newer = replace(cluster.config(), to_version=f"1.{NEWEST_MINOR + 1}")
+    assert await asyncio.to_thread(run_forecast, newer) == EXIT_UNKNOWN
 
 
 async def test_a_cluster_without_nodes_is_not_taken_for_safe(

@@ -41,6 +41,18 @@ CHANGED = "the spec is not the one it was started with: kubelet 1.31 would rebui
 NO_POD = "the pod, or this container in it, is not among the pods that were read"
 INIT, SIDECAR, EPHEMERAL = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.EPHEMERAL
 SINCE_1_32 = "kubelet 1.32 compares the hash of a sidecar, 1.31 did not"
+UNKNOWN_VERSION = (
+    "kubelet 1.40 is unknown to this version of crrd, the newest known is 1.36. The report assumes that 1.40 hashes as "
+    "1.36 does. Use a newer crrd, or drain the node first"
+)
+NO_RECORD = (
+    "the hash stays the same, but kubelet 1.33 has no record of the resources that 1.32 set, and may restart the "
+    "container by its resizePolicy (RestartContainer)"
+)
+SAME = "the hash stays the same"
+RESTART = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
+RESIZABLE = SPEC | {"resources": {"limits": {"memory": "1Gi"}}, "resizePolicy": RESTART}
+OTHER = RESIZABLE | {"resources": {"requests": {"cpu": "1"}}}
 NOT = ", and this is not what is stored"
 CASES: list[tuple[ForecastInput, str, str, str, str]] = [
     (one(stored("1.30")), "1.30", "1.31", "rebuild", ERAS),
@@ -71,6 +83,11 @@ CASES: list[tuple[ForecastInput, str, str, str, str]] = [
     (one(stored("1.30"), kind=SIDECAR), "1.31", "1.32", "rebuild", SINCE_1_32),
     (one(stored("1.30"), kind=SIDECAR), "1.32", "1.33", "rebuild", CHANGED.replace("1.31", "1.32")),
     (one(stored("1.32"), kind=SIDECAR), "1.32", "1.33", "keep", "the hash stays the same"),
+    (one(stored("1.32", RESIZABLE), RESIZABLE), "1.32", "1.33", "unknown", NO_RECORD),
+    (one(stored("1.32", RESIZABLE), RESIZABLE), "1.33", "1.36", "keep", SAME),
+    (one(stored("1.32", RESIZABLE), RESIZABLE), "1.31", "1.32", "keep", SAME),
+    (one(stored("1.32", RESIZABLE), RESIZABLE, SIDECAR), "1.32", "1.33", "keep", SAME),
+    (one(stored("1.32", OTHER), OTHER), "1.32", "1.33", "keep", SAME),
 ]
 
 
@@ -125,9 +142,7 @@ def test_what_is_no_version(from_version: str, to_version: str) -> None:
 
 def test_a_version_that_is_newer_than_what_is_known_is_said_to_be() -> None:
     assert make_report([], "1.36", "1.36").notes == ()
-    assert make_report([], "1.36", "1.40").notes == (
-        "1.40 is newer than 1.36, the newest that is known: taken to hash as that does",
-    )
+    assert make_report([], "1.36", "1.40").notes == (UNKNOWN_VERSION,)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +222,7 @@ def test_table() -> None:
 def test_a_table_without_containers_and_without_a_report() -> None:
     failed = make_report([], "1.30", "1.31", node="n2").failing("no daemon")
     assert to_text([make_report([], "1.30", "1.40"), failed], "table") == (
-        "0 keep, 0 rebuild, 0 unknown (kubelet 1.30 to 1.40)\n"
-        "1.40 is newer than 1.36, the newest that is known: taken to hash as that does\n\n"
-        "node n2: no report\nno daemon"
+        f"0 keep, 0 rebuild, 0 unknown (kubelet 1.30 to 1.40)\n{UNKNOWN_VERSION}\n\nnode n2: no report\nno daemon"
     )
 
 

@@ -22,7 +22,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.lanes import PLACES
 from crrd.kube.resources import NODE_DAEMONS, NODES, PODS
-from crrd.kubelet.version import OLDEST_MINOR, parse_minor
+from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR, parse_minor
 from crrd.lib.errors import (
     ApiRefusedError,
     ApiUnavailableError,
@@ -35,7 +35,7 @@ from crrd.lib.jsonfields import items, mapping, text
 from crrd.lib.log import configure as configure_log
 
 EXIT_UNKNOWN = 4
-"""Nothing is known to be rebuilt, but not every container could be judged."""
+"""Nothing is known to be rebuilt, but not every container could be judged, or the version is unknown."""
 EXIT_REBUILD = 3
 """At least one container would be rebuilt."""
 RUNTIME_SECONDS = 15.0
@@ -76,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  crrd forecast --to 1.31 --from v1.30.2 --pods pods.json     (kubectl get pods -A -o json > pods.json)\n"
         "  crrd forecast --to 1.31 --all-nodes --plot upgrade.png\n\n"
         "exit codes: 0 everything is kept, 2 bad input, 3 something will be rebuilt, 4 nothing that is known will be,\n"
-        "but not everything could be judged"
+        "but not everything could be judged, or crrd does not know the version"
     )
     flag = partial(add_flag, parser)
     add = parser.add_argument
@@ -171,7 +171,8 @@ def run_forecast(config: ForecastConfig) -> int:
     print(to_text(reports, config.output, several=config.all_nodes))
     if config.plot_file:
         _plot(reports, config.plot_file)
-    return exit_code(reports)
+    unknown_version = parse_minor(config.to_version) > NEWEST_MINOR
+    return exit_code(reports) or (EXIT_UNKNOWN if unknown_version else 0)
 
 
 def exit_code(reports: Sequence[Report]) -> int:

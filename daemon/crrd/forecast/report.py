@@ -11,11 +11,12 @@ from enum import StrEnum
 from typing import Any
 
 from crrd.core.api.pod import ContainerKind
-from crrd.forecast.spec_diff import diff
+from crrd.forecast.spec_diff import diff, restarting_resources
 from crrd.kubelet.hash.container_hash import Hash, era_of, hash_of
 from crrd.kubelet.hash.container_types import added_fields
-from crrd.kubelet.restart_rules import SIDECAR_HASH_SINCE, SIDECARS_SINCE
+from crrd.kubelet.restart_rules import RESIZE_SINCE, SIDECAR_HASH_SINCE, SIDECARS_SINCE
 from crrd.kubelet.version import NEWEST_MINOR, parse_minor
+from crrd.lib.jsonfields import mapping
 
 
 class Outcome(StrEnum):
@@ -117,7 +118,10 @@ def make_report(containers: Iterable[ForecastInput], from_version: str, to_versi
     today, target = parse_minor(from_version), parse_minor(to_version)
     notes = []
     if target > NEWEST_MINOR:
-        notes.append(f"1.{target} is newer than 1.{NEWEST_MINOR}, the newest that is known: taken to hash as that does")
+        notes.append(
+            f"kubelet 1.{target} is unknown to this version of crrd, the newest known is 1.{NEWEST_MINOR}. The report "
+            f"assumes that 1.{target} hashes as 1.{NEWEST_MINOR} does. Use a newer crrd, or drain the node first"
+        )
     found = sorted((_one(each, today, target) for each in containers), key=lambda f: (f.namespace, f.pod, f.name, f.id))
     return Report(from_version, to_version, tuple(found), node, tuple(notes))
 
@@ -189,7 +193,7 @@ def _judge(
     if then.value is None:
         return Outcome.UNKNOWN, then.why
     if then.value == stored:
-        return Outcome.KEEP, "the hash stays the same"
+        return _same_hash(container, today, target)
     if now.value is None:
         return Outcome.REBUILD, f"kubelet 1.{target} hashes {era_of(target).hashed}, and this is not what is stored"
     if now.value != stored and not is_compared(container.kind, today):
@@ -200,6 +204,27 @@ def _judge(
     if before is not after:
         return Outcome.REBUILD, f"kubelet 1.{today} hashes {before.hashed}, 1.{target} {after.hashed}"
     return Outcome.REBUILD, _changed_fields(today, target)
+
+
+def _same_hash(container: ForecastInput, today: int, target: int) -> tuple[Outcome, str]:
+    if not _may_be_resized(container, today, target):
+        return Outcome.KEEP, "the hash stays the same"
+    return Outcome.UNKNOWN, (
+        f"the hash stays the same, but kubelet 1.{target} has no record of the resources that 1.{today} set, and "
+        "may restart the container by its resizePolicy (RestartContainer)"
+    )
+
+
+def _may_be_resized(container: ForecastInput, today: int, target: int) -> bool:
+    """Whether kubelet takes the container's resources for a change that needs a restart.
+
+    Source: `computePodResizeAction` in pkg/kubelet/kuberuntime, which takes a missing record for no resources at all.
+    """
+    if container.kind is not ContainerKind.REGULAR or not today < RESIZE_SINCE <= target:
+        return False
+    resources = mapping(mapping(container.spec).get("resources"))
+    given = {name for key in ("requests", "limits") for name in mapping(resources.get(key))}
+    return not given.isdisjoint(restarting_resources(mapping(container.spec)))
 
 
 def _changed_fields(today: int, target: int) -> str:

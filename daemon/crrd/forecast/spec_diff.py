@@ -109,7 +109,7 @@ def diff(started_with: Mapping[str, Any], today: Mapping[str, Any]) -> list[Diff
 
     What is not known here, or not of the type it should be, is compared as it stands.
     """
-    restarting = _restarting(started_with) | _restarting(today)
+    restarting = restarting_resources(started_with) | restarting_resources(today)
     found = [
         Difference(path, before, after, _needs_restart(path, before, after, restarting))
         for path, before, after in _walk("", _container(started_with), _container(today))
@@ -143,7 +143,7 @@ def _needs_restart(path: str, before: Any, after: Any, restarting: frozenset[str
     return True
 
 
-def _restarting(container: Mapping[str, Any]) -> frozenset[str]:
+def restarting_resources(container: Mapping[str, Any]) -> frozenset[str]:
     """Resources that kubelet resizes with a restart only, by their resizePolicy. An absent policy is NotRequired.
 
     Source: `SetDefaults_Pod` in pkg/apis/core/v1 up to 1.32, `computePodResizeAction` in pkg/kubelet/kuberuntime since.

@@ -12,6 +12,9 @@ SIDECARS_SINCE = 29
 """Minor version from which an init container with restartPolicy Always is a native sidecar (SidecarContainers)."""
 SIDECAR_HASH_SINCE = 32
 """Minor version from which a sidecar whose definition has changed is replaced."""
+RESIZE_SINCE = 33
+"""Minor version from which kubelet compares the resources of running containers with those that it once set
+(InPlacePodVerticalScaling, on by default since then). Containers that an older one started have no such record."""
 RULES_SINCE = 35
 """Minor version from which a container's own restartPolicy and restartPolicyRules count (ContainerRestartRules, on by
 default since then)."""
