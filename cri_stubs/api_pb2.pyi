@@ -230,10 +230,76 @@ class _SignalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Signal.ValueTy
     SIGRTMAXMINUS2: _Signal.ValueType  # 63
     SIGRTMAXMINUS1: _Signal.ValueType  # 64
     SIGRTMAX: _Signal.ValueType  # 65
+    SIGNAL_RUNTIME_DEFAULT: _Signal.ValueType  # 0
+    SIGNAL_SIGABRT: _Signal.ValueType  # 1
+    SIGNAL_SIGALRM: _Signal.ValueType  # 2
+    SIGNAL_SIGBUS: _Signal.ValueType  # 3
+    SIGNAL_SIGCHLD: _Signal.ValueType  # 4
+    SIGNAL_SIGCLD: _Signal.ValueType  # 5
+    SIGNAL_SIGCONT: _Signal.ValueType  # 6
+    SIGNAL_SIGFPE: _Signal.ValueType  # 7
+    SIGNAL_SIGHUP: _Signal.ValueType  # 8
+    SIGNAL_SIGILL: _Signal.ValueType  # 9
+    SIGNAL_SIGINT: _Signal.ValueType  # 10
+    SIGNAL_SIGIO: _Signal.ValueType  # 11
+    SIGNAL_SIGIOT: _Signal.ValueType  # 12
+    SIGNAL_SIGKILL: _Signal.ValueType  # 13
+    SIGNAL_SIGPIPE: _Signal.ValueType  # 14
+    SIGNAL_SIGPOLL: _Signal.ValueType  # 15
+    SIGNAL_SIGPROF: _Signal.ValueType  # 16
+    SIGNAL_SIGPWR: _Signal.ValueType  # 17
+    SIGNAL_SIGQUIT: _Signal.ValueType  # 18
+    SIGNAL_SIGSEGV: _Signal.ValueType  # 19
+    SIGNAL_SIGSTKFLT: _Signal.ValueType  # 20
+    SIGNAL_SIGSTOP: _Signal.ValueType  # 21
+    SIGNAL_SIGSYS: _Signal.ValueType  # 22
+    SIGNAL_SIGTERM: _Signal.ValueType  # 23
+    SIGNAL_SIGTRAP: _Signal.ValueType  # 24
+    SIGNAL_SIGTSTP: _Signal.ValueType  # 25
+    SIGNAL_SIGTTIN: _Signal.ValueType  # 26
+    SIGNAL_SIGTTOU: _Signal.ValueType  # 27
+    SIGNAL_SIGURG: _Signal.ValueType  # 28
+    SIGNAL_SIGUSR1: _Signal.ValueType  # 29
+    SIGNAL_SIGUSR2: _Signal.ValueType  # 30
+    SIGNAL_SIGVTALRM: _Signal.ValueType  # 31
+    SIGNAL_SIGWINCH: _Signal.ValueType  # 32
+    SIGNAL_SIGXCPU: _Signal.ValueType  # 33
+    SIGNAL_SIGXFSZ: _Signal.ValueType  # 34
+    SIGNAL_SIGRTMIN: _Signal.ValueType  # 35
+    SIGNAL_SIGRTMINPLUS1: _Signal.ValueType  # 36
+    SIGNAL_SIGRTMINPLUS2: _Signal.ValueType  # 37
+    SIGNAL_SIGRTMINPLUS3: _Signal.ValueType  # 38
+    SIGNAL_SIGRTMINPLUS4: _Signal.ValueType  # 39
+    SIGNAL_SIGRTMINPLUS5: _Signal.ValueType  # 40
+    SIGNAL_SIGRTMINPLUS6: _Signal.ValueType  # 41
+    SIGNAL_SIGRTMINPLUS7: _Signal.ValueType  # 42
+    SIGNAL_SIGRTMINPLUS8: _Signal.ValueType  # 43
+    SIGNAL_SIGRTMINPLUS9: _Signal.ValueType  # 44
+    SIGNAL_SIGRTMINPLUS10: _Signal.ValueType  # 45
+    SIGNAL_SIGRTMINPLUS11: _Signal.ValueType  # 46
+    SIGNAL_SIGRTMINPLUS12: _Signal.ValueType  # 47
+    SIGNAL_SIGRTMINPLUS13: _Signal.ValueType  # 48
+    SIGNAL_SIGRTMINPLUS14: _Signal.ValueType  # 49
+    SIGNAL_SIGRTMINPLUS15: _Signal.ValueType  # 50
+    SIGNAL_SIGRTMAXMINUS14: _Signal.ValueType  # 51
+    SIGNAL_SIGRTMAXMINUS13: _Signal.ValueType  # 52
+    SIGNAL_SIGRTMAXMINUS12: _Signal.ValueType  # 53
+    SIGNAL_SIGRTMAXMINUS11: _Signal.ValueType  # 54
+    SIGNAL_SIGRTMAXMINUS10: _Signal.ValueType  # 55
+    SIGNAL_SIGRTMAXMINUS9: _Signal.ValueType  # 56
+    SIGNAL_SIGRTMAXMINUS8: _Signal.ValueType  # 57
+    SIGNAL_SIGRTMAXMINUS7: _Signal.ValueType  # 58
+    SIGNAL_SIGRTMAXMINUS6: _Signal.ValueType  # 59
+    SIGNAL_SIGRTMAXMINUS5: _Signal.ValueType  # 60
+    SIGNAL_SIGRTMAXMINUS4: _Signal.ValueType  # 61
+    SIGNAL_SIGRTMAXMINUS3: _Signal.ValueType  # 62
+    SIGNAL_SIGRTMAXMINUS2: _Signal.ValueType  # 63
+    SIGNAL_SIGRTMAXMINUS1: _Signal.ValueType  # 64
+    SIGNAL_SIGRTMAX: _Signal.ValueType  # 65
 
 class Signal(_Signal, metaclass=_SignalEnumTypeWrapper):
     """Names of signals. The numbers are this enum's own and not the kernel's; RUNTIME_DEFAULT leaves
-    the choice to the runtime.
+    the choice to the runtime. Since Kubernetes 1.37 the names have a prefix; the numbers are the same.
     """
 
 RUNTIME_DEFAULT: Signal.ValueType  # 0
@@ -302,6 +368,72 @@ SIGRTMAXMINUS3: Signal.ValueType  # 62
 SIGRTMAXMINUS2: Signal.ValueType  # 63
 SIGRTMAXMINUS1: Signal.ValueType  # 64
 SIGRTMAX: Signal.ValueType  # 65
+SIGNAL_RUNTIME_DEFAULT: Signal.ValueType  # 0
+SIGNAL_SIGABRT: Signal.ValueType  # 1
+SIGNAL_SIGALRM: Signal.ValueType  # 2
+SIGNAL_SIGBUS: Signal.ValueType  # 3
+SIGNAL_SIGCHLD: Signal.ValueType  # 4
+SIGNAL_SIGCLD: Signal.ValueType  # 5
+SIGNAL_SIGCONT: Signal.ValueType  # 6
+SIGNAL_SIGFPE: Signal.ValueType  # 7
+SIGNAL_SIGHUP: Signal.ValueType  # 8
+SIGNAL_SIGILL: Signal.ValueType  # 9
+SIGNAL_SIGINT: Signal.ValueType  # 10
+SIGNAL_SIGIO: Signal.ValueType  # 11
+SIGNAL_SIGIOT: Signal.ValueType  # 12
+SIGNAL_SIGKILL: Signal.ValueType  # 13
+SIGNAL_SIGPIPE: Signal.ValueType  # 14
+SIGNAL_SIGPOLL: Signal.ValueType  # 15
+SIGNAL_SIGPROF: Signal.ValueType  # 16
+SIGNAL_SIGPWR: Signal.ValueType  # 17
+SIGNAL_SIGQUIT: Signal.ValueType  # 18
+SIGNAL_SIGSEGV: Signal.ValueType  # 19
+SIGNAL_SIGSTKFLT: Signal.ValueType  # 20
+SIGNAL_SIGSTOP: Signal.ValueType  # 21
+SIGNAL_SIGSYS: Signal.ValueType  # 22
+SIGNAL_SIGTERM: Signal.ValueType  # 23
+SIGNAL_SIGTRAP: Signal.ValueType  # 24
+SIGNAL_SIGTSTP: Signal.ValueType  # 25
+SIGNAL_SIGTTIN: Signal.ValueType  # 26
+SIGNAL_SIGTTOU: Signal.ValueType  # 27
+SIGNAL_SIGURG: Signal.ValueType  # 28
+SIGNAL_SIGUSR1: Signal.ValueType  # 29
+SIGNAL_SIGUSR2: Signal.ValueType  # 30
+SIGNAL_SIGVTALRM: Signal.ValueType  # 31
+SIGNAL_SIGWINCH: Signal.ValueType  # 32
+SIGNAL_SIGXCPU: Signal.ValueType  # 33
+SIGNAL_SIGXFSZ: Signal.ValueType  # 34
+SIGNAL_SIGRTMIN: Signal.ValueType  # 35
+SIGNAL_SIGRTMINPLUS1: Signal.ValueType  # 36
+SIGNAL_SIGRTMINPLUS2: Signal.ValueType  # 37
+SIGNAL_SIGRTMINPLUS3: Signal.ValueType  # 38
+SIGNAL_SIGRTMINPLUS4: Signal.ValueType  # 39
+SIGNAL_SIGRTMINPLUS5: Signal.ValueType  # 40
+SIGNAL_SIGRTMINPLUS6: Signal.ValueType  # 41
+SIGNAL_SIGRTMINPLUS7: Signal.ValueType  # 42
+SIGNAL_SIGRTMINPLUS8: Signal.ValueType  # 43
+SIGNAL_SIGRTMINPLUS9: Signal.ValueType  # 44
+SIGNAL_SIGRTMINPLUS10: Signal.ValueType  # 45
+SIGNAL_SIGRTMINPLUS11: Signal.ValueType  # 46
+SIGNAL_SIGRTMINPLUS12: Signal.ValueType  # 47
+SIGNAL_SIGRTMINPLUS13: Signal.ValueType  # 48
+SIGNAL_SIGRTMINPLUS14: Signal.ValueType  # 49
+SIGNAL_SIGRTMINPLUS15: Signal.ValueType  # 50
+SIGNAL_SIGRTMAXMINUS14: Signal.ValueType  # 51
+SIGNAL_SIGRTMAXMINUS13: Signal.ValueType  # 52
+SIGNAL_SIGRTMAXMINUS12: Signal.ValueType  # 53
+SIGNAL_SIGRTMAXMINUS11: Signal.ValueType  # 54
+SIGNAL_SIGRTMAXMINUS10: Signal.ValueType  # 55
+SIGNAL_SIGRTMAXMINUS9: Signal.ValueType  # 56
+SIGNAL_SIGRTMAXMINUS8: Signal.ValueType  # 57
+SIGNAL_SIGRTMAXMINUS7: Signal.ValueType  # 58
+SIGNAL_SIGRTMAXMINUS6: Signal.ValueType  # 59
+SIGNAL_SIGRTMAXMINUS5: Signal.ValueType  # 60
+SIGNAL_SIGRTMAXMINUS4: Signal.ValueType  # 61
+SIGNAL_SIGRTMAXMINUS3: Signal.ValueType  # 62
+SIGNAL_SIGRTMAXMINUS2: Signal.ValueType  # 63
+SIGNAL_SIGRTMAXMINUS1: Signal.ValueType  # 64
+SIGNAL_SIGRTMAX: Signal.ValueType  # 65
 Global___Signal: _TypeAlias = Signal  # noqa: Y015
 
 class _NamespaceMode:

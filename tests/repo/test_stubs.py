@@ -24,6 +24,7 @@ from cri_stubs import api_pb2
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = json.loads((Path(__file__).parent / "data" / "cri-runtime-v1.json").read_text())
 PREFIX = f".{FACTS['package']}."
+NEW_NAMES = "SIGNAL_"
 SCALARS = {
     number: name.removeprefix("TYPE_").lower()
     for name, number in FieldDescriptorProto.Type.items()
@@ -48,7 +49,8 @@ def type_of(field: FieldDescriptorProto, message: DescriptorProto) -> tuple[str,
 
 
 def values(enum: EnumDescriptorProto) -> dict[str, int]:
-    return {value.name: value.number for value in enum.value}
+    """Without the names of Kubernetes 1.37 for what had another name before."""
+    return {value.name: value.number for value in enum.value if not value.name.startswith(NEW_NAMES)}
 
 
 def fields(message: DescriptorProto) -> list[dict[str, Any]]:
@@ -96,6 +98,13 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("stubs")
     subprocess.run([sys.executable, str(ROOT / "proto" / "generate.py"), "--out", str(out)], check=True)
     return out / "cri_stubs"
+
+
+def test_each_signal_has_both_of_its_names() -> None:
+    old = FACTS["enums"]["Signal"]
+    for name, number in old.items():
+        assert api_pb2.Signal.Value(name) == api_pb2.Signal.Value(f"{NEW_NAMES}{name}") == number
+    assert len(api_pb2.Signal.items()) == 2 * len(old)
 
 
 @pytest.mark.parametrize("part", ["package", "syntax", "enums", "services"])

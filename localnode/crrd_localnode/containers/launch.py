@@ -40,8 +40,9 @@ def mounts_of(config: api_pb2.ContainerConfig) -> list[Mount]:
 
 
 def stop_signal(config: api_pb2.ContainerConfig) -> int:
-    """The number of the signal that StopContainer sends first."""
-    found = signal.Signals.__members__.get(api_pb2.Signal.Name(config.stop_signal))
+    """The number of the signal that StopContainer sends first. The CRI's names have a prefix since Kubernetes 1.37."""
+    name = api_pb2.Signal.Name(config.stop_signal).removeprefix("SIGNAL_")
+    found = signal.Signals.__members__.get(name)
     return int(found or signal.SIGTERM)
 
 
