@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -139,53 +138,31 @@ class Reader:
 
     async def facts(self, version: Json, namespace: str, clock: ServerClock) -> Facts:
         """All of it."""
-        managers, daemons, nodes, node_leases = await asyncio.gather(
-            self._pods(MANAGERS),
-            self._pods(NODE_DAEMONS),
-            self._list(NODES, read.read_node),
-            self._list(LEASES, read.read_lease, namespace="kube-node-lease"),
-        )
-        crd, mutating, validating, trial, policies, bindings = await asyncio.gather(
-            self._try(self._crd()),
-            self._list(_MUTATING, partial(read.read_hooks, "mutating")),
-            self._list(_VALIDATING, partial(read.read_hooks, "validating")),
-            self._trial(namespace),
-            self._list(_POLICIES, read.read_name),
-            self._list(_BINDINGS, read.read_binding),
-        )
-        waiting, kruise_daemons, leader, rights, account_rights = await asyncio.gather(
-            self._list(REQUESTS, read.read_waiting, label_selector=f"{LABEL_ACTIVE}=true"),
-            self._list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),
-            self._try(self._leader(managers)),
-            self._try(self._rights(_OF_USER, namespace)),
-            self._try(self._account_rights(daemons, managers)),
-        )
-        hooks: tuple[Hook, ...] | Unread = ()
-        for each in (mutating, validating):
-            if isinstance(hooks, Unread) or isinstance(each, Unread):
-                hooks = each if isinstance(each, Unread) else hooks
-            else:
-                hooks = (*hooks, *chain.from_iterable(each))
-        found = parse(version)
+        managers, daemons = await asyncio.gather(self._pods(MANAGERS), self._pods(NODE_DAEMONS))
+        reads: dict[str, Awaitable[Any]] = {
+            "crd": self._try(self._crd()),
+            "hooks": self._hooks(),
+            "trial": self._trial(namespace),
+            "policies": self._list(_POLICIES, read.read_name),
+            "bound": self._list(_BINDINGS, read.read_bound),
+            "leader": self._try(self._leader(managers)),
+            "nodes": self._list(NODES, read.read_node),
+            "node_leases": self._list(LEASES, read.read_lease, namespace="kube-node-lease"),
+            "waiting": self._list(REQUESTS, read.read_waiting, label_selector=f"{LABEL_ACTIVE}=true"),
+            "rights": self._try(self._rights(_OF_USER, namespace)),
+            "account_rights": self._try(self._account_rights(daemons, managers)),
+            "kruise_daemons": self._list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),
+        }
+        found = dict(zip(reads, await asyncio.gather(*reads.values()), strict=True))
+        number = parse(version)
         return Facts(
             version=text(version.get("gitVersion")) or "version unknown",
-            too_old=found is not None and found < LEAST,
+            too_old=number is not None and number < LEAST,
             now=clock.now(),
             here=datetime.now(UTC),
-            crd=crd,
-            hooks=hooks,
-            trial=trial,
-            policies=policies,
-            bindings=bindings,
             managers=managers,
-            leader=leader,
             daemons=daemons,
-            nodes=nodes,
-            node_leases=node_leases,
-            waiting=waiting,
-            rights=rights,
-            account_rights=account_rights,
-            kruise_daemons=kruise_daemons,
+            **found,
         )
 
     async def _try(self, work: Awaitable[T]) -> T | Unread:
@@ -201,6 +178,15 @@ class Reader:
     async def _pods(self, selector: str) -> tuple[PodSeen, ...] | Unread:
         found = await self._list(PODS, read.read_pod, label_selector=selector)
         return found if isinstance(found, Unread) else tuple(each for each in found if not each.ended)
+
+    async def _hooks(self) -> tuple[Hook, ...] | Unread:
+        found: tuple[Hook, ...] = ()
+        for resource in (_MUTATING, _VALIDATING):
+            there = await self._list(resource, read.read_hooks)
+            if isinstance(there, Unread):
+                return there
+            found += tuple(chain.from_iterable(there))
+        return found
 
     async def _crd(self) -> Json | None:
         with suppress(GoneError):

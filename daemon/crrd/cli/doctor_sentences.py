@@ -45,7 +45,7 @@ SENTENCES: Mapping[Seen, tuple[str, str]] = {
     Seen.POLICIES: ("{count} ValidatingAdmissionPolicies are bound and deny", ""),
     Seen.POLICIES_MISSING: ("ValidatingAdmissionPolicies not found: {names}", _APPLY),
     Seen.POLICIES_UNBOUND: ("ValidatingAdmissionPolicies without a binding that denies: {names}", _APPLY),
-    Seen.MANAGER: ("{ready} of {count} ready, version {version}, and one is the leader", ""),
+    Seen.MANAGER: ("{count} ready, and one is the leader", ""),
     Seen.OTHER_MANAGER: ("crrd's manager is not installed; another manager admits requests", ""),
     Seen.NO_MANAGER: ("no pod of the manager", _APPLY),
     Seen.MANAGER_DOWN: ("no pod is ready: {names}", _MANAGER_LOGS),
@@ -58,12 +58,15 @@ SENTENCES: Mapping[Seen, tuple[str, str]] = {
         "a daemon is ready once it reaches the API server and the container runtime: " + _DAEMON_LOGS,
     ),
     Seen.NODES_WITHOUT: (
-        "{count} nodes have no daemon, so requests for their pods fail: {names}",
+        "no daemon on {names}, so requests for pods there fail",
         "check nodeSelector and tolerations of the DaemonSet",
     ),
-    Seen.NODES_NOT_READY: ("{count} nodes are not ready: {names}", "kubectl describe node NAME"),
+    Seen.NODES_NOT_READY: ("nodes that are not ready: {names}", "kubectl describe node NAME"),
     Seen.VERSIONS_DIFFER: ("different versions run: {names}", "wait for the rollout to finish, or apply one version"),
-    Seen.RUNTIME: ("{count} daemons reach their container runtime, and no request waits for it or for kubelet", ""),
+    Seen.RUNTIME: (
+        "each ready daemon ({count}) reaches its container runtime, and no request waits for it or for kubelet",
+        "",
+    ),
     Seen.RUNTIME_UNAVAILABLE: (
         "requests wait for the container runtime on {names}",
         "check the runtime there, and the daemon's CRRD_CRI_ENDPOINTS",
@@ -73,7 +76,7 @@ SENTENCES: Mapping[Seen, tuple[str, str]] = {
         "check kubelet there; if its healthz port is not 10248, set --kubelet-healthz-port of the daemon",
     ),
     Seen.NO_READY_DAEMON: ("no node daemon is ready", ""),
-    Seen.CLOCKS: ("this machine and {count} nodes agree with the API server", ""),
+    Seen.CLOCKS: ("this machine and the nodes agree with the API server", ""),
     Seen.CLOCK_HERE: ("this machine is {seconds:.0f}s {way} of the API server", "synchronize the clock (NTP)"),
     Seen.CLOCKS_OF_NODES: (
         "nodes that renew their Lease with another time than the API server's: {names}",
@@ -86,7 +89,7 @@ SENTENCES: Mapping[Seen, tuple[str, str]] = {
     Seen.NO_OPENKRUISE: ("not found, so crrd serves all requests", ""),
     Seen.OPENKRUISE_MANAGES: ("its manager admits requests, and crrd's node daemon serves them", ""),
     Seen.TWO_DAEMONS: (
-        "kruise-daemon runs on {count} nodes beside crrd's daemon, so both serve every request",
+        "kruise-daemon runs beside crrd's daemon ({count} pods), so both serve every request",
         "turn kruise-daemon off",
     ),
     Seen.TWO_ADMISSIONS: (

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from crrd.core.api.schema import FIELDS
-from crrd.core.doctor.checks import dropped_fields, examine
+from crrd.core.doctor.admission import dropped_fields
+from crrd.core.doctor.checks import examine
 from crrd.core.doctor.facts import (
     Facts,
     Hook,
@@ -17,7 +18,7 @@ from crrd.core.doctor.facts import (
     Right,
     Trial,
     Unread,
-    read_binding,
+    read_bound,
     read_desired,
     read_hooks,
     read_lease,
@@ -32,7 +33,7 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 NO = Unread("forbidden")
 DAEMON = PodSeen("crrd-node/a", "worker-1", ready=True, why="", version="1", account="crrd-node:crrd-node")
 LEASE = LeaseSeen("worker-1", "worker-1", NOW, 40)
-KRUISE = Hook("mutating", "m.kb.io", "kruise", "kruise-system", "", "Fail")
+KRUISE = Hook("m.kb.io", "kruise")
 KEEPS_ALL: Json = {"x-kubernetes-preserve-unknown-fields": True}
 FACTS = Facts(
     version="v1.36.1",
@@ -43,10 +44,7 @@ FACTS = Facts(
     hooks=(KRUISE,),
     trial=Trial(400),
     policies=("x-crrd-node", "x-crrd-requests"),
-    bindings=tuple(
-        read_binding({"spec": {"policyName": name, "validationActions": ["Deny"]}})
-        for name in ("x-crrd-node", "x-crrd-requests")
-    ),
+    bound=("", "x-crrd-node", "x-crrd-requests"),
     managers=(),
     leader=None,
     daemons=(DAEMON,),
@@ -74,7 +72,7 @@ def test_all_is_well() -> None:
         (Check.ADMISSION, {"trial": Trial(403, "forbidden")}, Seen.UNREAD),
         (Check.ADMISSION, {"trial": Trial(201)}, Seen.NOT_ADMITTED),
         (Check.POLICIES, {"hooks": NO}, Seen.POLICIES),
-        (Check.POLICIES, {"bindings": NO}, Seen.UNREAD),
+        (Check.POLICIES, {"bound": NO}, Seen.UNREAD),
         (Check.MANAGER, {"hooks": NO}, Seen.NO_MANAGER),
         (Check.MANAGER, {"managers": (DAEMON,), "leader": NO}, Seen.MANAGER),
         (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, holder="")}, Seen.NO_LEADER),
@@ -126,12 +124,12 @@ def test_what_other_programs_use_may_be_missing() -> None:
 
 def test_nothing_raises_for_odd_objects() -> None:
     odd: Json = {"metadata": 1, "spec": [], "status": "x", "webhooks": [{"rules": [3]}]}
-    assert read_hooks("mutating", odd) == ()
+    assert read_hooks(odd) == ()
     assert read_pod(odd) == PodSeen("/", "", ready=False, why="", version="", account=":default")
     assert read_node(odd) == NodeSeen("", ready=False, linux=True)
     assert read_lease(odd) == LeaseSeen("", "", None, 0.0)
-    assert read_waiting(odd).reasons == {""}
-    assert read_binding(odd) == read_binding({})
+    assert read_waiting(odd) == ("", frozenset({""}))
+    assert read_bound(odd) == ""
     assert read_desired(odd) == 0
 
 

@@ -23,14 +23,12 @@ class Unread:
 class Hook:
     """A webhook that names ContainerRecreateRequests in its rules."""
 
-    kind: str
-    """`mutating` or `validating`."""
     name: str
     configuration: str
-    namespace: str
-    """Of its Service; "" for a URL."""
-    ca_bundle: str
-    failure_policy: str
+    trusted: bool = True
+    """Whether the API server can know its CA: a Service needs a caBundle, a URL does not."""
+    ignored: bool = False
+    """Whether failurePolicy is Ignore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +75,6 @@ class LeaseSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """An active request that says why it waits."""
-
-    node: str
-    reasons: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A ValidatingAdmissionPolicyBinding."""
-
-    policy: str
-    denies: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Trial:
     """The answer to a dry-run create of a request for a pod that does not exist."""
 
@@ -127,35 +109,31 @@ class Facts:
     hooks: tuple[Hook, ...] | Unread
     trial: Trial
     policies: tuple[str, ...] | Unread
-    bindings: tuple[Binding, ...] | Unread
+    bound: tuple[str, ...] | Unread
+    """The policies that a binding has deny."""
     managers: tuple[PodSeen, ...] | Unread
     leader: LeaseSeen | Unread | None
     daemons: tuple[PodSeen, ...] | Unread
     nodes: tuple[NodeSeen, ...] | Unread
     node_leases: tuple[LeaseSeen, ...] | Unread
-    waiting: tuple[Waiting, ...] | Unread
+    waiting: tuple[tuple[str, frozenset[str]], ...] | Unread
+    """Node and reasons of each active request."""
     rights: tuple[Right, ...] | Unread
     account_rights: tuple[Right, ...] | Unread
     kruise_daemons: tuple[int, ...] | Unread
     """How many pods each DaemonSet of OpenKruise wants."""
 
 
-def read_hooks(kind: str, obj: Json) -> tuple[Hook, ...]:
+def read_hooks(obj: Json) -> tuple[Hook, ...]:
     """The webhooks of a configuration that are asked about requests."""
     found = []
     for each in map(mapping, items(obj.get("webhooks"))):
         rules = [mapping(rule) for rule in items(each.get("rules"))]
         if any(GROUP in items(rule.get("apiGroups")) and PLURAL in items(rule.get("resources")) for rule in rules):
             client = mapping(each.get("clientConfig"))
-            hook = Hook(
-                kind=kind,
-                name=text(each.get("name")),
-                configuration=read_name(obj),
-                namespace=text(mapping(client.get("service")).get("namespace")),
-                ca_bundle=text(client.get("caBundle")),
-                failure_policy=text(each.get("failurePolicy")),
-            )
-            found.append(hook)
+            trusted = "service" not in client or bool(client.get("caBundle"))
+            ignored = each.get("failurePolicy") == "Ignore"
+            found.append(Hook(text(each.get("name")), read_name(obj), trusted, ignored))
     return tuple(found)
 
 
@@ -196,19 +174,18 @@ def read_lease(obj: Json) -> LeaseSeen:
     )
 
 
-def read_waiting(obj: Json) -> Waiting:
-    """A request."""
+def read_waiting(obj: Json) -> tuple[str, frozenset[str]]:
+    """The node of a request, and the reasons in its status."""
     status = mapping(obj.get("status"))
     states = map(mapping, items(status.get("containerRecreateStates")))
-    reasons = {text(each.get("reason")) for each in (status, *states)}
     labels = mapping(mapping(obj.get("metadata")).get("labels"))
-    return Waiting(text(labels.get(LABEL_NODE_NAME)), frozenset(reasons))
+    return text(labels.get(LABEL_NODE_NAME)), frozenset(text(each.get("reason")) for each in (status, *states))
 
 
-def read_binding(obj: Json) -> Binding:
-    """A binding of a policy."""
+def read_bound(obj: Json) -> str:
+    """The policy of a binding, "" where it does not deny."""
     spec = mapping(obj.get("spec"))
-    return Binding(text(spec.get("policyName")), "Deny" in items(spec.get("validationActions")))
+    return text(spec.get("policyName")) if "Deny" in items(spec.get("validationActions")) else ""
 
 
 def read_name(obj: Json) -> str:
