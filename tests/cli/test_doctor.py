@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from crrd.cli.doctor import Reader, render, render_json
+from crrd.cli.doctor import OF_MANAGER, OF_NODE, OF_USER, Reader, render, render_json
 from crrd.cli.doctor_sentences import SENTENCES
 from crrd.core.api.types import API_VERSION, KIND, PLURAL
 from crrd.core.doctor.checks import examine
@@ -420,6 +420,24 @@ async def test_without_any_pods_no_account_is_checked() -> None:
     found = {each.check: each for each in await api.findings()}
     assert found[Check.ACCOUNTS].values == {"why": "there are no pods of crrd"}
     assert found[Check.RUNTIME].seen is Seen.NO_READY_DAEMON
+
+
+GRANTED = [
+    *((right, ("crrd-node", "crrd-serve-requests")) for right in OF_NODE),
+    *((right, ("crrd-manager", "crrd-manage-requests")) for right in OF_MANAGER),
+    *((right, ("crrd-recreate",)) for right in OF_USER),
+]
+
+
+@pytest.mark.parametrize(("right", "roles"), GRANTED)
+def test_what_is_asked_for_is_what_the_manifests_grant(right: str, roles: tuple[str, ...]) -> None:
+    verbs, kind = right.split()
+    name, _, subresource = kind.partition("/")
+    plural, _, group = name.partition(".")
+    wanted = "/".join(filter(None, (plural, subresource)))
+    rules = [rule for role in roles for rule in one(rendered("default"), "ClusterRole", role)["rules"]]
+    granted = [rule["verbs"] for rule in rules if group in rule["apiGroups"] and wanted in rule["resources"]]
+    assert set(verbs.split(",")) <= {verb for each in granted for verb in each}
 
 
 def test_each_sentence_has_its_words() -> None:

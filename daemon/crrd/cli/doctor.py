@@ -42,14 +42,14 @@ _CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 _DAEMON_SETS = Resource("daemonsets", "apps")
 _MY_REVIEWS = Resource("selfsubjectaccessreviews", _AUTHORIZATION)
 _REVIEWS = Resource("subjectaccessreviews", _AUTHORIZATION)
-_OF_USER = (f"get,list,watch,create,patch,delete {PLURAL}.{GROUP}", "get,list,watch pods")
-_OF_NODE = (
+OF_USER = (f"get,list,watch,create,patch,delete {PLURAL}.{GROUP}", "get,list,watch pods")
+OF_NODE = (
     f"list,watch,patch,serve {PLURAL}.{GROUP}",
     f"patch {PLURAL}.{GROUP}/status",
     "list,watch pods",
     "create events",
 )
-_OF_MANAGER = (
+OF_MANAGER = (
     f"get,list,watch,patch,delete,manage {PLURAL}.{GROUP}",
     f"patch {PLURAL}.{GROUP}/status",
     "get,list,watch pods",
@@ -149,7 +149,7 @@ class Reader:
             "nodes": self._list(NODES, read.read_node),
             "node_leases": self._list(LEASES, read.read_lease, namespace="kube-node-lease"),
             "waiting": self._list(REQUESTS, read.read_waiting, label_selector=f"{LABEL_ACTIVE}=true"),
-            "rights": self._try(self._rights(_OF_USER, namespace)),
+            "rights": self._try(self._rights(OF_USER, namespace)),
             "account_rights": self._try(self._account_rights(daemons, managers)),
             "kruise_daemons": self._list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),
         }
@@ -214,7 +214,7 @@ class Reader:
     async def _account_rights(self, *pods: tuple[PodSeen, ...] | Unread) -> tuple[Right, ...] | Unread:
         """Those of the ServiceAccounts of node daemons and managers."""
         found: list[Right] = []
-        for each, wanted in zip(pods, (_OF_NODE, _OF_MANAGER), strict=True):
+        for each, wanted in zip(pods, (OF_NODE, OF_MANAGER), strict=True):
             if isinstance(each, Unread):
                 return each
             for account in sorted({pod.account for pod in each}):

@@ -34,6 +34,7 @@ NO = Unread("forbidden")
 DAEMON = PodSeen("crrd-node/a", "worker-1", ready=True, why="", version="1", account="crrd-node:crrd-node")
 LEASE = LeaseSeen("worker-1", "worker-1", NOW, 40)
 KRUISE = Hook("m.kb.io", "kruise")
+OWN = (Hook("mutate-crr.apps.kruise.io", "crrd"),)
 KEEPS_ALL: Json = {"x-kubernetes-preserve-unknown-fields": True}
 FACTS = Facts(
     version="v1.36.1",
@@ -70,6 +71,8 @@ def test_all_is_well() -> None:
     ("check", "changes", "seen"),
     [
         (Check.ADMISSION, {"trial": Trial(403, "forbidden")}, Seen.UNREAD),
+        (Check.ADMISSION, {"trial": Trial(400, "no dry run"), "hooks": OWN}, Seen.UNREAD),
+        (Check.ADMISSION, {"trial": Trial(422), "hooks": OWN}, Seen.ADMISSION),
         (Check.ADMISSION, {"trial": Trial(201)}, Seen.NOT_ADMITTED),
         (Check.POLICIES, {"hooks": NO}, Seen.POLICIES),
         (Check.POLICIES, {"bound": NO}, Seen.UNREAD),

@@ -91,7 +91,9 @@ def check_webhooks(new: Make, facts: Facts) -> list[Finding]:
 
 def check_admission(new: Make, facts: Facts) -> list[Finding]:
     """Whether admission answers."""
-    if facts.trial.status in (400, 422):  # denied, as no pod has that name
+    # crrd's manager denies with 422, OpenKruise's with 400, which is also what a webhook gets that allows no dry runs
+    denied = (422,) if webhooks_of(facts)[0] else (400, 422)
+    if facts.trial.status in denied:
         return [new(State.OK, Seen.ADMISSION)]
     if 200 <= facts.trial.status < 300:
         return [new(State.PROBLEM, Seen.NOT_ADMITTED)]
