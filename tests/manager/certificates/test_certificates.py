@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from crrd.kube.client import KubeClient
@@ -464,6 +464,58 @@ async def test_while_nothing_can_be_published_what_is_trusted_is_renewed(
         assert wanted is not None
         assert replica.tls.not_after == wanted.certificate.not_valid_after_utc
         assert replica.tls.check() == ""
+
+
+async def test_a_good_certificate_is_served_though_the_secret_cannot_be_written(
+    api: FaultyApiServer, client: KubeClient
+) -> None:
+    """A renewal is due and the Secret is immutable, say: the certificate in it lasts for some time."""
+    await install(client)
+    await Replica(client).sync(NOW)
+    before = await held(client)
+    api.fail_next(1000, 422, match=lambda call: (call.verb, call.resource) == ("patch", "secrets"))
+    anew = Replica(client)
+    with pytest.raises(ApiRefusedError):
+        await anew.sync(NOW + timedelta(days=7))
+    assert anew.tls.loaded.is_set()
+    assert anew.tls.check() == ""
+    assert handshake(anew.tls, before.bundle) == serial(before)
+    late = Replica(client)
+    with pytest.raises(ApiRefusedError):
+        await late.sync(NOW + timedelta(days=60))
+    assert not late.tls.loaded.is_set(), "it has expired"
+
+
+async def test_a_certificate_ends_with_its_authority(tmp_path: Path, client: KubeClient) -> None:
+    """A foreign authority that has expired: callers refuse the certificate, though that lasts longer."""
+    await install(client)
+    now = NOW
+    tls = ServingTls(lambda: now)
+    long = Lifetimes(authority=timedelta(days=400), serving=timedelta(days=300))
+    made = renew(Certificates(), FIRST, NAMES, NOW, long)
+    write(tmp_path, made)
+    assert made.authority is not None
+    ends = NOW + timedelta(days=10)
+    authority = (
+        x509.CertificateBuilder()
+        .subject_name(made.authority.certificate.subject)
+        .issuer_name(made.authority.certificate.issuer)
+        .public_key(made.authority.key.public_key())
+        .serial_number(7)
+        .not_valid_before(NOW - timedelta(days=1))
+        .not_valid_after(ends)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(made.authority.key, hashes.SHA256())
+    )
+    (tmp_path / "ca.crt").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    trust = CaBundlePublisher(client, ["crrd"])
+    keeper = MountedCertificates(
+        tls, tmp_path / "tls.crt", tmp_path / "tls.key", ca_file=tmp_path / "ca.crt", trust=trust
+    )
+    await keeper.sync()
+    assert (tls.not_after, tls.check()) == (ends, "")
+    now = ends
+    assert tls.check() == f"the serving certificate expired at {ends:%Y-%m-%dT%H:%M:%SZ}"
 
 
 async def test_something_is_served_from_the_start(api: FaultyApiServer, client: KubeClient) -> None:

@@ -120,6 +120,8 @@ class SecretCertificates:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _known: Certificates = field(default_factory=Certificates)
     """What was agreed on last."""
+    _read: Certificates | None = None
+    """What the Secret held in this round, before what was due was done."""
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
@@ -131,7 +133,22 @@ class SecretCertificates:
         Raises:
             ApiUnavailableError, ApiRefusedError: see there; a certificate that was loaded stays in force.
         """
-        certificates = self._known = await _unless_conflict(self._agreed)
+        self._read = None
+        try:
+            self._known = await _unless_conflict(self._agreed)
+        except (ApiUnavailableError, ApiRefusedError):
+            # Not written: it may be immutable, or a right is missing. What it holds may serve for weeks.
+            if (held := self._held()) is not None:
+                await self._serve(held)
+            raise
+        await self._serve(self._known)
+
+    def _held(self) -> Certificates | None:
+        """What the Secret held in this round, if it can serve now."""
+        serving, now = self._read.inventory.serving if self._read is not None else None, self.now()
+        return self._read if serving is not None and serving.begun(now) and now < serving.ends else None
+
+    async def _serve(self, certificates: Certificates) -> None:
         data = to_data(certificates)
         await _put_in_force(self.tls, data[CERTIFICATE], data[KEY], self.trust, certificates.bundle)
 
@@ -142,7 +159,7 @@ class SecretCertificates:
         except GoneError:
             secret = None
         found = or_remembered(from_data(_decoded(mapping((secret or {}).get("data"))), self.names), self._known)
-        now = self.now()
+        self._read, now = found, self.now()
         due = find_due(found.inventory, now, self.lifetimes)
         if due.nothing:
             return found
@@ -207,13 +224,13 @@ async def _put_in_force(
             await trust.publish(bundle)
         except (ApiUnavailableError, ApiRefusedError):
             if trust.trusted(certificate) or not tls.lasts(_LAST):  # better than nothing: others may have published it
-                _load(tls, certificate, key)
+                _load(tls, certificate, key, bundle)
             raise
-    _load(tls, certificate, key)
+    _load(tls, certificate, key, bundle)
 
 
-def _load(tls: ServingTls, certificate: bytes, key: bytes) -> None:
-    if tls.load(certificate, key):
+def _load(tls: ServingTls, certificate: bytes, key: bytes, bundle: bytes) -> None:
+    if tls.load(certificate, key, bundle):
         log.info("serving certificate loaded", expires=f"{tls.not_after:%Y-%m-%dT%H:%M:%SZ}")
 
 

@@ -65,7 +65,7 @@ class Certificates:
         return Inventory(
             authority=_validity(self.authority.certificate) if self.authority else None,
             older=tuple(map(_validity, self.older)),
-            serving=_validity(self.serving.certificate) if self.serving else None,
+            serving=_usable(self.serving.certificate, self.trusted) if self.serving else None,
         )
 
 
@@ -138,6 +138,25 @@ def issued_by_one_of(certificate: bytes, authorities: bytes) -> bool:
         trusted = x509.load_pem_x509_certificates(authorities)
         return _signed_by_one_of(x509.load_pem_x509_certificate(certificate), trusted)
     return False
+
+
+def usable(certificate: bytes, authorities: bytes) -> Validity:
+    """From when to when a certificate (PEM, with its chain) is accepted by whoever trusts these authorities (PEM).
+
+    Raises ValueError, x509.InvalidVersion for what is no certificate.
+    """
+    leaf, *chain = x509.load_pem_x509_certificates(certificate)
+    return _usable(leaf, (*chain, *x509.load_pem_x509_certificates(authorities))) if authorities else _validity(leaf)
+
+
+def _usable(certificate: x509.Certificate, known: Sequence[x509.Certificate]) -> Validity:
+    """Its own validity, up to the end of what signed it; of several authorities with one key the longest counts."""
+    found, seen = _validity(certificate), {certificate}
+    while signers := [each for each in known if each not in seen and _signed_by_one_of(certificate, [each])]:
+        certificate = max(signers, key=lambda each: each.not_valid_after_utc)
+        found = Validity(found.begins, min(found.ends, certificate.not_valid_after_utc))
+        seen |= {*signers}
+    return found
 
 
 def key_pem(pair: Pair) -> bytes:

@@ -14,6 +14,7 @@ from io import FileIO
 from cryptography import x509
 
 from crrd.lib.errors import ConfigurationError
+from crrd.manager.certificates.pki import usable
 from crrd.manager.certificates.rotation import Validity
 
 
@@ -43,23 +44,26 @@ class ServingTls:
         """When the certificate expires; None before the first `load`."""
         return self._valid.ends if self._valid else None
 
-    def load(self, certificate: bytes, key: bytes) -> bool:
+    def load(self, certificate: bytes, key: bytes, authorities: bytes = b"") -> bool:
         """Serve with this certificate (PEM, with its chain) and key from now on; False where that is so already.
+
+        It counts as expired when the one of `authorities` (PEM) that signed it has, because callers then refuse it.
 
         Raises:
             ConfigurationError: they cannot be used; what was loaded before stays.
         """
-        if self._pair == (certificate, key):
-            return False
         try:
-            read = x509.load_pem_x509_certificate(certificate)
+            valid = usable(certificate, authorities)
+            if self._pair == (certificate, key):
+                self._valid = valid
+                return False
             # A pair that does not match would leave the context with neither: it is tried on another one first.
             for context in (_context(), self.context):
                 _load_chain(context, certificate, key)
         except (ValueError, x509.InvalidVersion, OSError) as error:  # OSError: no file descriptor is left, too
             raise ConfigurationError(f"the serving certificate cannot be used: {error}") from error
         self._pair = (certificate, key)
-        self._valid = Validity(read.not_valid_before_utc, read.not_valid_after_utc)
+        self._valid = valid
         self.loaded.set()
         return True
 
