@@ -1,6 +1,7 @@
 """The controller on the local API server: that requests end, are cleaned up after, and vanish in time."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.lifecycle import steps as lc
 from crrd.kube.resources import PODS, REQUESTS
+from crrd_localnode.api import writes
+from crrd_localnode.api.meta import new_metadata
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, lifecycle_cluster
 
 UID_LABEL, NODE_LABEL = "crr.apps.kruise.io/pod-uid", "crr.apps.kruise.io/node-name"
@@ -131,6 +134,23 @@ class TestTimes:
         assert states(cluster, "one") == [("Failed", "the node daemon did not answer on node node-a")]
         ends = [action.status.reason for action in manager.done if isinstance(action, lc.Complete)]
         assert ends == [Reason.NO_ANSWER]
+
+    @pytest.mark.usefixtures("manager")
+    async def test_a_new_request_of_an_api_server_whose_clock_is_behind_is_not_given_up(
+        self, cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pod = await cluster.pod(gate=False)
+        await cluster.later()
+        behind = rfc3339(cluster.now() - timedelta(seconds=90))
+        with monkeypatch.context() as patch:
+            patch.setattr(writes, "new_metadata", lambda *args: {**new_metadata(*args), "creationTimestamp": behind})
+            await cluster.request("one", pod)
+        await cluster.jump(5)
+        await cluster.later()
+        assert cluster.phase("one") == "", "it was created 5 seconds ago, as the manager sees it"
+        await cluster.jump(56)
+        await cluster.settle("one")
+        assert cluster.message("one") == "the node daemon did not answer on node node-a"
 
     @pytest.mark.usefixtures("manager")
     async def test_nobody_can_answer_without_the_nodes_label(self, cluster: LifecycleCluster) -> None:

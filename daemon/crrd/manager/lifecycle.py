@@ -91,6 +91,8 @@ class LifecycleController:
         self._began: dict[str, float] = {}
         self._ended: dict[str, dict[str, datetime]] = {}
         """Pod -> UIDs of its completed requests that have a time to live -> when they were first seen so."""
+        self._seen: dict[str, dict[str, datetime]] = {}
+        """Pod -> UIDs of its requests that a watch has told of as new -> when."""
         self._heartbeat = Heartbeat()
         self._watching: list[Callable[[], str]] = []
         self._requests: Reflector[Request] | None = None
@@ -133,7 +135,7 @@ class LifecycleController:
         self._requests = Reflector(
             self._client,
             Selection(REQUESTS, parse_request),
-            Handler(requests_listed, cache.request_changed, cache.request_deleted, cache.expect_requests),
+            Handler(requests_listed, self._request_changed, cache.request_deleted, cache.expect_requests),
             strict=False,
         )
         forget_steps = self._clock.on_step(self._poke_all)
@@ -155,6 +157,12 @@ class LifecycleController:
             self._reset()
         raise AssertionError("reflectors run until they are cancelled")
 
+    def _request_changed(self, request: Request) -> None:
+        """The watch tells of a request. One that is new to it was created just now, whatever its creationTimestamp."""
+        if not request.completed and all(known.uid != request.uid for known in self._cache.requests(request.pod_key)):
+            self._seen.setdefault(request.pod_key, {})[request.uid] = self._clock.now()
+        self._cache.request_changed(request)
+
     def _poke(self, key: str) -> None:
         if self._synced:
             self._queue.poke(key)
@@ -174,11 +182,14 @@ class LifecycleController:
             except CrrdError as error:  # what needs no pod does not wait for it
                 failure = error
             known = failure is None
-            ended = self._first_seen_ended(key, requests)
+            ended, seen = self._first_seen_ended(key, requests), self._first_seen(key, requests)
             wakes = []
             for request in requests:
                 now, ended_at = self._clock.now(), ended.get(request.uid)
-                steps = next_steps(request, pod, now, known=known, ended_at=ended_at, slack=self._slack)
+                seen_at = seen.get(request.uid)
+                steps = next_steps(
+                    request, pod, now, known=known, seen_at=seen_at, ended_at=ended_at, slack=self._slack
+                )
                 if steps.wake_at is not None:
                     wakes.append(steps.wake_at)
                 try:
@@ -209,6 +220,14 @@ class LifecycleController:
         found = {uid: known.get(uid, now) for uid in mortal}
         if found:
             self._ended[key] = found
+        return found
+
+    def _first_seen(self, key: str, requests: Sequence[Request]) -> Mapping[str, datetime]:
+        """By UID of a pod's open requests: when the watch first told of them; those that were listed are left out."""
+        known = self._seen.pop(key, {})
+        found = {each.uid: known[each.uid] for each in requests if not each.completed and each.uid in known}
+        if found:
+            self._seen[key] = found
         return found
 
     @asynccontextmanager

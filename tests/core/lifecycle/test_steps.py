@@ -129,6 +129,12 @@ class TestEnds:
         assert reasons(steps) == [Reason.NO_ANSWER] * 3
         assert {state.phase for state in complete.status.states} == {StatePhase.FAILED}
 
+    def test_a_request_of_an_api_server_whose_clock_is_behind_is_as_old_as_it_was_seen(self) -> None:
+        view = request(deadline_seconds=30)
+        assert next_steps(view, POD, at(91), seen_at=at(90)).wake_at == at(120)
+        assert reasons(next_steps(view, POD, at(120), seen_at=at(90))) == [Reason.DEADLINE] * 3
+        assert reasons(next_steps(request(), POD, at(150), seen_at=at(90))) == [Reason.NO_ANSWER] * 3
+
     def test_a_pod_that_should_have_gone_long_ago_ends_its_requests(self) -> None:
         """Its node is dead, or the daemon there: nobody else says that nothing will be recreated any more."""
         going = replace(POD, deleting=True, grace_ends=rfc3339(at(40)))

@@ -111,6 +111,7 @@ def next_steps(
     now: datetime,
     *,
     known: bool = True,
+    seen_at: datetime | None = None,
     ended_at: datetime | None = None,
     slack: int = DEFAULT_SLACK_SECONDS,
 ) -> Steps:
@@ -123,6 +124,8 @@ def next_steps(
         now: the API server's time, aware of its zone.
         known: False where the pod could not be looked up, and is None. What time alone decides happens all the same;
             the pod's readiness, and the finalizer that guards it, wait.
+        seen_at: when a watch first told of the request, by the same clock; None where only its creationTimestamp says
+            how old it is. That may be another API server's time, and their clocks may differ by minutes.
         ended_at: when the request was first seen completed, by the same clock; None where that is now.
         slack: seconds that a request without a deadline has above what it asks for.
     """
@@ -137,13 +140,14 @@ def next_steps(
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
     times = [(after(own.grace_ends if own else "", GOING_SECONDS), Reason.POD_DELETING)]
+    created = request.created if seen_at is None else rfc3339(seen_at)
     seconds, told = request.deadline_seconds, str(request.deadline_seconds)
     if seconds is None:
         seconds = default_deadline(request, slack)
         told = f"{seconds}, the manager's default"
-    times.append((after(request.created, seconds), Reason.DEADLINE))
+    times.append((after(created, seconds), Reason.DEADLINE))
     if request.status.phase is RequestPhase.EMPTY:
-        times.append((after(request.created, ANSWER_SECONDS), Reason.NO_ANSWER))
+        times.append((after(created, ANSWER_SECONDS), Reason.NO_ANSWER))
     for at, reason in times:
         if at is not None and at <= now:
             where = f" on node {request.node_name}" if request.node_name else ": the request has no node label"
