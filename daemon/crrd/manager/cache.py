@@ -9,7 +9,9 @@ from crrd.kube.store import VersionedStore
 
 
 class ManagerCache:
-    """All requests of a cluster, and the pods that they are about or that have the readiness gate. It decides nothing.
+    """All requests of a cluster that are not settled, and the pods that they are about or that have the readiness gate.
+
+    It decides nothing.
 
     Args:
         on_change: called with a pod's `namespace/name` whenever something about it has changed.
@@ -41,6 +43,10 @@ class ManagerCache:
         """A request was added or modified, or written by this process; of a completed one only little is kept."""
         request = request.slimmed()
         known = self._requests.get(request.uid)
+        if request.settled:
+            if known is not None:
+                self.request_deleted(request)
+            return
         if not self._requests.put(request):
             return
         if known is not None and known.pod_key != request.pod_key:  # a CRD without crrd's rules lets that happen

@@ -134,7 +134,7 @@ class LifecycleController:
 
         self._requests = Reflector(
             self._client,
-            Selection(REQUESTS, parse_request),
+            Selection(REQUESTS, lambda obj: parse_request(obj).slimmed()),  # a list may have very many settled ones
             Handler(requests_listed, self._request_changed, cache.request_deleted, cache.expect_requests),
             strict=False,
         )

@@ -1,6 +1,7 @@
 """What the manager keeps of requests and pods, read from their Kubernetes shape."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from crrd.core.api.pod import NO_CONDITION, PodMeta, Readiness, parse_meta
 from crrd.core.api.time import after, parse_time, rfc3339
 from crrd.core.api.types import FINALIZER, RequestPhase, Status
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.lifecycle.steps import next_steps
+from crrd.core.lifecycle.steps import Steps, next_steps
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -69,6 +70,37 @@ def test_of_a_completed_request_only_little_is_kept() -> None:
     assert kept.status == Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:00Z")
     now = datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC)
     assert next_steps(kept, None, now) == next_steps(ended, None, now)
+
+
+@pytest.mark.parametrize(
+    ("changes", "settled"),
+    [
+        ({}, True),
+        ({"metadata": {"labels": {"crr.apps.kruise.io/active": "true"}}}, False),
+        ({"metadata": {"finalizers": [FINALIZER]}}, False),
+        ({"spec": {"ttlSecondsAfterFinished": 3}}, False),
+        ({"status": {"phase": "Recreating"}}, False),
+    ],
+)
+def test_of_a_settled_request_next_to_nothing_is_kept(changes: dict[str, Any], *, settled: bool) -> None:
+    plain: dict[str, Any] = {
+        "metadata": {"namespace": "ns", "name": "r", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}},
+        "spec": {"podName": "p", "containers": [{"name": "app"}]},
+        "status": {"phase": "Completed"},
+    }
+    request = parse_request({key: {**value, **changes.get(key, {})} for key, value in plain.items()})
+    assert request.settled is settled
+    kept = request.slimmed()
+    assert (kept.settled, kept.key, kept.pod_key, kept.uid, kept.resource_version) == (
+        settled,
+        "ns/r",
+        "ns/p",
+        "u",
+        "7",
+    )
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    if settled:
+        assert next_steps(kept, None, now) == next_steps(request, None, now) == Steps()
 
 
 @given(JSON, JSON, JSON)

@@ -177,6 +177,9 @@ NO_PINS: Mapping[str, Pin] = MappingProxyType({})
 NOTHING_BEGUN: Mapping[str, Begun] = MappingProxyType({})
 
 
+_COMPLETED = Status(RequestPhase.COMPLETED)
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One ContainerRecreateRequest, as far as crrd needs it."""
@@ -235,9 +238,17 @@ class Request:
         """Whether ours is there: only then the pod may have been made unready for the request."""
         return FINALIZER in self.finalizers
 
+    @property
+    def settled(self) -> bool:
+        """Whether nobody has anything left to do about it: it is completed, and stays until a user deletes it."""
+        return self.completed and not self.active and not self.has_finalizer and self.ttl_seconds is None
+
     def slimmed(self) -> "Request":
         """A completed request without what no later decision reads: a cluster can keep very many of them."""
         if not self.completed:
             return self
+        if self.settled:
+            where = (self.namespace, self.name, self.uid, self.resource_version)
+            return Request(*where, "", self.pod_name, "", "", (), active=False, status=_COMPLETED)
         status = replace(self.status, states=(), message="")
         return replace(self, containers=(), pinned=NO_PINS, begun=NOTHING_BEGUN, error="", status=status)
