@@ -233,7 +233,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Deleted after their TTL", (("sum(crrd_ttl_deletions_total)", ""),), "stat"),
         Panel(
             "Policies",
-            (("sum by (reason) (crrd_policies) > 0", "{{reason}}"),),
+            (("sum by (reason) (crrd_policies)", "{{reason}}"),),
             says="ContainerRecreatePolicies by what they do or wait for (the reason of their condition Ready).",
         ),
         Panel(

@@ -198,9 +198,9 @@ async def test_a_request_costs_three_writes_and_two_for_each_further_container(t
             assert {call.status for call in writes} == {200}
 
 
-async def test_a_thousand_bad_requests_do_no_harm(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+async def test_hundreds_of_bad_requests_do_no_harm(cluster: Cluster, node_daemon: NodeDaemon) -> None:
     before = await cluster.run_pod("web", [container("app")])
-    for number in range(1000):
+    for number in range(400):
         body = crr_for(before, ["app"], name=f"bad-{number}")
         match number % 4:
             case 0:

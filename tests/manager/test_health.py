@@ -192,7 +192,7 @@ async def test_events_that_hang() -> None:
         world.pod()
         assert await world.pass_by(600) == (200, {})
         world.request()
-        assert (await world.red("events", 160)).startswith("hangs: writing an event")
+        assert (await world.red("events", 60 + 160)).startswith("hangs: writing an event")
 
 
 def reader(raw: bytes) -> StreamReader:
