@@ -1,29 +1,26 @@
 """`python -m tests.tools.messages` prints every sentence that a person meets, by kind, in one listing.
 
-It takes them from the tables and parsers where there are any, and else from the source: every text of the product that
-has a space in it. A new message is in the listing without a change here.
+It takes them from the tables and parsers where there are any, from the manifests, and else from the source: every text
+of the product that has a space in it. A new message is in the listing without a change here.
 """
 
 import argparse
 import ast
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from unittest.mock import patch
 
-import yaml
-
+from crrd.cli import doctor_sentences
 from crrd.cli.explain_sentences import SENTENCES, STEPS
 from crrd.cli.main import COMMANDS, build_parser
 from crrd.core.api.reasons import CAUSES
-from crrd.core.api.schema import FIELDS
+from tests.tools.manifest_texts import HEADS, ROOT, Sentence, manifest_sentences
 
-ROOT = Path(__file__).parents[2]
 PRODUCT = ROOT / "daemon" / "crrd"
 LOG, ERROR, EVENT, METRIC, HELP = "log events", "errors", "events", "metrics", "--help"
-STATUS, REMEDY, EXPLAIN, STEP, HEADS = "status", "remedies", "crrd explain", "crrd explain: steps", "table heads"
-ADMISSION, RECREATE, ALERT, FIELD, OTHER = "admission", "crrd recreate", "alerts", "fields of the CRD", "other texts"
+STATUS, REMEDY, EXPLAIN, STEP = "status", "remedies", "crrd explain", "crrd explain: steps"
+ADMISSION, RECREATE, FORECAST, DOCTOR = "admission", "crrd recreate", "crrd forecast", "crrd doctor"
+CONDITION, HEALTH, OTHER = "conditions of policies", "healthz and readyz", "other texts"
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 _METRICS = {"Counter", "Gauge", "Histogram", "GaugeMetricFamily", "CounterMetricFamily", "CallMetrics"}
 _NOT_READ = {
@@ -34,25 +31,26 @@ _NOT_READ = {
 _ELSEWHERE = {"description", "epilog", "usage", "COMMANDS", "DESCRIPTION", "_BASH", "_ZSH", "_TABLE"}
 """Names of what `_help` lists, and of what is no sentence."""
 _FLAGS = {"add_argument", "add_flag", "flag", "add", "name", "file"}
-_TABLES = ("core/api/reasons.py", "cli/explain_sentences.py", "core/api/schema.py", "kubelet/hash/go_dump.py")
+_TABLES = (
+    *("core/api/reasons.py", "cli/explain_sentences.py", "cli/doctor_sentences.py", "core/api/schema.py"),
+    "kubelet/hash/go_dump.py",
+)
 """Modules whose sentences are taken from their tables, and one whose texts are for hashing."""
-_ROOMS = {"core/admission": ADMISSION, "manager/webhook": ADMISSION, "core/rollout": RECREATE, "rollout": RECREATE}
-
-
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """One text, and where it comes from."""
-
-    group: str
-    source: str
-    """The name of a reason, a flag or a metric, or the module and line."""
-    text: str
-    """With `{name}` in place of each value."""
+_ROOMS = {
+    **dict.fromkeys(("core/admission", "manager/webhook"), ADMISSION),
+    **dict.fromkeys(("core/rollout", "rollout"), RECREATE),
+    **dict.fromkeys(("forecast", "cli/forecast.py", "kubelet/hash"), FORECAST),
+    **dict.fromkeys(("core/doctor", "cli/doctor.py"), DOCTOR),
+    **dict.fromkeys(("core/policy", "core/config", "manager/policies"), CONDITION),
+    **dict.fromkeys(("core/explain", "cli/explain.py", "cli/explain_text.py"), EXPLAIN),
+    **dict.fromkeys(("lib/health.py", "lib/heartbeat.py", "node/daemon.py", "manager/daemon.py"), HEALTH),
+}
+"""Packages and modules, each with the group of its texts."""
 
 
 def sentences() -> list[Sentence]:
     """All of them."""
-    return [*_tables(), *_help(), *_manifests(), *_source()]
+    return [*_tables(), *_help(), *manifest_sentences(), *_source()]
 
 
 def _tables() -> Iterator[Sentence]:
@@ -61,7 +59,8 @@ def _tables() -> Iterator[Sentence]:
         yield from (Sentence(REMEDY, reason, each) for each in cause.remedy)
     yield from (Sentence(EXPLAIN, found.name, text) for found, text in SENTENCES.items())
     yield from (Sentence(STEP, step.name, text) for step, text in STEPS.items())
-    yield from (Sentence(FIELD, field.path, field.description) for field in FIELDS.values() if field.description)
+    for seen, (text, advice) in doctor_sentences.SENTENCES.items():
+        yield from (Sentence(DOCTOR, seen.name, each) for each in (text, advice) if each)
 
 
 def _help() -> Iterator[Sentence]:
@@ -84,19 +83,6 @@ def _help() -> Iterator[Sentence]:
                 name = "/".join(flag.option_strings) or str(flag.metavar or flag.dest)
                 if flag.help and flag.help != argparse.SUPPRESS and name != "-h/--help":
                     yield Sentence(HELP, f"crrd {command} {name}", flag.help.replace("%%", "%"))
-
-
-def _manifests() -> Iterator[Sentence]:
-    for file in sorted((ROOT / "manifests" / "monitoring" / "rules").glob("*.yaml")):
-        for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]:
-            for rule in group["rules"]:
-                for kind in ("summary", "description"):
-                    if text := rule.get("annotations", {}).get(kind):
-                        yield Sentence(ALERT, f"{rule['alert']} {kind}", " ".join(text.split()))
-    crd = yaml.safe_load((ROOT / "manifests" / "base" / "crd.yaml").read_text(encoding="utf-8"))
-    for version in crd["spec"]["versions"]:
-        names = [column["name"] for column in version["additionalPrinterColumns"]]
-        yield Sentence(HEADS, f"kubectl get crr ({version['name']})", " ".join(names).upper())
 
 
 def _source() -> Iterator[Sentence]:
@@ -166,7 +152,7 @@ def _group(node: ast.expr, parents: tuple[ast.AST, ...], where: str) -> str:
                     return ""
                 if name.endswith(("COLUMNS", "HEADINGS")):
                     return HEADS
-    return next((group for room, group in _ROOMS.items() if where.startswith(room + "/")), OTHER)
+    return next((group for room, group in _ROOMS.items() if where == room or where.startswith(room + "/")), OTHER)
 
 
 def _of_call(name: str, where: str) -> str | None:
@@ -178,6 +164,8 @@ def _of_call(name: str, where: str) -> str | None:
         return METRIC
     if name in ("emit", "EmitEvent"):
         return EVENT
+    if name in ("within", "until", "Heartbeat"):
+        return HEALTH
     return ERROR if name.endswith("Error") or name == "_refused" else None
 
 
