@@ -178,7 +178,7 @@ class TestOneRequest:
         await cluster.request("one", pod, grace=5, activeDeadlineSeconds=60)
         await cluster.node_says("one", "Recreating")
         await cluster.until("acquired", lambda: cluster.acquired("one"))
-        await cluster.jump(61)
+        cluster.jump(61)
         await cluster.settle("one")
         assert cluster.condition() == READY
 

@@ -90,13 +90,33 @@ class Events:
         self.seen.append(event)
 
 
+class PassingClock(ServerClock):
+    """A clock of a process for which time passes when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._passed
+
+    def observe(self, date: str, sent: float, received: float) -> None:
+        super().observe(date, sent + self._passed, received + self._passed)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let `seconds` pass, and all timers ring that are due."""
+        self._passed += seconds
+        for watcher in tuple(self._watchers):
+            watcher()
+
+
 class Replica:
     """One manager, as far as the lifecycle goes."""
 
     def __init__(self, url: str, name: str, deadlines: Deadlines | None = None) -> None:
         self.name = name
         self.wire = Wire(url)
-        self.clock = ServerClock()
+        self.clock = PassingClock()
         self.client = SteppedClient(self.wire, self.clock, deadlines)
         self.events = Events()
         self.done: list[lc.LifecycleAction] = []
@@ -182,8 +202,14 @@ class LifecycleCluster:
         made.start()
         return made
 
-    async def jump(self, seconds: float) -> None:
-        """Let the API server's clock be later all at once, and the managers know."""
+    def jump(self, seconds: float) -> None:
+        """Let time pass, for the API server and for the managers."""
+        self.ahead += timedelta(seconds=seconds)
+        for replica in self._replicas:
+            replica.clock.pass_time(seconds)
+
+    async def set_clock(self, seconds: float) -> None:
+        """Let the API server's clock be later (or earlier) though no time has passed, and the managers know."""
         self.ahead += timedelta(seconds=seconds)
         for replica in self._replicas:
             await replica.learn_time()

@@ -5,7 +5,7 @@ The local clock only measures what has passed since an answer (monotonic), so a 
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 STEP_SECONDS = 2.0
@@ -52,9 +52,20 @@ class ServerClock:
 
     def now(self) -> datetime:
         """The API server's time. Before the first answer, the local clock's: nothing better is known."""
+        return self.at(self.monotonic())
+
+    def at(self, moment: float) -> datetime:
+        """The API server's time at a `monotonic` time, by today's estimate.
+
+        What is kept for later is kept as a monotonic time: a step of the estimate changes no age.
+        """
         if self._offset is None:
-            return datetime.now(UTC)
-        return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
+            return datetime.now(UTC) - timedelta(seconds=self.monotonic() - moment)
+        return datetime.fromtimestamp(moment + self._offset, UTC)
+
+    def monotonic(self) -> float:
+        """The local monotonic time, in seconds."""
+        return time.monotonic()
 
     def on_step(self, watcher: Callable[[], None]) -> Callable[[], None]:
         """Call `watcher` whenever the server's clock was set to another time; returns how to end that."""

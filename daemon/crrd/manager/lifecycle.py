@@ -12,7 +12,7 @@ never taken from a watch, but always asked for, because what follows from it is 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import NoReturn
 
 import structlog
@@ -89,10 +89,8 @@ class LifecycleController:
         self._queue = WorkQueue(self._handle)
         self._slots = asyncio.Semaphore(PARALLEL)
         self._began: dict[str, float] = {}
-        self._ended: dict[str, dict[str, datetime]] = {}
-        """Pod -> UIDs of its completed requests that have a time to live -> when they were first seen so."""
-        self._seen: dict[str, dict[str, datetime]] = {}
-        """Pod -> UIDs of its requests that a watch has told of as new -> when."""
+        self._first_seen: dict[str, dict[tuple[str, bool], float]] = {}
+        """Pod -> UID of a request, and whether it was completed -> the monotonic time at which it was first seen so."""
         self._heartbeat = Heartbeat()
         self._watching: list[Callable[[], str]] = []
         self._requests: Reflector[Request] | None = None
@@ -160,7 +158,7 @@ class LifecycleController:
     def _request_changed(self, request: Request) -> None:
         """The watch tells of a request. One that is new to it was created just now, whatever its creationTimestamp."""
         if not request.completed and all(known.uid != request.uid for known in self._cache.requests(request.pod_key)):
-            self._seen.setdefault(request.pod_key, {})[request.uid] = self._clock.now()
+            self._first_seen.setdefault(request.pod_key, {})[request.uid, False] = self._clock.monotonic()
         self._cache.request_changed(request)
 
     def _poke(self, key: str) -> None:
@@ -182,14 +180,12 @@ class LifecycleController:
             except CrrdError as error:  # what needs no pod does not wait for it
                 failure = error
             known = failure is None
-            ended, seen = self._first_seen_ended(key, requests), self._first_seen(key, requests)
+            first_seen = self._since(key, requests)
             wakes = []
             for request in requests:
-                now, ended_at = self._clock.now(), ended.get(request.uid)
-                seen_at = seen.get(request.uid)
-                steps = next_steps(
-                    request, pod, now, known=known, seen_at=seen_at, ended_at=ended_at, slack=self._slack
-                )
+                moment = first_seen.get((request.uid, request.completed))
+                since = None if moment is None else self._clock.at(moment)
+                steps = next_steps(request, pod, self._clock.now(), known=known, since=since, slack=self._slack)
                 if steps.wake_at is not None:
                     wakes.append(steps.wake_at)
                 try:
@@ -213,22 +209,19 @@ class LifecycleController:
             times.append(asyncio.get_running_loop().time() + max(0.0, seconds) + _RING_AFTER_SECONDS)
         return min(times, default=None)
 
-    def _first_seen_ended(self, key: str, requests: Sequence[Request]) -> Mapping[str, datetime]:
-        """By UID of a pod's completed requests that have a time to live: when that began, the API server's time."""
-        now, known = self._clock.now(), self._ended.pop(key, {})
-        mortal = (request.uid for request in requests if request.completed and request.ttl_seconds is not None)
-        found = {uid: known.get(uid, now) for uid in mortal}
-        if found:
-            self._ended[key] = found
-        return found
-
-    def _first_seen(self, key: str, requests: Sequence[Request]) -> Mapping[str, datetime]:
-        """By UID of a pod's open requests: when the watch first told of them; those that were listed are left out."""
-        known = self._seen.pop(key, {})
-        found = {each.uid: known[each.uid] for each in requests if not each.completed and each.uid in known}
-        if found:
-            self._seen[key] = found
-        return found
+    def _since(self, key: str, requests: Sequence[Request]) -> Mapping[tuple[str, bool], float]:
+        """Since when a pod's requests are known as they are: open ones from a watch, completed ones with a TTL."""
+        before, now = self._first_seen.pop(key, {}), self._clock.monotonic()
+        after = {}
+        for request in requests:
+            state = request.uid, request.completed
+            if state in before:
+                after[state] = before[state]
+            elif request.completed and request.ttl_seconds is not None:
+                after[state] = now
+        if after:
+            self._first_seen[key] = after
+        return after
 
     @asynccontextmanager
     async def _looking_at(self, key: str) -> AsyncIterator[None]:

@@ -131,9 +131,9 @@ class TestEnds:
 
     def test_a_request_of_an_api_server_whose_clock_is_behind_is_as_old_as_it_was_seen(self) -> None:
         view = request(deadline_seconds=30)
-        assert next_steps(view, POD, at(91), seen_at=at(90)).wake_at == at(120)
-        assert reasons(next_steps(view, POD, at(120), seen_at=at(90))) == [Reason.DEADLINE] * 3
-        assert reasons(next_steps(request(), POD, at(150), seen_at=at(90))) == [Reason.NO_ANSWER] * 3
+        assert next_steps(view, POD, at(91), since=at(90)).wake_at == at(120)
+        assert reasons(next_steps(view, POD, at(120), since=at(90))) == [Reason.DEADLINE] * 3
+        assert reasons(next_steps(request(), POD, at(150), since=at(90))) == [Reason.NO_ANSWER] * 3
 
     def test_a_pod_that_should_have_gone_long_ago_ends_its_requests(self) -> None:
         """Its node is dead, or the daemon there: nobody else says that nothing will be recreated any more."""
@@ -280,8 +280,8 @@ class TestCleansUp:
         """Whatever the node's clock said of it."""
         view = replace(request(status=replace(COMPLETED, completion_time=told)), ttl_seconds=20)
         assert next_steps(view, POD, at(10)) == Steps((lc.RemoveActive(),), at(30))
-        assert next_steps(view, POD, at(29), ended_at=at(10)) == Steps((lc.RemoveActive(),), at(30))
-        assert next_steps(view, POD, at(30), ended_at=at(10)) == Steps((lc.RemoveActive(), lc.Delete()))
+        assert next_steps(view, POD, at(29), since=at(10)) == Steps((lc.RemoveActive(),), at(30))
+        assert next_steps(view, POD, at(30), since=at(10)) == Steps((lc.RemoveActive(), lc.Delete()))
 
     def test_a_deleted_request_releases_the_pod_and_nothing_else(self) -> None:
         view = replace(serving(deleting=True), finalizers=(FINALIZER,), deadline_seconds=3)
@@ -320,7 +320,7 @@ class TestPodThatCannotBeLookedUp:
         ],
     )
     def test_what_needs_no_pod_is_done_and_nothing_else(self, view: Request, seconds: float, expected: Steps) -> None:
-        assert next_steps(view, None, at(seconds), known=False, ended_at=at(10)) == expected
+        assert next_steps(view, None, at(seconds), known=False, since=at(10) if view.completed else None) == expected
 
     @pytest.mark.parametrize(
         ("view", "seconds", "reason"),
@@ -445,9 +445,9 @@ class World:
         left = 10**9 if crash_after is None else crash_after
         for name in list(self.requests):
             view, now = self.requests[name], at(self.seconds)
-            ended_at = self.seen_ended.setdefault(name, now) if view.completed else None
+            since = self.seen_ended.setdefault(name, now) if view.completed else None
             pod = self.pod if known else None
-            for action in next_steps(view, pod, now, known=known, ended_at=ended_at).actions:
+            for action in next_steps(view, pod, now, known=known, since=since).actions:
                 if not left:
                     self.seen_ended.clear()
                     return True

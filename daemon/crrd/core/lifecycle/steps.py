@@ -111,8 +111,7 @@ def next_steps(
     now: datetime,
     *,
     known: bool = True,
-    seen_at: datetime | None = None,
-    ended_at: datetime | None = None,
+    since: datetime | None = None,
     slack: int = DEFAULT_SLACK_SECONDS,
 ) -> Steps:
     """Decide about one request.
@@ -124,9 +123,9 @@ def next_steps(
         now: the API server's time, aware of its zone.
         known: False where the pod could not be looked up, and is None. What time alone decides happens all the same;
             the pod's readiness, and the finalizer that guards it, wait.
-        seen_at: when a watch first told of the request, by the same clock; None where only its creationTimestamp says
-            how old it is. That may be another API server's time, and their clocks may differ by minutes.
-        ended_at: when the request was first seen completed, by the same clock; None where that is now.
+        since: when the request was first seen as it is, open or completed, by the same clock. None for an open request
+            where only its creationTimestamp says how old it is (that may be another API server's time, and their
+            clocks may differ by minutes), and for a completed one where that is now.
         slack: seconds that a request without a deadline has above what it asks for.
     """
     own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
@@ -135,12 +134,12 @@ def next_steps(
         held = request.finalizers and not request.has_finalizer  # by somebody else: it does not vanish, released or not
         return Steps(_deactivate(request) if held else release)
     if request.completed:
-        return _clean_up(request, release, now, ended_at or now)
+        return _clean_up(request, release, now, since or now)
     if known and own is None:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
     times = [(after(own.grace_ends if own else "", GOING_SECONDS), Reason.POD_DELETING)]
-    created = request.created if seen_at is None else rfc3339(seen_at)
+    created = request.created if since is None else since.isoformat()
     seconds, told = request.deadline_seconds, str(request.deadline_seconds)
     if seconds is None:
         seconds = default_deadline(request, slack)
