@@ -486,8 +486,10 @@ async def test_a_good_certificate_is_served_though_the_secret_cannot_be_written(
     assert not late.tls.loaded.is_set(), "it has expired"
 
 
-async def test_a_certificate_ends_with_its_authority(tmp_path: Path, client: KubeClient) -> None:
-    """A foreign authority that has expired: callers refuse the certificate, though that lasts longer."""
+@pytest.mark.parametrize("served", [False, True])
+async def test_a_certificate_ends_with_its_authority(tmp_path: Path, client: KubeClient, *, served: bool) -> None:
+    """A foreign authority that has expired, known by its file or served in the chain: callers refuse the certificate,
+    though that lasts longer."""
     await install(client)
     now = NOW
     tls = ServingTls(lambda: now)
@@ -507,10 +509,11 @@ async def test_a_certificate_ends_with_its_authority(tmp_path: Path, client: Kub
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(made.authority.key, hashes.SHA256())
     )
-    (tmp_path / "ca.crt").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    trust = CaBundlePublisher(client, ["crrd"])
+    with (tmp_path / ("tls.crt" if served else "ca.crt")).open("ab" if served else "wb") as file:
+        file.write(authority.public_bytes(serialization.Encoding.PEM))
+    trust, file_of_authority = CaBundlePublisher(client, ["crrd"]), None if served else tmp_path / "ca.crt"
     keeper = MountedCertificates(
-        tls, tmp_path / "tls.crt", tmp_path / "tls.key", ca_file=tmp_path / "ca.crt", trust=trust
+        tls, tmp_path / "tls.crt", tmp_path / "tls.key", ca_file=file_of_authority, trust=trust
     )
     await keeper.sync()
     assert (tls.not_after, tls.check()) == (ends, "")

@@ -145,8 +145,8 @@ def usable(certificate: bytes, authorities: bytes) -> Validity:
 
     Raises ValueError, x509.InvalidVersion for what is no certificate.
     """
-    leaf, *chain = x509.load_pem_x509_certificates(certificate)
-    return _usable(leaf, (*chain, *x509.load_pem_x509_certificates(authorities))) if authorities else _validity(leaf)
+    leaf, *known = x509.load_pem_x509_certificates(certificate + b"\n" + authorities)
+    return _usable(leaf, known)
 
 
 def _usable(certificate: x509.Certificate, known: Sequence[x509.Certificate]) -> Validity:
