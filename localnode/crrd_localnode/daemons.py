@@ -14,17 +14,16 @@ from typing import Any, Self
 import aiohttp
 
 from crrd.core.api.types import GROUP, PLURAL, VERSIONS
-from crrd.kube.resources import Resource
+from crrd.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
 from crrd.lib.errors import ConfigurationError, ConflictError
-from crrd.manager.certificates.keeper import MUTATING, VALIDATING
 from crrd_localnode.node import LocalNode
 
 READY_SECONDS = 60.0
 END_SECONDS = 30.0
 """For a daemon to end by itself."""
 _WEBHOOKS = {
-    MUTATING: ("mutate-crr", ["CREATE", "UPDATE"]),
-    VALIDATING: ("validate-crr", ["CREATE", "UPDATE"]),
+    MUTATING_WEBHOOKS: ("mutate-crr", ["CREATE", "UPDATE"]),
+    VALIDATING_WEBHOOKS: ("validate-crr", ["CREATE", "UPDATE"]),
 }
 """By kind of webhook configuration: the path that it names, and the operations that it is about."""
 _CONFIGURATION = "crrd"

@@ -14,7 +14,7 @@ import yaml
 
 from crrd.core.api.types import FINALIZER
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.kube.resources import PODS, REQUESTS, WEBHOOKS, Resource
 from crrd.lib.errors import ApiUnavailableError, GoneError
 from crrd.manager import uninstall as hook
 from tests.support.lifecycle_cluster import LifecycleCluster, Wire, lifecycle_cluster
@@ -27,7 +27,7 @@ OTHERS = {"userAgent": 'Operation "Job"', "key": "web-0"}
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LifecycleCluster]:
     monkeypatch.setattr(hook, "ROUND_SECONDS", 0.01)
     async with lifecycle_cluster() as made:
-        for resource in hook.WEBHOOKS:
+        for resource in WEBHOOKS:
             await made.client.create(resource, "", {"metadata": {"name": hook.CONFIGURATION}, "webhooks": []})
         yield made
 
@@ -45,7 +45,7 @@ async def held(cluster: LifecycleCluster, *others: dict[str, str], name: str = "
 
 async def nothing_is_left(cluster: LifecycleCluster) -> None:
     assert cluster.crrs() == {}
-    for resource in hook.WEBHOOKS:
+    for resource in WEBHOOKS:
         with pytest.raises(GoneError):
             await cluster.client.get(resource, "", hook.CONFIGURATION)
 
@@ -79,7 +79,7 @@ async def test_the_managers_role_and_the_hooks_allow_every_call(cluster: Lifecyc
     allowed = {(verb, name) for rule in rules for verb in rule["verbs"] for name in rule["resources"]}
     asked = {(call.verb, "/".join(filter(None, (call.resource, call.subresource)))) for call in cluster.calls}
     assert asked - allowed == set()
-    assert {("delete", resource.plural) for resource in hook.WEBHOOKS} <= asked
+    assert {("delete", resource.plural) for resource in WEBHOOKS} <= asked
 
 
 async def test_a_pod_whose_request_has_gone_is_released(cluster: LifecycleCluster) -> None:

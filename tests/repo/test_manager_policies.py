@@ -14,8 +14,8 @@ from crrd.core.api import types as model
 from crrd.core.api.pod import USER_AGENT, PodMeta
 from crrd.core.lifecycle.steps import AcquireUnready, InitReadiness, PodAction, ReleaseUnready
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import Resource
-from crrd.manager.certificates.keeper import MUTATING, CaBundlePublisher
+from crrd.kube.resources import MUTATING_WEBHOOKS, Resource
+from crrd.manager.certificates.keeper import CaBundlePublisher
 from crrd.manager.readiness import change_readiness
 from tests.repo.test_policies import ROBOT, ROOT, USER, labelled, manager, node, rules_of
 from tests.support.manifests import needs_kubectl, one, rendered
@@ -306,5 +306,7 @@ async def test_the_policy_allows_what_the_manager_publishes(kind: str) -> None:
     client = OneObject(webhooks(kind))
     await CaBundlePublisher(client, ["crrd"]).publish(b"new")
     assert client.written != client.found
-    write = Write(client.found, client.written, group=MUTATING.group, resource=f"{kind.lower()}webhookconfigurations")
+    write = Write(
+        client.found, client.written, group=MUTATING_WEBHOOKS.group, resource=f"{kind.lower()}webhookconfigurations"
+    )
     assert rules_of("default").refused(manager("default"), write) == ""

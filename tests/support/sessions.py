@@ -22,15 +22,7 @@ def command(*words: str) -> Command:
 async def recreated(cluster: PlayedCluster, *words: str, display: Display | None = None) -> int:
     """The exit code of a command line."""
     asked = command(*words)
-    session = Session(cluster.client, ServerClock(), NAMESPACE, display or Display(), asked, _unexplained)
-    match asked.verb:
-        case "status":
-            return await session.status()
-        case "abort":
-            return await session.abort()
-        case "resume":
-            return await session.resume()
-    return await session.start()
+    return await Session(cluster.client, ServerClock(), NAMESPACE, display or Display(), asked, _unexplained).run()
 
 
 async def _unexplained(client: KubeClient, clock: ServerClock, request: object) -> str:

@@ -25,7 +25,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
 from crrd.kube.leader import LEASE_NAME
-from crrd.kube.resources import LEASES, MANAGERS, NODE_DAEMONS, NODES, PODS, REQUESTS, Resource
+from crrd.kube.resources import LEASES, MANAGERS, NODE_DAEMONS, NODES, PODS, REQUESTS, WEBHOOKS, Resource
 from crrd.kube.server_version import LEAST, parse
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
 from crrd.lib.jsonfields import text, value_at
@@ -34,8 +34,6 @@ from crrd.lib.log import configure as configure_log
 T = TypeVar("T")
 EXIT_PROBLEMS = 1
 _ADMISSION, _AUTHORIZATION = "admissionregistration.k8s.io", "authorization.k8s.io"
-_MUTATING = Resource("mutatingwebhookconfigurations", _ADMISSION)
-_VALIDATING = Resource("validatingwebhookconfigurations", _ADMISSION)
 _POLICIES = Resource("validatingadmissionpolicies", _ADMISSION)
 _BINDINGS = Resource("validatingadmissionpolicybindings", _ADMISSION)
 _CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
@@ -181,7 +179,7 @@ class Reader:
 
     async def _hooks(self) -> tuple[Hook, ...] | Unread:
         found: tuple[Hook, ...] = ()
-        for resource in (_MUTATING, _VALIDATING):
+        for resource in WEBHOOKS:
             there = await self._list(resource, read.read_hooks)
             if isinstance(there, Unread):
                 return there

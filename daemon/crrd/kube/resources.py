@@ -6,6 +6,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar
 from urllib.parse import quote
 
 from crrd.core.api import types as model
+from crrd.core.config.references import Kind
 
 T = TypeVar("T")
 
@@ -58,6 +59,11 @@ LEASES = Resource("leases", "coordination.k8s.io")
 NAMESPACES = Resource("namespaces")
 CONFIG_MAPS = Resource("configmaps", page=25)
 SECRETS = Resource("secrets", page=25)
+CONFIGURATION: Mapping[Kind, Resource] = {Kind.CONFIG_MAP: CONFIG_MAPS, Kind.SECRET: SECRETS}
+_REGISTRATION = "admissionregistration.k8s.io"
+MUTATING_WEBHOOKS = Resource("mutatingwebhookconfigurations", _REGISTRATION)
+VALIDATING_WEBHOOKS = Resource("validatingwebhookconfigurations", _REGISTRATION)
+WEBHOOKS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 POLICIES = Resource(model.POLICY_PLURAL, model.POLICY_GROUP, "v1alpha1")
 BUDGETS = Resource("poddisruptionbudgets", "policy")
 DISCOVERY = Resource("discovery")

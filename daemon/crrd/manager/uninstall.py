@@ -20,7 +20,7 @@ from crrd.core.lifecycle.steps import ReleaseUnready, RemoveFinalizer
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.errors import ResourceMissingError
-from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.kube.resources import PODS, REQUESTS, WEBHOOKS
 from crrd.kube.writer import RequestWriter
 from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
 from crrd.lib.log import configure
@@ -28,9 +28,6 @@ from crrd.manager.readiness import change_readiness
 
 CONFIGURATION = "crrd"
 """Name of both webhook configurations."""
-WEBHOOKS = tuple(
-    Resource(f"{kind}webhookconfigurations", "admissionregistration.k8s.io") for kind in ("mutating", "validating")
-)
 ROUND_SECONDS = 1.0
 MANAGER_ROUNDS = 30
 """Rounds that the manager has to release pods and requests before that is done here."""

@@ -8,10 +8,9 @@ from crrd.core.config.objects import ConfigObject, read_object
 from crrd.core.config.references import Kind
 from crrd.core.rollout.state import Member
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import CONFIG_MAPS, SECRETS
+from crrd.kube.resources import CONFIGURATION
 from crrd.lib.errors import ApiRefusedError, GoneError
 
-RESOURCES = {Kind.CONFIG_MAP: CONFIG_MAPS, Kind.SECRET: SECRETS}
 _AGE_SECONDS = 10.0
 """How long an answer is believed while nothing is about to begin."""
 
@@ -43,7 +42,7 @@ class ConfigObjects:
 
     async def _ask(self, kind: Kind, name: str) -> None:
         try:
-            self._known[kind, name] = read_object(await self._client.get(RESOURCES[kind], self._namespace, name))
+            self._known[kind, name] = read_object(await self._client.get(CONFIGURATION[kind], self._namespace, name))
         except GoneError:
             self._known[kind, name] = None
         except ApiRefusedError as error:

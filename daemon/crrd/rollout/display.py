@@ -201,6 +201,11 @@ def summary(rows: tuple[Row, ...]) -> str:
     return ", ".join(parts + [f"{under_way} in progress"] * bool(under_way))
 
 
+def failures(rows: tuple[Row, ...]) -> str:
+    """The pods that failed, each with the reason; "" for none."""
+    return "; ".join(f"{row.pod}: {row.why}" for row in rows if row.stage is Stage.FAILED)
+
+
 def skipped_pods(preview: Preview) -> dict[str, list[str]]:
     """The pods that are left out, by reason."""
     skipped: dict[str, list[str]] = {}

@@ -27,7 +27,7 @@ from crrd.lib.output import complain
 from crrd.lib.plain import plain
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.command import Command
-from crrd.rollout.display import Display, summary
+from crrd.rollout.display import Display, failures, summary
 from crrd.rollout.dryrun import refusals
 from crrd.rollout.ending import EXIT_FAILED, conclude, has_begun
 from crrd.rollout.events import WorkloadEvent, create_event
@@ -58,15 +58,7 @@ async def execute(command: Command, explainer: Explainer) -> int:
     async with KubeClient(access, on_date=clock.observe) as client:
         namespace = command.namespace or (await access.current()).namespace or "default"
         display = _make_display(clock.now, as_json=command.as_json)
-        session = Session(client, clock, namespace, display, command, explainer)
-        match command.verb:
-            case "status":
-                return await session.status()
-            case "abort":
-                return await session.abort()
-            case "resume":
-                return await session.resume()
-        return await session.start()
+        return await Session(client, clock, namespace, display, command, explainer).run()
 
 
 def _make_display(now: Callable[[], datetime], *, as_json: bool) -> Display:
@@ -86,6 +78,17 @@ class Session(Runs):
 
     explainer: Explainer
 
+    async def run(self) -> int:
+        """Do what is asked; returns the exit code."""
+        match self.command.verb:
+            case "status":
+                return await self.status()
+            case "abort":
+                return await self.abort()
+            case "resume":
+                return await self.resume()
+        return await self.start()
+
     async def start(self) -> int:
         """Start a run for each target, one after the other; a run of the given name that exists is resumed."""
         command = self.command
@@ -94,7 +97,7 @@ class Session(Runs):
         targets = split_targets(command.words)
         aims = [await find_target(self.client, self.namespace, words, command.selector) for words in targets]
         if len(aims) > 1:
-            for aim in aims:  # what cannot be done is told before anything is
+            for aim in aims:  # check all targets before the first run
                 async with Cluster(self.client, self.namespace, aim, command.options) as cluster:
                     self._make_run(aim, cluster)
         for done, aim in enumerate(aims, start=1):
@@ -198,11 +201,10 @@ class Session(Runs):
                     await self._record(run, WorkloadEvent.INTERRUPTED, message)
                     await runner.reporter.write(run, plan, STOPPED)
             raise asyncio.CancelledError from error
-        failures = "; ".join(f"{row.pod}: {row.why}" for row in plan.rows if row.stage is Stage.FAILED)
         if plan.outcome is End.DONE:
             await self._record(run, WorkloadEvent.RECREATED, summary(plan.rows))
         elif plan.outcome is End.FAILED:
-            await self._record(run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures}")
+            await self._record(run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures(plan.rows)}")
         ending = conclude(plan, self.line("resume", run.name), timed_out=timed_out)
         if ending.outcome == "failed":
             with suppress(OutputError):  # the end is told all the same

@@ -17,13 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import Resource
+from crrd.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, WEBHOOKS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError
 from crrd.manager.certificates import keeper as certs
 from crrd.manager.certificates.keeper import (
-    MUTATING,
-    SECRETS,
-    VALIDATING,
     CaBundlePublisher,
     MountedCertificates,
     SecretCertificates,
@@ -247,14 +244,16 @@ def webhook_of(name: str) -> dict[str, Any]:
 
 async def install(client: KubeClient) -> None:
     meta = {"metadata": {"name": "crrd"}}
-    await client.create(MUTATING, "", meta | {"webhooks": [webhook_of("mutate-crr"), webhook_of("mutate-pod")]})
-    await client.create(VALIDATING, "", meta | {"webhooks": [webhook_of("validate-crr")]})
+    await client.create(
+        MUTATING_WEBHOOKS, "", meta | {"webhooks": [webhook_of("mutate-crr"), webhook_of("mutate-pod")]}
+    )
+    await client.create(VALIDATING_WEBHOOKS, "", meta | {"webhooks": [webhook_of("validate-crr")]})
 
 
 async def bundles(client: KubeClient) -> list[bytes]:
     """The caBundle of each installed webhook."""
     found = []
-    for resource in (MUTATING, VALIDATING):
+    for resource in WEBHOOKS:
         for webhook in (await client.get(resource, "", "crrd"))["webhooks"]:
             found.append(base64.b64decode(webhook["clientConfig"]["caBundle"]))
             rest = {key: value for key, value in webhook["clientConfig"].items() if key != "caBundle"}
@@ -336,7 +335,7 @@ async def test_damage_is_repaired(client: KubeClient) -> None:
     replica = Replica(client)
     await replica.sync(NOW)
     await client.merge_patch(SECRETS, "default", "crrd-webhook", {"data": {"tls.key": "b2Rk", "odd": "="}})
-    await client.merge_patch(VALIDATING, "", "crrd", {"webhooks": [webhook_of("validate-crr")]})
+    await client.merge_patch(VALIDATING_WEBHOOKS, "", "crrd", {"webhooks": [webhook_of("validate-crr")]})
     await replica.sync(NOW)
     repaired = await held(client)
     assert await bundles(client) == [repaired.bundle] * 3

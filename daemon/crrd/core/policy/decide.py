@@ -41,12 +41,9 @@ class PolicyReason(StrEnum):
     IDLE = "Idle"
 
 
-_NOT_READY = (
-    PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET, PolicyReason.UNREADABLE, PolicyReason.MISSING,
-    PolicyReason.FAILED,
-)  # fmt: skip
 _BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET)
 """Where it is not known whether configuration can be read."""
+_NOT_READY = (*_BEFORE_READING, PolicyReason.UNREADABLE, PolicyReason.MISSING, PolicyReason.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +123,8 @@ class _Round:
         self._policy, self._found, self._now = policy, found, now
         self._status = status
         self._wakes: list[datetime] = []
+        self._settles_at: datetime | None = None
+        """When changed configuration has settled; None where none is still changing."""
 
     def decide(self) -> Decision:
         """See `decide`."""
@@ -164,8 +163,8 @@ class _Round:
     def _wanted(self) -> RunRecord | None:
         """The run that should begin now."""
         policy, found, now = self._policy, self._found, self._now
-        changed, settles_at = due(policy, self._status.config, found.running, now)
-        self._wakes += [settles_at] if settles_at is not None else []
+        changed, self._settles_at = due(policy, self._status.config, found.running, now)
+        self._wakes += [self._settles_at] if self._settles_at is not None else []
         if changed is not None:
             reason = f"{', '.join(changed.objects)} changed"
             return _record(policy, Trigger.CONFIG, changed.containers, (changed.limit, changed.limit), reason)
@@ -223,10 +222,9 @@ class _Round:
         return began + timedelta(seconds=self._policy.budget.min_interval)
 
     def _idle(self) -> Decision:
-        _, settles_at = due(self._policy, self._status.config, self._found.running, self._now)
-        if settles_at is not None:
+        if self._settles_at is not None:
             newest = max(self._status.config, key=lambda each: each.since)
-            why = f"{newest.kind} {newest.name} changed; waiting until {rfc3339(settles_at)} for more changes"
+            why = f"{newest.kind} {newest.name} changed; waiting until {rfc3339(self._settles_at)} for more changes"
             return self.rest(PolicyReason.SETTLING, why)
         return self.rest(PolicyReason.IDLE, "no container has to be restarted")
 

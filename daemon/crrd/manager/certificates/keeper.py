@@ -18,7 +18,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import structlog
 
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import Resource
+from crrd.kube.resources import SECRETS, WEBHOOKS, Resource
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
@@ -39,11 +39,6 @@ from crrd.manager.certificates.tls import ServingTls
 log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
-
-SECRETS = Resource("secrets")
-_REGISTRATION = "admissionregistration.k8s.io"
-MUTATING = Resource("mutatingwebhookconfigurations", _REGISTRATION)
-VALIDATING = Resource("validatingwebhookconfigurations", _REGISTRATION)
 
 SYNC_SECONDS = 60.0
 """Between two looks at the Secret and at the webhook configurations."""
@@ -68,7 +63,7 @@ class CaBundlePublisher:
 
     def __init__(self, api: KubeClient, names: Sequence[str]) -> None:
         self._api = api
-        self._configurations = [(resource, name) for resource in (MUTATING, VALIDATING) for name in names]
+        self._configurations = [(resource, name) for resource in WEBHOOKS for name in names]
         self._published = b""
 
     def trusted(self, certificate: bytes) -> bool:

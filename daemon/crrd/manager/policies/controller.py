@@ -17,7 +17,6 @@ from crrd.core.policy.decide import Decision, decide, ended, make_run
 from crrd.core.policy.types import API_VERSION, KIND, Policy, PolicyStatus, RunRecord, read_policy, write_status
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import Run, Target
-from crrd.core.rollout.standing import Stage
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.reflector import Handler, Reflector, Selection
@@ -28,7 +27,7 @@ from crrd.lib.workqueue import WorkQueue
 from crrd.manager.policies.look import Looker, Memory
 from crrd.manager.policies.versions import ConfigVersions
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.display import Display, summary
+from crrd.rollout.display import Display, failures, summary
 from crrd.rollout.events import WorkloadEvent, create_event
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
@@ -228,12 +227,11 @@ class PolicyController:
             return await Runner(self._client, cluster, self._clock, display, timeout=timeout, confirmed=True).run(run)
 
     async def _end(self, policy: Policy, run: Run, record: RunRecord, plan: Plan) -> None:
-        failures = "; ".join(f"{row.pod}: {row.why}" for row in plan.rows if row.stage is Stage.FAILED)
-        failed = bool(failures) or plan.end is not End.DONE
+        failed = plan.outcome is not End.DONE
         skipped = "; ".join(
             f"{row.pod}: {row.why}" for row in plan.rows if row.skip is not None and not row.skip.normal
         )
-        details = failures or skipped or (plan.message if failed else "")
+        details = failures(plan.rows) or skipped or (plan.message if failed else "")
         message = ": ".join(filter(None, [summary(plan.rows), details]))[:1000]
         log.info("policy run ended", policy=policy.key, run=run.name, failed=failed, message=message)
         await self._record(policy, run, WorkloadEvent.FAILED if failed else WorkloadEvent.RECREATED, message)
@@ -266,8 +264,7 @@ class _Progress(Display):
 
     def show(self, plan: Plan) -> None:
         """See Display."""
-        waits = next((f"{row.pod}: {row.why}" for row in plan.rows if row.stage.under_way and row.why), "")
-        self._on_progress(": ".join(filter(None, [summary(plan.rows), plan.waiting or waits])))
+        self._on_progress(": ".join([summary(plan.rows), *plan.waits[:1]]))
 
     def say(self, message: str) -> None:
         """See Display."""

@@ -16,9 +16,9 @@ from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
-from crrd.kube.resources import PODS
+from crrd.kube.resources import CONFIGURATION, PODS
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
-from crrd.manager.policies.versions import RESOURCES, ConfigVersions
+from crrd.manager.policies.versions import ConfigVersions
 from crrd.rollout.target import Aim, find_workload
 
 _STRETCH = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
@@ -104,7 +104,7 @@ class Looker:
     async def _read(self, policy: Policy, reference: Reference) -> tuple[Data | None, str]:
         """The data that is used of an object as a hash, and what is missing of it."""
         try:
-            obj = await self._client.get(RESOURCES[reference.kind], policy.namespace, reference.name)
+            obj = await self._client.get(CONFIGURATION[reference.kind], policy.namespace, reference.name)
         except GoneError:
             return None, missing(reference, None)
         found = read_object(obj)

@@ -9,12 +9,10 @@ from typing import Any
 from crrd.core.config.references import Kind
 from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, Selection
-from crrd.kube.resources import CONFIG_MAPS, SECRETS, Resource, metadata_of
+from crrd.kube.resources import CONFIGURATION, metadata_of
 from crrd.kube.watchset import WatchSet
 from crrd.lib.errors import ApiRefusedError
 from crrd.lib.jsonfields import mapping, text
-
-RESOURCES: Mapping[Kind, Resource] = {Kind.CONFIG_MAP: CONFIG_MAPS, Kind.SECRET: SECRETS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class ConfigVersions:
         reflector = self._watches.get(key)
         if reflector is None or reflector.last_error:
             try:
-                async for _ in self._client.list_pages(metadata_of(RESOURCES[kind]), namespace=namespace, limit=1):
+                async for _ in self._client.list_pages(metadata_of(CONFIGURATION[kind]), namespace=namespace, limit=1):
                     break
             except ApiRefusedError:
                 self.forget(namespace, kind)
@@ -79,7 +77,7 @@ class ConfigVersions:
 
     def _reflector(self, key: str) -> Reflector[_Version]:
         namespace, _, kind = key.partition("/")
-        resource = metadata_of(RESOURCES[Kind(kind)])
+        resource = metadata_of(CONFIGURATION[Kind(kind)])
         handler = Handler(partial(self._listed, key), partial(self._put, key), partial(self._drop, key))
         return Reflector(self._client, Selection(resource, _read, namespace), handler, strict=False)
 
