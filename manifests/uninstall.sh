@@ -18,8 +18,8 @@ REQUESTS='{{range .items}}{{with .metadata}}{{.namespace}}{{"\t"}}{{.name}}{{"\t
 '{{range .finalizers}}"{{.}}",{{end}}{{"\n"}}{{end}}{{end}}'
 
 if kubectl get mutatingwebhookconfiguration kruise-mutating-webhook-configuration >/dev/null 2>&1; then
-  echo "OpenKruise is here: its manager ends requests, and needs its CRD." >&2
-  echo "kubectl delete -k manifests/overlays/beside-openkruise is safe at any time." >&2
+  echo "OpenKruise is installed, and its manager needs the requests and the CRD. This script deletes nothing." >&2
+  echo "To uninstall crrd: kubectl delete -k manifests/overlays/beside-openkruise" >&2
   exit 2
 fi
 
@@ -81,7 +81,7 @@ while test "$tries" -lt 60; do
   found=$(requests)
   if test -z "$held" && test -z "$found"; then
     if test $# -eq 0 || ! defined; then
-      echo "done: no request is left, and no pod is held unready for one"
+      echo "done: all requests are deleted, and no pod is kept unready"
       exit 0
     fi
   fi
@@ -94,6 +94,6 @@ EOF
   tries=$((tries + 1))
   sleep 1
 done
-echo "not everything could be released; what is left:" >&2
+echo "cannot release these pods and requests:" >&2
 printf '%s\n' "$(held_pods)" "$(requests)" >&2
 exit 1

@@ -74,50 +74,50 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "stat",
             "s",
             4,
-            "Since the daemon first saw it. `crrd explain` says what it waits for.",
+            "Since the daemon first saw it. `crrd explain` shows what it waits for.",
             (300, 900),
         ),
         Panel(
-            "Ended badly, last hour",
+            "Failed requests, last hour",
             ((f'sum(increase(crrd_requests_total{{outcome=~"failed|partial", {HERE}}}[1h]))', ""),),
             "stat",
             width=4,
             thresholds=(1, 10),
         ),
         Panel(
-            "Node daemons that hear nothing",
+            "Node daemons with a silent watch",
             ((f"sum(({WATCH}) > bool 300)", ""),),
             "stat",
             width=4,
-            says="No word in their watch for five minutes.",
+            says="No event or bookmark from the API server for 5m.",
             thresholds=(1, 1),
         ),
-        Panel("Leading managers", (("sum(crrd_leader)", ""),), "stat", width=4),
+        Panel("Leaders", (("sum(crrd_leader)", ""),), "stat", width=4),
         Panel(
             "Containers with a stale hash",
             ((f"sum(crrd_kubelet_hash_mismatch_containers{{{HERE}}}) or vector(0)", ""),),
             "stat",
             width=4,
-            says="Kubelet would rebuild them; known where the daemon keeps specs (--spec-dir).",
+            says="Kubelet would rebuild them. Only known if the daemon keeps specs (--spec-dir).",
             thresholds=(1, 1),
         ),
         Panel(
-            "Being restarted, by namespace",
+            "Active requests, by namespace",
             ((f"sum by (pod_namespace, phase) (crrd_active_requests{{{HERE}}})", "{{pod_namespace}} {{phase}}"),),
         ),
         Panel(
-            "Being restarted, by node",
+            "Active requests, by node",
             ((f"sum by (instance) (crrd_active_requests{{{HERE}}})", "{{instance}}"),),
             "bargauge",
         ),
         Panel(
-            "Asked for, by user",
+            "Admitted requests, by user",
             (("topk(10, sum by (requested_by) (crrd_admitted_requests_total))", "{{requested_by}}"),),
             "bargauge",
             says="Since the managers started.",
         ),
     ),
-    "What becomes of them": (
+    "Results": (
         Panel("Requests by outcome", ((rate("crrd_requests_total", "outcome"), "{{outcome}}"),), unit="reqps"),
         Panel(
             "Containers that failed, by reason",
@@ -143,7 +143,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Containers by result", ((rate("crrd_container_recreations_total", "result"), "{{result}}"),), unit="ops"
         ),
         Panel(
-            "Failed, by node",
+            "Failed requests, by node",
             ((total("crrd_requests_total", "instance", ', outcome=~"failed|partial"'), "{{instance}}"),),
             "bargauge",
             says="Since the daemons started.",
@@ -175,9 +175,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
                 (f"max(crrd_queue_oldest_age_seconds{{{HERE}}})", "oldest, seconds"),
             ),
         ),
-        Panel("Last word in the watch", ((WATCH, "{{instance}}"),), unit="s", says="Bookmarks come every minute."),
         Panel(
-            "Watches begun anew",
+            "Time since the last watch event", ((WATCH, "{{instance}}"),), unit="s", says="Bookmarks come every minute."
+        ),
+        Panel(
+            "Watch restarts",
             ((total("crrd_watch_restarts_total", "resource, reason"), "{{resource}} {{reason}}"),),
             says="Since the daemons started.",
         ),
@@ -211,7 +213,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Lifecycle",
             (("sum by (action, reason) (crrd_lifecycle_actions_total) > 0", "{{action}} {{reason}}"),),
             "bargauge",
-            says="What the controller did, since it started.",
+            says="Actions of the lifecycle controller since it started.",
         ),
         Panel(
             "Certificate expires in",
@@ -225,10 +227,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
                 ("sum by (instance) (crrd_admission_connections)", "{{instance}}"),
                 (
                     "sum by (reason) (rate(crrd_admission_connections_closed_total[$__rate_interval]))",
-                    "closed each second, {{reason}}",
+                    "closed per second, {{reason}}",
                 ),
             ),
-            says="At most 1024 a replica: the one used longest ago makes room (crowded), who never calls goes (silent)",
+            says="At most 1024 per replica. Reasons to close one: crowded (to make room), silent (no call arrived).",
         ),
         Panel("Deleted after their TTL", (("sum(crrd_ttl_deletions_total)", ""),), "stat"),
         Panel(
@@ -255,7 +257,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
                 ('sum(increase(crrd_log_lines_dropped_total{job=~"crrd-.+"}[1h]))', "log lines"),
             ),
             "stat",
-            says="Kubernetes events, and lines of the daemons' logs, of the last hour that were never written.",
+            says="Kubernetes events and log lines that were dropped in the last hour.",
             thresholds=(1, 100),
         ),
         Panel("Versions", (("count by (version) (crrd_build_info)", "crrd {{version}}"),), "bargauge"),

@@ -237,7 +237,7 @@ BROKEN: dict[str, tuple[Break, Check, State, str]] = {
         *(Check.SERVER, State.WARNING, "v1.29.3 is older than Kubernetes 1.30"),
     ),
     "no CRD": (without_crd, Check.CRD, State.PROBLEM, "ContainerRecreateRequest is not installed"),
-    "not served": (unserved, Check.CRD, State.PROBLEM, "no version that crrd reads is served (v1alpha1, v1beta1)"),
+    "not served": (unserved, Check.CRD, State.PROBLEM, "the API server serves none of the versions that crrd supports"),
     "pruned": (
         lambda api: api.schema()["status"]["properties"].pop("reason"),
         *(Check.CRD, State.WARNING, "the API server drops fields that the CRD does not have: status.reason"),
@@ -270,22 +270,22 @@ BROKEN: dict[str, tuple[Break, Check, State, str]] = {
         lambda api: setattr(api, "trial", ApiUnavailableError("failed calling webhook: x509: unknown authority")),
         *(Check.ADMISSION, State.PROBLEM, "a dry-run request failed: failed calling webhook: x509"),
     ),
-    "not admitted": (lambda api: setattr(api, "trial", None), Check.ADMISSION, State.PROBLEM, "was let in"),
+    "not admitted": (lambda api: setattr(api, "trial", None), Check.ADMISSION, State.PROBLEM, "was accepted"),
     "no policy": (
         lambda api: api.remove("ValidatingAdmissionPolicy", "crrd-requests"),
         *(Check.POLICIES, State.PROBLEM, "ValidatingAdmissionPolicies not found: crrd-requests"),
     ),
     "policy not bound": (
         lambda api: api.remove("ValidatingAdmissionPolicyBinding", "crrd-manager"),
-        *(Check.POLICIES, State.PROBLEM, "without a binding that denies: crrd-manager"),
+        *(Check.POLICIES, State.PROBLEM, "not bound with the action Deny: crrd-manager"),
     ),
     "policy audits": (
         lambda api: api.one("ValidatingAdmissionPolicyBinding", "crrd-node")["spec"].update(
             validationActions=["Audit"]
         ),
-        *(Check.POLICIES, State.PROBLEM, "without a binding that denies: crrd-node"),
+        *(Check.POLICIES, State.PROBLEM, "not bound with the action Deny: crrd-node"),
     ),
-    "no manager": (no_managers, Check.MANAGER, State.PROBLEM, "no pod of the manager"),
+    "no manager": (no_managers, Check.MANAGER, State.PROBLEM, "the manager has no pod"),
     "managers down": (managers_down, Check.MANAGER, State.PROBLEM, "no pod is ready: crrd-system/crrd-manager-1 on"),
     "one manager down": (
         lambda api: api.one("Pod", "crrd-manager-2").update(status=ready(status=False)),
@@ -293,7 +293,7 @@ BROKEN: dict[str, tuple[Break, Check, State, str]] = {
     ),
     "stale lease": (stale_lease, Check.MANAGER, State.PROBLEM, "there is no leader"),
     "no lease": (lambda api: api.remove("Lease", "crrd-manager"), Check.MANAGER, State.PROBLEM, "there is no leader"),
-    "no daemons": (no_daemons, Check.DAEMONS, State.PROBLEM, "no pod of the node daemon"),
+    "no daemons": (no_daemons, Check.DAEMONS, State.PROBLEM, "the node daemon has no pod"),
     "daemon down": (
         not_ready,
         *(Check.DAEMONS, State.PROBLEM, "1 not ready: crrd-node/crrd-node-2 on worker-2 (CrashLoopBackOff)"),
@@ -314,23 +314,31 @@ BROKEN: dict[str, tuple[Break, Check, State, str]] = {
     ),
     "node's clock ahead": (clock_ahead, Check.CLOCKS, State.WARNING, "worker-2 (3600s ahead)"),
     "node's clock behind": (clock_behind, Check.CLOCKS, State.WARNING, "worker-1 (3600s behind)"),
-    "clock here": (server_behind, Check.CLOCKS, State.WARNING, "s ahead of the API server"),
+    "clock here": (server_behind, Check.CLOCKS, State.WARNING, "s ahead, compared with the API server"),
     "user's rights": (
         lambda api: api.denied.add(("", "create", PLURAL)),
-        *(Check.RIGHTS, State.WARNING, f"you may not: create {PLURAL}.apps.kruise.io"),
+        *(Check.RIGHTS, State.WARNING, f"you do not have the right to: create {PLURAL}.apps.kruise.io"),
     ),
     "daemon's rights": (
         lambda api: api.denied.add((f"{SERVICE_ACCOUNT}:crrd-node:crrd-node", "patch", f"{PLURAL}/status")),
-        *(Check.ACCOUNTS, State.PROBLEM, f"crrd-node:crrd-node may not: patch {PLURAL}.apps.kruise.io/status"),
+        *(
+            Check.ACCOUNTS,
+            State.PROBLEM,
+            f"crrd-node:crrd-node does not have the right to: patch {PLURAL}.apps.kruise.io/status",
+        ),
     ),
     "manager's rights": (
         lambda api: api.denied.add((f"{SERVICE_ACCOUNT}:crrd-system:crrd-manager", "manage", PLURAL)),
-        *(Check.ACCOUNTS, State.PROBLEM, f"crrd-system:crrd-manager may not: manage {PLURAL}.apps.kruise.io"),
+        *(
+            Check.ACCOUNTS,
+            State.PROBLEM,
+            f"crrd-system:crrd-manager does not have the right to: manage {PLURAL}.apps.kruise.io",
+        ),
     ),
     "two daemons": (two_systems, Check.OPENKRUISE, State.PROBLEM, "kruise-daemon runs beside crrd's daemon (2 pods)"),
     "two admissions": (
         lambda api: api.kruise(daemon=False),
-        *(Check.OPENKRUISE, State.PROBLEM, "kruise-mutating-webhook-configuration admits requests, too"),
+        *(Check.OPENKRUISE, State.PROBLEM, "kruise-mutating-webhook-configuration also admits requests"),
     ),
 }
 

@@ -164,7 +164,7 @@ def test_a_node_daemon_keeps_to_its_own_requests(world: str) -> None:
     rules = rules_of(world)
     write = updated(completed, "status")
     assert rules.refused(node(world), write) == ""
-    assert rules.refused(node(world, "worker-2"), write) == "the request is another node's"
+    assert rules.refused(node(world, "worker-2"), write) == "the node daemon may only update requests of its own node"
     assert rules.refused(node(world, ""), write) == "the token of the node daemon is not bound to a node"
     for change in (labelled, no_finalizer, annotated(BY, "joe"), annotated("team"), other_spec):
         assert rules.refused(node(world), updated(change)).startswith("the node daemon may not change") or (
@@ -207,43 +207,47 @@ MOVES: dict[str, tuple[Json, Json, str]] = {
     "message": (ended("Completed"), ended("Completed", message="late"), ""),
     "time comes late": (ended("Completed"), ended("Completed", completionTime=AT), ""),
     "open state goes": (ended("Recreating", "app Pending"), ended("Recreating"), ""),
-    "reopened": (ended("Completed"), ended("Recreating"), "Completed is final"),
-    "phase taken off": (ended("Completed"), {**request(), "status": {}}, "Completed is final"),
-    "status taken off": (ended("Completed"), {**request(), "status": None}, "Completed is final"),
+    "reopened": (ended("Completed"), ended("Recreating"), "the phase cannot be changed after Completed"),
+    "phase taken off": (ended("Completed"), {**request(), "status": {}}, "the phase cannot be changed after Completed"),
+    "status taken off": (
+        ended("Completed"),
+        {**request(), "status": None},
+        "the phase cannot be changed after Completed",
+    ),
     "time moved": (
         ended("Completed", completionTime=AT),
         ended("Completed", completionTime="2027-01-01T00:00:00Z"),
-        "the completionTime of a Completed request stays",
+        "completionTime cannot be changed after completion",
     ),
     "time taken off": (
         ended("Completed", completionTime=AT),
         ended("Completed"),
-        "the completionTime of a Completed request stays",
+        "completionTime cannot be changed after completion",
     ),
     "state reopened": (
         ended("Recreating", "a Pending", "app Succeeded"),
         ended("Recreating", "a Pending", "app Recreating"),
-        "a state never leaves Succeeded or Failed",
+        "the phase of a container cannot be changed after Succeeded or Failed",
     ),
     "state changed": (
         ended("Recreating", "app Failed"),
         ended("Recreating", "app Succeeded"),
-        "a state never leaves Succeeded or Failed",
+        "the phase of a container cannot be changed after Succeeded or Failed",
     ),
     "state without its phase": (
         ended("Recreating", "app Failed"),
         ended("Recreating", "app"),
-        "a state never leaves Succeeded or Failed",
+        "the phase of a container cannot be changed after Succeeded or Failed",
     ),
     "state taken off": (
         ended("Recreating", "app Failed"),
         ended("Recreating", "other Failed"),
-        "a state never leaves Succeeded or Failed",
+        "the phase of a container cannot be changed after Succeeded or Failed",
     ),
     "all states taken off": (
         ended("Recreating", "app Failed"),
         {**request(), "status": {"phase": "Recreating"}},
-        "a state never leaves Succeeded or Failed",
+        "the phase of a container cannot be changed after Succeeded or Failed",
     ),
 }
 

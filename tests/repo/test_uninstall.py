@@ -80,7 +80,7 @@ async def test_without_a_manager_everything_of_ours_is_released_and_nothing_else
     code, output = await uninstall(api, tmp_path)
     await taking
     assert code == 0, output
-    assert output.splitlines()[-1] == "done: no request is left, and no pod is held unready for one"
+    assert output.splitlines()[-1] == "done: all requests are deleted, and no pod is kept unready"
     assert await condition(api, "web-0") == ("True", "")
     assert await condition(api, "web-1") == ("False", json.dumps([others], separators=(",", ":")))
     assert await condition(api, "web-2") == ("False", json.dumps([others], separators=(",", ":")))
@@ -171,5 +171,5 @@ async def test_beside_openkruise_nothing_is_touched(api: Api, tmp_path: Path) ->
     assert (await api.post(CONFIGURATIONS, body)).status == 201
     code, output = await uninstall(api, tmp_path, "-k", str(MANIFESTS / "default"))
     assert code == 2
-    assert output.startswith("OpenKruise is here")
+    assert output.startswith("OpenKruise is installed")
     assert (await api.get(f"{CRRS}/one")).status == 200

@@ -96,7 +96,7 @@ def test_nothing_stays_unready_or_half_deleted(server: Server, first: str, argum
         server.kubectl("delete", "crd", CRD, "--wait=false")
     code, output = server.ran("sh", str(MANIFESTS / "uninstall.sh"), *arguments)
     assert code == 0, output
-    assert output.splitlines()[-1] == "done: no request is left, and no pod is held unready for one"
+    assert output.splitlines()[-1] == "done: all requests are deleted, and no pod is kept unready"
     (found,) = json.loads(server.kubectl("get", "pod", "web", "-o", "json"))["status"]["conditions"]
     assert (found["status"], found.get("message", "")) == ("True", "")
     server.until(

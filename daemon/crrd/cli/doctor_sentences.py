@@ -8,7 +8,7 @@ from crrd.lib.plain import plain
 
 _APPLY = "apply crrd's manifests again (kubectl apply -f install.yaml)"
 _DAEMON_LOGS = f"kubectl logs -n crrd-node -l {NODE_DAEMONS} --tail=20"
-_MANAGER_LOGS = f"look at the manager: kubectl logs -n crrd-system -l {MANAGERS} --tail=20"
+_MANAGER_LOGS = f"check the manager's log: kubectl logs -n crrd-system -l {MANAGERS} --tail=20"
 
 SENTENCES: Mapping[Seen, tuple[str, str]] = {
     Seen.UNREAD: ("{why}", ""),
@@ -19,13 +19,13 @@ SENTENCES: Mapping[Seen, tuple[str, str]] = {
     ),
     Seen.CRD: ("ContainerRecreateRequest is served in {names} and keeps all fields", ""),
     Seen.CRD_MISSING: ("ContainerRecreateRequest is not installed", f"install crrd: {_APPLY}"),
-    Seen.CRD_NOT_SERVED: ("no version that crrd reads is served ({names})", _APPLY),
+    Seen.CRD_NOT_SERVED: ("the API server serves none of the versions that crrd supports ({names})", _APPLY),
     Seen.FIELDS_DROPPED: (
         "the API server drops fields that the CRD does not have: {names}",
         "apply the CRD of this version of crrd (manifests/base/crd.yaml); beside OpenKruise, do not use these fields",
     ),
     Seen.WEBHOOKS: ("both webhooks for requests are configured and have a caBundle", ""),
-    Seen.OTHER_WEBHOOKS: ("requests are admitted by {names}", ""),
+    Seen.OTHER_WEBHOOKS: ("{names} admits requests", ""),
     Seen.NO_WEBHOOKS: ("no webhook admits requests, so node daemons do not serve them", _APPLY),
     Seen.WEBHOOK_MISSING: ("missing: {names}", _APPLY),
     Seen.NO_CA_BUNDLE: ("no caBundle in {names}, so the API server does not trust the manager", _MANAGER_LOGS),
@@ -33,26 +33,26 @@ SENTENCES: Mapping[Seen, tuple[str, str]] = {
         "failurePolicy is Ignore in {names}, so requests can pass without admission",
         "set failurePolicy: Fail",
     ),
-    Seen.ADMISSION: ("admission answers (a dry-run request for a pod that does not exist was denied)", ""),
+    Seen.ADMISSION: ("admission works (a dry-run request for a pod that does not exist was denied)", ""),
     Seen.NOT_ADMITTED: (
-        "a dry-run request for a pod that does not exist was let in, so no admission checks requests",
+        "a dry-run request for a pod that does not exist was accepted, so admission does not check requests",
         f"check namespaceSelector and rules of the webhooks, and {_APPLY}",
     ),
     Seen.ADMISSION_FAILED: (
         "a dry-run request failed: {error}",
-        f"{_MANAGER_LOGS}; for x509 errors check the caBundle, for timeouts the way from control plane to manager",
+        f"{_MANAGER_LOGS}; for x509 errors check the caBundle, for timeouts the network to the manager",
     ),
-    Seen.POLICIES: ("{count} ValidatingAdmissionPolicies are bound and deny", ""),
+    Seen.POLICIES: ("{count} ValidatingAdmissionPolicies are bound with the action Deny", ""),
     Seen.POLICIES_MISSING: ("ValidatingAdmissionPolicies not found: {names}", _APPLY),
-    Seen.POLICIES_UNBOUND: ("ValidatingAdmissionPolicies without a binding that denies: {names}", _APPLY),
+    Seen.POLICIES_UNBOUND: ("ValidatingAdmissionPolicies not bound with the action Deny: {names}", _APPLY),
     Seen.MANAGER: ("{count} ready, and one is the leader", ""),
     Seen.OTHER_MANAGER: ("crrd's manager is not installed; another manager admits requests", ""),
-    Seen.NO_MANAGER: ("no pod of the manager", _APPLY),
+    Seen.NO_MANAGER: ("the manager has no pod", _APPLY),
     Seen.MANAGER_DOWN: ("no pod is ready: {names}", _MANAGER_LOGS),
     Seen.MANAGER_DEGRADED: ("not ready: {names}", _MANAGER_LOGS),
     Seen.NO_LEADER: ("no pod has renewed the Lease crrd-manager in time, so there is no leader", _MANAGER_LOGS),
     Seen.DAEMONS: ("{count} ready, version {version}", ""),
-    Seen.NO_DAEMONS: ("no pod of the node daemon", _APPLY),
+    Seen.NO_DAEMONS: ("the node daemon has no pod", _APPLY),
     Seen.DAEMONS_DOWN: (
         "{count} not ready: {names}",
         "a daemon is ready once it reaches the API server and the container runtime: " + _DAEMON_LOGS,
@@ -76,16 +76,19 @@ SENTENCES: Mapping[Seen, tuple[str, str]] = {
         "check kubelet there; if its healthz port is not 10248, set --kubelet-healthz-port of the daemon",
     ),
     Seen.NO_READY_DAEMON: ("no node daemon is ready", ""),
-    Seen.CLOCKS: ("this machine and the nodes agree with the API server", ""),
-    Seen.CLOCK_HERE: ("this machine is {seconds:.0f}s {way} of the API server", "synchronize the clock (NTP)"),
+    Seen.CLOCKS: ("the clocks of this machine and of the nodes agree with the API server's clock", ""),
+    Seen.CLOCK_HERE: (
+        "this machine's clock is {seconds:.0f}s {way}, compared with the API server's clock",
+        "synchronize the clock (NTP)",
+    ),
     Seen.CLOCKS_OF_NODES: (
-        "nodes that renew their Lease with another time than the API server's: {names}",
+        "nodes whose clocks differ from the API server's clock: {names}",
         "synchronize their clocks (NTP)",
     ),
     Seen.RIGHTS: ("you may create, watch and delete requests in the namespace", ""),
-    Seen.RIGHTS_MISSING: ("you may not: {names}", "ask for the ClusterRole crrd-recreate"),
-    Seen.ACCOUNTS: ("the ServiceAccounts have what they need ({names})", ""),
-    Seen.ACCOUNT_LACKS: ("ServiceAccount {account} may not: {names}", _APPLY),
+    Seen.RIGHTS_MISSING: ("you do not have the right to: {names}", "ask for the ClusterRole crrd-recreate"),
+    Seen.ACCOUNTS: ("the ServiceAccounts have the rights they need ({names})", ""),
+    Seen.ACCOUNT_LACKS: ("ServiceAccount {account} does not have the right to: {names}", _APPLY),
     Seen.NO_OPENKRUISE: ("not found, so crrd serves all requests", ""),
     Seen.OPENKRUISE_MANAGES: ("its manager admits requests, and crrd's node daemon serves them", ""),
     Seen.TWO_DAEMONS: (
@@ -93,7 +96,7 @@ SENTENCES: Mapping[Seen, tuple[str, str]] = {
         "turn kruise-daemon off",
     ),
     Seen.TWO_ADMISSIONS: (
-        "{names} admits requests, too",
+        "{names} also admits requests",
         "install crrd without its manager (manifests/overlays/beside-openkruise), or uninstall OpenKruise",
     ),
 }

@@ -94,7 +94,7 @@ SENTENCES: Mapping[Found, str] = {
     Found.DEADLINE_PASSED: (
         f"deadline passed {{over:duration}} ago{_DEFAULT}; waiting for the manager to complete the request"
     ),
-    Found.FORCED: "forceRecreate is set, so whichever instance is running is stopped, once",
+    Found.FORCED: "forceRecreate is set, so the running instance is stopped once, even if it is newer",
     Found.NOT_ADMITTED: (
         "the request has no statusContext, because it did not pass admission; the daemon stops the instances "
         "that are running"
@@ -104,7 +104,8 @@ SENTENCES: Mapping[Found, str] = {
     Found.NO_TTL: "ttlSecondsAfterFinished is not set, so the request stays until you delete it",
     Found.TTL: "ttlSecondsAfterFinished: the request is deleted in {left:duration}",
     Found.TTL_OVER: (
-        "ttlSecondsAfterFinished ended {over:duration} ago; a manager that becomes leader counts it from the start"
+        "ttlSecondsAfterFinished ended {over:duration} ago; a manager that has just become leader waits the full time "
+        "again"
     ),
     Found.UNREAD: "cannot read {object}: {error}",
 }

@@ -36,7 +36,7 @@ def new_registry() -> CollectorRegistry:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own gap
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    build = Gauge("crrd_build_info", "The running crrd.", ["version", "python_version"], registry=registry)
+    build = Gauge("crrd_build_info", "Version of this crrd.", ["version", "python_version"], registry=registry)
     build.labels(__version__, platform.python_version()).set(1)
     registry.register(_LogCollector())
     return registry
@@ -47,7 +47,7 @@ class _LogCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
-        text = "Log lines that were dropped because nobody read the log."
+        text = "Log lines that were dropped because the log output was blocked."
         yield CounterMetricFamily("crrd_log_lines_dropped", text, value=dropped_lines())
 
 
@@ -74,7 +74,7 @@ class CallMetrics:
         self._calls = Counter(f"{name}s", f"{what}.", labels, registry=registry)
         self._seconds = Histogram(
             f"{name}_duration_seconds",
-            f"Seconds that {what} took.",
+            f"Duration of {what}, in seconds.",
             labels[:1],
             registry=registry,
             buckets=FAST_BUCKETS,
@@ -94,7 +94,7 @@ def api_call_metrics(registry: CollectorRegistry) -> Callable[[str, str, int, fl
 
 def dropped_events_metric(registry: CollectorRegistry) -> Callable[[], None]:
     """Counts Kubernetes events that were never written: for `crrd.kube.events.KubeEventSink`."""
-    counter = Counter("crrd_events_dropped", "Kubernetes events that were never written.", registry=registry)
+    counter = Counter("crrd_events_dropped", "Kubernetes events that were dropped.", registry=registry)
     return counter.inc
 
 

@@ -68,14 +68,14 @@ class ManagerMetrics:
         self._seconds = {webhook: seconds.labels(webhook) for webhook in WEBHOOKS}
         self._admitted = Counter(
             "crrd_admitted_requests",
-            "New requests that were let in, by the user who asked.",
+            "Admitted new requests, by the user who created them.",
             ["requested_by"],
             registry=registry,
         )
         self._user = Capped(USERS)
         self._actions = Counter(
             "crrd_lifecycle_actions",
-            "What the lifecycle controller did to requests and to their pods' readiness.",
+            "Actions of the lifecycle controller on requests and on the readiness of their pods.",
             ["action", "reason"],
             registry=registry,
         )
@@ -84,13 +84,14 @@ class ManagerMetrics:
         )
         self._closed = Counter(
             "crrd_admission_connections_closed",
-            "Connections to the admission webhooks that were closed for others (crowded), or as no call came (silent).",
+            "Connections to the admission webhooks that were closed to make room (crowded), or because no call came "
+            "(silent).",
             ["reason"],
             registry=registry,
         )
         self._policy_runs = Counter(
             "crrd_policy_runs",
-            "Runs of ContainerRecreatePolicies that have ended, by what began them.",
+            "Finished runs of ContainerRecreatePolicies, by trigger and result.",
             ["trigger", "result"],
             registry=registry,
         )
@@ -113,7 +114,7 @@ class ManagerMetrics:
         Whether this manager leads, when its certificate expires, how many connections its webhooks have, and how many
         policies there are by the reason of their condition Ready.
         """
-        leader = Gauge("crrd_leader", "1 on the manager that leads, else 0.", registry=self.registry)
+        leader = Gauge("crrd_leader", "1 if this manager is the leader, else 0.", registry=self.registry)
         leader.set_function(lambda: float(leading()))
         self.registry.register(_Expiry(not_after))
         self.registry.register(_Policies(policies))
@@ -155,7 +156,7 @@ class _Policies(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """See Collector."""
-        text = "ContainerRecreatePolicies by the reason of their condition Ready, on the manager that leads."
+        text = "ContainerRecreatePolicies by the reason of their condition Ready. Only the leader reports them."
         family = GaugeMetricFamily("crrd_policies", text, labels=["reason"])
         counts = self._count()
         for reason in set(PolicyReason) - {PolicyReason.READABLE}:
@@ -174,4 +175,4 @@ class _Expiry(Collector):
         at = self._not_after()
         if at is not None:
             name = "crrd_certificate_expiry_timestamp_seconds"
-            yield GaugeMetricFamily(name, "When the serving certificate expires, Unix time.", value=at.timestamp())
+            yield GaugeMetricFamily(name, "Unix time at which the serving certificate expires.", value=at.timestamp())

@@ -78,25 +78,26 @@ class NodeMetrics:
         """For the runtime's client: see `crrd.cri.client.OnCall`."""
         self._requests = Counter(
             "crrd_requests",
-            "Requests that ended: every container succeeded, some (partial), none (failed), or gone before their end.",
+            "Ended requests. All containers recreated: succeeded, some: partial, none: failed, request deleted "
+            "before: gone.",
             ["outcome"],
             registry=registry,
         )
         self._recreations = Counter(
             "crrd_container_recreations",
-            "Containers of requests that reached their final state.",
+            "Containers of requests that reached a final phase.",
             ["result", "reason"],
             registry=registry,
         )
         self._restarts = Counter(
             "crrd_requested_restarts",
-            "Containers that were stopped on request, for kubelet to start again.",
+            "Containers that were stopped because of a request.",
             ["pod_namespace"],
             registry=registry,
         )
         self._stages = Histogram(
             "crrd_stage_duration_seconds",
-            "Seconds that each stage of a recreate took.",
+            "Duration of each stage of a recreate, in seconds.",
             ["stage"],
             registry=registry,
             buckets=STAGE_BUCKETS,
@@ -104,14 +105,16 @@ class NodeMetrics:
         self._hooks = Counter("crrd_pre_stop_hooks", "preStop hooks that ended.", ["kind"], registry=registry)
         self._hook_failures = Counter(
             "crrd_pre_stop_hook_failures",
-            "preStop hooks that failed; the stop follows all the same.",
+            "preStop hooks that failed. The container is stopped anyway.",
             ["kind"],
             registry=registry,
         )
         self._watch_restarts = Counter(
-            "crrd_watch_restarts", "Watches that ended and were begun anew.", ["resource", "reason"], registry=registry
+            "crrd_watch_restarts", "Watches that ended and were restarted.", ["resource", "reason"], registry=registry
         )
-        self._runtime = Gauge("crrd_runtime_info", "A container runtime.", ["name", "version"], registry=registry)
+        self._runtime = Gauge(
+            "crrd_runtime_info", "Container runtime of the node.", ["name", "version"], registry=registry
+        )
         start_at_zero(self._requests, OUTCOMES)
         start_at_zero(self._recreations, ["succeeded"], ["stopped", "already_recreated"])
         start_at_zero(self._recreations, ["failed"], _FAILURES)
@@ -280,7 +283,8 @@ class _DifferingCollector(Collector):
         """The gauge, where there is one."""
         if (count := self._differing()) is not None:
             name = "crrd_kubelet_hash_mismatch_containers"
-            yield GaugeMetricFamily(name, "Containers whose stored hash their kubelet would not compute.", float(count))
+            what = "Containers whose stored hash differs from the one that their kubelet computes."
+            yield GaugeMetricFamily(name, what, float(count))
 
 
 class _StateCollector(Collector):
@@ -302,23 +306,23 @@ class _StateCollector(Collector):
             active[key] = active.get(key, 0) + 1
             oldest = min(oldest, first_seen)
         requests = GaugeMetricFamily(
-            "crrd_active_requests", "Requests that this node serves now.", labels=["phase", "pod_namespace"]
+            "crrd_active_requests", "Active requests of this node.", labels=["phase", "pod_namespace"]
         )
         for labels, count in active.items():
             requests.add_metric(labels, count)
         yield requests
         yield GaugeMetricFamily(
             "crrd_oldest_request_age_seconds",
-            "Seconds since this daemon first saw the oldest request that it serves now; 0 for none.",
+            "Seconds since this daemon first saw its oldest active request. 0 if there is none.",
             now - oldest,
         )
         yield GaugeMetricFamily(
-            "crrd_queue_depth", "Pods that are looked at or wait for it.", float(state.queue_depth())
+            "crrd_queue_depth", "Pods that are being processed or are in the queue.", float(state.queue_depth())
         )
         waiting_since = state.queue_oldest()
         yield GaugeMetricFamily(
             "crrd_queue_oldest_age_seconds",
-            "Seconds that a pod has waited for being looked at; 0 for none.",
+            "Seconds that the oldest pod has been in the queue. 0 if the queue is empty.",
             now - waiting_since if waiting_since is not None else 0.0,
         )
         yield from self._watches(now)
@@ -327,11 +331,11 @@ class _StateCollector(Collector):
         """When each watch last listed, and last heard anything, as Unix times."""
         unix = time.time()
         listed = GaugeMetricFamily(
-            "crrd_last_list_timestamp_seconds", "When a resource was last listed as a whole.", labels=["resource"]
+            "crrd_last_list_timestamp_seconds", "Unix time of the last full list of a resource.", labels=["resource"]
         )
         heard = GaugeMetricFamily(
             "crrd_last_activity_timestamp_seconds",
-            "When the API server last said anything in a resource's watch; bookmarks come every minute.",
+            "Unix time of the last event or bookmark of a watch. Bookmarks come every minute.",
             labels=["resource"],
         )
         for watch in self._state.watches():

@@ -1325,7 +1325,7 @@ DEFAULT = (
     "deadline: 59m30s left of 3630s (crrd's default, unless a flag changes it); containers not recreated by then fail"
 )
 GRACE_DEFAULT = DEFAULT.replace("59m30s left of 3630s", "1h left of 3660s")
-OVER = "a manager that becomes leader counts it from the start"
+OVER = "a manager that has just become leader waits the full time again"
 STAYS = "ttlSecondsAfterFinished is not set, so the request stays until you delete it"
 NOTES = [
     ("deadline", request(age=60, spec={"activeDeadlineSeconds": 300}, **KILLED),
@@ -1348,7 +1348,7 @@ f"{DEFAULT} | the request has no statusContext, because it did not pass admissio
 f"stops the instances that are running"
 )),
     ("forced", request(strategy={"forceRecreate": True}, **KILLED),
-     f"{DEFAULT} | forceRecreate is set, so whichever instance is running is stopped, once"),
+     f"{DEFAULT} | forceRecreate is set, so the running instance is stopped once, even if it is newer"),
     ("no gate", request(strategy=GRACE, **KILLED),
      f"{GRACE_DEFAULT} | the pod has no readiness gate KruisePodReady, so unreadyGracePeriodSeconds is ignored"),
     ("kept", request(phase="Completed", states=[state(phase="Succeeded")], completed=5, labels={}),

@@ -87,7 +87,7 @@ _object, _list, _string, _boolean, _int32, _int64 = (
 _ENTRY, _CONTEXT = "spec.containers[]", "spec.containers[].statusContext"
 _STATE = "status.containerRecreateStates[]"
 _TABLE = (
-    _object("spec", "What is to be recreated, and how. It cannot be changed once the request exists.", required=True),
+    _object("spec", "Containers to recreate, and how. Cannot be changed after creation.", required=True),
     _string("spec.podName", "Name of the pod, in the namespace of the request.", required=True, low=1, high=253),
     _list(
         _ENTRY,
@@ -105,98 +105,98 @@ _TABLE = (
     ),
     _object(
         _CONTEXT,
-        "The container instance that must go, as it was when the request was admitted. Set by admission, not by users: "
-        "if a newer instance runs, nothing is stopped.",
+        "Container instance to stop, recorded by admission. Users do not set it. If a newer instance is running, crrd "
+        "does not stop it.",
         SetBy.ADMISSION,
     ),
     _string(
         f"{_CONTEXT}.containerID",
-        "ID of the instance with its runtime's name in front, such as containerd://5f0e.",
+        "ID of the instance with the runtime's name as prefix, for example containerd://5f0e.",
         SetBy.ADMISSION,
         required=True,
         high=1024,
     ),
-    _int32(f"{_CONTEXT}.restartCount", "How often the container had been restarted.", SetBy.ADMISSION, required=True),
+    _int32(f"{_CONTEXT}.restartCount", "Restart count of the container at admission.", SetBy.ADMISSION, required=True),
     _object(
         f"{_ENTRY}.preStop",
-        "The container's preStop hook, as OpenKruise's admission copies it. For information only: the hook that runs "
-        "is the one that kubelet recorded on the container.",
+        "Copy of the container's preStop hook, written by OpenKruise's admission. For information only, because crrd "
+        "runs the hook that kubelet recorded on the container.",
         SetBy.OPENKRUISE,
     ),
     _list(
         f"{_ENTRY}.ports[]",
-        "The container's ports, as OpenKruise's admission copies them. For information only.",
+        "Copy of the container's ports, written by OpenKruise's admission. For information only.",
         SetBy.OPENKRUISE,
         high=1024,
     ),
     _object("spec.strategy", "How the containers are recreated."),
     _string(
         "spec.strategy.failurePolicy",
-        "What a failed container means for those after it: Fail (the default) ends the request, Ignore goes on with "
-        "the next one.",
+        "What to do after a container has failed. Fail (the default) ends the request. Ignore continues with the next "
+        "container.",
         default=FailurePolicy.FAIL,
     ),
     _boolean(
         "spec.strategy.orderedRecreate",
-        "Wait until a container has been recreated before the next one is stopped. By default only the stops are one "
-        "after the other.",
+        "Wait until a container has been recreated before stopping the next one. By default crrd waits only until it "
+        "has stopped.",
         default=False,
     ),
     _boolean(
         "spec.strategy.forceRecreate",
-        "Stop the container that runs now, once, even if it has been restarted since the request was admitted.",
+        "Stop the running container once, even if it has restarted since admission.",
         default=False,
     ),
     _boolean(
         "spec.strategy.allowPodRestart",
-        "Recreate a container though its restartPolicyRules may have kubelet restart all containers of the pod. By "
-        "default such a container is refused.",
+        "Recreate a container even if its restartPolicyRules may make kubelet restart all containers of the pod. By "
+        "default such a container fails.",
         default=False,
     ),
     _int64(
         "spec.strategy.terminationGracePeriodSeconds",
-        "Seconds that a container gets to end, its preStop hook included. By default the pod's own "
+        "Grace period for stopping a container, in seconds, including its preStop hook. The default is the pod's "
         "terminationGracePeriodSeconds.",
         of_pod=True,
         longest=LONGEST,
     ),
     _int64(
         "spec.strategy.unreadyGracePeriodSeconds",
-        "Seconds between the pod being made unready and the first stop, so that traffic goes elsewhere first. Has an "
-        "effect only on pods with the readiness gate KruisePodReady.",
+        "Seconds to wait after the pod was made unready and before the first stop, so that traffic moves to other "
+        "pods. Only for pods with the readiness gate KruisePodReady.",
         longest=LONGEST_UNREADY,
     ),
     _int32(
         "spec.strategy.minStartedSeconds",
-        "Seconds that a new container must have run before it counts as recreated. By default 0.",
+        "Seconds that the new container must run before it counts as recreated. The default is 0.",
         default=0,
         longest=LONGEST,
     ),
     _int64(
         "spec.activeDeadlineSeconds",
-        "Seconds from the creation of the request after which it is completed in any case; containers that are not "
-        "recreated by then are Failed. By default what its grace periods and minStartedSeconds ask for, and an hour.",
+        "Deadline of the request, in seconds after its creation. Containers that are not recreated by then fail. The "
+        "default is the sum of its grace periods and minStartedSeconds, plus one hour.",
         low=3,
         longest=LONGEST,
     ),
     _int32(
         "spec.ttlSecondsAfterFinished",
-        "Seconds after completion after which the request is deleted. By default it is kept.",
+        "Seconds after completion until the request is deleted. By default the request is kept.",
         longest=LONGEST,
     ),
-    _object("status", "How far the request has come. Written by the node's daemon and by the manager.", SetBy.STATUS),
+    _object("status", "Progress of the request. Written by the node daemon and the manager.", SetBy.STATUS),
     _string(
         "status.phase",
-        "Pending, Recreating or Completed. Completed does not mean that all went well: only containers in Succeeded "
-        "were recreated.",
+        "Pending, Recreating or Completed. Completed means that the request has ended. Only containers in the phase "
+        "Succeeded were recreated.",
         SetBy.STATUS,
         high=32,
         default=RequestPhase.EMPTY,
     ),
     Field(Type.TIME, "status.completionTime", "When the request was completed, in UTC.", SetBy.STATUS),
-    _string("status.message", "What the request waits for, or why it ended as it did.", SetBy.STATUS),
-    _string("status.reason", "What the message says, in one word of a few.", SetBy.STATUS),
-    _list(_STATE, "How far each container has come.", SetBy.STATUS, high=256),
+    _string("status.message", "What the request waits for, or how it ended.", SetBy.STATUS),
+    _string("status.reason", "Machine-readable reason for the message.", SetBy.STATUS),
+    _list(_STATE, "Progress of each container.", SetBy.STATUS, high=256),
     _string(f"{_STATE}.name", "Name of the container.", SetBy.STATUS, required=True, high=63),
     _string(
         f"{_STATE}.phase",
@@ -207,8 +207,10 @@ _TABLE = (
     ),
     _string(f"{_STATE}.message", "What the container waits for, or why it failed.", SetBy.STATUS),
     _boolean(f"{_STATE}.isKilled", "Whether this request's stop has been sent to the runtime.", SetBy.STATUS),
-    _string(f"{_STATE}.reason", "What the message says, in one word of a few.", SetBy.STATUS),
-    _list("status.conditions[]", "Conditions that other managers of this API set. Kept as they are.", SetBy.OTHERS),
+    _string(f"{_STATE}.reason", "Machine-readable reason for the message.", SetBy.STATUS),
+    _list(
+        "status.conditions[]", "Conditions set by other managers of this API. crrd does not change them.", SetBy.OTHERS
+    ),
 )
 FIELDS: dict[str, Field] = {field.path: field for field in _TABLE}
 

@@ -119,7 +119,7 @@ class Due:
 
     containers: tuple[str, ...]
     limit: datetime
-    """Containers that started later are left alone."""
+    """Containers that started after this time are not recreated."""
     objects: tuple[str, ...]
     """What has changed, for people: `ConfigMap web-cfg`."""
 
