@@ -55,7 +55,7 @@ async def test_a_version_that_hashes_otherwise_rebuilds(cluster: Cluster) -> Non
     report = json.loads(out)
     assert (report["totals"], report["from"]) == ({"keep": 0, "rebuild": 1, "unknown": 0}, "v1.36.0")
     assert report["containers"][0]["reason"] == (
-        "kubelet 1.36 hashes name and image alone, 1.30 the whole container's JSON"
+        "kubelet 1.36 hashes only name and image, 1.30 the whole container's JSON"
     )
 
 
@@ -70,7 +70,7 @@ async def test_pods_from_a_file_leave_the_api_alone(cluster: Cluster, tmp_path: 
     outcomes = {each["pod"]: (each["outcome"], each["reason"]) for each in json.loads(out)["containers"]}
     assert outcomes == {
         "web": ("keep", "the hash stays the same"),
-        "other": ("unknown", "the pod, or this container in it, is not among the pods that were read"),
+        "other": ("unknown", "the pods that were read do not include this container"),
     }
     code, out, _ = await crrd("forecast", *flags, "--pods", "-", stdin="kind: PodList\nitems:\n- " + json.dumps(pod))
     assert {each["pod"]: each["outcome"] for each in json.loads(out)["containers"]}["web"] == "keep"
@@ -86,7 +86,7 @@ async def test_every_node_is_asked_and_a_picture_is_drawn(cluster: Cluster, tmp_
     kubeconfig = ("--kubeconfig", str(cluster.kubeconfig))
     code, out, err = await crrd("forecast", "--to", "1.30", "--all-nodes", "--plot", str(picture), *kubeconfig)
     assert code == 4
-    assert out == f"node {cluster.node_name}: no report\nno node daemon of crrd runs there\n"
+    assert out == f"node {cluster.node_name}: no report\nno node daemon of crrd runs on this node\n"
     assert err == f"drew {picture}\n"
     assert f"<!-- {cluster.node_name} (no report) -->" in picture.read_text()
 

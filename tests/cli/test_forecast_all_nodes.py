@@ -110,11 +110,11 @@ async def test_every_daemon_is_asked(cluster: Cluster, capsys: pytest.CaptureFix
     assert {each["node"]: each["failed"] for each in reports} == {
         "n1": False, "n2": False, "n3": True, "n4": True, "n5": True, "n6": True, "n7": True,
     }  # fmt: skip
-    assert reports[2]["notes"] == ["its daemon's answer cannot be read"]
+    assert reports[2]["notes"] == ["the node daemon's response cannot be read"]
     assert "no runtime" in reports[3]["notes"][0]
-    assert reports[4]["notes"] == ["no node daemon of crrd runs there"]
-    assert reports[5]["notes"] == ["its daemon serves no forecast: start it with --serve-forecast"]
-    assert reports[6]["notes"] == ["its daemon could make none, and does not say why"]
+    assert reports[4]["notes"] == ["no node daemon of crrd runs on this node"]
+    assert reports[5]["notes"] == ["the node daemon does not serve forecasts: start it with --serve-forecast"]
+    assert reports[6]["notes"] == ["the node daemon could not make a forecast, and gave no reason"]
     assert {each["node"] for each in cluster.asked} == {"n1", "n2", "n3", "n4", "n6", "n7"}
     assert all((each["to"], each["from"]) == ("1.31", "v1.30.2") for each in cluster.asked)
 
@@ -136,7 +136,7 @@ async def test_a_cluster_without_nodes_is_not_taken_for_safe(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.nodes = []
-    for output, said in (("table", "the API lists no nodes\n"), ("json", "[]\n")):
+    for output, said in (("table", "the API server lists no nodes\n"), ("json", "[]\n")):
         assert await asyncio.to_thread(run_forecast, replace(cluster.config(), output=output)) == EXIT_UNKNOWN
         assert capsys.readouterr().out == said
 

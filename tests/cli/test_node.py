@@ -56,7 +56,7 @@ class TestConfiguration:
     async def test_no_credentials(self) -> None:
         result = await node("--node-name", "a")
         assert result.code == 2
-        assert "name the one to use with --kubeconfig" in result.last_line
+        assert "set --kubeconfig" in result.last_line
 
     async def test_a_bind_address_that_is_none(self) -> None:
         result = await node("--node-name", "a", "--bind-address", "nonsense", KUBECONFIG="/nonexistent")

@@ -588,7 +588,7 @@ async def test_only_containers_with_outdated_configuration(cluster: PlayedCluste
     head, *rows, _, _, _, skipped = out.splitlines()
     assert re.split(r" {3,}", head) == ["POD", "CONTAINER", "CHANGED", "STARTED"]
     assert [re.split(r" {3,}", row) for row in rows] == [[pod, "app", changed, "2026-01-01T00:00:00Z"] for pod in pods]
-    assert skipped.startswith("skipped, app uses no configuration that has changed since it started: other-")
+    assert skipped.startswith("skipped, app its configuration has not changed since it started: other-")
     answer = json.loads((await cluster.recreate("--stale", "--dry-run", "-o", "json")).out)
     assert [(each["pod"], each["changes"][0]["object"]) for each in answer["stale"]] == [
         (pod, "ConfigMap web-cfg (env)") for pod in pods

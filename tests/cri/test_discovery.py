@@ -192,7 +192,7 @@ def test_a_socket_that_is_not_ours_to_use(root: Path) -> None:
     user = 65534 if os.geteuid() == 0 else os.geteuid()
     assert message == (
         f"ConfigurationError no usable container runtime: unix://{root}/s: not allowed to connect as user {user}. "
-        "To do: let crrd reach the socket: run it as root with the socket's folder open to it (chmod +x)"
+        "To do: run crrd as root, and give it access to the socket's folder (chmod +x)"
     )
 
 
@@ -297,13 +297,13 @@ async def test_no_socket_at_all(root: Path) -> None:
 async def test_only_unusable_sockets(root: Path) -> None:
     known(root, 0).touch()
 
-    with pytest.raises(ConfigurationError, match=r"it is not a socket\. To do: give the socket"):
+    with pytest.raises(ConfigurationError, match=r"it is not a socket\. To do: set --cri-endpoint"):
         await discover(root=root)
 
 
 async def test_an_explicit_endpoint_that_is_missing(root: Path) -> None:
     async with serving(ScriptedRuntime(), root / "s") as endpoint:
-        with pytest.raises(ConfigurationError, match=r"none: socket not found\. To do: give the right path"):
+        with pytest.raises(ConfigurationError, match=r"none: socket not found\. To do: set the path"):
             await discover([endpoint, f"{root}/none"])
 
 
@@ -337,7 +337,7 @@ async def test_a_folder_that_may_not_be_entered_is_named(root: Path, monkeypatch
     found = await probe(f"unix://{folder}/s")
     folder.chmod(0o755)
     assert found.outcome is ProbeOutcome.PERMISSION
-    assert found.reason == f"user {os.geteuid()} may not enter {folder} (mode 0600)"
+    assert found.reason == f"user {os.geteuid()} has no access to {folder} (mode 0600)"
 
 
 async def test_an_explicit_endpoint_that_is_no_runtime(root: Path) -> None:

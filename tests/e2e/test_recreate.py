@@ -79,7 +79,7 @@ async def test_the_whole_story(cluster: Cluster) -> None:
         (hook("sleep 60"), "preStop hook failed: "),
         ({"preStop": {"httpGet": {"host": "127.0.0.1", "port": 1, "path": "/"}}}, "preStop hook failed: "),
     ],
-    ids=["sleep", "failing exec", "exec that takes too long", "httpGet to nobody"],
+    ids=["sleep", "failing exec", "exec that takes longer than expected", "httpGet to nobody"],
 )
 async def test_a_hook_that_fails_does_not_keep_the_container(cluster: Cluster, lifecycle: Json, outcome: str) -> None:
     pod = await cluster.run_pod("web", [container("app", lifecycle=lifecycle)], grace=3)

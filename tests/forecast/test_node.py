@@ -81,8 +81,8 @@ async def reported(runtime: Runtime, pods: list[Json], node: str = "node-a", sto
 
 
 EXITED = api_pb2.CONTAINER_EXITED
-NOT_LISTED = "it runs, says the API, but not in the container runtime that was asked: see --cri-endpoint"
-NOT_READ = "the pod, or this container in it, is not among the pods that were read"
+NOT_LISTED = "it runs according to the API server, but the container runtime does not list it: check --cri-endpoint"
+NOT_READ = "the pods that were read do not include this container"
 SAME = "the hash stays the same"
 INIT = "kubelet does not compare the hash of an init container"
 
@@ -114,8 +114,8 @@ async def test_pods_of_other_nodes_in_a_file_are_no_finding() -> None:
     assert [(each.pod, each.outcome.value) for each in report.containers] == [("web", "keep")]
 
 
-NO_PODS = "the API has no pod on a node of the name node-a: see --node-name"
-NO_CONTAINERS = "the container runtime runs no container of kubelet's: see --cri-endpoint"
+NO_PODS = "the API server lists no pods on node node-a: check --node-name"
+NO_CONTAINERS = "the container runtime has no container that kubelet started: check --cri-endpoint"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def test_kept_specs_that_cannot_be_read_are_left_and_told(tmp_path: Path) 
     runtime = Runtime([listed("c1"), listed("c2", "y"), listed("c3", "z")])
     report = await reported(runtime, [pod("c1"), pod("c2", "y"), pod("c3", "z")], store=store)
     assert [each.changes for each in report.containers] == [(), None, None]
-    assert report.notes == ("1 of the specs that were kept cannot be read",)
+    assert report.notes == ("1 of the stored specs cannot be read",)
     assert (tmp_path / "c2.json").exists()
 
 

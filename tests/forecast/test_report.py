@@ -34,16 +34,19 @@ def judged(container: ForecastInput, from_version: str, to_version: str) -> tupl
     return found.outcome.value, found.reason
 
 
-ERAS = "kubelet 1.30 hashes the whole container's JSON, 1.31 name and image alone"
+ERAS = "kubelet 1.30 hashes the whole container's JSON, 1.31 only name and image"
 DUMPS = "kubelet 1.15 hashes a dump of the whole container, 1.16 the whole container's JSON"
-BETWEEN = "fields that came between 1.7 and 1.9 count: VolumeDevices, MountPropagation, AllowPrivilegeEscalation"
-CHANGED = "the spec is not the one it was started with: kubelet 1.31 would rebuild it, too"
-NO_POD = "the pod, or this container in it, is not among the pods that were read"
+BETWEEN = (
+    "the hash includes fields that were added between 1.7 and 1.9: "
+    "VolumeDevices, MountPropagation, AllowPrivilegeEscalation"
+)
+CHANGED = "the spec has changed since its start, so kubelet 1.31 would rebuild it, too"
+NO_POD = "the pods that were read do not include this container"
 INIT, SIDECAR, EPHEMERAL = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.EPHEMERAL
-SINCE_1_32 = "kubelet 1.32 compares the hash of a sidecar, 1.31 did not"
+SINCE_1_32 = "kubelet 1.32 compares the hash of a sidecar, but 1.31 does not"
 UNKNOWN_VERSION = (
-    "kubelet 1.40 is unknown to this version of crrd, the newest known is 1.36. The report assumes that 1.40 hashes as "
-    "1.36 does. Use a newer crrd, or drain the node first"
+    "this version of crrd does not know kubelet 1.40, only versions up to 1.36. The report assumes that both compute "
+    "the same hashes. Use a newer crrd, or drain the node first"
 )
 NO_RECORD = (
     "the hash stays the same, but kubelet 1.33 has no record of the resources that 1.32 set, and may restart the "
@@ -53,31 +56,37 @@ SAME = "the hash stays the same"
 RESTART = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
 RESIZABLE = SPEC | {"resources": {"limits": {"memory": "1Gi"}}, "resizePolicy": RESTART}
 OTHER = RESIZABLE | {"resources": {"requests": {"cpu": "1"}}}
-NOT = ", and this is not what is stored"
+NOT = ", and the stored hash differs"
 CASES: list[tuple[ForecastInput, str, str, str, str]] = [
     (one(stored("1.30")), "1.30", "1.31", "rebuild", ERAS),
     (one(stored("1.15")), "1.15", "1.16", "rebuild", DUMPS),
     (one(stored("1.7")), "v1.7.16", "v1.9.11", "rebuild", BETWEEN),
-    (one(stored("1.9")), "1.9", "1.8", "rebuild", "fields that came between 1.8 and 1.9 count: VolumeDevices"),
+    (
+        one(stored("1.9")),
+        "1.9",
+        "1.8",
+        "rebuild",
+        "the hash includes fields that were added between 1.8 and 1.9: VolumeDevices",
+    ),
     (one(stored("1.31")), "1.31", "1.36", "keep", "the hash stays the same"),
     (one(stored("1.20")), "1.20", "1.30", "keep", "the hash stays the same"),
     (one(stored("1.31")), "1.30", "1.31", "keep", "the hash stays the same"),
     (one("abc"), "1.31", "1.32", "rebuild", CHANGED),
     (one("abc"), "1.6", "1.7", "rebuild", "kubelet 1.7 hashes a dump of the whole container" + NOT),
-    (one(None), "1.30", "1.31", "unknown", "the container has no hash of kubelet's on it"),
-    (one("x" * 50), "1.30", "1.31", "unknown", f"the hash on the container is none: {'x' * 40!r}"),
+    (one(None), "1.30", "1.31", "unknown", "kubelet recorded no hash on the container"),
+    (one("x" * 50), "1.30", "1.31", "unknown", f"the hash on the container is invalid: {'x' * 40!r}"),
     (one("abc", None), "1.30", "1.31", "unknown", NO_POD),
     (one("abc", SPEC | {"newer": 1}), "1.29", "1.30", "unknown", "container.newer is not known to kubelet 1.30"),
     (one("abc", kind=INIT), "1.30", "1.31", "keep", "kubelet does not compare the hash of an init container"),
     (one(None, kind=EPHEMERAL), "1.30", "1.31", "keep", "kubelet does not compare the hash of an ephemeral container"),
-    (one("abc", kind=SIDECAR), "1.30", "1.27", "unknown", "kubelet 1.27 knows no sidecars"),
-    (one("abc", kind=SIDECAR), "1.29", "1.28", "unknown", "kubelet 1.28 knows no sidecars"),
+    (one("abc", kind=SIDECAR), "1.30", "1.27", "unknown", "kubelet 1.27 does not support sidecars"),
+    (one("abc", kind=SIDECAR), "1.29", "1.28", "unknown", "kubelet 1.28 does not support sidecars"),
     (
         one(stored("1.30"), kind=SIDECAR),
         "1.30",
         "1.31",
         "keep",
-        "kubelet compares the hash of a sidecar since 1.32 only",
+        "kubelet compares the hash of a sidecar only since 1.32",
     ),
     (one(stored("1.30"), kind=SIDECAR), "1.30", "1.32", "rebuild", ERAS.replace("1.31", "1.32")),
     (one(stored("1.30"), kind=SIDECAR), "1.31", "1.32", "rebuild", SINCE_1_32),
@@ -108,7 +117,7 @@ def test_what_changed_since_the_start_is_told_by_meaning() -> None:
     assert [each.changes for each in report.containers] == [(), changed, None]
     assert report_from(shape(report)) == report
     table = to_text([report], "table")
-    assert "the hash stays the same; the spec means what it was started with" in table
+    assert "the hash stays the same; the spec has not changed since its start" in table
     assert f"{CHANGED}; changed since its start: image: " in table
     assert table.count(CHANGED) == 2
 
@@ -244,7 +253,7 @@ def test_a_report_survives_the_way_through_json() -> None:
 def test_an_answer_that_is_no_report(body: Json) -> None:
     found = report_from(body)
     assert found.failed
-    assert found.notes == ("its daemon's answer cannot be read",)
+    assert found.notes == ("the node daemon's response cannot be read",)
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

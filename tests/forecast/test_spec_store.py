@@ -147,7 +147,7 @@ def test_containers_that_are_gone_are_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("container_id", ["", "../c1", "a/b", ".c1", "c" * 300, "c\n", "ü"])
 def test_only_what_can_be_an_id_becomes_a_name(tmp_path: Path, container_id: str) -> None:
     store = SpecStore(tmp_path)
-    with pytest.raises(ValueError, match="is no ID of a container"):
+    with pytest.raises(ValueError, match="is not a container ID"):
         store.put(container_id, spec())
     assert store.get(container_id) is None
     assert container_id not in store

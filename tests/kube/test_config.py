@@ -436,8 +436,8 @@ def test_a_plugin_that_has_to_ask_is_told(write: Write, tmp_path: Path) -> None:
     with pytest.raises(ApiUnavailableError) as caught:
         resolve(path)
     assert str(caught.value) == (
-        "exec: process returned 1. log in first (its interactiveMode is Always, but crrd hands no input to plugins: "
-        "log in before, say with kubectl)"
+        "exec: process returned 1. log in first (its interactiveMode is Always, but crrd cannot pass input to "
+        "plugins: log in first, for example with kubectl)"
     )
 
 
@@ -520,7 +520,7 @@ def test_a_token_comes_before_a_plugin_and_a_password(write: Write, tmp_path: Pa
 async def test_a_missing_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         await KubeconfigAccess(str(tmp_path / "none"), "x").current()
-    assert str(caught.value) == f"the kubeconfig {tmp_path}/none: there is no such file: check --kubeconfig"
+    assert str(caught.value) == f"the kubeconfig {tmp_path}/none: file not found: check --kubeconfig"
 
 
 async def test_an_error_may_hold_what_cannot_be_written(write: Write) -> None:
@@ -573,7 +573,7 @@ def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: p
         ("{", " is not valid YAML: "),
         ("since: 2026-02-30", " is not valid YAML: "),
         ("\x00", " is not valid YAML: "),
-        ("[1]", " holds no kubeconfig"),
+        ("[1]", " is not a kubeconfig"),
         ({"current-context": "x"}, "it has no context named 'x'"),
         ({**kubeconfig("http://x", {}), "clusters": []}, "it has no cluster named 'c', which the context 'here' needs"),
         ({"contexts": [{"name": 5}]}, "each name in contexts must be a string"),
@@ -590,11 +590,11 @@ def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: p
             for server, said in (
                 ("http://127.0.0.1:99999", "Port out of range 0-65535"),
                 ("https://x:1a", "Port could not be cast to integer value as '1a'"),
-                ("https://x:0", "it names no host and port"),
-                ("https:///p", "it names no host and port"),
-                ("https://größe", "it has a character that no URL may have"),
-                ("https://a\nb", "it has a character that no URL may have"),
-                ("https://a/b c", "it has a character that no URL may have"),
+                ("https://x:0", "it has no host and port"),
+                ("https:///p", "it has no host and port"),
+                ("https://größe", "it has a character that is not allowed in a URL"),
+                ("https://a\nb", "it has a character that is not allowed in a URL"),
+                ("https://a/b c", "it has a character that is not allowed in a URL"),
             )
         ),
         (
@@ -661,10 +661,10 @@ async def test_impersonation_goes_with_every_call(write: Write) -> None:
     ("user", "sentence"),
     [
         *(
-            ({name: AS[name]}, "the user has as-uid, as-groups or as-user-extra, but no as: nobody is impersonated")
+            ({name: AS[name]}, "the user has as-uid, as-groups or as-user-extra, but as is missing")
             for name in ("as-uid", "as-groups", "as-user-extra")
         ),
-        ({"as": "", "as-groups": ["g"]}, "the user has as-uid, as-groups or as-user-extra, but no as: "),
+        ({"as": "", "as-groups": ["g"]}, "the user has as-uid, as-groups or as-user-extra, but as is missing"),
         ({"as": 5}, "the user's as must be a string"),
         ({"as": "a", "as-uid": 5}, "the user's as-uid must be a string"),
         ({"as": "a", "as-groups": "g"}, "the user's as-groups must be a list of strings"),
@@ -855,7 +855,7 @@ def test_credentials_are_looked_for_in_the_order_of_kubectl(tmp_path: Path) -> N
     six = find_access("", {**inside, "KUBERNETES_SERVICE_HOST": "fd00::1"})
     assert isinstance(six, ServiceAccountAccess)
     assert six._server == "https://[fd00::1]:443"
-    with pytest.raises(ConfigurationError, match=r"not in a cluster .* and no --kubeconfig: name the one to use"):
+    with pytest.raises(ConfigurationError, match=r"not in a cluster .* and no --kubeconfig: set --kubeconfig"):
         find_access("", outside)
     own = tmp_path / ".kube" / "config"
     own.parent.mkdir()
@@ -873,7 +873,7 @@ async def test_a_context_is_never_the_pods_own_cluster(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError) as caught:
             find_access("", environ, "elsewhere")
         assert str(caught.value) == (
-            f"--context elsewhere needs a kubeconfig: name the one to use with --kubeconfig, or put it at {own}"
+            f"--context elsewhere needs a kubeconfig: set --kubeconfig, or put the kubeconfig at {own}"
         )
     own.parent.mkdir()
     own.write_text(json.dumps(kubeconfig("http://here.example", {})))

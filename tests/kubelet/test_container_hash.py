@@ -95,7 +95,7 @@ def test_what_is_no_version(version: str) -> None:
 
 def test_before_1_7_nothing_is_known() -> None:
     assert container_hash(REPORTED, "1.6") is None
-    assert "1.7 is the oldest" in hash_of(REPORTED, 6).why
+    assert "the oldest known version is 1.7" in hash_of(REPORTED, 6).why
 
 
 UNKNOWN: list[tuple[Any, str, str]] = [
@@ -227,7 +227,7 @@ def test_the_eras_in_words() -> None:
         "a dump of the whole container",
         "the whole container's JSON",
         "the whole container's JSON",
-        "name and image alone",
+        "only name and image",
     ]
 
 

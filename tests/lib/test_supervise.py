@@ -98,7 +98,7 @@ async def test_a_loop_that_breaks_ends_the_body_and_is_told_until_then() -> None
     with pytest.raises(BaseExceptionGroup) as caught:
         await body()
     assert caught.group_contains(LookupError, match="odd")
-    assert said == ["the loop broke: LookupError('odd')"]
+    assert said == ["the loop failed: LookupError('odd')"]
     assert other.cleaned
 
 
@@ -132,7 +132,7 @@ async def test_the_end_of_one_loop_waits_for_its_clean_up_and_leaves_the_others(
         await running.end("one")
         assert one.cleaned
         assert not other.cleaned
-        assert check(health, "one") == "the loop has ended"
+        assert check(health, "one") == "the loop has stopped"
         assert check(health, "other") == ""
     assert other.cleaned
 
@@ -151,7 +151,7 @@ async def test_a_loop_that_has_ended_is_named_and_the_rest_goes_on() -> None:
         assert isinstance(running, Supervised)
         one.over.set()
         await settled(lambda: check(health, "one") != "")
-        assert check(health, "one") == "the loop has ended"
+        assert check(health, "one") == "the loop has stopped"
         assert check(health, "other") == ""
         assert not other.cleaned
 

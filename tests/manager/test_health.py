@@ -97,7 +97,7 @@ async def test_a_loop_that_has_ended(name: str) -> None:
     async with managing() as world:
         await world.pass_by(20)
         end(name)
-        assert await world.red(name, 30) == "the loop has ended"
+        assert await world.red(name, 30) == "the loop has stopped"
 
 
 @pytest.mark.parametrize("name", ["pods", "namespaces", "containerrecreaterequests"])
@@ -105,7 +105,7 @@ async def test_a_watch_of_the_controller_that_has_ended(name: str) -> None:
     async with managing() as world:
         await world.pass_by(20)
         end(f"watch {name}")
-        assert await world.red("controller", 30) == "the loop has ended"
+        assert await world.red("controller", 30) == "the loop has stopped"
 
 
 @pytest.mark.parametrize("name", ["pods", "namespaces", "containerrecreaterequests"])
@@ -121,7 +121,7 @@ async def test_work_on_a_pod_that_hangs() -> None:
     async with managing("get pods") as world:
         await world.pass_by(20)
         world.request()
-        assert (await world.red("controller", LOOK_SECONDS + 40)).startswith("pod default/web has been worked on for")
+        assert (await world.red("controller", LOOK_SECONDS + 40)).startswith("pod default/web has been processed for")
 
 
 async def test_work_on_a_pod_that_goes_on_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,24 +167,24 @@ async def test_a_controller_that_does_not_work_where_the_manager_leads(monkeypat
 
     monkeypatch.setattr("crrd.manager.daemon.LifecycleController.run", idle)
     async with managing() as world:
-        assert await world.red("controller", 30) == "this manager leads, but its controller does not work"
+        assert await world.red("controller", 30) == "this manager is the leader, but its controller does not work"
 
 
 async def test_certificates_that_hang() -> None:
     async with managing("get secrets") as world:
-        assert (await world.red("certificates", 340)).startswith("hangs: looking after the certificate")
+        assert (await world.red("certificates", 340)).startswith("hangs: checking the certificate")
 
 
 async def test_an_election_that_hangs_before_it_leads() -> None:
     async with managing("get leases") as world:
-        assert (await world.red("election", 160)).startswith("hangs: looking at the lease")
+        assert (await world.red("election", 160)).startswith("hangs: reading the lease")
 
 
 async def test_an_election_that_hangs_while_it_leads() -> None:
     async with managing() as world:
         await world.pass_by(20)
         world.api.mute.add("patch leases")
-        assert (await world.red("election", 180)).startswith("hangs: looking at the lease")
+        assert (await world.red("election", 180)).startswith("hangs: reading the lease")
 
 
 async def test_events_that_hang() -> None:
@@ -263,10 +263,10 @@ async def test_an_event_that_comes_and_goes_is_not_held_against_a_loop() -> None
     event.set()
     assert heartbeat.check() == ""
     await asyncio.sleep(PATIENCE_SECONDS + 1)
-    assert heartbeat.check() == "hangs: waiting, for 16 s in vain"
+    assert heartbeat.check() == "hangs: waiting, although its wait ended 16s ago"
     heartbeat.within(5, "working")
     assert heartbeat.check() == ""
     await asyncio.sleep(7)
-    assert heartbeat.check() == "hangs: working, 2 s too long"
+    assert heartbeat.check() == "hangs: working, 2 s longer than expected"
     heartbeat.rest()
     assert heartbeat.check() == ""

@@ -296,7 +296,7 @@ async def test_a_second_edit_during_a_run_gives_way_to_the_new_data(
         (
             {"triggers": {"schedule": {"cron": "0 99 * * *"}}},
             "InvalidSpec",
-            "spec.triggers.schedule must be readable: cron '0 99 * * *': bad hour",
+            "spec.triggers.schedule must be valid: cron '0 99 * * *': bad hour",
         ),
     ],
 )

@@ -135,5 +135,5 @@ async def test_the_program_says_how_it_ended(cluster: LifecycleCluster, tmp_path
     last = json.loads(err.splitlines()[-1])
     assert process.returncode == (0 if there else 1)
     assert last["event"] == (
-        "no request is left, and no pod is held unready for one" if there else "cannot end all requests"
+        "all requests are deleted, and no pod is kept unready" if there else "cannot end all requests"
     )

@@ -138,14 +138,14 @@ async def test_a_loop_that_has_ended(name: str) -> None:
     async with running() as world:
         await world.pass_by(20)
         end(name)
-        assert await world.red(name, 30) == "the loop has ended"
+        assert await world.red(name, 30) == "the loop has stopped"
 
 
 async def test_the_loop_that_keeps_specs_has_ended(tmp_path: Path) -> None:
     async with running(str(tmp_path)) as world:
         await world.pass_by(20)
         end("forecast")
-        assert await world.red("forecast", 30) == "the loop has ended"
+        assert await world.red("forecast", 30) == "the loop has stopped"
 
 
 async def test_nobody_is_ready_before_the_requests_are_listed() -> None:

@@ -132,7 +132,7 @@ CREATE_REFUSALS = [
     ),
     Refusal(
         "repeated container",
-        "spec.containers[1].name must not repeat 'app', which the list has already",
+        "spec.containers[1].name must not contain 'app' twice",
         containers({"name": "app"}, {"name": "app"}),
     ),
     Refusal(

@@ -62,15 +62,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags and words."""
     parser.description = (
         "Checks an installation of crrd: CRD, admission, policies, manager, node daemons, clocks and rights.\n"
-        "One line a check: ok, warning, problem or not checked, and what to do. Changes nothing: the one request\n"
-        "that it creates is a dry run. What you have no right to read is not checked, and the line says so."
+        "Prints a line per check: ok, warning, problem or not checked, and what to do. Changes nothing, because the\n"
+        "only request that it creates is a dry run. Checks that you have no right to make are not made."
     )
     parser.epilog = (
         "examples:\n"
         "  crrd doctor\n"
         "  crrd doctor -n shop -o json\n\n"
-        "exit codes: 0 no problem (there may be warnings and checks that were not made), 1 problems,\n"
-        "2 bad input, or the API server cannot be asked"
+        "exit codes: 0 no problem (there may be warnings and skipped checks), 1 problems,\n"
+        "2 bad input, or the API server cannot be reached"
     )
     parser.add_argument(
         "-n",

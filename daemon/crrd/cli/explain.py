@@ -55,16 +55,16 @@ class NotExplainedError(CrrdError):
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags and words."""
     parser.description = (
-        "Says in plain words where a ContainerRecreateRequest stands: what it waits for and since when,\n"
-        "what became of its containers, and what to do. Reads the API server alone; changes nothing."
+        "Shows the state of a ContainerRecreateRequest: what it waits for and since when, the result of each\n"
+        "container, and what to do next. Only reads from the API server."
     )
     parser.epilog = (
         "examples:\n"
         "  crrd explain shop/restart-app\n"
         "  crrd explain restart-app -n shop -o json\n\n"
-        "exit codes: 0 explained, 1 no such request or no answer from the API server, 2 bad input"
+        "exit codes: 0 explained, 1 request not found or API server not reachable, 2 bad input"
     )
-    parser.add_argument("request", metavar="NAMESPACE/NAME", help="the request; with -n its name alone")
+    parser.add_argument("request", metavar="NAMESPACE/NAME", help="the request (with -n only its name)")
     parser.add_argument("-n", "--namespace", metavar="NAME", default="", help="the request's namespace")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
     add_kubeconfig_flag(parser)

@@ -75,8 +75,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  crrd forecast --to 1.31 --node-name worker-1\n"
         "  crrd forecast --to 1.31 --from v1.30.2 --pods pods.json     (kubectl get pods -A -o json > pods.json)\n"
         "  crrd forecast --to 1.31 --all-nodes --plot upgrade.png\n\n"
-        "exit codes: 0 everything is kept, 2 bad input, 3 something will be rebuilt, 4 nothing that is known will be,\n"
-        "but not everything could be judged, or crrd does not know the version"
+        "exit codes: 0 kubelet keeps all containers, 2 bad input, 3 kubelet rebuilds at least one container,\n"
+        "4 unknown, because some containers could not be judged or crrd does not know the version"
     )
     flag = partial(add_flag, parser)
     add = parser.add_argument
@@ -86,7 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="from_version",
         metavar="VERSION",
         default="auto",
-        help="the running kubelet's version, for the reasons (default: %(default)s, as its Node says)",
+        help="version of the running kubelet, used in the reasons (default: %(default)s, read from the Node)",
     )
     add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
     flag("--node-name", "name of this node in the cluster", env="NODE_NAME", shown="the host's name", metavar="NAME")
@@ -256,17 +256,17 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
         running = config.from_version or versions[node]
         failed = Report(running, config.to_version, (), node)
         if node not in daemons:
-            return failed.failing("no node daemon of crrd runs there")
+            return failed.failing("no node daemon of crrd runs on this node")
         params = {"to": config.to_version, "from": running}
         try:
             async with gate:
                 answer = await client.through_pod(*daemons[node], config.daemon_port, "forecast", params)
         except (ApiUnavailableError, ApiRefusedError) as error:
             if isinstance(error, ApiRefusedError) and error.status == 404:
-                return failed.failing("its daemon serves no forecast: start it with --serve-forecast")
-            return failed.failing(f"its daemon gave no answer: {error}")
+                return failed.failing("the node daemon does not serve forecasts: start it with --serve-forecast")
+            return failed.failing(f"the node daemon did not answer: {error}")
         report = report_from(answer)
-        said = report.notes[-1] if report.notes else "its daemon could make none, and does not say why"
+        said = report.notes[-1] if report.notes else "the node daemon could not make a forecast, and gave no reason"
         return failed.failing(said) if report.failed else report
 
     return list(await asyncio.gather(*map(ask, sorted(versions))))

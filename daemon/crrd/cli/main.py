@@ -39,7 +39,7 @@ ELSEWHERE = {"demo": "crrd-localnode"}
 """Commands of other distributions, which name their module by an entry point in the group `crrd.commands`."""
 DESCRIPTION = """\
 crrd restarts single containers of running Kubernetes pods in place: the pod, its IP and its volumes stay.
-Ask for it with a ContainerRecreateRequest (kubectl get crr)."""
+To restart a container, create a ContainerRecreateRequest (kubectl get crr)."""
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

@@ -25,14 +25,14 @@ _HOST = re.compile(
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags and words."""
     parser.description = (
-        "Serves the admission webhooks (defaults, status context, labels) and, where it leads, ends requests by\n"
-        "deadline, keeps pods unready while they are recreated, and deletes requests after their TTL."
+        "Serves the admission webhooks (defaults, status context, labels). The leader also applies\n"
+        "deadlines and TTLs, keeps pods unready during a recreate, and carries out ContainerRecreatePolicies."
     )
     parser.epilog = (
         "examples:\n"
         "  crrd manager --namespace crrd-system\n"
         "  crrd manager --tls-cert-file /certs/tls.crt --tls-key-file /certs/tls.key\n\n"
-        "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration that waiting does not heal"
+        "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration error"
     )
     flag = partial(add_flag, parser)
     name = partial(add_flag, parser, metavar="NAME")

@@ -21,13 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags and words."""
     parser.description = (
         "Watches the ContainerRecreateRequests of one node, runs preStop hooks, stops containers through the CRI\n"
-        "socket, and reports. Runs as a DaemonSet; runs as well on a node by hand."
+        "socket, and writes the status. Usually runs as a DaemonSet."
     )
     parser.epilog = (
         "examples:\n"
         "  crrd node --node-name worker-1 --kubeconfig ~/.kube/config\n"
         "  crrd node --node-name worker-1 --cri-endpoint unix:///run/crio/crio.sock --log-format json\n\n"
-        "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration that waiting does not heal"
+        "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration error"
     )
     flag = partial(add_flag, parser)
     flag("--node-name", "name of this node in the cluster", env="NODE_NAME", metavar="NAME")

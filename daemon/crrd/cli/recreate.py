@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.description = (
         "Recreates containers of all pods of a workload in place, a few pods at a time, and waits for each to be\n"
-        "ready again. It writes ContainerRecreateRequests and nothing else; they are all that it remembers."
+        "ready again. It only writes ContainerRecreateRequests. They hold all state of the run."
     )
     parser.epilog = (
         "examples:\n"
@@ -66,7 +66,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 130 interrupted"
     )
     add, flag = parser.add_argument, partial(add_flag, parser)
-    add("words", nargs="*", metavar="TYPE/NAME", help="workload with a spec.selector, or a pod; one after the other")
+    add(
+        "words",
+        nargs="*",
+        metavar="TYPE/NAME",
+        help="workload with a spec.selector, or a pod; several run one after the other",
+    )
     add("-l", "--selector", metavar="SELECTOR", default="", help="label selector of the pods, instead of a workload")
     add("-c", "--container", metavar="NAMES", action="append", default=[], help="containers to restart, in this order")
     flag(
@@ -128,8 +133,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--run", metavar="NAME", default="", help="name of the run; resumes the run of this name if it exists")
     dry = partial(add, dest="dry_run", action="store_const", default="")
     dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")
-    dry("--dry-run=server", const="server", help="also ask the API server whether it takes the requests")
-    add("-w", "--watch", action="store_true", help="with status RUN: show how the run goes on until it ends")
+    dry("--dry-run=server", const="server", help="also send the requests to the API server as a dry run")
+    add("-w", "--watch", action="store_true", help="with status RUN: show the progress of the run until it ends")
     add("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
     add("-n", "--namespace", metavar="NAME", default="", help="(default: the kubeconfig's)")
     add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")

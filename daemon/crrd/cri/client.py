@@ -213,7 +213,7 @@ class CriClient:
             if self._on_call is not None:
                 self._on_call(method, code, loop.time() - started)
         if response is None:  # what grpc.aio makes of an answer that cannot be decoded
-            raise RuntimeCallError(f"{method} failed: the answer is no CRI v1 message (INTERNAL)", code="INTERNAL")
+            raise RuntimeCallError(f"{method} failed: the response is not a CRI v1 message (INTERNAL)", code="INTERNAL")
         return response
 
     def _raise_if_closed(self) -> None:
@@ -230,7 +230,7 @@ def _build(make: Callable[[], _Request]) -> _Request:
     try:
         return make()
     except ValueError as error:  # text with lone surrogates, which JSON can carry and protobuf cannot
-        raise RuntimeCallError(f"not a text that the CRI can carry: {error}", code="INVALID_ARGUMENT") from error
+        raise RuntimeCallError(f"the CRI cannot carry this text: {error}", code="INVALID_ARGUMENT") from error
 
 
 def _whole(seconds: float) -> int:

@@ -82,7 +82,7 @@ def hook(text: str) -> Hook:
     """
     handler = _json(text)
     if not isinstance(handler, dict):
-        return _invalid("the preStop hook that kubelet left on the container is not a JSON object")
+        return _invalid("the preStop hook that kubelet recorded on the container is not a JSON object")
     for kind, read in ((HookKind.EXEC, _exec), (HookKind.HTTP_GET, _http), (HookKind.SLEEP, _sleep)):
         body = handler.get(kind)
         if isinstance(body, dict):
@@ -91,13 +91,13 @@ def hook(text: str) -> Hook:
             return _invalid(f"the preStop hook's {kind} is not an object")
     if handler.get(HookKind.TCP_SOCKET) is not None:
         return Hook(kind=HookKind.TCP_SOCKET)
-    return _invalid("the preStop hook has no handler that is known: exec, httpGet, sleep")
+    return _invalid("the preStop hook has no supported handler (exec, httpGet, sleep)")
 
 
 def _exec(body: Mapping[str, object]) -> Hook:
     command = body.get("command")
     if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
-        return _invalid("the preStop hook's exec.command is not a list of words")
+        return _invalid("the preStop hook's exec.command is not a list of strings")
     return Hook(kind=HookKind.EXEC, command=tuple(command))
 
 
@@ -114,7 +114,7 @@ def _http(body: Mapping[str, object]) -> Hook:
     if not _is_port(port) and (not isinstance(port, str) or not port):
         return _invalid("the preStop hook's httpGet.port is neither a port number nor a name")
     if not isinstance(path, str) or not isinstance(host, str) or not isinstance(scheme, str):
-        return _invalid("the preStop hook's httpGet.path, host and scheme are not all text")
+        return _invalid("the preStop hook's httpGet.path, host or scheme is not a string")
     if scheme.lower() not in ("", "http", "https"):
         return _invalid("the preStop hook's httpGet.scheme is neither HTTP nor HTTPS")
     if not isinstance(headers, list) or not all(_is_header(header) for header in headers):

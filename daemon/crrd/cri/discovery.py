@@ -209,7 +209,7 @@ def _not_allowed(path: str) -> str:
     for folder in reversed(Path(path).parents):
         if not os.access(folder, os.X_OK, effective_ids=True):
             with suppress(OSError):
-                return f"user {user} may not enter {folder} (mode {stat.S_IMODE(folder.stat().st_mode):04o})"
+                return f"user {user} has no access to {folder} (mode {stat.S_IMODE(folder.stat().st_mode):04o})"
             break
     return f"not allowed to connect as user {user}"
 
@@ -249,7 +249,9 @@ async def _ask(endpoint: str) -> Probe:
         version = await client.version(PROBE_SECONDS)
     except ConfigurationError:
         return Probe(
-            endpoint, ProbeOutcome.NOT_CRI, "it speaks gRPC, but not CRI v1: too old, or its CRI plugin is switched off"
+            endpoint,
+            ProbeOutcome.NOT_CRI,
+            "it speaks gRPC, but not CRI v1: it is too old, or its CRI plugin is disabled",
         )
     except (RuntimeUnavailableError, RuntimeCallError) as error:
         return Probe(endpoint, ProbeOutcome.DOWN, str(error))
@@ -261,9 +263,9 @@ async def _ask(endpoint: str) -> Probe:
 
 
 _ADVICE = {
-    ProbeOutcome.MISSING: "give the right path with --cri-endpoint, and mount it if crrd runs in a container",
-    ProbeOutcome.PERMISSION: "let crrd reach the socket: run it as root with the socket's folder open to it (chmod +x)",
-    ProbeOutcome.NOT_CRI: "give the socket of the container runtime that kubelet uses with --cri-endpoint",
+    ProbeOutcome.MISSING: "set the path with --cri-endpoint, and mount it if crrd runs in a container",
+    ProbeOutcome.PERMISSION: "run crrd as root, and give it access to the socket's folder (chmod +x)",
+    ProbeOutcome.NOT_CRI: "set --cri-endpoint to the socket of the container runtime that kubelet uses",
 }
 
 
@@ -277,5 +279,5 @@ def _nothing(endpoints: Sequence[str], root: Path) -> ConfigurationError:
     tried = ", ".join(endpoint.removeprefix("unix://") for endpoint in endpoints)
     return ConfigurationError(
         f"no container runtime found below {root}: none of the known sockets exists ({tried}). "
-        "To do: give the socket with --cri-endpoint, and mount it if crrd runs in a container"
+        "To do: set the socket with --cri-endpoint, and mount it if crrd runs in a container"
     )

@@ -126,11 +126,11 @@ async def node_report(
     found += make_report(rest, from_version, to_version).containers
     notes = list(report.notes)
     if unreadable:
-        notes.append(f"{unreadable} of the specs that were kept cannot be read")
+        notes.append(f"{unreadable} of the stored specs cannot be read")
     if node and not count:
-        notes.append(f"the API has no pod on a node of the name {node}: see --node-name")
+        notes.append(f"the API server lists no pods on node {node}: check --node-name")
     if not node and not found:
-        notes.append("the container runtime runs no container of kubelet's: see --cri-endpoint")
+        notes.append("the container runtime has no container that kubelet started: check --cri-endpoint")
     found.sort(key=lambda f: (f.namespace, f.pod, f.name, f.id))
     nothing = not found and not (node and count)  # was compared: that nothing differs says nothing then
     return replace(report, containers=tuple(found), notes=tuple(notes), failed=nothing)
@@ -173,11 +173,11 @@ class NodeForecast:
             self.heartbeat.within(LOOK_LIMIT_SECONDS + _LOOK_MARGIN_SECONDS, "looking")
             known = await self._look_safely()
             give_back()
-            self.heartbeat.within(LEAST_SECONDS + _LOOK_MARGIN_SECONDS, "waiting between two looks")
+            self.heartbeat.within(LEAST_SECONDS + _LOOK_MARGIN_SECONDS, "waiting after a forecast")
             await asyncio.sleep(LEAST_SECONDS)
             if not known:
                 continue
-            self.heartbeat.within(LOOK_SECONDS + _LOOK_MARGIN_SECONDS, "waiting for the next look")
+            self.heartbeat.within(LOOK_SECONDS + _LOOK_MARGIN_SECONDS, "waiting for the next forecast")
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS - LEAST_SECONDS):
                     await active.wait()

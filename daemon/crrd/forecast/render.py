@@ -68,13 +68,13 @@ def report_from(body: Mapping[str, Any]) -> Report:
         failed = body["failed"] is True
         return Report(str(body["from"]), str(body["to"]), tuple(containers), str(body["node"]), notes, failed)
     except (KeyError, TypeError, ValueError):
-        return Report("", "", (), text(body.get("node"))).failing("its daemon's answer cannot be read")
+        return Report("", "", (), text(body.get("node"))).failing("the node daemon's response cannot be read")
 
 
 def to_text(reports: Sequence[Report], output: str, *, several: bool = False) -> str:
     """The reports as text in one of FORMATS; `several` makes json and yaml a list, else they are the one report."""
     if output == "table":
-        return "\n\n".join(_table(report) for report in reports) or "the API lists no nodes"
+        return "\n\n".join(_table(report) for report in reports) or "the API server lists no nodes"
     shapes: Any = [shape(report) for report in reports]
     if not several:
         (shapes,) = shapes
@@ -115,7 +115,7 @@ def _told(changes: Sequence[Change] | None) -> list[str]:
     if changes is None:
         return []
     if not changes:
-        return ["the spec means what it was started with"]
+        return ["the spec has not changed since its start"]
     return [f"changed since its start: {', '.join(change.what for change in changes)}"]
 
 

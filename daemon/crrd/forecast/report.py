@@ -119,8 +119,8 @@ def make_report(containers: Iterable[ForecastInput], from_version: str, to_versi
     notes = []
     if target > NEWEST_MINOR:
         notes.append(
-            f"kubelet 1.{target} is unknown to this version of crrd, the newest known is 1.{NEWEST_MINOR}. The report "
-            f"assumes that 1.{target} hashes as 1.{NEWEST_MINOR} does. Use a newer crrd, or drain the node first"
+            f"this version of crrd does not know kubelet 1.{target}, only versions up to 1.{NEWEST_MINOR}. The report "
+            f"assumes that both compute the same hashes. Use a newer crrd, or drain the node first"
         )
     found = sorted((_one(each, today, target) for each in containers), key=lambda f: (f.namespace, f.pod, f.name, f.id))
     return Report(from_version, to_version, tuple(found), node, tuple(notes))
@@ -169,8 +169,8 @@ def _not_compared(kind: ContainerKind, minor: int) -> tuple[Outcome, str]:
     if kind is not ContainerKind.SIDECAR:
         return Outcome.KEEP, f"kubelet does not compare the hash of an {kind}"
     if minor < SIDECARS_SINCE:
-        return Outcome.UNKNOWN, f"kubelet 1.{minor} knows no sidecars"
-    return Outcome.KEEP, f"kubelet compares the hash of a sidecar since 1.{SIDECAR_HASH_SINCE} only"
+        return Outcome.UNKNOWN, f"kubelet 1.{minor} does not support sidecars"
+    return Outcome.KEEP, f"kubelet compares the hash of a sidecar only since 1.{SIDECAR_HASH_SINCE}"
 
 
 def _judge(
@@ -182,24 +182,24 @@ def _judge(
     if not container.listed:
         return (
             Outcome.UNKNOWN,
-            "it runs, says the API, but not in the container runtime that was asked: see --cri-endpoint",
+            "it runs according to the API server, but the container runtime does not list it: check --cri-endpoint",
         )
     if container.stored_hash is None:
-        return Outcome.UNKNOWN, "the container has no hash of kubelet's on it"
+        return Outcome.UNKNOWN, "kubelet recorded no hash on the container"
     if stored is None:
-        return Outcome.UNKNOWN, f"the hash on the container is none: {container.stored_hash[:40]!r}"
+        return Outcome.UNKNOWN, f"the hash on the container is invalid: {container.stored_hash[:40]!r}"
     if container.spec is None:
-        return Outcome.UNKNOWN, "the pod, or this container in it, is not among the pods that were read"
+        return Outcome.UNKNOWN, "the pods that were read do not include this container"
     if then.value is None:
         return Outcome.UNKNOWN, then.why
     if then.value == stored:
         return _same_hash(container, today, target)
     if now.value is None:
-        return Outcome.REBUILD, f"kubelet 1.{target} hashes {era_of(target).hashed}, and this is not what is stored"
+        return Outcome.REBUILD, f"kubelet 1.{target} hashes {era_of(target).hashed}, and the stored hash differs"
     if now.value != stored and not is_compared(container.kind, today):
-        return Outcome.REBUILD, f"kubelet 1.{target} compares the hash of a {container.kind}, 1.{today} did not"
+        return Outcome.REBUILD, f"kubelet 1.{target} compares the hash of a {container.kind}, but 1.{today} does not"
     if now.value != stored:
-        return Outcome.REBUILD, f"the spec is not the one it was started with: kubelet 1.{today} would rebuild it, too"
+        return Outcome.REBUILD, f"the spec has changed since its start, so kubelet 1.{today} would rebuild it, too"
     before, after = era_of(today), era_of(target)
     if before is not after:
         return Outcome.REBUILD, f"kubelet 1.{today} hashes {before.hashed}, 1.{target} {after.hashed}"
@@ -231,4 +231,4 @@ def _changed_fields(today: int, target: int) -> str:
     """Why two versions of one era differ."""
     older, newer = sorted((today, target))
     added = ", ".join(added_fields(older, newer))
-    return f"fields that came between 1.{older} and 1.{newer} count: {added}"
+    return f"the hash includes fields that were added between 1.{older} and 1.{newer}: {added}"

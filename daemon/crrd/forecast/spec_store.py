@@ -82,7 +82,7 @@ class SpecStore:
 
     def _path(self, container_id: str) -> Path:
         if _ID.fullmatch(container_id) is None:
-            raise ValueError(f"{container_id[:40]!r} is no ID of a container")
+            raise ValueError(f"{container_id[:40]!r} is not a container ID")
         return self._folder / f"{container_id}{_SUFFIX}"
 
     def _files(self, *, temporary: bool = False) -> list[tuple[str, int, int]]:

@@ -130,7 +130,7 @@ class KubeClient:
                 found += map(parse, page.items)
                 newest = page.resource_version
             if not newest:
-                raise MalformedAnswerError(f"list {resource.plural}: the answer has no resourceVersion")
+                raise MalformedAnswerError(f"list {resource.plural}: the response has no resourceVersion")
             return Listing(tuple(found), newest)
 
         try:

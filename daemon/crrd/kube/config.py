@@ -83,7 +83,7 @@ def find_access(kubeconfig: str, environ: Mapping[str, str], context: str = "") 
     own = Path(environ.get("HOME", "/nonexistent")) / ".kube" / "config"
     if kubeconfig or own.is_file():
         return KubeconfigAccess(kubeconfig or str(own), context)
-    remedy = f"name the one to use with --kubeconfig, or put it at {own}"
+    remedy = f"set --kubeconfig, or put the kubeconfig at {own}"
     if context:
         raise ConfigurationError(f"--context {context} needs a kubeconfig: {remedy}")
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
@@ -149,7 +149,7 @@ class ServiceAccountAccess:
     def _context(self, ca: str) -> ssl.SSLContext:
         """TLS with the cluster's own authority alone: the system's are not to be trusted with the token."""
         if not ca.strip():
-            raise ConfigurationError(f"{self._ca_file}: there is no certificate in it")
+            raise ConfigurationError(f"{self._ca_file}: the file contains no certificate")
         return tls_context(ca, where=str(self._ca_file))
 
 

@@ -35,9 +35,9 @@ def decode(raw: bytes, what: str) -> Mapping[str, Any]:
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise MalformedAnswerError(f"{what}: the answer is not JSON ({len(raw)} bytes)") from error
+        raise MalformedAnswerError(f"{what}: the response is not JSON ({len(raw)} bytes)") from error
     if not isinstance(value, dict):
-        raise MalformedAnswerError(f"{what}: the answer is not a JSON object")
+        raise MalformedAnswerError(f"{what}: the response is not a JSON object")
     return value
 
 

@@ -20,7 +20,9 @@ from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from crrd.lib.jsonfields import Reader, items, mapping, text
 
 _DEADLINE_SECONDS = 60.0
-_NO_INPUT = "its interactiveMode is Always, but crrd hands no input to plugins: log in before, say with kubectl"
+_NO_INPUT = (
+    "its interactiveMode is Always, but crrd cannot pass input to plugins: log in first, for example with kubectl"
+)
 _CLUSTER_FIELDS = (
     "server",
     "tls-server-name",

@@ -96,7 +96,7 @@ async def read_kubeconfig(paths: str, context: str = "") -> Login:
 def _merged(paths: str) -> dict[str, Any]:
     """Several files as one, as kubectl merges them: the first that defines a name, or a current context, counts."""
     files = [Path(path) for path in paths.split(":") if Path(path).is_file()]
-    _require(bool(files), "there is no such file: check --kubeconfig")
+    _require(bool(files), "file not found: check --kubeconfig")
     merged: dict[str, Any] = {"current-context": "", **{listed: {} for listed in _LISTED}}
     for file in files:
         content = _parsed(file)
@@ -118,7 +118,7 @@ def _parsed(file: Path) -> Mapping[str, Any]:
         content = yaml.safe_load(_read(file))
     except (yaml.YAMLError, ValueError) as error:  # a ValueError is a date that is none
         raise ConfigurationError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
-    _require(content is None or isinstance(content, dict), f"{file} holds no kubeconfig")
+    _require(content is None or isinstance(content, dict), f"{file} is not a kubeconfig")
     return mapping(content)
 
 
@@ -174,7 +174,7 @@ def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     (Its transport/round_trippers.go. API servers read an extra's key in lower case, so it may be sent so.)
     """
     given = {name: user[name] for name in ("as", "as-uid", "as-groups", "as-user-extra") if user.get(name)}
-    nobody = "the user has as-uid, as-groups or as-user-extra, but no as: nobody is impersonated"
+    nobody = "the user has as-uid, as-groups or as-user-extra, but as is missing"
     _require(not given or "as" in given, nobody)  # client-go's validateAuthInfo
     groups, extra = given.get("as-groups", []), given.get("as-user-extra", {})
     extra_is_valid = isinstance(extra, dict) and all(isinstance(key, str) and _are_texts(extra[key]) for key in extra)
@@ -209,10 +209,14 @@ def _check_url(field_name: str, url: str) -> None:
     """Refuse a URL that no client could call. The error does not repeat it, because it may hold a password."""
     is_http = url.startswith(("http://", "https://"))
     _require(is_http, f"the cluster's {field_name} must be a URL that begins with https:// or http://")
-    wrong = "" if url.isascii() and url.isprintable() and " " not in url else "it has a character that no URL may have"
+    wrong = (
+        ""
+        if url.isascii() and url.isprintable() and " " not in url
+        else "it has a character that is not allowed in a URL"
+    )
     try:
         parts = urlsplit(url)
-        wrong = wrong or ("" if parts.hostname and parts.port != 0 else "it names no host and port")
+        wrong = wrong or ("" if parts.hostname and parts.port != 0 else "it has no host and port")
     except ValueError as error:
         wrong = wrong or str(error)
     _require(not wrong, f"the cluster's {field_name} cannot be used: {wrong}")

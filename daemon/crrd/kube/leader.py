@@ -126,14 +126,14 @@ class LeaderElection:
         hasty = False
         for delay in self._retry.delays():
             began = _loop_time()
-            self.heartbeat.within(_ATTEMPT_SECONDS, "looking at the lease")
+            self.heartbeat.within(_ATTEMPT_SECONDS, "reading the lease")
             if await self._attempt():
                 return
             if await self._follow():
                 before, hasty = hasty, _loop_time() - began < self._timing.retry
                 if not (before and hasty):
                     continue
-            self.heartbeat.within(delay + _LEASE_MARGIN_SECONDS, "waiting for the next look at the lease")
+            self.heartbeat.within(delay + _LEASE_MARGIN_SECONDS, "waiting to read the lease again")
             await asyncio.sleep(delay)
 
     async def _follow(self) -> bool:
@@ -185,7 +185,7 @@ class LeaderElection:
                     return
             worker.result()
         finally:
-            self.heartbeat.within(_LEASE_MARGIN_SECONDS, "ending the work of a leader")
+            self.heartbeat.within(_LEASE_MARGIN_SECONDS, "stopping the leader's work")
             worker.cancel()
             await asyncio.wait({worker})
 
@@ -256,7 +256,7 @@ class LeaderElection:
         if self._renewed is None:
             return
         self._renewed = None
-        self.heartbeat.within(_RELEASE_SECONDS + _LEASE_MARGIN_SECONDS, "giving back the lease")
+        self.heartbeat.within(_RELEASE_SECONDS + _LEASE_MARGIN_SECONDS, "releasing the lease")
         seen = self._known()
         if seen.holder != self._identity:
             return

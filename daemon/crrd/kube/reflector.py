@@ -147,7 +147,7 @@ class Reflector(Generic[T]):
         try:
             while True:
                 delay = await self._connect_once()
-                self.heartbeat.within(delay + LATE_SECONDS, "waiting before it connects again")
+                self.heartbeat.within(delay + LATE_SECONDS, "waiting before it reconnects")
                 await asyncio.sleep(delay)
         finally:
             self.heartbeat.rest()

@@ -81,7 +81,7 @@ def parse(quantity: str) -> Quantity:
         return Quantity(0, 0, "DecimalSI", "0")
     match = _TEXT.fullmatch(quantity) if len(quantity) <= _LONGEST else None
     if match is None or not (match[2] or match[3]):
-        raise ValueError(f"{quantity[:40]!r} is no quantity")
+        raise ValueError(f"{quantity[:40]!r} is not a quantity")
     sign, whole, rest, suffix = match[1], match[2].lstrip("0") or "0", match[3] or "", match[4]
     kind, exponent = _suffix(suffix)
     digits = whole + rest
@@ -106,7 +106,7 @@ def _suffix(suffix: str) -> tuple[str, int]:
         exponent = int(suffix[1:])
         if abs(exponent) <= _LARGEST_EXPONENT:
             return "DecimalExponent", exponent
-    raise ValueError(f"{suffix[:40]!r} is no suffix of a quantity")
+    raise ValueError(f"{suffix[:40]!r} is not a suffix of a quantity")
 
 
 def _fast(digits: str, rest: int, kind: str, exponent: int) -> tuple[int, int] | None:

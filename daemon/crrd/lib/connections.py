@@ -191,7 +191,7 @@ class Connections:
             self._forget(handler)
         if len(self._known) < self._most:
             return 0.0
-        seconds = self._close_oldest(f"there are {self._most}")
+        seconds = self._close_oldest(f"the limit is {self._most}")
         return _BUSY_SECONDS if seconds is None else seconds
 
     def _close_oldest(self, why: str) -> float | None:

@@ -37,8 +37,8 @@ def task_check(task: "asyncio.Task[object]") -> Callable[[], str]:
         if not task.done():
             return ""
         if task.cancelled() or (error := task.exception()) is None:
-            return "the loop has ended"
-        return f"the loop broke: {error!r}"
+            return "the loop has stopped"
+        return f"the loop failed: {error!r}"
 
     return check
 

@@ -62,7 +62,7 @@ class _StandardError(io.TextIOBase):
         else:
             if self.dropped > self._told and not self._pending:
                 told, self._told = self.dropped - self._told, self.dropped
-                line = f"{told} lines of the log were dropped: nobody read it\n".encode() + line
+                line = f"{told} log lines were dropped, because the log output was blocked\n".encode() + line
             self._pending.append(line)
             self._size += len(line)
         self._drain(0.0)

@@ -98,7 +98,7 @@ async def _main() -> int:
     if failure:
         log.error("cannot end all requests", error=failure)
         return 1
-    log.info("no request is left, and no pod is held unready for one")
+    log.info("all requests are deleted, and no pod is kept unready")
     return 0
 
 

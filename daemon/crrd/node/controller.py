@@ -63,7 +63,7 @@ class NodeController:
         while True:
             self.runtime_heartbeat.until(self.pods.active, "waiting for a request")
             await self.pods.active.wait()
-            self.runtime_heartbeat.within(POLL_SECONDS + LATE_SECONDS, "looking at the runtime")
+            self.runtime_heartbeat.within(POLL_SECONDS + LATE_SECONDS, "checking containers")
             await asyncio.sleep(POLL_SECONDS)
             for record in self.pods:
                 if record.runtime.awaited:

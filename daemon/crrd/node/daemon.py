@@ -226,7 +226,7 @@ class NodeDaemon:
 
         def stuck() -> str:
             now = asyncio.get_running_loop().time()
-            for what, since in (("waited", controller.queue.oldest), ("been looked at", controller.queue.longest)):
+            for what, since in (("waited", controller.queue.oldest), ("been processed", controller.queue.longest)):
                 if since is not None and now - since > QUEUE_LIMIT:
                     return f"a pod has {what} for {now - since:.0f} s"
             return ""

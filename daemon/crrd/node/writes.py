@@ -96,7 +96,7 @@ class RequestWrites:
             await asyncio.sleep(0)  # a stop that was decided with it goes first: gRPC sends in a task of its own
             written, ineffective = await self._send(write)
             if written.uid != request.uid:
-                raise CrrdError("the answer to the write is about something else")  # noqa: TRY301 - as any failure
+                raise CrrdError("the response to the write is another object")  # noqa: TRY301 - as any failure
             self._written(write, record, written, ineffective)
         except GoneError:
             self._pods.request_deleted(request)
@@ -112,7 +112,7 @@ class RequestWrites:
             written = await self._edges.writer.write_status(write.request, write.status)
             return written, self._lacks(written, write.status)
         written = await self._edges.writer.pin(write.request, write.pins, write.begun)
-        return written, "" if written.pinned == write.pins else "the annotation is not what was written"
+        return written, "" if written.pinned == write.pins else "the API server did not store the annotation"
 
     def _written(self, write: Write, record: RequestRecord, written: Request, ineffective: str) -> None:
         """The API server took a write; what it kept of it is what counts."""
@@ -143,7 +143,7 @@ class RequestWrites:
                     log.warning("CRD too old, field isKilled missing")
                 self.prunes_is_killed = True
                 return ""
-            return "the status is not what was written"
+            return "the API server did not store the status"
         return ""
 
 

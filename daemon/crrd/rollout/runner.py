@@ -69,7 +69,7 @@ class Runner:
             world = self._cluster.world()
             latest = with_latest_options(world, run)
             if latest != run:
-                self._display.say("another process has changed the options of the run: they are taken over")
+                self._display.say("another process has changed the options of the run; this process now uses them")
             run = latest
             plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed)
             if not trouble and await self._cluster.learn_probes(plan):

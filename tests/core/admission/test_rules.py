@@ -280,7 +280,7 @@ def test_a_container_that_was_never_restarted_may_have_no_count() -> None:
     assert review_created(finished, pod, USER) == Admitted(finished)
 
 
-CONTEXT = "spec.containers[0].statusContext must be that of the container's current instance, as admission sets it"
+CONTEXT = "spec.containers[0].statusContext must match the container's current instance, as admission sets it"
 SMUGGLED: list[tuple[Change, str]] = [
     (
         labelled(NODE_NAME, "node-2"),
@@ -296,7 +296,7 @@ SMUGGLED: list[tuple[Change, str]] = [
     (annotated(PINNED, "{}"), f"metadata.annotations[{PINNED}] must be left out of a new request"),
     (context("containerd://other", 2), CONTEXT),
     (context("containerd://a1", 3), CONTEXT),
-    (entry(statusContext=None), "spec.containers[0].statusContext must be set, as admission does"),
+    (entry(statusContext=None), "spec.containers[0].statusContext must be set to the value that admission sets"),
     (context(None, 2), "spec.containers[0].statusContext.containerID must look like containerd://ID, not null"),
     (
         lambda o: o["spec"]["containers"].append({"name": "once"}),

@@ -171,7 +171,7 @@ WRONG = [
     (
         "spec/containers/1/name",
         "app",
-        "spec.containers[1].name must not repeat 'app', which the list has already",
+        "spec.containers[1].name must not contain 'app' twice",
     ),
     ("spec/containers/0/statusContext", 1, "spec.containers[0].statusContext must be an object"),
     (

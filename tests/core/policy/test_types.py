@@ -88,15 +88,15 @@ def test_the_defaults() -> None:
         ),
         (
             {"triggers": {"schedule": {"cron": "0 4"}}},
-            "spec.triggers.schedule must be readable: cron '0 4' must have 5 fields: minute, hour, day, month, weekday",
+            "spec.triggers.schedule must be valid: cron '0 4' must have 5 fields: minute, hour, day, month, weekday",
         ),
         (
             {"triggers": {"schedule": {"cron": "0 25 * * *"}}},
-            "spec.triggers.schedule must be readable: cron '0 25 * * *': bad hour",
+            "spec.triggers.schedule must be valid: cron '0 25 * * *': bad hour",
         ),
         (
             {"window": {"cron": "0 2 * * *", "duration": "1h", "timeZone": "Mars/Base"}},
-            "spec.window must be readable: time zone 'Mars/Base' not found",
+            "spec.window must be valid: time zone 'Mars/Base' not found",
         ),
         ({"window": {"cron": "0 2 * * *"}}, "spec.window must have a duration"),
         (

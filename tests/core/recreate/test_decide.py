@@ -297,7 +297,7 @@ class TestTrust:
     def test_another_runtime(self) -> None:
         req = request(pinned={"app": replace(pin("old"), container_id="docker://old")})
         message = self.failed(one(req, instance("old")))
-        assert message == "container ID docker://old is of runtime 'docker', this node has containerd"
+        assert message == "container ID docker://old is of runtime 'docker', but this node has containerd"
 
     def test_pod_of_another_uid(self) -> None:
         other = request(pod_uid="other")

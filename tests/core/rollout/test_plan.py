@@ -56,7 +56,7 @@ class TestStaleContainers:
         )
         found = planned(World(pods, config=EDITED), run(containers=(), stale=True))
         assert [(row.pod, row.containers) for row in found.create] == [("web-0", ("app",))]
-        assert why(found)["web-1"] == "app uses no configuration that has changed since it started"
+        assert why(found)["web-1"] == "app its configuration has not changed since it started"
         assert [row.skip.normal for row in found.rows if row.skip is not None] == [True]
         assert planned(World(pods, config=EDITED), run("side", stale=True)).end is End.DONE
 

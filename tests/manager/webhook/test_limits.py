@@ -52,9 +52,9 @@ NOT_UNDERSTOOD: list[tuple[bytes | JsonObject, str]] = [
     (b'{"request": ' + b"1" * 5000 + b"}", "the body must be JSON"),
     (b'{"a":' * 200_000, "the body is nested too deeply"),
     (b"[" * 250_000, "the body is nested too deeply"),
-    (b"[" * 3_000_000, "the body must not hold more than 300000 values"),
+    (b"[" * 3_000_000, "the body must not contain more than 300000 values"),
     (b'{"request": {"object": {"spec": {"containers": [' + b"{}," * 500_000 + b"{}]}}}}",
-     "the body must not hold more than 300000 values"),
+     "the body must not contain more than 300000 values"),
     (SOUND | {"apiVersion": "admission.k8s.io/v1beta1"},
      "apiVersion must be admission.k8s.io/v1, not 'admission.k8s.io/v1beta1'"),
     (SOUND | {"kind": "Pod"}, "kind must be AdmissionReview, not 'Pod'"),
@@ -69,7 +69,7 @@ NOT_UNDERSTOOD: list[tuple[bytes | JsonObject, str]] = [
     (given_(userInfo={"username": ["root"]}), "request.userInfo.username must be a string"),
     (given_(object=None), "request.object must be the object that is to be written"),
     (given_(object="x"), "request.object must be an object"),
-    (given_(operation="UPDATE"), "request.oldObject must be the object as it was"),
+    (given_(operation="UPDATE"), "request.oldObject must be the object before the update"),
 ]  # fmt: skip
 
 
@@ -83,7 +83,7 @@ async def test_what_cannot_be_understood(served: Served, pods: Pods, body: bytes
 async def test_numbers_that_json_cannot_answer_with(served: Served) -> None:
     body = json.dumps(given_(object=new_request(containers=[{"name": "app", "new": 1e308}]))).encode()
     status, answer = await served.post("/mutate-crr", body.replace(b"1e+308", b"1e+999"))
-    assert (status, answer) == (400, b"the body must hold numbers of JSON only\n")
+    assert (status, answer) == (400, b"the body must contain only numbers that JSON allows\n")
 
 
 async def test_nesting_that_can_be_read_but_not_written(served: Served) -> None:

@@ -328,6 +328,6 @@ def _wrong_contexts(obj: Mapping[str, Any], completed: Mapping[str, Any]) -> Ite
         count = Reader().integer(context.get("restartCount"), "") or 0
         same_or_newer = count >= current["restartCount"]
         if not context:
-            yield f"{path} must be set, as admission does"
+            yield f"{path} must be set to the value that admission sets"
         elif same_or_newer and (context["containerID"], count) != (current["containerID"], current["restartCount"]):
-            yield f"{path} must be that of the container's current instance, as admission sets it"
+            yield f"{path} must match the container's current instance, as admission sets it"

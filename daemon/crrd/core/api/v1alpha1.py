@@ -127,7 +127,7 @@ def _containers(reader: Reader, spec: Section) -> tuple[RequestedContainer, ...]
         name = entry.text("name")
         pin = None if entry.raw.get("statusContext") is None else _pin(reader, entry.section("statusContext"))
         if name in found:
-            reader.reject(entry.where("name"), f"must not repeat {shown(name)}, which the list has already")
+            reader.reject(entry.where("name"), f"must not contain {shown(name)} twice")
         elif name:
             found[name] = RequestedContainer(name, pin)
     return tuple(found.values())

@@ -210,7 +210,7 @@ def _schedule(reader: Reader, value: object, path: str) -> Schedule | None:
     try:
         return read_schedule(cron, zone)
     except ValueError as error:
-        reader.reject(path, f"must be readable: {error}")
+        reader.reject(path, f"must be valid: {error}")
         return None
 
 

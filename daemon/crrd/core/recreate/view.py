@@ -129,7 +129,10 @@ class ContainerView:
         """Each instance that is named or runs, and why it is not this pod's container, "" where it is."""
         for pin in self.named:
             if pin.runtime not in self.seen.runtime_names:
-                yield pin, f"is of runtime {pin.runtime!r}, this node has {', '.join(sorted(self.seen.runtime_names))}"
+                yield (
+                    pin,
+                    f"is of runtime {pin.runtime!r}, but this node has {', '.join(sorted(self.seen.runtime_names))}",
+                )
             yield pin, self._not_its_own(self.seen.instance(pin.bare_id) or self.seen.foreign.get(pin.bare_id))
         if self.newest is not None:
             yield self.newest.pin, self._not_its_own(self.newest)

@@ -56,7 +56,7 @@ class Skip(StrEnum):
         "stopping it may restart all containers of the pod (restartPolicyRules); to allow this, use --allow-pod-restart"
     )
     RECENT = "was already restarted"
-    FRESH = "uses no configuration that has changed since it started"
+    FRESH = "its configuration has not changed since it started"
     NO_DAEMON = "its node has no node daemon"
 
     @property

@@ -59,7 +59,7 @@ def _hash_name_and_image(container: Any, minor: int) -> int:
 ERAS = (
     Era(OLDEST_MINOR, "a dump of the whole container", _hash_dump, absent_counts=True),
     Era(16, "the whole container's JSON", _hash_json),
-    Era(31, "name and image alone", _hash_name_and_image),
+    Era(31, "only name and image", _hash_name_and_image),
 )
 """Every era, the oldest first."""
 
@@ -80,7 +80,10 @@ def container_hash(container: Mapping[str, Any], kubelet_version: str) -> int | 
 def hash_of(container: Mapping[str, Any], minor: int) -> Hash:
     """The same for 1.`minor`, with the reason where it cannot be told."""
     if minor < OLDEST_MINOR:
-        return Hash(None, f"how kubelet 1.{minor} hashes is not known: 1.{OLDEST_MINOR} is the oldest that is")
+        return Hash(
+            None,
+            f"crrd does not know how kubelet 1.{minor} computes hashes: the oldest known version is 1.{OLDEST_MINOR}",
+        )
     try:
         return Hash(era_of(minor).hash(container, minor))
     except InexpressibleError as error:

@@ -2,7 +2,7 @@
 
 Facts from k8s.io/api, core/v1 (1.7: client-go's pkg/api/v1), release by release. Kubelets of these versions hashed
 every field, so that a field that came, or moved, changed the hash of every container. From 1.31 on none of this
-matters: name and image alone are hashed.
+matters: only name and image are hashed.
 """
 
 import re

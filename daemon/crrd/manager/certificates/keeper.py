@@ -233,7 +233,7 @@ async def repeat(sync: Callable[[], Awaitable[None]], seconds: float, heartbeat:
     """Do this every so many seconds for ever; what fails is logged, and tried again sooner."""
     failures = 0
     while True:
-        heartbeat.within(_SYNC_SECONDS_AT_MOST, "looking after the certificate")
+        heartbeat.within(_SYNC_SECONDS_AT_MOST, "checking the certificate")
         try:
             await sync()
             failures = 0
@@ -242,7 +242,7 @@ async def repeat(sync: Callable[[], Awaitable[None]], seconds: float, heartbeat:
             failures += 1
             pause = min(seconds, _RETRIES.delay(failures))
             log.warning("certificate renewal failed", error=str(error), retry_seconds=round(pause, 1))
-        heartbeat.within(pause + LATE_SECONDS, "waiting for the next look at the certificate")
+        heartbeat.within(pause + LATE_SECONDS, "waiting to check the certificate again")
         await asyncio.sleep(pause)
 
 

@@ -91,7 +91,7 @@ def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
     if operation in (CREATE, UPDATE) and not review.object:
         reader.reject("request.object", "must be the object that is to be written")
     if operation == UPDATE and not review.old:
-        reader.reject("request.oldObject", "must be the object as it was")
+        reader.reject("request.oldObject", "must be the object before the update")
     if reader.error:
         raise BadReviewError(reader.error)
     return review
@@ -126,7 +126,7 @@ def deny(uid: str, message: str, code: int, *, retry_after: int | None = None) -
 
 def _load(raw: bytes | bytearray) -> Mapping[str, Any]:
     if sum(raw.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:  # counted too high: they stand in texts, too
-        raise BadReviewError(f"the body must not hold more than {MOST_VALUES} values")
+        raise BadReviewError(f"the body must not contain more than {MOST_VALUES} values")
     try:
         whole = json.loads(raw, parse_constant=_no_constant)
     except RecursionError as error:
@@ -139,7 +139,7 @@ def _load(raw: bytes | bytearray) -> Mapping[str, Any]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _answer(response: Mapping[str, Any]) -> bytes:

@@ -265,7 +265,7 @@ class WebhookServer:
         except RecursionError:
             wrong = "the body is nested too deeply"
         except ValueError:  # a number such as 1e999
-            wrong = "the body must hold numbers of JSON only"
+            wrong = "the body must contain only numbers that JSON allows"
         finally:
             self._held_bytes -= len(body)
         raise _refused(web.HTTPBadRequest, wrong)  # from nothing: the error before holds on to what was read
