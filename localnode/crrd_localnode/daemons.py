@@ -140,13 +140,15 @@ async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> As
     """
     for resource, (path, operations) in _WEBHOOKS.items():  # the manager writes the caBundle into what it finds
         await node.client.create(resource, "", _webhook_configuration(path, operations))
-    with suppress(ConflictError):
-        await node.client.create(Resource("namespaces"), "", {"metadata": {"name": "crrd-system"}})
-    async with manager_daemon(node, node.root / "crrd-manager.log", kubeconfig or node.kubeconfig) as manager:
-        await ask_manager(node, manager)
-        yield manager
-    for resource in _WEBHOOKS:
-        await node.client.delete(resource, "", _CONFIGURATION)
+    try:
+        with suppress(ConflictError):
+            await node.client.create(Resource("namespaces"), "", {"metadata": {"name": "crrd-system"}})
+        async with manager_daemon(node, node.root / "crrd-manager.log", kubeconfig or node.kubeconfig) as manager:
+            await ask_manager(node, manager)
+            yield manager
+    finally:
+        for resource in _WEBHOOKS:
+            await node.client.delete(resource, "", _CONFIGURATION)
 
 
 async def ask_manager(node: LocalNode, manager: Daemon) -> None:

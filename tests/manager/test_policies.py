@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from crrd.core.api.time import rfc3339
+from crrd.core.config.references import Kind
 from crrd.core.policy.types import API_VERSION, KIND
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
@@ -16,6 +19,7 @@ from crrd.kube.clock import ServerClock
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, POLICIES, SECRETS, Resource
 from crrd.lib.errors import ConflictError
 from crrd.manager.policies.controller import PolicyController
+from crrd.manager.policies.look import UNUSED_SECONDS, Memory
 from crrd_localnode.node import LocalAccess
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -143,6 +147,28 @@ async def test_an_edit_goes_live_pod_by_pod(managed: Managed) -> None:
     ]
     assert managed.controller is not None
     assert managed.controller.states() == {"Idle": 1}
+
+
+async def test_an_edit_of_what_only_new_pods_use_goes_live_at_once(managed: Managed) -> None:
+    """No pod used the object when the policy was looked at last."""
+    cluster = managed.cluster
+    await managed.policy(selector={"matchLabels": {"app": "late"}}, targetRef=None)
+    await managed.lead()
+    await managed.until(is_idle)
+    await cluster.workload("Deployment", "late", 2, envFrom=ENV_FROM)
+    created = (await cluster.client.get(POLICIES, NAMESPACE, "web"))["metadata"]["creationTimestamp"]
+    while rfc3339(datetime.now(UTC)) <= created:  # a change in the second of the policy's creation is older than it
+        await asyncio.sleep(0.05)
+    await managed.config(LOG="debug")
+    await managed.until(is_done)
+    assert sorted(container for _, container in cluster.stops) == ["app", "app"]
+
+
+def test_an_object_that_nobody_uses_causes_a_look_now_and_then() -> None:
+    memory = Memory()
+    times = (0.0, 1.0, UNUSED_SECONDS - 1, UNUSED_SECONDS, UNUSED_SECONDS + 1)
+    assert [memory.wants_look(Kind.CONFIG_MAP, "noisy", now) for now in times] == [True, False, False, True, False]
+    assert memory.wants_look(Kind.SECRET, "noisy", UNUSED_SECONDS + 1)
 
 
 async def test_metadata_and_a_change_that_is_taken_back_restart_nothing(managed: Managed) -> None:

@@ -133,10 +133,11 @@ class PolicyController:
             self._queue.poke(policy.key)
 
     def _config_changed(self, namespace: str, kind: Kind, name: str) -> None:
+        now = asyncio.get_running_loop().time()
         for key, policy in self._by_key.items():
             if policy.namespace == namespace and policy.config is not None:
                 memory = self._memories.get(key)
-                if not name or memory is None or memory.uses(kind, name):
+                if not name or memory is None or memory.wants_look(kind, name, now):
                     self._queue.poke(key)
 
     # One look at one policy.

@@ -25,16 +25,31 @@ _STRETCH = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 """Of the hash of a Secret, which everybody may read who may read the policy: 4 MiB and some ms for each guess."""
 
 
+UNUSED_SECONDS = 300.0
+"""How long an object counts as unused. Some objects change every few seconds, and a look reads all pods."""
+
+
 @dataclass(slots=True)
 class Memory:
     """What is known of the objects that one policy uses, so that each version is read once."""
 
     seen: dict[UseKey, tuple[str, Reference, Data | None, str]] = field(default_factory=dict)
     """Version, what of the object is used, the data (None for no object), and what is missing of it."""
+    unused: dict[tuple[Kind, str], float] = field(default_factory=dict)
+    """Objects that changed and that no container used -> the loop's time of the look that their change caused."""
 
-    def uses(self, kind: Kind, name: str) -> bool:
-        """Whether a container uses the object."""
-        return any(key[1:] == (kind, name) for key in self.seen)
+    def wants_look(self, kind: Kind, name: str, now: float) -> bool:
+        """Whether to look because an object has changed: it is used, or new pods may use it.
+
+        A look for an object that turns out to be unused is not repeated before UNUSED_SECONDS have passed.
+        """
+        if any(key[1:] == (kind, name) for key in self.seen):
+            return True
+        self.unused = {each: at for each, at in self.unused.items() if now < at + UNUSED_SECONDS}
+        if (kind, name) in self.unused:
+            return False
+        self.unused[kind, name] = now
+        return True
 
 
 class Looker:
