@@ -426,7 +426,7 @@ async def test_without_any_pods_no_account_is_checked() -> None:
     api = Installation()
     api.remove("Pod")
     found = {each.check: each for each in await api.findings()}
-    assert found[Check.ACCOUNTS].values == {"why": "there are no pods of crrd"}
+    assert found[Check.ACCOUNTS].values == {"why": "crrd has no pods"}
     assert found[Check.RUNTIME].seen is Seen.NO_READY_DAEMON
 
 

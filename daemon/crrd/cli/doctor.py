@@ -217,7 +217,7 @@ class Reader:
                 return each
             for account in sorted({pod.account for pod in each}):
                 found += await self._rights(wanted, "", account)
-        return tuple(found) if found else Unread("there are no pods of crrd")
+        return tuple(found) if found else Unread("crrd has no pods")
 
     async def _rights(self, wanted: Iterable[str], namespace: str, account: str = "") -> tuple[Right, ...]:
         """Who may do what: each of the wanted rights is verbs and a resource."""

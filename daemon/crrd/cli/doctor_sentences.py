@@ -8,7 +8,7 @@ from crrd.lib.plain import plain
 
 _APPLY = "apply crrd's manifests again (kubectl apply -f install.yaml)"
 _DAEMON_LOGS = f"kubectl logs -n crrd-node -l {NODE_DAEMONS} --tail=20"
-_MANAGER_LOGS = f"check the manager's log: kubectl logs -n crrd-system -l {MANAGERS} --tail=20"
+_MANAGER_LOGS = f"check the log: kubectl logs -n crrd-system -l {MANAGERS} --tail=20"
 
 SENTENCES: Mapping[Seen, tuple[str, str]] = {
     Seen.UNREAD: ("{why}", ""),
@@ -40,7 +40,7 @@ SENTENCES: Mapping[Seen, tuple[str, str]] = {
     ),
     Seen.ADMISSION_FAILED: (
         "a dry-run request failed: {error}",
-        f"{_MANAGER_LOGS}; for x509 errors check the caBundle, for timeouts the network to the manager",
+        f"{_MANAGER_LOGS}; check the caBundle (x509 errors), or the network to the manager (timeouts)",
     ),
     Seen.POLICIES: ("{count} ValidatingAdmissionPolicies are bound with the action Deny", ""),
     Seen.POLICIES_MISSING: ("ValidatingAdmissionPolicies not found: {names}", _APPLY),

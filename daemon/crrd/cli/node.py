@@ -33,8 +33,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag("--node-name", "name of this node in the cluster", env="NODE_NAME", metavar="NAME")
     flag(
         "--spec-dir",
-        "directory in which to keep the specs that containers were started with, for `crrd forecast`; "
-        "also counts containers whose stored hash differs from the one that kubelet computes",
+        "directory to keep the specs of started containers in, for `crrd forecast` and the metric "
+        "crrd_kubelet_hash_mismatch_containers",
         env="CRRD_SPEC_DIR",
         shown="do not keep specs",
         metavar="DIR",
@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     flag(
         "--pod-uid",
-        "UID of the pod that the daemon runs in; at shutdown it does not wait for the stop of its own container",
+        "UID of the daemon's pod; at shutdown, the daemon does not wait for the stop of its own container",
         env="POD_UID",
         shown="not in a pod",
         metavar="UID",

@@ -313,7 +313,7 @@ class _StateCollector(Collector):
         yield requests
         yield GaugeMetricFamily(
             "crrd_oldest_request_age_seconds",
-            "Seconds since this daemon first saw its oldest active request. 0 if there is none.",
+            "Seconds since this daemon first saw its oldest active request. 0 if no request is active.",
             now - oldest,
         )
         yield GaugeMetricFamily(

@@ -140,7 +140,7 @@ def test_the_same_pair_is_loaded_once() -> None:
 
 def test_readiness_knows_the_certificate() -> None:
     tls = ServingTls()
-    assert tls.check() == "there is no serving certificate yet"
+    assert tls.check() == "the serving certificate does not exist yet"
     load(tls, new_certificates())
     assert tls.check() == ""
     long_ago = datetime.now(UTC) - timedelta(days=300)
@@ -244,7 +244,7 @@ async def test_run_waits_for_a_certificate_then_serves_then_drains() -> None:
     running = asyncio.create_task(server.run(stop))
     await asyncio.sleep(0)
     assert health.ready["webhook"]() == "not listening yet"
-    assert health.ready["certificate"]() == "there is no serving certificate yet"
+    assert health.ready["certificate"]() == "the serving certificate does not exist yet"
     with capture_logs() as told:
         load(tls, certificates)
         async with asyncio.timeout(10):

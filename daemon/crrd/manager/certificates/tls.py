@@ -89,7 +89,7 @@ class ServingTls:
     def check(self) -> str:
         """For readiness: "" where handshakes can succeed, else why not."""
         if self._valid is None:
-            return "there is no serving certificate yet"
+            return "the serving certificate does not exist yet"
         now = self._now()
         if not self._valid.begun(now):
             return f"the serving certificate is not valid before {self._valid.begins:%Y-%m-%dT%H:%M:%SZ}"
