@@ -283,6 +283,31 @@ async def test_a_failed_run_stops_the_policy_and_says_why(managed: Managed) -> N
     assert len(cluster.stops) == 2
 
 
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_node_without_daemon_is_waited_for_and_then_the_run_fails(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch, *, comes: bool
+) -> None:
+    """Containers there keep the old data: the policy must not call that done."""
+    monkeypatch.setattr("crrd.manager.policies.controller.DAEMON_SECONDS", 60.0 if comes else 0.3)
+    monkeypatch.setattr("crrd.manager.policies.controller.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("crrd.manager.policies.controller.PROGRESS_SECONDS", 0.1)
+    cluster = managed.cluster
+    labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
+    await cluster.pod("crrd-node-b", labels, node="node-b")
+    await managed.policy()
+    await managed.lead()
+    await managed.until(is_idle)
+    await managed.config(LOG="debug")
+    if comes:
+        await managed.until(lambda status: "no node daemon" in ready(status).get("message", ""))
+        await cluster.pod("crrd-node-a", labels, node="node-a")
+        assert (await managed.until(is_done))["run"]["message"] == "2 of 2 pods recreated"
+    else:
+        status = await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
+        assert "its node has no node daemon" in ready(status)["message"]
+        assert managed.ended == [("configChange", "failed")]
+
+
 async def test_a_second_edit_during_a_run_gives_way_to_the_new_data(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from crrd.core.policy.decide import Decision, decide, ended, make_run
 from crrd.core.policy.types import API_VERSION, KIND, Policy, PolicyStatus, RunRecord, read_policy, write_status
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import Run, Target
+from crrd.core.rollout.standing import Skip
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.reflector import Handler, Reflector, Selection
@@ -38,6 +39,11 @@ OBSTACLE_SECONDS = 15.0
 """How often it is tried whether a target has come, or a right was granted: no watch tells of that."""
 RETRY_SECONDS = 5.0
 """After a run that could not go on, or has to wait for another one."""
+DAEMON_SECONDS = 60.0
+"""How long a run waits for the daemon of a node that has none: while a DaemonSet is updated there is none for seconds.
+
+Afterwards the run has failed, because containers there keep what they should not.
+"""
 PROGRESS_SECONDS = 5.0
 """How often the status says what a run waits for."""
 PARALLEL_LOOKS = 4
@@ -204,8 +210,11 @@ class PolicyController:
         await self._record(policy, run, WorkloadEvent.RECREATING, record.reason)
         try:
             plan, timed_out = await self._run(policy, run, aim, until)
-            while plan.end is End.RIVAL:
-                self._progressed(key, plan.message)
+            patient_until = asyncio.get_running_loop().time() + DAEMON_SECONDS
+            while plan.end is End.RIVAL or (
+                _without_daemon(plan) and asyncio.get_running_loop().time() < patient_until
+            ):
+                self._progressed(key, plan.message or _without_daemon(plan)[0])
                 await asyncio.sleep(RETRY_SECONDS)
                 plan, timed_out = await self._run(policy, run, aim, until)
             if timed_out:
@@ -228,7 +237,7 @@ class PolicyController:
             return await Runner(self._client, cluster, self._clock, display, timeout=timeout, confirmed=True).run(run)
 
     async def _end(self, policy: Policy, run: Run, record: RunRecord, plan: Plan) -> None:
-        failed = plan.outcome is not End.DONE
+        failed = plan.outcome is not End.DONE or bool(_without_daemon(plan))
         skipped = "; ".join(
             f"{row.pod}: {row.why}" for row in plan.rows if row.skip is not None and not row.skip.normal
         )
@@ -254,6 +263,11 @@ class PolicyController:
         if (active := self._active.get(key)) is not None and active.progress != text:
             active.progress = text
             self._queue.poke_at(key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
+
+
+def _without_daemon(plan: Plan) -> list[str]:
+    """The pods that were skipped because nobody could serve their requests."""
+    return [f"{row.pod}: {row.why}" for row in plan.rows if row.skip is Skip.NO_DAEMON]
 
 
 class _Progress(Display):
