@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from crrd.core.api.pod import Pod
-from crrd.core.api.types import Begun, Pin, Request, Status
+from crrd.core.api.types import Pin, Request, StartTimes, Status
 from crrd.core.recreate.actions import EmitEvent, RunHook
 from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance
 
@@ -75,7 +75,7 @@ class StatusWriter(Protocol):
         """Merge-patch the status subresource, bound to the request's UID and resourceVersion."""
         ...
 
-    async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+    async def pin(self, request: Request, pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes]) -> Request:
         """Merge-patch the annotation pinned-containers, bound to the request's UID and resourceVersion."""
         ...
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from crrd.core.api.pod import ContainerKind, Pod, PodContainer
 from crrd.core.api.reasons import EventReason, Reason
-from crrd.core.api.types import Begun, Pin, RecreateState, Request, RequestPhase, StatePhase, Status
+from crrd.core.api.types import Pin, RecreateState, Request, RequestPhase, StartTimes, StatePhase, Status
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle import steps as lc
 from crrd.core.recreate.actions import EmitEvent
@@ -93,15 +93,18 @@ async def test_pins_are_written_and_come_back() -> None:
         pins = {"app": Pin("containerd://c1", 3)}
         written = await RequestWriter(client).pin(request, pins, {})
         assert written.pinned == pins
-        assert written.begun == {}
+        assert written.start_times == {}
         assert written.containers == request.containers
         more = {**pins, "log": Pin("containerd://c2")}
-        begun = {"log": Begun(hook="2026-01-02T03:04:05Z")}
-        written = await RequestWriter(client).pin(written, more, begun)
-        assert (written.pinned, written.begun) == (more, begun)
-        begun = {"app": Begun(stop="2026-01-02T03:04:06Z"), "log": replace(begun["log"], stop="2026-01-02T03:04:07Z")}
-        written = await RequestWriter(client).pin(written, more, begun)
-        assert (written.pinned, written.begun) == (more, begun)
+        start_times = {"log": StartTimes(hook="2026-01-02T03:04:05Z")}
+        written = await RequestWriter(client).pin(written, more, start_times)
+        assert (written.pinned, written.start_times) == (more, start_times)
+        start_times = {
+            "app": StartTimes(stop="2026-01-02T03:04:06Z"),
+            "log": replace(start_times["log"], stop="2026-01-02T03:04:07Z"),
+        }
+        written = await RequestWriter(client).pin(written, more, start_times)
+        assert (written.pinned, written.start_times) == (more, start_times)
         assert parse_request(await client.get(REQUESTS, "default", "r")) == written
 
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import EventReason, Reason
-from crrd.core.api.types import Begun, Pin, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
+from crrd.core.api.types import Pin, RecreateState, Request, RequestPhase, StartTimes, StatePhase, Status, Strategy
 from crrd.core.recreate.actions import RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance, WorkKind
 from crrd.kubelet.restart_rules import RestartPolicy
@@ -168,7 +168,7 @@ async def test_that_a_stop_was_sent_is_persisted_while_the_runtime_hangs(*, fail
         await asyncio.sleep(0.5)
         node.list_seconds = 3600.0
         await asyncio.sleep(6.0)
-        assert node.requests["r1"].begun["app"].stop
+        assert node.requests["r1"].start_times["app"].stop
 
 
 @pytest.mark.parametrize("sent", [False, True])
@@ -237,7 +237,7 @@ async def test_an_annotation_that_somebody_spoils_ends_nothing(after: int) -> No
         await asyncio.sleep(after)
         now = node.requests["r1"]
         error = "the annotation crr.apps.kruise.io/pinned-containers must be a JSON object of containers"
-        node.post(replace(now, resource_version="1000", pinned={}, begun={}, error=error, spoilt=True))
+        node.post(replace(now, resource_version="1000", pinned={}, start_times={}, error=error, spoilt=True))
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
         assert (len(node.hooks_run), len(node.stops)) == (1, 1)
 
@@ -851,7 +851,7 @@ async def test_of_several_writes_that_wait_the_first_is_waited_for() -> None:
 class RefusesPins(MemoryNode):
     """Annotations cannot be written."""
 
-    async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+    async def pin(self, request: Request, pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes]) -> Request:
         raise ApiRefusedError("metadata.annotations: Too long (422)", status=422)
 
 
@@ -881,10 +881,12 @@ async def test_that_a_pin_met_a_newer_version_is_not_told() -> None:
     conflicts = [ConflictError("the object has been modified (409)")] * 4
 
     class Newer(MemoryNode):
-        async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+        async def pin(
+            self, request: Request, pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes]
+        ) -> Request:
             if conflicts:
                 raise conflicts.pop()
-            return await super().pin(request, pins, begun)
+            return await super().pin(request, pins, start_times)
 
         async def write_status(self, request: Request, status: Status) -> Request:
             told.extend(state.message for state in status.states)
@@ -901,7 +903,9 @@ async def test_a_pin_that_is_refused_in_other_words_each_time_causes_no_flood() 
     tried: list[int] = []
 
     class Refuses(MemoryNode):
-        async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+        async def pin(
+            self, request: Request, pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes]
+        ) -> Request:
             tried.append(len(tried))
             raise ApiRefusedError(f"webhook: read tcp 10.0.0.1:{40000 + len(tried)}: reset (500)", status=500)
 
@@ -1446,7 +1450,9 @@ async def test_leaving_the_selection_and_coming_back() -> None:
 async def test_a_pin_that_was_copied_from_another_request_holds_nothing_up(seconds: float) -> None:
     async with MemoryNode(hook=HOOK if seconds else None) as node:
         node.hook_seconds, node.stop_seconds = seconds, 5.0
-        node.post(request(pinned={"app": pin("an-earlier-one")}, begun={"app": Begun(stop="2026-01-02T03:04:05Z")}))
+        node.post(
+            request(pinned={"app": pin("an-earlier-one")}, start_times={"app": StartTimes(stop="2026-01-02T03:04:05Z")})
+        )
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
         assert node.stops == [("old", 30 - seconds)]
         assert node.writes < 8
@@ -1460,7 +1466,7 @@ async def test_a_pin_that_is_changed_while_the_request_is_away_holds_nothing_up(
         left = replace(node.requests["r1"], resource_version="50")
         node.controller.pods.request_deleted(left)
         await asyncio.sleep(1)
-        node.post(replace(left, resource_version="51", pinned={"app": pin("an-earlier-one")}, begun={}))
+        node.post(replace(left, resource_version="51", pinned={"app": pin("an-earlier-one")}, start_times={}))
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
         assert node.hooks_run == [stopped for stopped, _ in node.stops] == ["old"]
         assert node.writes < 10
@@ -1473,8 +1479,8 @@ async def test_times_of_another_instance_shorten_no_grace_period() -> None:
         await node.until(lambda: bool(node.requests["r1"].pinned))
         current = node.requests["r1"]
         version = str(int(current.resource_version) + 1)
-        other, begun = {"app": pin("an-earlier-one")}, {"app": Begun(stop="2026-01-02T03:04:05Z")}
-        node.post(replace(current, resource_version=version, pinned=other, begun=begun))
+        other, start_times = {"app": pin("an-earlier-one")}, {"app": StartTimes(stop="2026-01-02T03:04:05Z")}
+        node.post(replace(current, resource_version=version, pinned=other, start_times=start_times))
         await asyncio.sleep(5)
         node.kubelet_silent = None
         await node.completed()
@@ -1488,7 +1494,7 @@ async def test_who_changes_a_pin_changes_nothing() -> None:
         await node.until(lambda: len(node.known) == 2)
         current = node.requests["r1"]
         version = str(int(current.resource_version) + 1)
-        node.post(replace(current, resource_version=version, pinned={"app": node.known["app-1"].pin}, begun={}))
+        node.post(replace(current, resource_version=version, pinned={"app": node.known["app-1"].pin}, start_times={}))
         await asyncio.sleep(60)
         assert [stopped for stopped, _ in node.stops] == ["old"]
         assert node.requests["r1"].pinned == current.pinned
@@ -1499,11 +1505,11 @@ class PinsOnce(MemoryNode):
 
     refused = 0
 
-    async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+    async def pin(self, request: Request, pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes]) -> Request:
         if request.pinned:
             self.refused += 1
             raise ApiRefusedError("the annotation is not yours")
-        return await super().pin(request, pins, begun)
+        return await super().pin(request, pins, start_times)
 
 
 async def test_the_answer_to_a_status_changes_no_pin() -> None:
@@ -1616,8 +1622,8 @@ async def test_a_hook_that_an_earlier_life_began_has_its_stop_though_another_con
     async with MemoryNode("a", "b", hook=HOOK, policy=RestartPolicy.ON_FAILURE, exit_code=0) as node:
         node.known["old-a"] = replace(node.known["old-a"], state=ContainerState.EXITED)
         status = recreating(a, RecreateState("b", StatePhase.RECREATING))
-        begun = {"b": Begun(hook="2026-01-02T03:04:05Z")}
-        node.post(request("a", "b", status=status, pinned={"b": pin("old-b")}, begun=begun))
+        start_times = {"b": StartTimes(hook="2026-01-02T03:04:05Z")}
+        node.post(request("a", "b", status=status, pinned={"b": pin("old-b")}, start_times=start_times))
         await node.completed()
         await asyncio.sleep(120)
         assert [stopped for stopped, _ in node.stops] == ["old-b"]

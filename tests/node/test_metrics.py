@@ -195,9 +195,9 @@ async def test_writes_whose_answers_are_lost_are_counted_all_the_same(metrics: N
 
 async def test_what_an_earlier_process_counted_is_not_counted_again(metrics: NodeMetrics, book: Book) -> None:
     async with MemoryNode("a", "b", recorder=metrics) as node:
-        begun = request("a", "b")
+        active = request("a", "b")
         done = RecreateState("a", StatePhase.SUCCEEDED, is_killed=True)
-        node.post(replace(begun, status=Status(RequestPhase.RECREATING, (done, RecreateState("b")))))
+        node.post(replace(active, status=Status(RequestPhase.RECREATING, (done, RecreateState("b")))))
         await node.completed()
     assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 1}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from crrd.core.api.types import Begun, Request, RequestPhase, Status
+from crrd.core.api.types import Request, RequestPhase, StartTimes, Status
 from crrd.kube.store import TOMBSTONES
 from crrd.node.pods import Pods
 from tests.support.worlds import pin, pod, recreating, request
@@ -81,29 +81,32 @@ async def test_an_older_version_is_dropped() -> None:
 async def test_pins_stay_whoever_changes_them() -> None:
     made, _ = cache()
     first, then, changed = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z", "2027-01-01T00:00:00Z"
-    pins, begun = {"app": pin("old"), "side": pin("one")}, {"app": Begun(hook=first), "side": Begun(stop=first)}
-    made.request_changed(request(pinned=pins, begun=begun))
-    said = {"app": Begun(changed, then), "side": Begun(stop=changed)}
-    made.request_changed(request(resource_version="11", pinned={"app": pin("new")}, begun=said))
+    pins, start_times = (
+        {"app": pin("old"), "side": pin("one")},
+        {"app": StartTimes(hook=first), "side": StartTimes(stop=first)},
+    )
+    made.request_changed(request(pinned=pins, start_times=start_times))
+    said = {"app": StartTimes(changed, then), "side": StartTimes(stop=changed)}
+    made.request_changed(request(resource_version="11", pinned={"app": pin("new")}, start_times=said))
     (known,) = requests(made, "default/web")
-    assert (known.pinned, known.begun) == (pins, begun), "times of another instance are not this one's"
+    assert (known.pinned, known.start_times) == (pins, start_times), "times of another instance are not this one's"
     assert unpinned(made) == {"r1"}
-    made.request_changed(request(resource_version="12", pinned=pins, begun=said))
+    made.request_changed(request(resource_version="12", pinned=pins, start_times=said))
     (known,) = requests(made, "default/web")
-    assert (known.pinned, known.begun) == (pins, {"app": Begun(first, then), "side": Begun(stop=first)})
-    made.request_changed(request(resource_version="13", pinned={"app": pin("new")}, begun=said), own_pins=True)
+    assert (known.pinned, known.start_times) == (pins, {"app": StartTimes(first, then), "side": StartTimes(stop=first)})
+    made.request_changed(request(resource_version="13", pinned={"app": pin("new")}, start_times=said), own_pins=True)
     (known,) = requests(made, "default/web")
-    assert (known.pinned, known.begun) == ({"app": pin("new")}, said)
+    assert (known.pinned, known.start_times) == ({"app": pin("new")}, said)
     assert unpinned(made) == set()
 
 
 async def test_pins_stay_whoever_removes_them() -> None:
     made, pokes = cache()
-    pins, begun = {"app": pin("old")}, {"app": Begun(stop="2026-01-01T00:00:00Z")}
-    made.request_changed(request(pinned=pins, begun=begun))
+    pins, start_times = {"app": pin("old")}, {"app": StartTimes(stop="2026-01-01T00:00:00Z")}
+    made.request_changed(request(pinned=pins, start_times=start_times))
     made.request_changed(request(resource_version="11"))
     (known,) = requests(made, "default/web")
-    assert (known.pinned, known.begun, known.resource_version) == (pins, begun, "11")
+    assert (known.pinned, known.start_times, known.resource_version) == (pins, start_times, "11")
     assert unpinned(made) == {"r1"}
     made.request_changed(request(resource_version="12", pinned={"side": pin("other")}))
     (known,) = requests(made, "default/web")

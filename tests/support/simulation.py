@@ -217,7 +217,7 @@ class World:
                 assert action.pins[name] == old, "a pin was changed"
             version = str(int(current.resource_version) + 1)
             self.requests[current.uid] = replace(
-                current, pinned=dict(action.pins), begun=dict(action.begun), resource_version=version
+                current, pinned=dict(action.pins), start_times=dict(action.start_times), resource_version=version
             )
 
     def check_target(self, action: RunHook | StopContainer) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from crrd.core.api.pod import Pod, PodContainer
-from crrd.core.api.types import Begun, Pin, Request, Status
+from crrd.core.api.types import Pin, Request, StartTimes, Status
 from crrd.core.recreate.actions import EmitEvent, RunHook
 from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance
 from crrd.kubelet.restart_rules import RestartPolicy
@@ -250,8 +250,8 @@ class MemoryNode:
     async def write_status(self, request: Request, status: Status) -> Request:
         return await self._write(request, status=status)
 
-    async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
-        return await self._write(request, pinned=dict(pins), begun=dict(begun))
+    async def pin(self, request: Request, pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes]) -> Request:
+        return await self._write(request, pinned=dict(pins), start_times=dict(start_times))
 
     async def _write(self, request: Request, **changes: Any) -> Request:
         await asyncio.sleep(self.write_seconds)
@@ -271,7 +271,7 @@ class MemoryNode:
             changes["status"] = replace(changes["status"], states=states)
         if self.lose_annotations:
             changes.pop("pinned", None)
-            changes.pop("begun", None)
+            changes.pop("start_times", None)
         if self.lose_messages and "status" in changes:
             states = tuple(replace(state, message="") for state in changes["status"].states)
             changes["status"] = replace(changes["status"], message="", states=states)

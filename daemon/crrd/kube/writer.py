@@ -13,9 +13,9 @@ from crrd.core.api.types import (
     ANNOTATION_UNREADY_ACQUIRED,
     FINALIZER,
     LABEL_ACTIVE,
-    Begun,
     Pin,
     Request,
+    StartTimes,
     Status,
 )
 from crrd.core.api.v1alpha1 import parse_request, pins_to_json, status_to_json
@@ -46,9 +46,9 @@ class RequestWriter:
         body = {"status": {"message": None, "reason": None} | status_to_json(status)}
         return await self._patch(request, body, "status")
 
-    async def pin(self, request: Request, pins: Mapping[str, Pin], begun: Mapping[str, Begun]) -> Request:
+    async def pin(self, request: Request, pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes]) -> Request:
         """Merge-patch the annotation pinned-containers."""
-        text = pins_to_json(pins, begun)
+        text = pins_to_json(pins, start_times)
         return await self._patch(request, {"metadata": {"annotations": {ANNOTATION_PINNED: text}}})
 
     async def carry_out(self, request: Request, action: lc.RequestAction) -> Request:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from crrd.core.api.pod import Pod, PodMeta
-from crrd.core.api.types import Begun, Request
+from crrd.core.api.types import Request, StartTimes
 from crrd.core.recreate.observation import Ending, Instance, Work
 from crrd.kube.store import VersionedStore, older
 from crrd.lib.backoff import Backoff, Retry
@@ -414,9 +414,9 @@ class Pods:
 
 def _with_pins_of(known: Request, request: Request) -> Request:
     """Nobody changes which instance is meant, or takes back what was begun: the annotation can be edited."""
-    pinned, begun = {**request.pinned, **known.pinned}, dict(known.begun)
-    for name, times in request.begun.items():
+    pinned, start_times = {**request.pinned, **known.pinned}, dict(known.start_times)
+    for name, times in request.start_times.items():
         pin = request.pinned.get(name)
         if pin is not None and pin.bare_id == pinned[name].bare_id:  # times count with the instance they are of
-            begun[name] = times.after(known.begun.get(name, Begun()))
-    return replace(request, pinned=pinned, begun=begun)
+            start_times[name] = times.after(known.start_times.get(name, StartTimes()))
+    return replace(request, pinned=pinned, start_times=start_times)

@@ -111,7 +111,7 @@ class RequestWrites:
         if isinstance(write, WriteStatus):
             written = await self._edges.writer.write_status(write.request, write.status)
             return written, self._lacks(written, write.status)
-        written = await self._edges.writer.pin(write.request, write.pins, write.begun)
+        written = await self._edges.writer.pin(write.request, write.pins, write.start_times)
         return written, "" if written.pinned == write.pins else "the API server did not store the annotation"
 
     def _written(self, write: Write, record: RequestRecord, written: Request, ineffective: str) -> None:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from crrd.core.api.pod import ContainerKind, Pod, PodContainer, parse_pod
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import (
-    Begun,
     FailurePolicy,
     Pin,
     RecreateState,
     Request,
     RequestedContainer,
     RequestPhase,
+    StartTimes,
     StatePhase,
     Status,
     Strategy,
@@ -314,23 +314,29 @@ def test_pins_of_containers_that_the_request_does_not_name_are_nobodys(entry: ob
     pins = {"app": {"containerID": "containerd://c1"}, **{f"other-{number}": entry for number in range(1000)}}
     obj["metadata"]["annotations"][PINNED] = json.dumps(pins)
     request = parse_request(obj)
-    assert (request.pinned, request.begun, request.error) == ({"app": Pin("containerd://c1", 0)}, {}, "")
+    assert (request.pinned, request.start_times, request.error) == ({"app": Pin("containerd://c1", 0)}, {}, "")
 
 
 @pytest.mark.parametrize("odd", [7, None, True, "", "yesterday", "2026-01-02", "2026-13-40T99:00:00Z", ["x"], {}])
 def test_odd_times_of_what_was_begun_are_as_if_absent(odd: object) -> None:
     obj = sound()
     entry = {"containerID": "containerd://c1", "restartCount": 3}
-    for times, begun in (
+    for times, start_times in (
         ({"hookStartedAt": odd, "stopSentAt": odd}, {}),
-        ({"hookStartedAt": odd, "stopSentAt": "2026-01-02T03:04:05Z"}, {"app": Begun(stop="2026-01-02T03:04:05Z")}),
-        ({"hookStartedAt": "2026-01-02T03:04:05Z", "stopSentAt": odd}, {"app": Begun(hook="2026-01-02T03:04:05Z")}),
+        (
+            {"hookStartedAt": odd, "stopSentAt": "2026-01-02T03:04:05Z"},
+            {"app": StartTimes(stop="2026-01-02T03:04:05Z")},
+        ),
+        (
+            {"hookStartedAt": "2026-01-02T03:04:05Z", "stopSentAt": odd},
+            {"app": StartTimes(hook="2026-01-02T03:04:05Z")},
+        ),
     ):
         obj["metadata"]["annotations"][PINNED] = json.dumps({"app": {**entry, **times}})
         request = parse_request(obj)
         assert request.error == ""
         assert request.pinned == {"app": Pin("containerd://c1", 3)}
-        assert request.begun == begun
+        assert request.start_times == start_times
 
 
 @pytest.mark.parametrize("mark", ["2026-01-02T03:04:06Z", "2026-01-02T03:04:06.123456789+02:00"])
@@ -517,30 +523,30 @@ def test_a_change_of_the_reason_alone_is_no_change() -> None:
 
 
 TIMES = st.sampled_from(["", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.678901Z", "2026-01-02T03:04:05+02:00"])
-BEGUN = st.builds(Begun, TIMES, TIMES)
+START_TIMES = st.builds(StartTimes, TIMES, TIMES)
 
 
-@given(st.dictionaries(NAMES, st.tuples(PINS, BEGUN), max_size=3))
-def test_pins_come_back_as_they_went(entries: dict[str, tuple[Pin, Begun]]) -> None:
+@given(st.dictionaries(NAMES, st.tuples(PINS, START_TIMES), max_size=3))
+def test_pins_come_back_as_they_went(entries: dict[str, tuple[Pin, StartTimes]]) -> None:
     obj = sound()
     obj["spec"]["containers"] = [{"name": name} for name in dict.fromkeys(("app", *entries))]
     pins = {name: pin for name, (pin, _) in entries.items()}
-    begun = {name: times for name, (_, times) in entries.items()}
-    obj["metadata"]["annotations"][PINNED] = pins_to_json(pins, begun)
+    start_times = {name: times for name, (_, times) in entries.items()}
+    obj["metadata"]["annotations"][PINNED] = pins_to_json(pins, start_times)
     request = parse_request(obj)
     assert request.pinned == pins
-    assert request.begun == {name: times for name, times in begun.items() if times != Begun()}
+    assert request.start_times == {name: times for name, times in start_times.items() if times != StartTimes()}
     assert request.error == ""
 
 
 def test_what_has_begun_once_does_not_begin_later() -> None:
-    assert Begun("2", "4").after(Begun()) == Begun("2", "4")
-    assert Begun("2", "4").after(Begun("1", "3")) == Begun("1", "3")
-    assert Begun().after(Begun("1", "3")) == Begun("1", "3")
+    assert StartTimes("2", "4").after(StartTimes()) == StartTimes("2", "4")
+    assert StartTimes("2", "4").after(StartTimes("1", "3")) == StartTimes("1", "3")
+    assert StartTimes().after(StartTimes("1", "3")) == StartTimes("1", "3")
 
 
 def test_what_was_begun_with_no_pinned_instance_is_not_written() -> None:
-    assert pins_to_json({}, {"app": Begun("2026-01-02T03:04:05Z")}) == "{}"
+    assert pins_to_json({}, {"app": StartTimes("2026-01-02T03:04:05Z")}) == "{}"
 
 
 def test_status_leaves_out_what_is_empty() -> None:

@@ -1222,9 +1222,9 @@ def test_no_advice_where_nothing_is_late() -> None:
 
 
 def test_a_begun_request_waits_for_no_grace() -> None:
-    for begun in (state(phase="Recreating"), state(phase="Pending", killed=True)):
+    for started in (state(phase="Recreating"), state(phase="Pending", killed=True)):
         obj = graceful(12)
-        obj["status"]["containerRecreateStates"] = [begun, state("log", "Pending")]
+        obj["status"]["containerRecreateStates"] = [started, state("log", "Pending")]
         assert told(obj, pod(gate=True)).cause.what.startswith("container app: ")
 
 

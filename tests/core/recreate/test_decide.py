@@ -9,11 +9,11 @@ import pytest
 from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import (
-    Begun,
     FailurePolicy,
     RecreateState,
     Request,
     RequestPhase,
+    StartTimes,
     StatePhase,
     Status,
     Strategy,
@@ -64,7 +64,7 @@ from tests.support.worlds import (
 Wanted = TypeVar("Wanted", bound=Action)
 HOOK = Hook(HookKind.EXEC, command=("true",))
 NOW = 100.0
-BEGUN = Begun(stop="2026-01-01T00:00:00Z")
+START_TIMES = StartTimes(stop="2026-01-01T00:00:00Z")
 HOOKED_B = {("r1", "old-b"): Work("b", pin("old-b"), hook_began=90.0, hook_until=120.0, hook=HookResult(2.0))}
 
 
@@ -121,7 +121,7 @@ class TestPlainRequest:
         assert early.wake_at == pytest.approx(NOW + 0.1)
         decision = one(request(), instance("old"), works=stopping(since=NOW - 2))
         assert written(decision) == recreating(killed())
-        assert only(decision, PinContainers).begun["app"].stop
+        assert only(decision, PinContainers).start_times["app"].stop
         assert not stops(decision)
 
     def test_an_exited_container_is_awaited(self) -> None:
@@ -341,7 +341,7 @@ class TestTrust:
         decision = decide([first, second], seen(instance("old"), works=works), NOW)
         assert only(decision, WriteStatus).request.uid == "r2"
         assert written(decision) == recreating(killed())
-        assert only(decision, PinContainers).begun == {"app": Begun(hook="2026-01-01T00:00:55Z")}
+        assert only(decision, PinContainers).start_times == {"app": StartTimes(hook="2026-01-01T00:00:55Z")}
 
     def test_and_one_that_was_begun_before_it_too(self) -> None:
         waited = RecreateState("app", message="a stop is under way", reason=Reason.OTHER_WORK)
@@ -359,11 +359,11 @@ class TestTrust:
         assert not actions(decide([first, second], seen(instance("old"), works=stopping(since=99.0)), NOW), WriteStatus)
 
     def test_one_that_was_begun_is_first_before_its_status_says_so(self) -> None:
-        begun, older = request(uid="r2"), request(uid="r1")
+        active, older = request(uid="r2"), request(uid="r1")
         work = Work("app", pin("old"), WorkKind.STOP, stop_sent=NOW - 2)
         observation = seen(instance("old"), works={("r2", "old"): work})
-        assert in_turn([older, begun], observation.works) == [begun, older]
-        decision = decide([older, begun], observation, NOW)
+        assert in_turn([older, active], observation.works) == [active, older]
+        decision = decide([older, active], observation, NOW)
         assert [(action.request.name, action.status.phase) for action in actions(decision, WriteStatus)] == [
             ("r2", RequestPhase.RECREATING),
             ("r1", RequestPhase.PENDING),
@@ -503,9 +503,9 @@ class TestRestartPolicy:
     def test_a_hook_that_begins_as_another_container_fails_has_its_stop(self) -> None:
         view = pod(PodContainer("a"), PodContainer("b", restart_policy=RestartPolicy.NEVER))
         both = (instance("old-a", "a", hook=HOOK), instance("old-b", "b"))
-        begun = one(request("a", "b"), *both, pod=view, first_seen={"r1": NOW - 5})
-        assert only(begun, RunHook).instance.id == "old-a"
-        assert [state.phase for state in written(begun).states] == [StatePhase.RECREATING, StatePhase.FAILED]
+        active = one(request("a", "b"), *both, pod=view, first_seen={"r1": NOW - 5})
+        assert only(active, RunHook).instance.id == "old-a"
+        assert [state.phase for state in written(active).states] == [StatePhase.RECREATING, StatePhase.FAILED]
 
     def test_before_its_stop_a_rule_promises_nothing(self) -> None:
         rules = ({"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [0]}},)
@@ -657,7 +657,7 @@ class TestRuntimeDown:
         anothers = {("r0", "s1"): Work("side", pin("s1"), stop_sent=80.0)}
         works = {**anothers, **hooking(since=90.0)}
         decision = one(request(status=status), runtime_error="x", works=works, first_seen={"r1": 0.0})
-        assert only(decision, PinContainers).begun == {"app": Begun(hook="2026-01-01T00:00:50Z")}
+        assert only(decision, PinContainers).start_times == {"app": StartTimes(hook="2026-01-01T00:00:50Z")}
 
     @pytest.mark.parametrize("status", [Status(), recreating(RecreateState("app", StatePhase.RECREATING))])
     def test_a_hook_that_has_ended_is_told_all_the_same(self, status: Status) -> None:
@@ -671,8 +671,8 @@ class TestRuntimeDown:
         pruned = replace(req, status=replace(written(decision), states=(replace(killed(), is_killed=False),)))
         again = one(pruned, runtime_error="x", works=works, first_seen={"r1": 0.0}, prunes_is_killed=True)
         action = only(again, PinContainers)
-        assert action.begun["app"].stop == "2026-01-01T00:01:00Z"
-        done = replace(pruned, pinned=action.pins, begun=action.begun)
+        assert action.start_times["app"].stop == "2026-01-01T00:01:00Z"
+        done = replace(pruned, pinned=action.pins, start_times=action.start_times)
         later = one(done, runtime_error="x", works=works, first_seen={"r1": 0.0}, prunes_is_killed=True, utc="later")
         assert later.actions == ()
 
@@ -808,7 +808,9 @@ class TestOrder:
             pytest.param({}, {"works": hooking("old-b", "b")}, [], id="its hook runs"),
             pytest.param({"status": "killed"}, {"works": HOOKED_B}, ["old-b"], id="its hook has ended"),
             pytest.param({"status": "killed"}, {}, ["old-b"], id="an earlier life has said so"),
-            pytest.param({"begun": {"b": BEGUN}}, {"prunes_is_killed": True}, ["old-b"], id="in the annotation"),
+            pytest.param(
+                {"start_times": {"b": START_TIMES}}, {"prunes_is_killed": True}, ["old-b"], id="in the annotation"
+            ),
         ],
     )
     def test_before_it_ends_what_was_begun_is_stopped(
@@ -1073,8 +1075,8 @@ class TestStop:
         assert early.wake_at == 101.0
         late = one(req, instance("old"), works=stopping(since=98.0))
         assert only(late, PinContainers).pins == {"app": pin("old")}
-        assert only(late, PinContainers).begun == {"app": Begun(stop="2026-01-01T00:00:58Z")}
-        known = replace(req, pinned={"app": pin("old")}, begun={"app": Begun(stop="2026-01-01T00:00:58Z")})
+        assert only(late, PinContainers).start_times == {"app": StartTimes(stop="2026-01-01T00:00:58Z")}
+        known = replace(req, pinned={"app": pin("old")}, start_times={"app": StartTimes(stop="2026-01-01T00:00:58Z")})
         assert one(known, instance("old"), works=stopping(since=98.0)).actions == ()
 
     def test_when_a_hook_began_is_persisted_before_its_end_where_that_was_seen_late(self) -> None:
@@ -1082,7 +1084,7 @@ class TestStop:
         decision = one(req, instance("old", hook=HOOK), works=hooked(HookResult(0.3)), first_seen={"r1": 0.0})
         first, second = (action for action in decision.actions if not isinstance(action, EmitEvent))
         assert isinstance(first, PinContainers)
-        assert first.begun == {"app": Begun(hook="2026-01-01T00:00:50Z")}
+        assert first.start_times == {"app": StartTimes(hook="2026-01-01T00:00:50Z")}
         assert isinstance(second, WriteStatus)
         assert second.status == recreating(killed())
 
@@ -1091,25 +1093,25 @@ class TestStop:
         attempt = StopAttempt(3, NOW - 0.1, "shim is stuck")
         works = {("r1", "old"): Work("app", pin("old"), stop_sent=NOW - 5, stop=attempt)}
         decision = one(req, instance("old"), works=works)
-        assert only(decision, PinContainers).begun == {"app": Begun(stop="2026-01-01T00:00:55Z")}
+        assert only(decision, PinContainers).start_times == {"app": StartTimes(stop="2026-01-01T00:00:55Z")}
 
     def test_a_hook_that_takes_a_while_is_persisted_too(self) -> None:
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
         late = one(req, instance("old", hook=HOOK), works=hooking(since=97.0), first_seen={"r1": 0.0})
-        assert only(late, PinContainers).begun == {"app": Begun(hook="2026-01-01T00:00:57Z")}
-        earlier = replace(req, pinned={"app": pin("old")}, begun={"app": Begun(hook="2026-01-01T00:00:50Z")})
+        assert only(late, PinContainers).start_times == {"app": StartTimes(hook="2026-01-01T00:00:57Z")}
+        earlier = replace(req, pinned={"app": pin("old")}, start_times={"app": StartTimes(hook="2026-01-01T00:00:50Z")})
         again = one(earlier, instance("old", hook=HOOK), works=hooking(since=97.0), first_seen={"r1": 0.0})
         assert again.actions == ()  # what is left of its time counts from its first beginning
 
     def test_a_stop_after_a_hook_is_persisted_beside_it(self) -> None:
-        hook = Begun(hook="2026-01-01T00:00:50Z")
-        req = request(status=recreating(killed()), pinned={"app": pin("old")}, begun={"app": hook})
+        hook = StartTimes(hook="2026-01-01T00:00:50Z")
+        req = request(status=recreating(killed()), pinned={"app": pin("old")}, start_times={"app": hook})
         decision = one(req, instance("old", hook=HOOK), works=stopping(since=98.0))
-        assert only(decision, PinContainers).begun == {"app": replace(hook, stop="2026-01-01T00:00:58Z")}
+        assert only(decision, PinContainers).start_times == {"app": replace(hook, stop="2026-01-01T00:00:58Z")}
 
     def test_a_restarted_daemon_grants_no_new_grace(self) -> None:
-        begun = {"app": Begun(stop="2026-01-01T00:00:50Z")}
-        req = request(status=recreating(killed()), pinned={"app": pin("old")}, begun=begun)
+        start_times = {"app": StartTimes(stop="2026-01-01T00:00:50Z")}
+        req = request(status=recreating(killed()), pinned={"app": pin("old")}, start_times=start_times)
         action = only(one(req, instance("old", hook=HOOK)), StopContainer)
         assert (action.seconds, action.spent_before) == (20, 10)
         jumped = one(req, instance("old", hook=HOOK), wall=9e9)
@@ -1118,18 +1120,18 @@ class TestStop:
         assert only(stepped_back, StopContainer).seconds == 30
 
     def test_a_hook_that_was_cut_off_runs_for_what_is_left(self) -> None:
-        begun = {"app": Begun(hook="2026-01-01T00:00:50Z")}
-        req = request(pinned={"app": pin("old")}, begun=begun)
+        start_times = {"app": StartTimes(hook="2026-01-01T00:00:50Z")}
+        req = request(pinned={"app": pin("old")}, start_times=start_times)
         action = only(one(req, instance("old", hook=HOOK)), RunHook)
         assert (action.seconds, action.spent_before) == (20, 10)
-        over = replace(req, begun={"app": Begun(hook="2026-01-01T00:00:00Z")})
+        over = replace(req, start_times={"app": StartTimes(hook="2026-01-01T00:00:00Z")})
         decision = one(over, instance("old", hook=HOOK))
         assert not actions(decision, RunHook)
         assert only(decision, StopContainer).seconds == 2
 
     def test_what_was_begun_with_another_instance_counts_for_nothing(self) -> None:
-        begun = {"app": Begun(stop="2026-01-01T00:00:50Z")}
-        req = request(pinned={"app": pin("earlier")}, begun=begun)
+        start_times = {"app": StartTimes(stop="2026-01-01T00:00:50Z")}
+        req = request(pinned={"app": pin("earlier")}, start_times=start_times)
         decision = one(req, instance("old"), foreign={"earlier": None})
         assert only(decision, StopContainer).seconds == 30
 
@@ -1167,7 +1169,7 @@ class TestStop:
         req = request(
             strategy=Strategy(unready_grace_seconds=600),
             pinned={"app": pin("old")},
-            begun={"app": Begun(stop="2026-01-01T00:00:50Z")},
+            start_times={"app": StartTimes(stop="2026-01-01T00:00:50Z")},
             status=recreating(RecreateState("app", StatePhase.RECREATING)),
         )
         assert stops(one(req, instance("old"), pod=pod(readiness_gate=True), prunes_is_killed=prunes)) == ["old"]
@@ -1176,7 +1178,7 @@ class TestStop:
         req = request(
             status=recreating(RecreateState("app", StatePhase.RECREATING)),
             pinned={"app": pin("old")},
-            begun={"app": Begun(stop="2026-01-01T00:00:20Z")},  # 40 s ago: kubelet was silent since
+            start_times={"app": StartTimes(stop="2026-01-01T00:00:20Z")},  # 40 s ago: kubelet was silent since
         )
         of_this_life = one(req, instance("old", hook=HOOK), prunes_is_killed=True, first_seen={"r1": NOW - 40.9})
         assert only(of_this_life, StopContainer).seconds == 30
@@ -1202,7 +1204,7 @@ class TestStop:
         assert written(decision).states[0].message == message
         assert written(decision).states[0].reason is Reason.KUBELET_SILENT
         assert decision.wake_at == NOW + 1
-        assert not written(decision).states[0].begun
+        assert not written(decision).states[0].started
 
     def test_a_crd_that_prunes_is_killed_is_served_by_the_annotation(self) -> None:
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
@@ -1210,8 +1212,8 @@ class TestStop:
         first = one(req, instance("old", hook=HOOK), works=ended, prunes_is_killed=True)
         assert not stops(first)
         assert not actions(first, WriteStatus)
-        assert only(first, PinContainers).begun == {"app": Begun(stop="2026-01-01T00:01:00Z")}
-        pinned = replace(req, pinned={"app": pin("old")}, begun={"app": Begun(stop="2026-01-01T00:01:00Z")})
+        assert only(first, PinContainers).start_times == {"app": StartTimes(stop="2026-01-01T00:01:00Z")}
+        pinned = replace(req, pinned={"app": pin("old")}, start_times={"app": StartTimes(stop="2026-01-01T00:01:00Z")})
         second = one(pinned, instance("old", hook=HOOK), works=ended, prunes_is_killed=True)
         assert only(second, StopContainer).seconds == 27
         assert not actions(second, WriteStatus)
@@ -1371,8 +1373,8 @@ class TestStopAndDrain:
     def test_draining_starts_nothing_but_finishes_a_hook(self) -> None:
         assert not stops(one(request(), instance("old"), draining=True))
         assert not actions(one(request(), instance("old", hook=HOOK), draining=True), RunHook)
-        begun = request(status=recreating(killed()))
-        assert stops(one(begun, instance("old", hook=HOOK), works=hooked(HookResult(1.0)), draining=True)) == ["old"]
+        active = request(status=recreating(killed()))
+        assert stops(one(active, instance("old", hook=HOOK), works=hooked(HookResult(1.0)), draining=True)) == ["old"]
 
 
 class TestRestartOfTheWholePod:
@@ -1409,8 +1411,8 @@ class TestRestartOfTheWholePod:
 
     def test_what_has_begun_is_ended(self) -> None:
         seen_so = {"pod": self.pod(), "works": hooked(HookResult(1.0)), "kubelet_minor": 36}
-        begun = recreating(killed())
-        assert stops(one(request(status=begun), instance("old", hook=HOOK), **seen_so)) == ["old"]
+        active = recreating(killed())
+        assert stops(one(request(status=active), instance("old", hook=HOOK), **seen_so)) == ["old"]
 
     def test_it_can_be_allowed(self) -> None:
         decision = one(

@@ -100,15 +100,15 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """What was begun with a pinned instance, as RFC 3339 of the node's wall clock; "" for what was not."""
+class StartTimes:
+    """When the hook of a pinned instance started and its stop was sent (RFC 3339, the node's clock); "" for not yet."""
 
     hook: str = ""
     stop: str = ""
 
-    def after(self, earlier: "Begun") -> "Begun":
-        """The same, where this was known already: what has begun once does not begin later."""
-        return Begun(earlier.hook or self.hook, earlier.stop or self.stop)
+    def after(self, earlier: "StartTimes") -> "StartTimes":
+        """The same, but with the earlier times where they are known: a start is never later than recorded."""
+        return StartTimes(earlier.hook or self.hook, earlier.stop or self.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class RecreateState:
     """Says what `message` says, for programs; a change of it alone is not worth a write."""
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         """Whether anything has been done to the container; CRDs may prune `isKilled`."""
         return self.is_killed or self.phase is StatePhase.RECREATING
 
@@ -174,7 +174,7 @@ class Status:
 
 
 NO_PINS: Mapping[str, Pin] = MappingProxyType({})
-NOTHING_BEGUN: Mapping[str, Begun] = MappingProxyType({})
+NO_START_TIMES: Mapping[str, StartTimes] = MappingProxyType({})
 
 
 _COMPLETED = Status(RequestPhase.COMPLETED)
@@ -199,8 +199,8 @@ class Request:
     active: bool = True
     deleting: bool = False
     pinned: Mapping[str, Pin] = field(default_factory=lambda: NO_PINS)
-    begun: Mapping[str, Begun] = field(default_factory=lambda: NOTHING_BEGUN)
-    """What was begun with the instances in `pinned`, for a daemon that starts anew."""
+    start_times: Mapping[str, StartTimes] = field(default_factory=lambda: NO_START_TIMES)
+    """Start times of the instances in `pinned`, for a daemon that restarts."""
     unready_acquired: bool = False
     deadline_seconds: int | None = None
     """activeDeadlineSeconds."""
@@ -251,4 +251,4 @@ class Request:
             where = (self.namespace, self.name, self.uid, self.resource_version)
             return Request(*where, "", self.pod_name, "", "", (), active=False, status=_COMPLETED)
         status = replace(self.status, states=(), message="")
-        return replace(self, containers=(), pinned=NO_PINS, begun=NOTHING_BEGUN, error="", status=status)
+        return replace(self, containers=(), pinned=NO_PINS, start_times=NO_START_TIMES, error="", status=status)

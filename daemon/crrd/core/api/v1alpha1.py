@@ -21,14 +21,14 @@ from crrd.core.api.types import (
     LABEL_NODE_NAME,
     LABEL_POD_UID,
     NO_PINS,
-    NOTHING_BEGUN,
-    Begun,
+    NO_START_TIMES,
     FailurePolicy,
     Pin,
     RecreateState,
     Request,
     RequestedContainer,
     RequestPhase,
+    StartTimes,
     StatePhase,
     Status,
     Strategy,
@@ -62,7 +62,9 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     status_section = Section(reader, whole.get("status"), "status")
     status = _status(status_section)
     notes = Reader()
-    pinned, begun = _pinned(notes, annotations.get(ANNOTATION_PINNED), {container.name for container in containers})
+    pinned, start_times = _pinned(
+        notes, annotations.get(ANNOTATION_PINNED), {container.name for container in containers}
+    )
     unready_acquired = _unready_acquired(notes, annotations, status_section.raw, strategy)
     return Request(
         namespace=namespace,
@@ -78,7 +80,7 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         active=_label(reader, labels, LABEL_ACTIVE) == "true",
         deleting=meta.get("deletionTimestamp") is not None,
         pinned=pinned,
-        begun=begun,
+        start_times=start_times,
         unready_acquired=unready_acquired,
         deadline_seconds=deadline,
         ttl_seconds=ttl,
@@ -104,12 +106,12 @@ def status_to_json(status: Status) -> dict[str, Any]:
     return shape
 
 
-def pins_to_json(pins: Mapping[str, Pin], begun: Mapping[str, Begun] = NOTHING_BEGUN) -> str:
+def pins_to_json(pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes] = NO_START_TIMES) -> str:
     """The text of the annotation pinned-containers; the same pins always give the same text."""
     shape: dict[str, dict[str, Any]] = {}
     for name, pin in pins.items():
         shape[name] = {"containerID": pin.container_id, "restartCount": pin.restart_count}
-        times = begun.get(name, Begun())
+        times = start_times.get(name, StartTimes())
         shape[name] |= {key: at for key, at in (("hookStartedAt", times.hook), ("stopSentAt", times.stop)) if at}
     return json.dumps(shape, sort_keys=True, separators=(",", ":"))
 
@@ -154,32 +156,32 @@ def _strategy(section: Section) -> Strategy:
     )
 
 
-def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mapping[str, Pin], Mapping[str, Begun]]:
+def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mapping[str, Pin], Mapping[str, StartTimes]]:
     """What the annotation says of these containers; whoever else may write it, it is about no other."""
     path = f"the annotation {ANNOTATION_PINNED}"
     annotation = reader.text(raw, path)
     if not annotation:
-        return NO_PINS, NOTHING_BEGUN
+        return NO_PINS, NO_START_TIMES
     try:
         shape = json.loads(annotation)
     except (ValueError, RecursionError):
         shape = None
     if not isinstance(shape, dict):
         reader.reject(path, "must be a JSON object of containers")
-        return NO_PINS, NOTHING_BEGUN
+        return NO_PINS, NO_START_TIMES
     entries = {name: entry for name, entry in shape.items() if name in names}
     pins = (
         (name, _pin(reader, Section(reader, entry, _CONTEXT, f"{path}: {shown(name)}")))
         for name, entry in entries.items()
     )
-    begun = ((name, _begun(mapping(entry))) for name, entry in entries.items())
-    return {name: pin for name, pin in pins if pin is not None}, {name: times for name, times in begun if times}
+    start_times = ((name, _start_times(mapping(entry))) for name, entry in entries.items())
+    return {name: pin for name, pin in pins if pin is not None}, {name: times for name, times in start_times if times}
 
 
-def _begun(entry: Mapping[str, Any]) -> Begun | None:
+def _start_times(entry: Mapping[str, Any]) -> StartTimes | None:
     """Times that cannot be read are as if they were absent: they only ever shorten a grace period."""
     hook, stop = (text(at) if _is_rfc3339(at) else "" for at in (entry.get("hookStartedAt"), entry.get("stopSentAt")))
-    return Begun(hook, stop) if hook or stop else None
+    return StartTimes(hook, stop) if hook or stop else None
 
 
 def _unready_acquired(

@@ -5,7 +5,7 @@ import re
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.reasons import CAUSES, EventReason, Reason
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import DEFAULT_GRACE_SECONDS, Begun, RecreateState, RequestedContainer, StatePhase
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS, RecreateState, RequestedContainer, StartTimes, StatePhase
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Advice, ContainerReport, Finding, Found, Step
 from crrd.core.recreate.messages import UNREMARKABLE_WAITS, held_back
@@ -83,15 +83,15 @@ def _is_successor(facts: Facts, container: RequestedContainer, known: PodContain
 
 def _to_be_stopped(facts: Facts, state: RecreateState) -> Finding:
     """The instance that has to go still runs, as far as the API says."""
-    begun = facts.request.begun.get(state.name, Begun())
+    start_times = facts.request.start_times.get(state.name, StartTimes())
     event = facts.last_event(EventReason.RECREATING, state.name)
     if state.reason is Reason.NOT_STARTED_AGAIN:
-        return _end_not_reported(facts, state, facts.seconds_since(parse_time(begun.stop) or event))
-    since = facts.seconds_since(event or parse_time(begun.hook or begun.stop))
+        return _end_not_reported(facts, state, facts.seconds_since(parse_time(start_times.stop) or event))
+    since = facts.seconds_since(event or parse_time(start_times.hook or start_times.stop))
     if state.reason not in _GOES_ON:
         advice = (Advice(state.reason),) if CAUSES[state.reason].remedy else ()
         return Finding(Found.STATUS_MESSAGE, {"message": state.message}, since, bool(advice), advice)
-    if state.is_killed or begun.stop:
+    if state.is_killed or start_times.stop:
         reason = Found.STOP_SENT
     elif state.phase is StatePhase.RECREATING or since is not None:
         reason = Found.STOPPING

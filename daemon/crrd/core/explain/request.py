@@ -157,15 +157,15 @@ def _find_daemon(facts: Facts) -> tuple[Advice, ...]:
     return tuple(found)
 
 
-def _begun(request: Request) -> bool:
+def _started(request: Request) -> bool:
     """Whether anything has been done to a container."""
-    return bool(request.begun) or any(state.begun for state in request.status.states)
+    return bool(request.start_times) or any(state.started for state in request.status.states)
 
 
 def _behind(facts: Facts) -> Iterator[Finding]:
     """Requests of one pod are served one after the other; one that has begun goes before."""
     request = facts.request
-    if _begun(request):
+    if _started(request):
         return
     served = [other for other in facts.others if other.live and not other.error and other.node_name]
     before = sorted((other for other in served if turn_order(other) < turn_order(request)), key=turn_order)
@@ -214,7 +214,7 @@ def _deserted(facts: Facts) -> Iterator[Finding]:
 def _gate(facts: Facts) -> Iterator[Finding]:
     """The unready grace period: the manager's mark, then the time that traffic has to go elsewhere."""
     request, grace = facts.request, _unready_grace(facts)
-    if grace is None or _begun(request) or facts.pod is None:
+    if grace is None or _started(request) or facts.pod is None:
         return
     since = facts.seconds_since(facts.times.acquired if request.unready_acquired else facts.times.written)
     if not request.unready_acquired:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.reasons import EventReason
-from crrd.core.api.types import NOTHING_BEGUN, Begun, Pin, Request, Status
+from crrd.core.api.types import NO_START_TIMES, Pin, Request, StartTimes, Status
 from crrd.core.recreate.observation import Hook, Instance
 
 
@@ -22,11 +22,11 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class PinContainers:
-    """Persist which instances the request is about, and what was begun with them."""
+    """Persist the target instances of the request, and the start times of their hooks and stops."""
 
     request: Request
     pins: Mapping[str, Pin]
-    begun: Mapping[str, Begun] = field(default_factory=lambda: NOTHING_BEGUN)
+    start_times: Mapping[str, StartTimes] = field(default_factory=lambda: NO_START_TIMES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,9 +62,9 @@ def in_turn(requests: Iterable[Request], works: Mapping[tuple[str, str], Work]) 
 
     `works`: see Observation.
     """
-    begun = {uid for uid, _ in works}
+    with_work = {uid for uid, _ in works}
     sound = (request for request in requests if not request.error)
-    return sorted(sound, key=lambda request: (request.uid not in begun, turn_order(request)))
+    return sorted(sound, key=lambda request: (request.uid not in with_work, turn_order(request)))
 
 
 def turn_order(request: Request) -> tuple[bool, str, str]:
@@ -87,7 +87,7 @@ def _serve(draft: Draft, request: Request) -> None:
         views = [ContainerView.of(request, container, pod, seen, draft.now) for container in request.containers]
         pins = {view.name: view.to_pin for view in views if view.to_pin is not None}
         if pins:
-            draft.actions.append(PinContainers(request, {**request.pinned, **pins}, request.begun))
+            draft.actions.append(PinContainers(request, {**request.pinned, **pins}, request.start_times))
         if not pins or request.uid in seen.pin_errors:
             draft.gate = _unready_gate(draft, request, pod)
             _recreate(draft, request, views)
@@ -140,21 +140,21 @@ def _wait(draft: Draft, request: Request, why: Message, moved: Iterable[Recreate
     if draft.too_early_to_tell(request):
         return
     states = all_states(request, moved)
-    begun = request.status.phase is RequestPhase.RECREATING or any(state.begun for state in states)
-    phase = RequestPhase.RECREATING if begun else RequestPhase.PENDING
+    started = request.status.phase is RequestPhase.RECREATING or any(state.started for state in states)
+    phase = RequestPhase.RECREATING if started else RequestPhase.PENDING
     draft.write(request, Status(phase, states, why.text, reason=why.reason))
 
 
 def _hooks_ended(draft: Draft, request: Request) -> list[RecreateState]:
     """States that say that a hook has ended; when it began, and a stop, is persisted."""
-    draft.begun = {}
+    draft.start_times = {}
     ended = []
     for work in (work for (uid, _), work in draft.seen.works.items() if uid == request.uid):
-        draft.note_begun(request, work)
+        draft.note_start_times(request, work)
         if work.hook is not None and hook_end_untold(request, work):
             state = recreating(request.status.state(work.name), work)
             ended.append(draft.note_hook_end(request, state, work.pin))
-    draft.persist_begun(request)
+    draft.persist_start_times(request)
     return ended
 
 
@@ -168,7 +168,9 @@ def _unready_gate(draft: Draft, request: Request, pod: Pod) -> Gate:
         return Gate(open=True)
     if not pod.readiness_gate:
         return Gate(open=True, message=Message.of(Reason.NO_READINESS_GATE))
-    if any(state.is_killed for state in request.status.states) or any(begun.stop for begun in request.begun.values()):
+    if any(state.is_killed for state in request.status.states) or any(
+        times.stop for times in request.start_times.values()
+    ):
         return Gate(open=True)
     if not request.unready_acquired:
         return Gate(open=False, message=Message.of(Reason.WAITING_FOR_UNREADY))
@@ -217,7 +219,7 @@ def _move(draft: Draft, view: ContainerView, *, blocked: bool) -> RecreateState:
 
 def _without_target(draft: Draft, view: ContainerView) -> RecreateState:
     """Nobody can say which instance is meant: there is none yet, or who said so took it back after the stop."""
-    if view.state.begun:
+    if view.state.started:
         return draft.fail(view.request, view.state, Message.of(Reason.PIN_LOST))
     if view.unfit:
         return draft.fail(view.request, view.state, view.unfit)

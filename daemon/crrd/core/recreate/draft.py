@@ -6,18 +6,18 @@ from datetime import UTC, datetime
 from crrd.core.api.phases import check_move
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import Begun, Pin, RecreateState, Request, StatePhase, Status
+from crrd.core.api.types import Pin, RecreateState, Request, StartTimes, StatePhase, Status
 from crrd.core.recreate.actions import Action, Decision, EmitEvent, PinContainers, WriteStatus
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
-from crrd.core.recreate.persisted import begun_with
+from crrd.core.recreate.persisted import start_times_of
 
 QUIET = 1.0
 """Seconds that a wait for the pod or a container goes on before it is worth a status write."""
 ASK_AGAIN = 0.05
 """Seconds after which what was asked for too early is asked for again."""
-BEGUN_SECONDS = 2.0
-"""Seconds that a hook or a stop goes on before its beginning is persisted: so much grace a restart may grant anew."""
+PERSIST_SECONDS = 2.0
+"""Seconds after which the start time of a hook or stop is persisted. A restart may add them to the grace period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Draft:
     """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
     stops: dict[str, float] = field(default_factory=dict)
     """Container name -> when its stop was sent, while it is under way: worth a write only when it takes a while."""
-    begun: dict[str, tuple[Pin, Begun]] = field(default_factory=dict)
-    """Container name of the request that is looked at -> what was begun and is to be persisted."""
+    start_times: dict[str, tuple[Pin, StartTimes]] = field(default_factory=dict)
+    """Container name of the current request -> start times to persist."""
 
     def decision(self) -> Decision:
         """What was decided."""
@@ -90,7 +90,7 @@ class Draft:
     def too_early_for_work(self, request: Request) -> bool:
         """Whether a hook or stops are under way that may end at once; looked at again when they have not."""
         times = [self.first_seen(request) + QUIET] if self.hook_runs else []
-        times += [sent + BEGUN_SECONDS for sent in self.stops.values()]
+        times += [sent + PERSIST_SECONDS for sent in self.stops.values()]
         until = min(times, default=self.now)
         if self.now >= until:
             return False
@@ -120,37 +120,42 @@ class Draft:
         self.emit(request, EventReason.FAILED, f"Container {state.name}: {why.text}", state.name, warning=True)
         return with_message(replace(state, phase=StatePhase.FAILED), why)
 
-    def note_begun(self, request: Request, work: Work) -> None:
-        """Step 12: when a hook or stop began that goes on for a while is to be persisted, once."""
-        known = begun = begun_with(request, work.name, work.pin)
+    def note_start_times(self, request: Request, work: Work) -> None:
+        """Step 12: note the start time of a hook or stop that lasts for a while, so that it is persisted once."""
+        known = start_times = start_times_of(request, work.name, work.pin)
         if not known.hook and not known.stop:
-            begun = replace(begun, hook=self._long_begun(work.hook_began))
+            start_times = replace(start_times, hook=self._persisted_time(work.hook_began))
         if not known.stop:
-            begun = replace(begun, stop=self._long_begun(work.stop_sent))
-        if begun != known:
-            self.begun[work.name] = (work.pin, begun)
+            start_times = replace(start_times, stop=self._persisted_time(work.stop_sent))
+        if start_times != known:
+            self.start_times[work.name] = (work.pin, start_times)
 
-    def _long_begun(self, at: float | None) -> str:
+    def _persisted_time(self, at: float | None) -> str:
         """A monotonic time as that of the wall clock; "" for none, or one that is too recent to be persisted."""
         if at is None:
             return ""
-        if self.now < at + BEGUN_SECONDS:
-            self.wake(at + BEGUN_SECONDS)
+        if self.now < at + PERSIST_SECONDS:
+            self.wake(at + PERSIST_SECONDS)
             return ""
         return rfc3339(datetime.fromtimestamp(self.seen.wall - (self.now - at), UTC))
 
     def note_hook_end(self, request: Request, state: RecreateState, pin: Pin) -> RecreateState:
         """The stop after a hook waits until the request says so: a restarted daemon must not run the hook again."""
         if self.seen.prunes_is_killed:
-            self.begun[state.name] = (pin, Begun(request.begun.get(state.name, Begun()).hook, self.seen.utc))
+            self.start_times[state.name] = (
+                pin,
+                StartTimes(request.start_times.get(state.name, StartTimes()).hook, self.seen.utc),
+            )
         return replace(state, is_killed=True)
 
-    def persist_begun(self, request: Request) -> None:
-        """Step 12: a daemon that starts anew has to know what was begun, and when; before it reads how that ended."""
-        if self.begun or request.uid in self.seen.unpinned:
-            pins = {name: pin for name, (pin, _) in self.begun.items()}
-            begun = {name: times for name, (_, times) in self.begun.items()}
-            self.actions.append(PinContainers(request, {**request.pinned, **pins}, {**request.begun, **begun}))
+    def persist_start_times(self, request: Request) -> None:
+        """Step 12: write the start times for a restarted daemon, before a status says how the work ended."""
+        if self.start_times or request.uid in self.seen.unpinned:
+            pins = {name: pin for name, (pin, _) in self.start_times.items()}
+            start_times = {name: times for name, (_, times) in self.start_times.items()}
+            self.actions.append(
+                PinContainers(request, {**request.pinned, **pins}, {**request.start_times, **start_times})
+            )
 
     def write(self, request: Request, status: Status) -> None:
         """Write a status, if it says anything new."""

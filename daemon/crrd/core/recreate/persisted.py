@@ -1,9 +1,9 @@
-"""What a request itself says: which instances it means, and what was begun with them (all a restarted daemon knows).
+"""What a request records: its target instances and their start times. A restarted daemon knows nothing else.
 
 Its annotation has when a hook or a stop began, its status (isKilled) that a hook has ended (step 12).
 """
 
-from crrd.core.api.types import Begun, Pin, Request, RequestedContainer
+from crrd.core.api.types import Pin, Request, RequestedContainer, StartTimes
 from crrd.core.recreate.observation import Work, WorkKind
 
 HASTE_SECONDS = 10.0
@@ -18,11 +18,11 @@ def target_of(request: Request, container: RequestedContainer) -> Pin | None:
     return container.context or pin
 
 
-def begun_with(request: Request, name: str, pin: Pin | None) -> Begun:
-    """What the annotation says was begun with this instance; Begun() where it speaks of another one."""
+def start_times_of(request: Request, name: str, pin: Pin | None) -> StartTimes:
+    """Start times that the annotation records for this instance; StartTimes() if it records another instance."""
     pinned = request.pinned.get(name)
     same = pin is not None and pinned is not None and pinned.bare_id == pin.bare_id
-    return request.begun.get(name, Begun()) if same else Begun()
+    return request.start_times.get(name, StartTimes()) if same else StartTimes()
 
 
 def hook_end_untold(request: Request, work: Work) -> bool:
@@ -31,7 +31,7 @@ def hook_end_untold(request: Request, work: Work) -> bool:
     It says so by isKilled, or by its annotation if a CRD prunes that.
     """
     state = request.status.state(work.name)
-    said = state.phase.final or state.is_killed or begun_with(request, work.name, work.pin).stop
+    said = state.phase.final or state.is_killed or start_times_of(request, work.name, work.pin).stop
     return not said and (work.under_way is WorkKind.HOOK or work.hook_began is not None)
 
 
@@ -39,4 +39,4 @@ def stop_untold(request: Request, work: Work, now: float) -> bool:
     """Whether a stop was sent a short while ago that goes on, or failed, and is still to be persisted."""
     if work.stop_sent is None or work.stopped or now >= work.stop_sent + HASTE_SECONDS:
         return False
-    return not begun_with(request, work.name, work.pin).stop
+    return not start_times_of(request, work.name, work.pin).stop

@@ -28,8 +28,8 @@ def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], ow
         draft.write(request, status)
         return
     status = Status(RequestPhase.RECREATING, states, gate.text, reason=gate.reason)
-    draft.persist_begun(request)
-    if not _only_begun(request.status, status, draft.stops) or not draft.too_early_for_work(request):
+    draft.persist_start_times(request)
+    if not _only_started(request.status, status, draft.stops) or not draft.too_early_for_work(request):
         draft.write(request, status)
 
 
@@ -64,14 +64,14 @@ def _fail_rest(
     )
 
 
-def _only_begun(old: Status, new: Status, stops: Collection[str]) -> bool:
-    """Whether all that a status would say is that work has begun; `stops`: names of those that are being stopped."""
+def _only_started(old: Status, new: Status, stops: Collection[str]) -> bool:
+    """Whether the only change of the status is that work has started. `stops`: names of containers being stopped."""
     if new.reason is not old.reason:
         return False
     for state in new.states:
         before = old.state(state.name)
-        begun = replace(before, phase=StatePhase.RECREATING)
-        if state not in (before, begun, replace(begun, is_killed=before.is_killed or state.name in stops)):
+        started = replace(before, phase=StatePhase.RECREATING)
+        if state not in (before, started, replace(started, is_killed=before.is_killed or state.name in stops)):
             return False
     return True
 

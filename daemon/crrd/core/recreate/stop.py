@@ -10,7 +10,7 @@ from zlib import crc32
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import MINIMUM_GRACE_SECONDS, RecreateState, StatePhase
 from crrd.core.recreate.actions import RunHook, StopContainer
-from crrd.core.recreate.draft import ASK_AGAIN, BEGUN_SECONDS, Draft
+from crrd.core.recreate.draft import ASK_AGAIN, PERSIST_SECONDS, Draft
 from crrd.core.recreate.messages import LATER_STEPS, Message, waited
 from crrd.core.recreate.observation import Hook, HookKind, Instance, StopAttempt, Work, WorkKind
 from crrd.core.recreate.outcome import await_exit
@@ -37,7 +37,7 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
     """
     work, seen = view.work, draft.seen
     if work.under_way is not None:
-        draft.note_begun(view.request, work)
+        draft.note_start_times(view.request, work)
         if work.under_way is WorkKind.HOOK:
             draft.hook_runs = True
         else:
@@ -123,7 +123,7 @@ def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: St
     retry_at = last.ended + retry_delay(last.count, instance.id)
     if draft.now >= retry_at:
         return None
-    draft.note_begun(view.request, view.work)
+    draft.note_start_times(view.request, view.work)
     draft.wake(retry_at)
     return view.recreating(Message.of(Reason.STOP_RETRIED, count=last.count, error=last.error))
 
@@ -169,14 +169,14 @@ def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateSta
         if hook is not None:
             used = view.spent_before
             draft.actions.append(RunHook(request, instance, hook, view.grace - used, used, _pod_ip(draft, view)))
-            draft.wake(draft.now + BEGUN_SECONDS)
+            draft.wake(draft.now + PERSIST_SECONDS)
             draft.hook_runs = True
             return view.recreating()
     if work.hook is not None and work.hook.error:
         why = Message.of(Reason.HOOK_FAILED, error=work.hook.error)
         draft.emit(request, EventReason.HOOK_FAILED, f"Container {view.name}: {why.text}", view.name, warning=True)
     if view.hook_done and not state.is_killed:
-        draft.note_begun(request, work)
+        draft.note_start_times(request, work)
         return draft.note_hook_end(request, view.recreating(), instance.pin)
     return _send(draft, view, instance)
 
@@ -208,6 +208,6 @@ def _send(draft: Draft, view: ContainerView, instance: Instance) -> RecreateStat
         draft.waits_for_slot = True
         return view.resting()
     draft.actions.append(StopContainer(view.request, instance, view.stop_seconds, view.spent_before, view.beside))
-    draft.wake(draft.now + BEGUN_SECONDS)
+    draft.wake(draft.now + PERSIST_SECONDS)
     draft.stops[view.name] = draft.now
     return replace(view.recreating(), is_killed=True)

@@ -14,17 +14,17 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
     DEFAULT_GRACE_SECONDS,
     MINIMUM_GRACE_SECONDS,
-    Begun,
     Pin,
     RecreateState,
     Request,
     RequestedContainer,
+    StartTimes,
     StatePhase,
 )
 from crrd.core.recreate.draft import ASK_AGAIN, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
-from crrd.core.recreate.persisted import begun_with, target_of
+from crrd.core.recreate.persisted import start_times_of, target_of
 from crrd.kubelet.restart_rules import RULES_SINCE, RestartPolicy, comes_back, matching_action, restart_all_code
 from crrd.kubelet.runtime_status import ContainerState, newest
 
@@ -47,8 +47,8 @@ class ContainerView:
     """What this process has done to it for this request."""
     target: Pin | None
     """Which instance has to go; what was worked on goes before what the request says by now."""
-    begun: Begun
-    """What the annotation says was begun with that instance, in this life of the daemon or an earlier one."""
+    start_times: StartTimes
+    """Start times of that instance in the annotation, written by this process or an earlier one."""
     written: RecreateState
     """As the request's status has it."""
 
@@ -70,7 +70,7 @@ class ContainerView:
             newest=newest(seen.instances, name),
             work=work,
             target=target,
-            begun=begun_with(request, name, target),
+            start_times=start_times_of(request, name, target),
             written=request.status.state(name),
         )
 
@@ -96,7 +96,7 @@ class ContainerView:
     @cached_property
     def state(self) -> RecreateState:
         """The written one; a stop that was sent is in it, also where its write got lost."""
-        sent = self.work.stop_sent is not None or bool(self.begun.stop)
+        sent = self.work.stop_sent is not None or bool(self.start_times.stop)
         return replace(self.written, is_killed=True) if sent else self.written
 
     def recreating(self, why: Message = NO_MESSAGE) -> RecreateState:
@@ -105,8 +105,8 @@ class ContainerView:
 
     def resting(self) -> RecreateState:
         """The state while it is not the container's turn; what it waited for before is over."""
-        begun = self.state.phase is StatePhase.RECREATING
-        return self.recreating() if begun else with_message(self.state, NO_MESSAGE)
+        started = self.state.phase is StatePhase.RECREATING
+        return self.recreating() if started else with_message(self.state, NO_MESSAGE)
 
     # May it be recreated, and is it what the request means?
 
@@ -164,7 +164,7 @@ class ContainerView:
 
         Never after something was begun for the request: what runs then may be the successor.
         """
-        if self.newest is None or self.target is not None or self.written.phase.final or self.written.begun:
+        if self.newest is None or self.target is not None or self.written.phase.final or self.written.started:
             return None
         return None if self.problem or self.unfit else self.newest.pin
 
@@ -180,8 +180,8 @@ class ContainerView:
     @cached_property
     def unfit(self) -> Message:
         """Step 6: why the container is not to be stopped; what has begun is brought to its end all the same."""
-        code, begun = self._restart_all_code, self.owes_stop or self.work.stop_sent is not None
-        if self.never_returns or code is None or self.request.strategy.allow_pod_restart or begun:
+        code, started = self._restart_all_code, self.owes_stop or self.work.stop_sent is not None
+        if self.never_returns or code is None or self.request.strategy.allow_pod_restart or started:
             return self.never_returns
         return Message.of(Reason.RESTARTS_POD, code=code)
 
@@ -257,7 +257,7 @@ class ContainerView:
         if self.outgoing is None or self.outgoing.state is ContainerState.CREATED:
             return False
         hook_ended = self.state.is_killed and self.work.stop_sent is None
-        return self.work.hook_began is not None or bool(self.begun.hook) or hook_ended
+        return self.work.hook_began is not None or bool(self.start_times.hook) or hook_ended
 
     @cached_property
     def others(self) -> tuple[Work, ...]:
@@ -299,7 +299,7 @@ class ContainerView:
         """
         if self.work.hook_began is not None or self.work.stop_sent is not None:
             return self.work.spent_before
-        started, wall = parse_time(self.begun.hook or self.begun.stop), self.seen.wall
+        started, wall = parse_time(self.start_times.hook or self.start_times.stop), self.seen.wall
         seen_for = self.now - self.seen.first_seen.get(self.request.uid, self.now)
         if started is None or started.timestamp() + 1 > wall - seen_for:
             return 0.0  # times are told in whole seconds
