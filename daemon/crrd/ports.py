@@ -157,10 +157,10 @@ class Recorder(Protocol):
 
 
 class RequestRecorder(Protocol):
-    """Is told what happens to one request. Calls are synchronous and quick."""
+    """Records what happens to one request. Calls are synchronous and quick."""
 
-    def turn(self) -> None:
-        """The request is its pod's current one; told in each round."""
+    def served(self) -> None:
+        """The request is the one that its pod is served for now. Called in each round."""
         ...
 
     def hook_started(self) -> None:

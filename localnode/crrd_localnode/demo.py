@@ -179,15 +179,15 @@ class _Demo:
 
     async def _pod_ready(self, client: KubeClient) -> Pod:
         """Wait until every container of the pod is ready."""
-        said: set[str] = set()
+        shown: set[str] = set()
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 pod = parse_pod(await client.get(PODS, NAMESPACE, POD))
                 self._view.show(Snapshot(pod, None))
                 for message in (found.waiting_message for found in pod.containers.values()):
-                    if message and message not in said:
+                    if message and message not in shown:
                         self._view.say(message)
-                    said.add(message)
+                    shown.add(message)
                 if _all_ready(pod):
                     return pod
                 await asyncio.sleep(0.1)

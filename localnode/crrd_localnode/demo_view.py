@@ -35,11 +35,11 @@ class Snapshot:
             state = "ready" if container.ready else "running" if container.running else "not running"
             if container.waiting_reason:
                 state = container.waiting_reason
-            said = ""
+            recreate_state = ""
             if self.request is not None and any(wanted.name == name for wanted in self.request.containers):
                 recreate = self.request.status.state(name)
-                said = f"{recreate.phase}{', stop sent' if recreate.is_killed else ''}"
-            rows.append((name, short_id(container) or "-", str(container.restart_count), state, said))
+                recreate_state = f"{recreate.phase}{', stop sent' if recreate.is_killed else ''}"
+            rows.append((name, short_id(container) or "-", str(container.restart_count), state, recreate_state))
         return rows
 
     @property
@@ -50,8 +50,8 @@ class Snapshot:
     def line(self) -> str:
         """The snapshot in one line."""
         parts = [
-            f"{name} {short} restarts={restarts} {state}{f' [{said}]' if said else ''}"
-            for name, short, restarts, state, said in self.container_rows()
+            f"{name} {short} restarts={restarts} {state}{f' [{phase}]' if phase else ''}"
+            for name, short, restarts, state, phase in self.container_rows()
         ]
         return " | ".join([*([f"request {self.phase}"] if self.phase else []), *parts])
 
@@ -60,8 +60,8 @@ class Snapshot:
         table = Table(title=f"pod {self.pod.name}, UID {self.pod.uid}", title_justify="left")
         for column in ("container", "ID", "restarts", "state", "request"):
             table.add_column(column, min_width=8)
-        for name, short, restarts, state, said in self.container_rows():
-            table.add_row(name, short, restarts, Text(state, _STYLES.get(state, "yellow")), Text(said, "cyan"))
+        for name, short, restarts, state, phase in self.container_rows():
+            table.add_row(name, short, restarts, Text(state, _STYLES.get(state, "yellow")), Text(phase, "cyan"))
         return table
 
 

@@ -134,14 +134,14 @@ class Kubelet:
 
     async def _patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """The call's result, however long the other side takes to be there."""
-        said = ""
+        last_error = ""
         while True:
             try:
                 return await call()
             except (RuntimeUnavailableError, RuntimeCallError, ApiUnavailableError) as error:
-                if str(error) != said:
-                    said = str(error)
-                    _log.warning("waiting", node=self.node_name, error=said)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    _log.warning("waiting", node=self.node_name, error=last_error)
                 await asyncio.sleep(AGAIN_SECONDS)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

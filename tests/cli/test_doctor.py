@@ -14,7 +14,7 @@ from crrd.cli.doctor import OF_MANAGER, OF_NODE, OF_USER, Reader, render, render
 from crrd.cli.doctor_sentences import SENTENCES
 from crrd.core.api.types import API_VERSION, KIND, PLURAL
 from crrd.core.doctor.checks import examine
-from crrd.core.doctor.findings import Check, Finding, Seen, State
+from crrd.core.doctor.findings import Check, Finding, State, Topic
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import Listing, Resource
@@ -382,9 +382,9 @@ async def test_beside_openkruise() -> None:
         api.remove("ValidatingAdmissionPolicy", name)
     findings = {each.check: each for each in await api.findings()}
     assert {each.state for each in findings.values()} == {State.OK}
-    assert findings[Check.WEBHOOKS].seen is Seen.OTHER_WEBHOOKS
-    assert findings[Check.MANAGER].seen is Seen.OTHER_MANAGER
-    assert findings[Check.OPENKRUISE].seen is Seen.OPENKRUISE_MANAGES
+    assert findings[Check.WEBHOOKS].topic is Topic.OTHER_WEBHOOKS
+    assert findings[Check.MANAGER].topic is Topic.OTHER_MANAGER
+    assert findings[Check.OPENKRUISE].topic is Topic.OPENKRUISE_MANAGES
 
 
 READS = {
@@ -427,7 +427,7 @@ async def test_without_any_pods_no_account_is_checked() -> None:
     api.remove("Pod")
     found = {each.check: each for each in await api.findings()}
     assert found[Check.ACCOUNTS].values == {"why": "crrd has no pods"}
-    assert found[Check.RUNTIME].seen is Seen.NO_READY_DAEMON
+    assert found[Check.RUNTIME].topic is Topic.NO_READY_DAEMON
 
 
 GRANTED = [
@@ -449,7 +449,7 @@ def test_what_is_asked_for_is_what_the_manifests_grant(right: str, roles: tuple[
 
 
 def test_each_sentence_has_its_words() -> None:
-    assert set(SENTENCES) == set(Seen)
+    assert set(SENTENCES) == set(Topic)
     known = {"why", "version", "names", "error", "count", "seconds", "way", "account"}
     assert {name for text, _ in SENTENCES.values() for _, name, *_ in Formatter().parse(text) if name} <= known
 

@@ -13,7 +13,7 @@ from crrd.cli.explain_text import render, render_json
 from crrd.core.api import types as model
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
-from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Finding, Found
+from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Finding, Topic
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
 from tests.support.cluster import (
@@ -285,7 +285,7 @@ SHOWN = r"\x1b]0;owned\x07 \x1b[2J\r\n\x00 \u202e \ud800 \x9b"
 def test_a_terminal_gets_no_control_characters() -> None:
     """From a status or an event that anybody has written, or a name that no admission has checked."""
     words = WRITTEN_BY_OTHERS
-    node = Finding(Found.NODE_NOT_READY, {"why": words}, stuck=True, advice=(Advice(Reason.INVALID_REQUEST),))
+    node = Finding(Topic.NODE_NOT_READY, {"why": words}, stuck=True, advice=(Advice(Reason.INVALID_REQUEST),))
     found = Explanation(
         namespace=words,
         name=words,
@@ -295,8 +295,8 @@ def test_a_terminal_gets_no_control_characters() -> None:
         node=words,
         daemon="",
         cause=node,
-        containers=(ContainerReport(words, "Recreating", Finding(Found.FAILED, {"message": words}, stuck=True)),),
-        notes=(Finding(Found.UNREAD, {"object": words, "error": words}),),
+        containers=(ContainerReport(words, "Recreating", Finding(Topic.FAILED, {"message": words}, stuck=True)),),
+        notes=(Finding(Topic.UNREAD, {"object": words, "error": words}),),
     )
     text = render(found)
     assert all(character.isprintable() or character == "\n" for character in text)

@@ -6,7 +6,7 @@ import pytest
 
 from crrd.core.api.pod import ContainerKind
 from crrd.forecast.report import ForecastInput
-from crrd.forecast.started_by import HASHERS, Mark, differing, mark, running_minor
+from crrd.forecast.started_by import HASHERS, StoredHash, differing, running_minor, stored_hash
 from crrd.kubelet.hash.container_hash import container_hash
 
 SPEC: dict[str, Any] = {
@@ -28,7 +28,7 @@ def started(version: str, at: int = 1, kind: ContainerKind = ContainerKind.REGUL
     [("1.36", 36), ("1.31", 36), ("1.30", 30), ("1.16", 30), ("1.15", 15), ("1.13", 13), ("1.8", 8), ("1.7", 7)],
 )
 def test_the_hash_tells_the_era(version: str, minor: int) -> None:
-    assert mark(started(version)) == Mark(1, minor, True)
+    assert stored_hash(started(version)) == StoredHash(1, minor, True)
 
 
 def test_every_version_hashes_as_one_of_those_that_are_tried() -> None:
@@ -38,26 +38,30 @@ def test_every_version_hashes_as_one_of_those_that_are_tried() -> None:
 
 @pytest.mark.parametrize("stored", [None, "", "nonsense", "abc"])
 def test_what_tells_nothing(stored: str | None) -> None:
-    assert mark(ForecastInput("shop", "web", "app", "c1", stored, SPEC)).minor is None
-    assert mark(ForecastInput("shop", "web", "app", "c1", stored, None)) == Mark(0, None, False)
+    assert stored_hash(ForecastInput("shop", "web", "app", "c1", stored, SPEC)).minor is None
+    assert stored_hash(ForecastInput("shop", "web", "app", "c1", stored, None)) == StoredHash(0, None, False)
 
 
 def test_the_newest_that_tells_anything_was_started_by_the_running_kubelet() -> None:
-    marks = [mark(started("1.30", 1)), mark(started("1.31", 2)), mark(started("1.30", 3, image="changed"))]
-    assert running_minor(marks) == 36
-    assert differing(marks) == 2  # the one of the older kubelet, and the one whose image was changed
+    hashes = [
+        stored_hash(started("1.30", 1)),
+        stored_hash(started("1.31", 2)),
+        stored_hash(started("1.30", 3, image="changed")),
+    ]
+    assert running_minor(hashes) == 36
+    assert differing(hashes) == 2  # the one of the older kubelet, and the one whose image was changed
 
 
 def test_after_an_upgrade_the_old_ones_differ() -> None:
-    marks = [mark(started("1.30", at)) for at in range(5)]
-    assert differing(marks) == 0
-    assert differing([*marks, mark(started("1.31", 9))]) == 5
+    hashes = [stored_hash(started("1.30", at)) for at in range(5)]
+    assert differing(hashes) == 0
+    assert differing([*hashes, stored_hash(started("1.31", 9))]) == 5
 
 
 def test_init_containers_do_not_count() -> None:
-    assert differing([mark(started("1.31", 9)), mark(started("1.30", kind=ContainerKind.INIT))]) == 0
+    assert differing([stored_hash(started("1.31", 9)), stored_hash(started("1.30", kind=ContainerKind.INIT))]) == 0
 
 
 def test_nothing_is_known_where_nothing_tells() -> None:
     assert differing([]) is None
-    assert differing([mark(ForecastInput("shop", "web", "app", "c1", None, SPEC))]) is None
+    assert differing([stored_hash(ForecastInput("shop", "web", "app", "c1", None, SPEC))]) is None

@@ -131,7 +131,7 @@ async def test_nothing_is_written_on_another_version_or_another_request() -> Non
 
 
 @pytest.mark.parametrize(
-    "action", [lc.AddFinalizer(), lc.RemoveFinalizer(), lc.MarkAcquired("2026-01-02T03:04:05Z"), lc.RemoveActive()]
+    "action", [lc.AddFinalizer(), lc.RemoveFinalizer(), lc.RecordUnready("2026-01-02T03:04:05Z"), lc.RemoveActive()]
 )
 async def test_the_lifecycle_writes_nothing_on_another_version_or_another_request(action: lc.RequestAction) -> None:
     async with local() as (_, client):

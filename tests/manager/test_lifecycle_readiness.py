@@ -59,8 +59,8 @@ class TestOneRequest:
         assert cluster.condition() == READY
         kinds = [type(action) for action in manager.done if not isinstance(action, lc.Complete)]
         assert kinds[:1] == [lc.InitReadiness]
-        assert [kind for kind in kinds if kind in (lc.AddFinalizer, lc.AcquireUnready, lc.MarkAcquired)] == [
-            lc.AddFinalizer, lc.AcquireUnready, lc.MarkAcquired,
+        assert [kind for kind in kinds if kind in (lc.AddFinalizer, lc.AcquireUnready, lc.RecordUnready)] == [
+            lc.AddFinalizer, lc.AcquireUnready, lc.RecordUnready,
         ]  # fmt: skip
 
     @pytest.mark.parametrize("before", ["True", "False", None])

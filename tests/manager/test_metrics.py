@@ -187,7 +187,7 @@ ACTIONS: list[tuple[lc.LifecycleAction, str, str]] = [
     (complete(Reason.DEADLINE), "completed", "DeadlineExceeded"),
     (lc.AddFinalizer(), "finalizer_added", "none"),
     (lc.AcquireUnready(POD, "shop/r"), "readiness_acquired", "none"),
-    (lc.MarkAcquired("2026-01-01T00:00:00Z"), "marked", "none"),
+    (lc.RecordUnready("2026-01-01T00:00:00Z"), "marked", "none"),
     (lc.ReleaseUnready(POD, "shop/r"), "readiness_released", "none"),
     (lc.InitReadiness(POD), "readiness_initialised", "none"),
     (lc.RemoveFinalizer(), "finalizer_removed", "none"),

@@ -267,7 +267,7 @@ async def test_ten_thousand_requests_leave_the_series_where_they_were(
         done = tuple(RecreateState("app", StatePhase.SUCCEEDED, is_killed=True) for _ in before.containers)
         after = replace(before, status=Status(RequestPhase.COMPLETED, done, completion_time="now"))
         recorder = metrics.begin(before)
-        recorder.turn()
+        recorder.served()
         recorder.hook_started()
         recorder.hook_ended(hook, HookResult(0.5, "no"))
         recorder.stop_sent("app")
@@ -305,7 +305,7 @@ async def test_an_unready_grace_period_ends_with_the_first_hook_or_stop(
 ) -> None:
     req = request("app", "side", strategy=Strategy(unready_grace_seconds=5))
     recorder = metrics.begin(req)
-    recorder.turn()
+    recorder.served()
     await asyncio.sleep(5)
     if hook:
         recorder.hook_started()
@@ -317,7 +317,7 @@ async def test_an_unready_grace_period_ends_with_the_first_hook_or_stop(
 
 async def test_without_an_unready_grace_period_none_is_timed(metrics: NodeMetrics, book: Book) -> None:
     recorder = metrics.begin(request())
-    recorder.turn()
+    recorder.served()
     recorder.stop_sent("app")
     assert "unready_grace" not in book.stages()
 

@@ -53,8 +53,8 @@ class World:
 
     def read(self, delay: int) -> Container:
         """A container that starts now and sees the data of `delay` seconds ago."""
-        seen = [value for since, value in self.edits if since <= self.now - delay]
-        return Container(seen[-1] if seen else 0, self.now)
+        observed = [value for since, value in self.edits if since <= self.now - delay]
+        return Container(observed[-1] if observed else 0, self.now)
 
     def edit(self, value: int) -> None:
         if self.policy.status.config[0].hash == str(value):

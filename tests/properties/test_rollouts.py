@@ -136,11 +136,11 @@ class Model:
     def _within_budget(self, uid: str) -> None:
         """As far as the runner could know: what has just died elsewhere, its watches have yet to tell."""
         assert self.known is not None
-        seen = {pod.pod.uid: pod for pod in self.known.members}
+        observed = {pod.pod.uid: pod for pod in self.known.members}
         busy = {each.request.pod_uid for each in self.known.requests if not each.request.completed} | {uid}
-        if not seen[uid].ready:
+        if not observed[uid].ready:
             return
-        counting = [pod for pod in seen.values() if not pod.pod.deleting]
+        counting = [pod for pod in observed.values() if not pod.pod.deleting]
         assert self.known.workload is not None
         total = max(self.known.workload.desired, len(counting))
         up = sum(1 for pod in counting if pod.ready and pod.pod.uid not in busy)

@@ -36,7 +36,7 @@ class Life:
     """What one life of the daemon remembers."""
 
     works: dict[tuple[str, str], Work] = field(default_factory=dict)
-    seen: dict[str, float] = field(default_factory=dict)
+    observed: dict[str, float] = field(default_factory=dict)
     unready: dict[str, float] = field(default_factory=dict)
     plan: list[Action] = field(default_factory=list)
 
@@ -162,7 +162,7 @@ class World:
     def observe(self) -> Observation:
         """What the daemon sees now."""
         for uid, request in self.requests.items():
-            self.life.seen.setdefault(uid, self.now)
+            self.life.observed.setdefault(uid, self.now)
             if request.unready_acquired:
                 self.life.unready.setdefault(uid, self.now)
         known: Mapping[str, PodContainer] = dict(self.statuses)
@@ -173,7 +173,7 @@ class World:
             pod=Pod("default", "web", POD_UID, containers=known, readiness_gate=True),
             works=dict(self.life.works),
             listed_at=self.now,
-            first_seen=self.life.seen,
+            first_seen=self.life.observed,
             unready_seen=self.life.unready,
             known_since=0.0,
             utc="2026-01-01T01:00:00Z",

@@ -119,7 +119,7 @@ def stopped(
     return {(uid, container_id): Work(name, pin(container_id), stop_sent=sent, stop=attempt)}
 
 
-def seen(*instances: Instance, **changes: Any) -> Observation:
+def observed(*instances: Instance, **changes: Any) -> Observation:
     """What is observed of default/web."""
     plain = Observation(
         node_name=NODE,

@@ -108,7 +108,7 @@ def render_json(findings: Sequence[Finding]) -> dict[str, Any]:
         {
             "check": each.check.name.title(),
             "state": each.state.value,
-            "reason": each.seen.name.title().replace("_", ""),
+            "reason": each.topic.name.title().replace("_", ""),
             "message": sentence(each),
             "advice": advice(each),
         }

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from crrd.core.doctor.findings import Finding, Seen
+from crrd.core.doctor.findings import Finding, Topic
 from crrd.kube.resources import MANAGERS, NODE_DAEMONS
 from crrd.lib.plain import plain
 
@@ -10,92 +10,92 @@ _APPLY = "apply crrd's manifests again (kubectl apply -f install.yaml)"
 _DAEMON_LOGS = f"kubectl logs -n crrd-node -l {NODE_DAEMONS} --tail=20"
 _MANAGER_LOGS = f"check the log: kubectl logs -n crrd-system -l {MANAGERS} --tail=20"
 
-SENTENCES: Mapping[Seen, tuple[str, str]] = {
-    Seen.UNREAD: ("{why}", ""),
-    Seen.SERVER: ("{version}", ""),
-    Seen.SERVER_TOO_OLD: (
+SENTENCES: Mapping[Topic, tuple[str, str]] = {
+    Topic.UNREAD: ("{why}", ""),
+    Topic.SERVER: ("{version}", ""),
+    Topic.SERVER_TOO_OLD: (
         "{version} is older than Kubernetes 1.30, so the policies of the node daemon do not work",
         "upgrade the control plane",
     ),
-    Seen.CRD: ("ContainerRecreateRequest is served in {names} and keeps all fields", ""),
-    Seen.CRD_MISSING: ("ContainerRecreateRequest is not installed", f"install crrd: {_APPLY}"),
-    Seen.CRD_NOT_SERVED: ("the API server serves none of the versions that crrd supports ({names})", _APPLY),
-    Seen.FIELDS_DROPPED: (
+    Topic.CRD: ("ContainerRecreateRequest is served in {names} and keeps all fields", ""),
+    Topic.CRD_MISSING: ("ContainerRecreateRequest is not installed", f"install crrd: {_APPLY}"),
+    Topic.CRD_NOT_SERVED: ("the API server serves none of the versions that crrd supports ({names})", _APPLY),
+    Topic.FIELDS_DROPPED: (
         "the API server drops fields that the CRD does not have: {names}",
         "apply the CRD of this version of crrd (manifests/base/crd.yaml); beside OpenKruise, do not use these fields",
     ),
-    Seen.WEBHOOKS: ("both webhooks for requests are configured and have a caBundle", ""),
-    Seen.OTHER_WEBHOOKS: ("{names} admits requests", ""),
-    Seen.NO_WEBHOOKS: ("no webhook admits requests, so node daemons do not serve them", _APPLY),
-    Seen.WEBHOOK_MISSING: ("missing: {names}", _APPLY),
-    Seen.NO_CA_BUNDLE: ("no caBundle in {names}, so the API server does not trust the manager", _MANAGER_LOGS),
-    Seen.WEBHOOK_IGNORED: (
+    Topic.WEBHOOKS: ("both webhooks for requests are configured and have a caBundle", ""),
+    Topic.OTHER_WEBHOOKS: ("{names} admits requests", ""),
+    Topic.NO_WEBHOOKS: ("no webhook admits requests, so node daemons do not serve them", _APPLY),
+    Topic.WEBHOOK_MISSING: ("missing: {names}", _APPLY),
+    Topic.NO_CA_BUNDLE: ("no caBundle in {names}, so the API server does not trust the manager", _MANAGER_LOGS),
+    Topic.WEBHOOK_IGNORED: (
         "failurePolicy is Ignore in {names}, so requests can pass without admission",
         "set failurePolicy: Fail",
     ),
-    Seen.ADMISSION: ("admission works (a dry-run request for a pod that does not exist was denied)", ""),
-    Seen.NOT_ADMITTED: (
+    Topic.ADMISSION: ("admission works (a dry-run request for a pod that does not exist was denied)", ""),
+    Topic.NOT_ADMITTED: (
         "a dry-run request for a pod that does not exist was accepted, so admission does not check requests",
         f"check namespaceSelector and rules of the webhooks, and {_APPLY}",
     ),
-    Seen.ADMISSION_FAILED: (
+    Topic.ADMISSION_FAILED: (
         "a dry-run request failed: {error}",
         f"{_MANAGER_LOGS}; check the caBundle (x509 errors), or the network to the manager (timeouts)",
     ),
-    Seen.POLICIES: ("{count} ValidatingAdmissionPolicies are bound with the action Deny", ""),
-    Seen.POLICIES_MISSING: ("ValidatingAdmissionPolicies not found: {names}", _APPLY),
-    Seen.POLICIES_UNBOUND: ("ValidatingAdmissionPolicies not bound with the action Deny: {names}", _APPLY),
-    Seen.MANAGER: ("{count} ready, and one is the leader", ""),
-    Seen.OTHER_MANAGER: ("crrd's manager is not installed; another manager admits requests", ""),
-    Seen.NO_MANAGER: ("the manager has no pod", _APPLY),
-    Seen.MANAGER_DOWN: ("no pod is ready: {names}", _MANAGER_LOGS),
-    Seen.MANAGER_DEGRADED: ("not ready: {names}", _MANAGER_LOGS),
-    Seen.NO_LEADER: ("no pod has renewed the Lease crrd-manager in time, so there is no leader", _MANAGER_LOGS),
-    Seen.DAEMONS: ("{count} ready, version {version}", ""),
-    Seen.NO_DAEMONS: ("the node daemon has no pod", _APPLY),
-    Seen.DAEMONS_DOWN: (
+    Topic.POLICIES: ("{count} ValidatingAdmissionPolicies are bound with the action Deny", ""),
+    Topic.POLICIES_MISSING: ("ValidatingAdmissionPolicies not found: {names}", _APPLY),
+    Topic.POLICIES_UNBOUND: ("ValidatingAdmissionPolicies not bound with the action Deny: {names}", _APPLY),
+    Topic.MANAGER: ("{count} ready, and one is the leader", ""),
+    Topic.OTHER_MANAGER: ("crrd's manager is not installed; another manager admits requests", ""),
+    Topic.NO_MANAGER: ("the manager has no pod", _APPLY),
+    Topic.MANAGER_DOWN: ("no pod is ready: {names}", _MANAGER_LOGS),
+    Topic.MANAGER_DEGRADED: ("not ready: {names}", _MANAGER_LOGS),
+    Topic.NO_LEADER: ("no pod has renewed the Lease crrd-manager in time, so there is no leader", _MANAGER_LOGS),
+    Topic.DAEMONS: ("{count} ready, version {version}", ""),
+    Topic.NO_DAEMONS: ("the node daemon has no pod", _APPLY),
+    Topic.DAEMONS_DOWN: (
         "{count} not ready: {names}",
         "a daemon is ready once it reaches the API server and the container runtime: " + _DAEMON_LOGS,
     ),
-    Seen.NODES_WITHOUT: (
+    Topic.NODES_WITHOUT: (
         "no daemon on {names}, so requests for pods there fail",
         "check nodeSelector and tolerations of the DaemonSet",
     ),
-    Seen.NODES_NOT_READY: ("nodes that are not ready: {names}", "kubectl describe node NAME"),
-    Seen.VERSIONS_DIFFER: ("different versions run: {names}", "wait for the rollout to finish, or apply one version"),
-    Seen.RUNTIME: (
+    Topic.NODES_NOT_READY: ("nodes that are not ready: {names}", "kubectl describe node NAME"),
+    Topic.VERSIONS_DIFFER: ("different versions run: {names}", "wait for the rollout to finish, or apply one version"),
+    Topic.RUNTIME: (
         "each ready daemon ({count}) reaches its container runtime, and no request waits for it or for kubelet",
         "",
     ),
-    Seen.RUNTIME_UNAVAILABLE: (
+    Topic.RUNTIME_UNAVAILABLE: (
         "requests wait for the container runtime on {names}",
         "check the runtime there, and the daemon's CRRD_CRI_ENDPOINTS",
     ),
-    Seen.KUBELET_SILENT: (
+    Topic.KUBELET_SILENT: (
         "requests wait because kubelet does not answer /healthz on {names}",
         "check kubelet there; if its healthz port is not 10248, set --kubelet-healthz-port of the daemon",
     ),
-    Seen.NO_READY_DAEMON: ("no node daemon is ready", ""),
-    Seen.CLOCKS: ("the clocks of this machine and of the nodes agree with the API server's clock", ""),
-    Seen.CLOCK_HERE: (
+    Topic.NO_READY_DAEMON: ("no node daemon is ready", ""),
+    Topic.CLOCKS: ("the clocks of this machine and of the nodes agree with the API server's clock", ""),
+    Topic.CLOCK_HERE: (
         "this machine's clock is {seconds:.0f}s {way}, compared with the API server's clock",
         "synchronize the clock (NTP)",
     ),
-    Seen.CLOCKS_OF_NODES: (
+    Topic.CLOCKS_OF_NODES: (
         "nodes whose clocks differ from the API server's clock: {names}",
         "synchronize their clocks (NTP)",
     ),
-    Seen.RIGHTS: ("you may create, watch and delete requests in the namespace", ""),
-    Seen.RIGHTS_MISSING: ("you do not have the right to: {names}", "ask for the ClusterRole crrd-recreate"),
-    Seen.ACCOUNTS: ("the ServiceAccounts have the rights they need ({names})", ""),
-    Seen.ACCOUNT_LACKS: ("ServiceAccount {account} does not have the right to: {names}", _APPLY),
-    Seen.NO_OPENKRUISE: ("not found, so crrd serves all requests", ""),
-    Seen.OPENKRUISE_MANAGES: ("its manager admits requests, and crrd's node daemon serves them", ""),
-    Seen.TWO_DAEMONS: (
+    Topic.RIGHTS: ("you may create, watch and delete requests in the namespace", ""),
+    Topic.RIGHTS_MISSING: ("you do not have the right to: {names}", "ask for the ClusterRole crrd-recreate"),
+    Topic.ACCOUNTS: ("the ServiceAccounts have the rights they need ({names})", ""),
+    Topic.ACCOUNT_LACKS: ("ServiceAccount {account} does not have the right to: {names}", _APPLY),
+    Topic.NO_OPENKRUISE: ("not found, so crrd serves all requests", ""),
+    Topic.OPENKRUISE_MANAGES: ("its manager admits requests, and crrd's node daemon serves them", ""),
+    Topic.TWO_DAEMONS: (
         "kruise-daemon runs beside crrd's daemon ({count} pods), so both serve every request",
         "turn kruise-daemon off",
     ),
-    Seen.TWO_ADMISSIONS: (
+    Topic.TWO_ADMISSIONS: (
         "{names} also admits requests",
         "install crrd without its manager (manifests/overlays/beside-openkruise), or uninstall OpenKruise",
     ),
@@ -104,9 +104,9 @@ SENTENCES: Mapping[Seen, tuple[str, str]] = {
 
 def sentence(finding: Finding) -> str:
     """What was seen."""
-    return plain(SENTENCES[finding.seen][0].format_map(finding.values))
+    return plain(SENTENCES[finding.topic][0].format_map(finding.values))
 
 
 def advice(finding: Finding) -> str:
     """What to do about it; "" for nothing."""
-    return SENTENCES[finding.seen][1]
+    return SENTENCES[finding.topic][1]

@@ -29,7 +29,7 @@ from crrd.core.explain.facts import (
     read_ready_since,
     read_times,
 )
-from crrd.core.explain.findings import Explanation, Finding, Found
+from crrd.core.explain.findings import Explanation, Finding, Topic
 from crrd.core.explain.request import explain_request
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -174,7 +174,7 @@ class _Reader:
             reason = "forbidden" if error.status == 403 else str(error)
         except ApiUnavailableError as error:
             reason = str(error)
-        self.unread.append(Finding(Found.UNREAD, {"object": what, "error": reason}))
+        self.unread.append(Finding(Topic.UNREAD, {"object": what, "error": reason}))
         return False, None
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Json | None:

@@ -8,7 +8,7 @@ from typing import Any
 from crrd.core.api.reasons import CAUSES, Reason, remedy
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin, StatePhase
-from crrd.core.explain.findings import Advice, Explanation, Finding, Found, Step
+from crrd.core.explain.findings import Advice, Explanation, Finding, Step, Topic
 from crrd.core.recreate.left_down import STARTUP_FORGOTTEN
 from crrd.kube.resources import MANAGERS, NODE_DAEMONS
 
@@ -18,104 +18,104 @@ _DEFAULT = "[ (crrd's default, {default:default})]"
 _RECREATED = "recreated: {old:id} -> {new:id}, restart count {old_count} -> {new_count}"
 _RUNS = "the new container {id:id} is running[ (for {since:duration})]"
 
-SENTENCES: Mapping[Found, str] = {
-    Found.COMPLETED: "Completed: {message}",
-    Found.COMPLETED_WITH_FAILURES: "Completed, but some containers were not recreated: {failures}",
-    Found.BEING_RELEASED: "the request is being deleted; the manager must make the pod ready again first",
-    Found.BEING_DELETED: "the request is being deleted, so no more containers are stopped for it",
-    Found.DELETED_ONCE_COMPLETED: "the request is being deleted",
-    Found.NO_POD: "pod {pod_key} not found",
-    Found.POD_REPLACED: "the pod was replaced: {pod_key} now has UID {uid}",
-    Found.POD_DELETING: "the pod is being deleted, so no more containers are stopped in it",
-    Found.POD_ENDED: "the pod has ended (phase {phase}), so kubelet does not start containers in it",
-    Found.NO_LABEL: "no node daemon handles the request, because the label {label} is missing",
-    Found.ANOTHER_NODE: "no node daemon handles the request, because it is for node {node} and the pod is on {found}",
-    Found.INVALID: "the request is invalid: {error}",
-    Found.JUST_CREATED: "just created; waiting for the daemon on node {node}",
-    Found.NO_ANSWER: (
+SENTENCES: Mapping[Topic, str] = {
+    Topic.COMPLETED: "Completed: {message}",
+    Topic.COMPLETED_WITH_FAILURES: "Completed, but some containers were not recreated: {failures}",
+    Topic.BEING_RELEASED: "the request is being deleted; the manager must make the pod ready again first",
+    Topic.BEING_DELETED: "the request is being deleted, so no more containers are stopped for it",
+    Topic.DELETED_ONCE_COMPLETED: "the request is being deleted",
+    Topic.NO_POD: "pod {pod_key} not found",
+    Topic.POD_REPLACED: "the pod was replaced: {pod_key} now has UID {uid}",
+    Topic.POD_DELETING: "the pod is being deleted, so no more containers are stopped in it",
+    Topic.POD_ENDED: "the pod has ended (phase {phase}), so kubelet does not start containers in it",
+    Topic.NO_LABEL: "no node daemon handles the request, because the label {label} is missing",
+    Topic.ANOTHER_NODE: "no node daemon handles the request, because it is for node {node} and the pod is on {found}",
+    Topic.INVALID: "the request is invalid: {error}",
+    Topic.JUST_CREATED: "just created; waiting for the daemon on node {node}",
+    Topic.NO_ANSWER: (
         "the daemon on node {node} has not answered for {since:duration}; the manager fails the request "
         "in {left:duration}"
     ),
-    Found.NO_ANSWER_FOR_LONG: (
+    Topic.NO_ANSWER_FOR_LONG: (
         "the daemon on node {node} has not answered for {since:duration}; waiting for the manager to fail the request"
     ),
-    Found.ANOTHER_REQUEST_FIRST: "waiting for request {first_namespace}/{first} of the same pod[ and {more} more]",
-    Found.DAEMON_WAITS: "the node daemon is {message}",
-    Found.NO_NODE: "node {node} not found",
-    Found.NODE_NOT_READY: "node {node} is not ready: {why}",
-    Found.KUBELET_SILENT: "node {node} is not ready: kubelet has stopped reporting its status",
-    Found.NODE_SILENT: "node {node} is not ready: kubelet and the node daemon have stopped reporting",
-    Found.NO_DAEMON: "no node daemon is ready on node {node}, so the request does not continue",
-    Found.WAITING_FOR_UNREADY: CAUSES[Reason.WAITING_FOR_UNREADY].sentence,
-    Found.UNREADY: "the pod is unready; waiting {grace}s before stopping containers",
-    Found.UNREADY_GRACE: (
+    Topic.ANOTHER_REQUEST_FIRST: "waiting for request {first_namespace}/{first} of the same pod[ and {more} more]",
+    Topic.DAEMON_WAITS: "the node daemon is {message}",
+    Topic.NO_NODE: "node {node} not found",
+    Topic.NODE_NOT_READY: "node {node} is not ready: {why}",
+    Topic.KUBELET_SILENT: "node {node} is not ready: kubelet has stopped reporting its status",
+    Topic.NODE_SILENT: "node {node} is not ready: kubelet and the node daemon have stopped reporting",
+    Topic.NO_DAEMON: "no node daemon is ready on node {node}, so the request does not continue",
+    Topic.WAITING_FOR_UNREADY: CAUSES[Reason.WAITING_FOR_UNREADY].sentence,
+    Topic.UNREADY: "the pod is unready; waiting {grace}s before stopping containers",
+    Topic.UNREADY_GRACE: (
         "the pod has been unready for {since:duration}; containers are stopped in at most {left:duration}"
     ),
-    Found.UNREADY_GRACE_OVER: (
+    Topic.UNREADY_GRACE_OVER: (
         "unreadyGracePeriodSeconds ended {over:duration} ago, but no container has been stopped yet"
     ),
-    Found.TURN_NOT_GIVEN: "not started yet, although no other container or request is before it",
-    Found.ALL_ENDED: "all containers have finished; the request will be Completed soon",
-    Found.TURN_AWAITED: "not started yet",
-    Found.RECREATED: f"{_RECREATED}[; {{message}}]",
-    Found.RECREATED_MORE_THAN_ONCE: f"{_RECREATED}; restarted more than once[; {{message}}]",
-    Found.RECREATED_UNSEEN: "recreated[; {message}]",
-    Found.FAILED: "{message}",
-    Found.NOT_FINISHED: "not finished: {message}",
-    Found.NOT_IN_POD_STATUS: "the pod's status does not list this container",
-    Found.STATUS_MESSAGE: "{message}",
-    Found.STOPPING: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
-    Found.STOP_SENT: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
-    Found.END_NOT_REPORTED: (
+    Topic.TURN_NOT_GIVEN: "not started yet, although no other container or request is before it",
+    Topic.ALL_ENDED: "all containers have finished; the request will be Completed soon",
+    Topic.TURN_AWAITED: "not started yet",
+    Topic.RECREATED: f"{_RECREATED}[; {{message}}]",
+    Topic.RECREATED_MORE_THAN_ONCE: f"{_RECREATED}; restarted more than once[; {{message}}]",
+    Topic.RECREATED_UNSEEN: "recreated[; {message}]",
+    Topic.FAILED: "{message}",
+    Topic.NOT_FINISHED: "not finished: {message}",
+    Topic.NOT_IN_POD_STATUS: "the pod's status does not list this container",
+    Topic.STATUS_MESSAGE: "{message}",
+    Topic.STOPPING: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
+    Topic.STOP_SENT: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
+    Topic.END_NOT_REPORTED: (
         "{message}; the pod's status still shows the old instance[ {since:duration} after the stop], "
         "because kubelet has not reported its exit"
     ),
-    Found.STOPPED: "the container has stopped[ with exit code {exit_code}]; waiting for kubelet to restart it",
-    Found.NOT_STARTED_AGAIN: "the container has stopped[ with exit code {exit_code}]; {message}",
-    Found.BACK_OFF: (
+    Topic.STOPPED: "the container has stopped[ with exit code {exit_code}]; waiting for kubelet to restart it",
+    Topic.NOT_STARTED_AGAIN: "the container has stopped[ with exit code {exit_code}]; {message}",
+    Topic.BACK_OFF: (
         "waiting for kubelet: {reason}, back-off {back_off} restarting failed container"
         "[; next try in about {left:duration}]"
     ),
-    Found.BACK_OFF_OVER: (
+    Topic.BACK_OFF_OVER: (
         "waiting for kubelet: {reason}, back-off {back_off} restarting failed container; next try at any moment"
     ),
-    Found.IMAGE_NOT_PULLED: "waiting for kubelet: the image cannot be pulled ({kubelet})",
-    Found.NOT_CREATED: "waiting for kubelet: the container cannot be created ({kubelet})",
-    Found.HELD_BACK: "waiting for kubelet: {kubelet}",
-    Found.MIN_STARTED: (
+    Topic.IMAGE_NOT_PULLED: "waiting for kubelet: the image cannot be pulled ({kubelet})",
+    Topic.NOT_CREATED: "waiting for kubelet: the container cannot be created ({kubelet})",
+    Topic.HELD_BACK: "waiting for kubelet: {kubelet}",
+    Topic.MIN_STARTED: (
         f"{_RUNS}, and is ready; it counts as recreated in {{left:duration}} (minStartedSeconds {{least}})"
     ),
-    Found.READY: f"{_RUNS}, and is ready; waiting for the node daemon to record it",
-    Found.NOT_READY: f"{_RUNS}, but is not ready: its {{probe}} has not succeeded yet",
-    Found.MAY_STAY_DOWN: STARTUP_FORGOTTEN,
-    Found.DEADLINE: (
+    Topic.READY: f"{_RUNS}, and is ready; waiting for the node daemon to record it",
+    Topic.NOT_READY: f"{_RUNS}, but is not ready: its {{probe}} has not succeeded yet",
+    Topic.MAY_STAY_DOWN: STARTUP_FORGOTTEN,
+    Topic.DEADLINE: (
         f"deadline: {{left:duration}} left of {{seconds}}s{_DEFAULT}; containers not recreated by then fail"
     ),
-    Found.DEADLINE_PASSED: (
+    Topic.DEADLINE_PASSED: (
         f"deadline passed {{over:duration}} ago{_DEFAULT}; waiting for the manager to complete the request"
     ),
-    Found.FORCED: "forceRecreate is set, so the running instance is stopped once, even if it is newer",
-    Found.NOT_ADMITTED: (
+    Topic.FORCED: "forceRecreate is set, so the running instance is stopped once, even if it is newer",
+    Topic.NOT_ADMITTED: (
         "the request has no statusContext, because it did not pass admission; the daemon stops the instances "
         "that are running"
     ),
-    Found.NO_READINESS_GATE: CAUSES[Reason.NO_READINESS_GATE].sentence,
-    Found.NOT_CLEANED_UP: "waiting for the manager to remove {left:and}",
-    Found.NO_TTL: "ttlSecondsAfterFinished is not set, so the request stays until you delete it",
-    Found.TTL: "ttlSecondsAfterFinished: the request is deleted in {left:duration}",
-    Found.TTL_OVER: (
+    Topic.NO_READINESS_GATE: CAUSES[Reason.NO_READINESS_GATE].sentence,
+    Topic.NOT_CLEANED_UP: "waiting for the manager to remove {left:and}",
+    Topic.NO_TTL: "ttlSecondsAfterFinished is not set, so the request stays until you delete it",
+    Topic.TTL: "ttlSecondsAfterFinished: the request is deleted in {left:duration}",
+    Topic.TTL_OVER: (
         "ttlSecondsAfterFinished ended {over:duration} ago; a manager that has just become leader waits the full time "
         "again"
     ),
-    Found.UNREAD: "cannot read {object}: {error}",
+    Topic.UNREAD: "cannot read {object}: {error}",
 }
 """A part in brackets is left out where a value of it is not known."""
 _OTHERWISE = {
-    Found.COMPLETED: "all containers were recreated",
-    Found.FAILED: "no reason was recorded",
-    Found.NOT_FINISHED: "no reason was recorded",
-    Found.STOPPING: "the preStop hook is running, or the stop is being sent",
-    Found.STOP_SENT: "stop sent; the container is still running",
+    Topic.COMPLETED: "all containers were recreated",
+    Topic.FAILED: "no reason was recorded",
+    Topic.NOT_FINISHED: "no reason was recorded",
+    Topic.STOPPING: "the preStop hook is running, or the stop is being sent",
+    Topic.STOP_SENT: "stop sent; the container is still running",
 }
 """What takes the place of a message where there is none."""
 STEPS: Mapping[Step, str] = {
@@ -128,7 +128,7 @@ STEPS: Mapping[Step, str] = {
     Step.CHECK_WEBHOOKS: "check the webhooks: kubectl get mutatingwebhookconfigurations",
     Step.CREATE_AGAIN: "then create the request again",
     Step.REMOVE_FINALIZERS: "the controller that set the finalizer must remove it: {finalizers:list}",
-    Step.NODE_IS_GONE: SENTENCES[Found.NO_NODE],
+    Step.NODE_IS_GONE: SENTENCES[Topic.NO_NODE],
     Step.NODE_IS_NOT_READY: "node {node} is not ready[ for {since:duration}]",
     Step.CHECK_DAEMON: (
         "the daemon's pod {daemon_namespace}/{daemon} is {phase}, {ready}: kubectl -n {daemon_namespace} logs {daemon}"
@@ -194,7 +194,7 @@ def sentence(found: Explanation, finding: Finding) -> str:
     values = {**_common(found), **finding.values, "since": finding.since}
     if finding.reason in _OTHERWISE:
         values["message"] = values["message"] or _OTHERWISE[finding.reason]
-    if finding.reason is Found.COMPLETED_WITH_FAILURES:
+    if finding.reason is Topic.COMPLETED_WITH_FAILURES:
         failed = (each for each in found.containers if each.phase != StatePhase.SUCCEEDED)
         values["failures"] = "; ".join(f"{each.name}: {sentence(found, each.finding)}" for each in failed)
     return _fill(SENTENCES[finding.reason], values)

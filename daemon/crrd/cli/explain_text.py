@@ -9,7 +9,7 @@ from typing import Any
 from crrd.cli.explain_sentences import says_since, sentence, steps
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import RequestPhase
-from crrd.core.explain.findings import Explanation, Finding, Found, Verdict
+from crrd.core.explain.findings import Explanation, Finding, Topic, Verdict
 from crrd.lib.plain import plain
 
 _COLORS = {Verdict.SUCCEEDED: "32", Verdict.FAILED: "31", Verdict.MOVING: "36", Verdict.STUCK: "33"}
@@ -71,7 +71,7 @@ def render(found: Explanation) -> str:
     lines += _wrapped(cause_sentence(found) + since, color=_COLORS[found.verdict])
     for step in steps(found, cause):
         lines += _wrapped(step, first="  > ", others="    ")
-    if any(each.name != cause.container and each.finding.reason is not Found.TURN_AWAITED for each in found.containers):
+    if any(each.name != cause.container and each.finding.reason is not Topic.TURN_AWAITED for each in found.containers):
         widths = [max(len(plain(getattr(each, part))) for each in found.containers) for part in ("name", "phase")]
         lines.append("")
         for each in found.containers:

@@ -266,8 +266,8 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
                 return failed.failing("the node daemon does not serve forecasts: start it with --serve-forecast")
             return failed.failing(f"the node daemon did not answer: {error}")
         report = report_from(answer)
-        said = report.notes[-1] if report.notes else "the node daemon could not make a forecast, and gave no reason"
-        return failed.failing(said) if report.failed else report
+        reason = report.notes[-1] if report.notes else "the node daemon could not make a forecast, and gave no reason"
+        return failed.failing(reason) if report.failed else report
 
     return list(await asyncio.gather(*map(ask, sorted(versions))))
 

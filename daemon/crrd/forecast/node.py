@@ -21,7 +21,7 @@ from crrd.forecast.inputs import Join, running_by_status
 from crrd.forecast.render import shape
 from crrd.forecast.report import Forecast, ForecastInput, Report, make_report
 from crrd.forecast.spec_store import SpecStore
-from crrd.forecast.started_by import differing, mark
+from crrd.forecast.started_by import differing, stored_hash
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES, PODS
 from crrd.kubelet.labels import (
@@ -163,7 +163,7 @@ class NodeForecast:
         """Running containers whose stored hash is not the one that the running kubelet's version computes; None while
         that is not known. For the metric."""
         self.heartbeat = Heartbeat()
-        self._said = ""
+        self._last_error = ""
 
     async def run(self, active: asyncio.Event, idle: asyncio.Event) -> NoReturn:
         """Look at the start, after each busy time, and now and then; never while requests are `active`."""
@@ -189,32 +189,32 @@ class NodeForecast:
                 await self.look()
         except (CrrdError, OSError) as error:
             self.differing = None
-            if str(error) != self._said:
-                self._said = str(error)
-                log.warning("forecast failed", reason=self._said or "no answer in time")
+            if str(error) != self._last_error:
+                self._last_error = str(error)
+                log.warning("forecast failed", reason=self._last_error or "no answer in time")
         except Exception:
             self.differing = None
             log.exception("forecast crashed")
         else:
-            self._said = ""
+            self._last_error = ""
             return True
         return False
 
     async def look(self) -> None:
         """Count the containers that differ now, and keep the specs of those that are new. Raises as `node_report`."""
         join = Join(running_containers(await self._source.containers()))
-        marks, ids = [], set()
+        hashes, ids = [], set()
         async for pod in pods_of_node(self._client, self._node):
             for each in join.pod(pod):
-                found = mark(each)
-                marks.append(found)
+                found = stored_hash(each)
+                hashes.append(found)
                 ids.add(each.id)
                 if found.minor is not None:  # it still has the spec that it was started with: its hash says so
                     await self._keep(each)
                 await asyncio.sleep(0)  # hashing takes a while: requests go first
         if self._store is not None:
             await asyncio.to_thread(self._store.keep_only, ids | {each.id for each in join.rest()})
-        self.differing = differing(marks)
+        self.differing = differing(hashes)
 
     async def _keep(self, container: ForecastInput) -> None:
         """Keep the spec of a container, unless it is kept already."""

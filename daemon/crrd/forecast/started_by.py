@@ -22,8 +22,8 @@ HASHERS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """What a container's hash tells."""
+class StoredHash:
+    """The hash stored on a container, and the versions that compute it."""
 
     created_at: int
     """Nanoseconds since the epoch, the runtime's clock: for ordering only."""
@@ -33,7 +33,7 @@ class Mark:
     """Whether kubelet compares it, and there is something to compare."""
 
 
-def mark(container: ForecastInput) -> Mark:
+def stored_hash(container: ForecastInput) -> StoredHash:
     """Try every way to hash, until one gives the stored hash."""
     stored = parse_stored(container.stored_hash)
     minor = None
@@ -41,17 +41,17 @@ def mark(container: ForecastInput) -> Mark:
         spec = container.spec
         minor = next((each for each in HASHERS if hash_of(spec, each).value == stored), None)
     counts = stored is not None and container.spec is not None and is_compared(container.kind, minor or NEWEST_MINOR)
-    return Mark(container.created_at, minor, counts)
+    return StoredHash(container.created_at, minor, counts)
 
 
-def running_minor(marks: Iterable[Mark]) -> int | None:
+def running_minor(hashes: Iterable[StoredHash]) -> int | None:
     """The version that stands for the running kubelet's era: that of the newest container whose hash tells one."""
-    newest = max((each for each in marks if each.minor is not None), key=lambda each: each.created_at, default=None)
+    newest = max((each for each in hashes if each.minor is not None), key=lambda each: each.created_at, default=None)
     return newest.minor if newest is not None else None
 
 
-def differing(marks: Iterable[Mark]) -> int | None:
+def differing(hashes: Iterable[StoredHash]) -> int | None:
     """How many containers the running kubelet would hash otherwise; None where no container tells which one runs."""
-    found = list(marks)
+    found = list(hashes)
     running = running_minor(found)
     return None if running is None else sum(each.counts and each.minor != running for each in found)

@@ -35,10 +35,10 @@ class ServerClock:
     def observe(self, date: str, sent: float, received: float) -> None:
         """Take note of an answer that was given between two monotonic times; a missing or odd header is ignored."""
         try:
-            said = parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()
+            server_time = parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()
         except (ValueError, OverflowError):
             return
-        lowest, highest = said - received, said + 1 - sent
+        lowest, highest = server_time - received, server_time + 1 - sent
         before = lowest if self._offset is None else self._offset
         after = min(max(before, lowest), highest)
         if abs(after - before) <= STEP_SECONDS:

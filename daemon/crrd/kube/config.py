@@ -46,8 +46,8 @@ class Access:
     @property
     def headers(self) -> CIMultiDict[str]:
         """The HTTP headers that say who we are."""
-        said = [("Authorization", self.authorization)] if self.authorization else []
-        return CIMultiDict([*said, *self.impersonation])
+        headers = [("Authorization", self.authorization)] if self.authorization else []
+        return CIMultiDict([*headers, *self.impersonation])
 
 
 class AccessSource(Protocol):

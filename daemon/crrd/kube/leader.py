@@ -48,7 +48,7 @@ DEFAULT_TIMING = LeaseTiming()
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ObservedLease:
     """The lease as it was last read, and since when it is so."""
 
     version: str
@@ -84,7 +84,7 @@ class LeaderElection:
         self._now = now
         self._timing = timing
         self._retry = Backoff(initial=timing.retry, factor=1.0, maximum=timing.retry, jitter=0.2)
-        self._seen: _Seen | None = None
+        self._observed: _ObservedLease | None = None
         self._renewed: float | None = None
         """The loop's time at which the last renewal was sent, None for a candidate that does not lead."""
         self._failing = False
@@ -98,7 +98,7 @@ class LeaderElection:
     @property
     def leader(self) -> str:
         """Who holds the lease as far as is known, "" for nobody."""
-        return self._seen.holder if self._seen else ""
+        return self._observed.holder if self._observed else ""
 
     def check_alive(self) -> str:
         """For liveness pages: work that outlives the lease is stuck."""
@@ -138,14 +138,14 @@ class LeaderElection:
 
     async def _follow(self) -> bool:
         """Watch somebody else's lease while it is held; whether to look at it at once."""
-        seen = self._seen
-        if seen is None or not seen.holder or _loop_time() >= seen.expires:
+        observed = self._observed
+        if observed is None or not observed.holder or _loop_time() >= observed.expires:
             return False
         watch = self._client.watch(
-            LEASES, seen.version, namespace=self._namespace, field_selector=f"metadata.name={LEASE_NAME}"
+            LEASES, observed.version, namespace=self._namespace, field_selector=f"metadata.name={LEASE_NAME}"
         )
         try:
-            async with asyncio.timeout_at(seen.expires) as limit, watch as events:
+            async with asyncio.timeout_at(observed.expires) as limit, watch as events:
                 self._followed()
                 async for event in events:
                     if event.kind == "DELETED":
@@ -223,10 +223,10 @@ class LeaderElection:
         One's own is written as it was last seen: where somebody else has written it, that is a conflict.
         """
         began = _loop_time()
-        seen = self._seen
-        if not again and self._renewed is not None and seen is not None and seen.holder == self._identity:
+        observed = self._observed
+        if not again and self._renewed is not None and observed is not None and observed.holder == self._identity:
             try:
-                self._observe(await self._patch(seen, self._spec(seen.transitions, taken=False)))
+                self._observe(await self._patch(observed, self._spec(observed.transitions, taken=False)))
             except GoneError:
                 return await self._take(again=True)
             self._renewed = began
@@ -242,12 +242,12 @@ class LeaderElection:
             }
             self._observe(await self._client.create(LEASES, self._namespace, shape))
         else:
-            seen = self._known()
-            own = seen.holder == self._identity
-            if seen.holder and not own and _loop_time() < seen.expires:
+            observed = self._known()
+            own = observed.holder == self._identity
+            if observed.holder and not own and _loop_time() < observed.expires:
                 return False
-            spec = self._spec(seen.transitions + (not own), taken=not own or self._renewed is None)
-            self._observe(await self._patch(seen, spec))
+            spec = self._spec(observed.transitions + (not own), taken=not own or self._renewed is None)
+            self._observe(await self._patch(observed, spec))
         self._renewed = began
         return True
 
@@ -257,19 +257,19 @@ class LeaderElection:
             return
         self._renewed = None
         self.heartbeat.within(_RELEASE_SECONDS + _LEASE_MARGIN_SECONDS, "releasing the lease")
-        seen = self._known()
-        if seen.holder != self._identity:
+        observed = self._known()
+        if observed.holder != self._identity:
             return
         stamp = _micro_time(self._now())
         spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": stamp, "acquireTime": stamp}
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
-                self._observe(await self._patch(seen, spec))
+                self._observe(await self._patch(observed, spec))
         except (CrrdError, TimeoutError) as error:
             log.warning("lease release failed", lease=LEASE_NAME, error=str(error))
 
-    async def _patch(self, seen: _Seen, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        body = {"metadata": {"resourceVersion": seen.version}, "spec": spec}
+    async def _patch(self, observed: _ObservedLease, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        body = {"metadata": {"resourceVersion": observed.version}, "spec": spec}
         return await self._client.merge_patch(LEASES, self._namespace, LEASE_NAME, body)
 
     def _spec(self, transitions: int, *, taken: bool) -> dict[str, Any]:
@@ -285,18 +285,18 @@ class LeaderElection:
     def _observe(self, lease: Mapping[str, Any]) -> None:
         """Note the lease; one that has not changed goes on expiring."""
         version = text(mapping(lease.get("metadata")).get("resourceVersion"))
-        if self._seen is not None and self._seen.version == version:
+        if self._observed is not None and self._observed.version == version:
             return
         spec = mapping(lease.get("spec"))
         duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
         expires = _loop_time() + (duration if isinstance(duration, int) else self._timing.duration)
         count = transitions if isinstance(transitions, int) else 0
-        self._seen = _Seen(version, text(spec.get("holderIdentity")), count, expires)
+        self._observed = _ObservedLease(version, text(spec.get("holderIdentity")), count, expires)
 
-    def _known(self) -> _Seen:
-        if self._seen is None:
+    def _known(self) -> _ObservedLease:
+        if self._observed is None:
             raise AssertionError("the lease was read before")
-        return self._seen
+        return self._observed
 
 
 def _loop_time() -> float:

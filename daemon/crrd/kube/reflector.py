@@ -275,17 +275,17 @@ class Reflector(Generic[T]):
     def _failed(self, error: ApiUnavailableError | ApiRefusedError) -> float:
         """Note a failure; the seconds that the server asked to wait."""
         resource = self._selection.resource.plural
-        said = str(error)
+        message = str(error)
         patience = 0.0
         if isinstance(error, ApiRefusedError):
-            said = explain(error, resource, self._client.description)
+            message = explain(error, resource, self._client.description)
             if self._strict and error.status in (400, 401, 403, 404):
-                raise ConfigurationError(said) from error
+                raise ConfigurationError(message) from error
         else:
             patience = error.retry_after
         if isinstance(error, ApiRefusedError | MalformedAnswerError | FutureVersionError):
             self._forget_version()  # asked the same way, the server would answer the same
-        self._unavailable(said)
+        self._unavailable(message)
         return patience
 
 

@@ -63,7 +63,7 @@ class RequestWriter:
                 metadata: dict[str, Any] = {"finalizers": [*request.finalizers, FINALIZER]}
             case lc.RemoveFinalizer():
                 metadata = {"finalizers": [name for name in request.finalizers if name != FINALIZER]}
-            case lc.MarkAcquired(at=at):
+            case lc.RecordUnready(at=at):
                 metadata = {"annotations": {ANNOTATION_UNREADY_ACQUIRED: at}}
             case lc.RemoveActive():
                 metadata = {"labels": {LABEL_ACTIVE: None}}

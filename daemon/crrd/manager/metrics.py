@@ -33,7 +33,7 @@ _ACTIONS: dict[type[lc.LifecycleAction], str] = {
     lc.Complete: "completed",
     lc.AddFinalizer: "finalizer_added",
     lc.AcquireUnready: "readiness_acquired",
-    lc.MarkAcquired: "marked",
+    lc.RecordUnready: "marked",
     lc.ReleaseUnready: "readiness_released",
     lc.InitReadiness: "readiness_initialised",
     lc.RemoveFinalizer: "finalizer_removed",

@@ -176,8 +176,8 @@ class RequestMetrics:
     def __init__(self, metrics: NodeMetrics, request: Request) -> None:
         self._metrics = metrics
         self._request = request
-        self._seen = metrics.now()
-        self._turn: float | None = None
+        self._first_seen = metrics.now()
+        self._served_at: float | None = None
         self._acted = False
         self._stops: dict[str, float] = {}
         self._successors: dict[str, float] = {}
@@ -185,11 +185,11 @@ class RequestMetrics:
         """Containers whose final state was counted; what was final at first sight, an earlier process counted."""
         self._completed = False
 
-    def turn(self) -> None:
-        """The request queues no longer."""
-        if self._turn is None:
-            self._turn = self._metrics.now()
-            self._observe("queued", self._turn - self._seen)
+    def served(self) -> None:
+        """The request no longer waits for other requests of its pod."""
+        if self._served_at is None:
+            self._served_at = self._metrics.now()
+            self._observe("queued", self._served_at - self._first_seen)
 
     def hook_started(self) -> None:
         """A preStop hook is about to run."""
@@ -251,15 +251,15 @@ class RequestMetrics:
         if request.completed:
             self._completed = True
             self._metrics.count_request(_outcome(request))
-            self._observe("total", self._metrics.now() - self._seen)
+            self._observe("total", self._metrics.now() - self._first_seen)
 
     def _act(self) -> None:
         """The request's first hook or stop begins: its unready grace period, if it has one, is over."""
         if self._acted:
             return
         self._acted = True
-        if self._request.strategy.unready_grace_seconds is not None and self._turn is not None:
-            self._observe("unready_grace", self._metrics.now() - self._turn)
+        if self._request.strategy.unready_grace_seconds is not None and self._served_at is not None:
+            self._observe("unready_grace", self._metrics.now() - self._served_at)
 
     def _observe(self, stage: str, seconds: float) -> None:
         self._metrics.observe(stage, seconds, self._request)

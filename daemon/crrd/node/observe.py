@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import Pin, Request
-from crrd.core.recreate.decide import in_turn
+from crrd.core.recreate.decide import in_serving_order
 from crrd.core.recreate.draft import QUIET
 from crrd.core.recreate.observation import Ending, Instance, Observation
-from crrd.core.recreate.persisted import hook_end_untold, stop_untold, target_of
+from crrd.core.recreate.persisted import hook_end_unrecorded, stop_unrecorded, target_of
 from crrd.kubelet.runtime_status import ContainerState, newest
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from crrd.node.edges import Edges
@@ -42,7 +42,7 @@ class PodInspector:
 
         Where none is live, `live` are the requests that have ended before the stop which has to follow their hook.
         """
-        sound = in_turn(live, record.works)
+        sound = in_serving_order(live, record.works)
         if not sound and not record.ended_before_stop(asyncio.get_running_loop().time()):
             return Observation(self._node_name, self._edges.runtime.names, utc=_utc())
         watched = record.runtime
@@ -50,7 +50,7 @@ class PodInspector:
         current = sound[0] if sound else live[0]
         recorder = record.records[current.uid].recorder
         if recorder is not None:
-            recorder.turn()
+            recorder.served()
         silent = asyncio.ensure_future(self._edges.kubelet.silent_since())
         listed_at = loop.time()
         instances: tuple[Instance, ...] = ()
@@ -157,8 +157,8 @@ def _patience(record: PodRecord, live: Sequence[Request]) -> float | None:
     """Seconds that a look at the pod may take, None for as long as its calls may."""
     now = asyncio.get_running_loop().time()
     own = [(request, work) for request in live for (uid, _), work in record.works.items() if uid == request.uid]
-    untold = (hook_end_untold(request, work) or stop_untold(request, work, now) for request, work in own)
-    return SHORT_LOOK_SECONDS if any(untold) else None
+    unrecorded = (hook_end_unrecorded(request, work) or stop_unrecorded(request, work, now) for request, work in own)
+    return SHORT_LOOK_SECONDS if any(unrecorded) else None
 
 
 def _watch_instances(request: Request, instances: Sequence[Instance], watched: RuntimeState) -> None:

@@ -26,7 +26,7 @@ from crrd.core.doctor.facts import (
     read_pod,
     read_waiting,
 )
-from crrd.core.doctor.findings import Check, Finding, Seen, State
+from crrd.core.doctor.findings import Check, Finding, State, Topic
 
 Json = dict[str, Any]
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -68,30 +68,30 @@ def test_all_is_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "changes", "seen"),
+    ("check", "changes", "topic"),
     [
-        (Check.ADMISSION, {"trial": Trial(403, "forbidden")}, Seen.UNREAD),
-        (Check.ADMISSION, {"trial": Trial(400, "no dry run"), "hooks": OWN}, Seen.UNREAD),
-        (Check.ADMISSION, {"trial": Trial(422), "hooks": OWN}, Seen.ADMISSION),
-        (Check.ADMISSION, {"trial": Trial(201)}, Seen.NOT_ADMITTED),
-        (Check.POLICIES, {"hooks": NO}, Seen.POLICIES),
-        (Check.POLICIES, {"bound": NO}, Seen.UNREAD),
-        (Check.MANAGER, {"hooks": NO}, Seen.NO_MANAGER),
-        (Check.MANAGER, {"managers": (DAEMON,), "leader": NO}, Seen.MANAGER),
-        (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, holder="")}, Seen.NO_LEADER),
-        (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, renewed=None)}, Seen.NO_LEADER),
-        (Check.DAEMONS, {"nodes": NO, "managers": NO}, Seen.DAEMONS),
-        (Check.RUNTIME, {"waiting": NO}, Seen.UNREAD),
-        (Check.CLOCKS, {"nodes": NO}, Seen.UNREAD),
-        (Check.CLOCKS, {"nodes": NO, "here": NOW - timedelta(minutes=1)}, Seen.CLOCK_HERE),
-        (Check.CLOCKS, {"node_leases": NO}, Seen.UNREAD),
-        (Check.OPENKRUISE, {"kruise_daemons": NO}, Seen.UNREAD),
-        (Check.OPENKRUISE, {"kruise_daemons": (3,), "daemons": ()}, Seen.OPENKRUISE_MANAGES),
-        (Check.OPENKRUISE, {"kruise_daemons": (3,), "daemons": NO}, Seen.UNREAD),
+        (Check.ADMISSION, {"trial": Trial(403, "forbidden")}, Topic.UNREAD),
+        (Check.ADMISSION, {"trial": Trial(400, "no dry run"), "hooks": OWN}, Topic.UNREAD),
+        (Check.ADMISSION, {"trial": Trial(422), "hooks": OWN}, Topic.ADMISSION),
+        (Check.ADMISSION, {"trial": Trial(201)}, Topic.NOT_ADMITTED),
+        (Check.POLICIES, {"hooks": NO}, Topic.POLICIES),
+        (Check.POLICIES, {"bound": NO}, Topic.UNREAD),
+        (Check.MANAGER, {"hooks": NO}, Topic.NO_MANAGER),
+        (Check.MANAGER, {"managers": (DAEMON,), "leader": NO}, Topic.MANAGER),
+        (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, holder="")}, Topic.NO_LEADER),
+        (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, renewed=None)}, Topic.NO_LEADER),
+        (Check.DAEMONS, {"nodes": NO, "managers": NO}, Topic.DAEMONS),
+        (Check.RUNTIME, {"waiting": NO}, Topic.UNREAD),
+        (Check.CLOCKS, {"nodes": NO}, Topic.UNREAD),
+        (Check.CLOCKS, {"nodes": NO, "here": NOW - timedelta(minutes=1)}, Topic.CLOCK_HERE),
+        (Check.CLOCKS, {"node_leases": NO}, Topic.UNREAD),
+        (Check.OPENKRUISE, {"kruise_daemons": NO}, Topic.UNREAD),
+        (Check.OPENKRUISE, {"kruise_daemons": (3,), "daemons": ()}, Topic.OPENKRUISE_MANAGES),
+        (Check.OPENKRUISE, {"kruise_daemons": (3,), "daemons": NO}, Topic.UNREAD),
     ],
 )
-def test_one_fact_differs(check: Check, changes: Json, seen: Seen) -> None:
-    assert [each.seen for each in found(check, **changes)] == [seen]
+def test_one_fact_differs(check: Check, changes: Json, topic: Topic) -> None:
+    assert [each.topic for each in found(check, **changes)] == [topic]
 
 
 def test_no_more_names_than_fit_a_line() -> None:
@@ -103,7 +103,7 @@ def test_no_more_names_than_fit_a_line() -> None:
 def test_a_daemon_on_a_node_that_is_not_ready_is_not_blamed() -> None:
     away = (NodeSeen("worker-1", ready=False, linux=True),)
     (finding,) = found(Check.DAEMONS, nodes=away, daemons=(replace(DAEMON, ready=False),))
-    assert finding.seen is Seen.NODES_NOT_READY
+    assert finding.topic is Topic.NODES_NOT_READY
 
 
 def test_an_empty_schema_drops_the_whole_objects() -> None:

@@ -26,7 +26,7 @@ from crrd.core.explain.facts import (
     read_ready_since,
     read_times,
 )
-from crrd.core.explain.findings import Advice, Explanation, Finding, Found, Step, Verdict
+from crrd.core.explain.findings import Advice, Explanation, Finding, Step, Topic, Verdict
 from crrd.core.explain.request import explain_request
 
 Json = dict[str, Any]
@@ -1191,7 +1191,7 @@ def test_an_explanation_is_data() -> None:
     """Programs need not read a sentence: what is waited for, since when and what to do are values."""
     found = told(request(age=45), changes={"node": AWAY}).found
     assert found.cause == Finding(
-        Found.NO_ANSWER,
+        Topic.NO_ANSWER,
         {"left": 15.0},
         45.0,
         stuck=True,
@@ -1205,11 +1205,11 @@ def test_an_explanation_is_data() -> None:
     )
     held = told(request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF))).found
     assert held.cause == replace(held.containers[0].finding, container="app")
-    assert (held.cause.reason, held.cause.values["left"], held.cause.since) == (Found.BACK_OFF, 31.0, 9.0)
+    assert (held.cause.reason, held.cause.values["left"], held.cause.since) == (Topic.BACK_OFF, 31.0, 9.0)
 
 
 def test_every_finding_and_every_step_has_its_sentence() -> None:
-    assert SENTENCES.keys() == {*Found}
+    assert SENTENCES.keys() == {*Topic}
     assert STEPS.keys() == {*Step}
 
 
@@ -1254,7 +1254,7 @@ def test_there_is_no_pod() -> None:
 
 
 def test_a_pod_that_may_not_be_read_is_not_gone() -> None:
-    unread = (Finding(Found.UNREAD, {"object": "the pod", "error": "forbidden"}),)
+    unread = (Finding(Topic.UNREAD, {"object": "the pod", "error": "forbidden"}),)
     obj = request(phase="Recreating", states=[state(message="CrashLoopBackOff: back-off")], labels={"a": "b"})
     obj["metadata"]["labels"] = request()["metadata"]["labels"]
     found = explain(replace(facts(obj, None), pod_read=False, unread=unread, node=None))

@@ -223,7 +223,7 @@ class TestEnds:
 
 class TestUnready:
     def test_acquiring_takes_three_steps_in_this_order(self) -> None:
-        mark = lc.MarkAcquired("2026-03-01T12:00:02Z")
+        mark = lc.RecordUnready("2026-03-01T12:00:02Z")
         acquire = lc.AcquireUnready(POD, "ns/r")
         assert next_steps(serving(), POD, at(2)).actions == (lc.AddFinalizer(), acquire, mark)
         guarded = replace(serving(), finalizers=("other", FINALIZER))
@@ -407,7 +407,7 @@ class World:
                 self.put(replace(view, finalizers=(*view.finalizers, FINALIZER)))
             case lc.RemoveFinalizer():
                 self.leave(name, FINALIZER)
-            case lc.MarkAcquired():
+            case lc.RecordUnready():
                 self.change(name, unready_acquired=True)
             case lc.RemoveActive():
                 self.change(name, active=False)

@@ -27,7 +27,7 @@ from crrd.core.recreate.actions import (
     StopContainer,
     WriteStatus,
 )
-from crrd.core.recreate.decide import decide, in_turn
+from crrd.core.recreate.decide import decide, in_serving_order
 from crrd.core.recreate.messages import Message, waited
 from crrd.core.recreate.observation import (
     ApiAnswer,
@@ -41,7 +41,7 @@ from crrd.core.recreate.observation import (
     WorkKind,
 )
 from crrd.core.recreate.outcome import LOOK_AT_UNREADY
-from crrd.core.recreate.persisted import hook_end_untold
+from crrd.core.recreate.persisted import hook_end_unrecorded
 from crrd.core.recreate.stop import retry_delay
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
@@ -52,11 +52,11 @@ from tests.support.worlds import (
     hooking,
     instance,
     killed,
+    observed,
     pin,
     pod,
     recreating,
     request,
-    seen,
     stopped,
     stopping,
 )
@@ -87,7 +87,7 @@ def reasons(decision: Decision) -> list[EventReason]:
 
 
 def one(req: Request, *instances: Instance, now: float = NOW, **changes: Any) -> Decision:
-    return decide([req], seen(*instances, **changes), now)
+    return decide([req], observed(*instances, **changes), now)
 
 
 def ended(container_id: str, policy: RestartPolicy, exit_code: int = 0) -> PodContainer:
@@ -218,26 +218,26 @@ class TestOneAtATime:
 
     def test_the_oldest_runs_and_the_others_are_pending(self) -> None:
         old, young = request(), request(uid="r0", created="2026-01-01T00:00:01Z")
-        decision = decide([young, old], seen(instance("old")), NOW)
+        decision = decide([young, old], observed(instance("old")), NOW)
         assert only(decision, StopContainer).request is old
         pending = [action for action in actions(decision, WriteStatus) if action.request is young]
         assert pending[0].status == Status(RequestPhase.PENDING, (RecreateState("app"),))
 
     def test_by_name_when_created_in_the_same_second(self) -> None:
-        decision = decide([request(uid="b"), request(uid="a")], seen(instance("old")), NOW)
+        decision = decide([request(uid="b"), request(uid="a")], observed(instance("old")), NOW)
         assert only(decision, StopContainer).request.uid == "a"
 
     def test_a_recreating_one_goes_first(self) -> None:
         old, young = request(), request(uid="r2", created="2026-01-02T00:00:00Z", status=recreating())
-        assert only(decide([old, young], seen(instance("old")), NOW), StopContainer).request is young
+        assert only(decide([old, young], observed(instance("old")), NOW), StopContainer).request is young
 
     def test_the_next_one_starts_when_the_first_is_deleted(self) -> None:
         first, second = request(deleting=True), request(uid="r2", status=Status(RequestPhase.PENDING))
-        assert only(decide([first, second], seen(instance("old")), NOW), StopContainer).request is second
+        assert only(decide([first, second], observed(instance("old")), NOW), StopContainer).request is second
 
     def test_a_stop_of_a_deleted_request_is_not_repeated_by_the_next(self) -> None:
         second = request(uid="r2")
-        decision = decide([second], seen(instance("old"), works=stopping(), first_seen={"r2": 0.0}), NOW)
+        decision = decide([second], observed(instance("old"), works=stopping(), first_seen={"r2": 0.0}), NOW)
         assert not stops(decision)
         assert written(decision) == recreating(
             RecreateState("app", message="waiting for another request's stop of this container to finish")
@@ -246,7 +246,7 @@ class TestOneAtATime:
     def test_pending_ones_are_written_once(self) -> None:
         second = request(uid="r2", status=Status(RequestPhase.PENDING))
         works = stopping(since=NOW - 2)
-        decision = decide([request(), second], seen(instance("old"), works=works), NOW)
+        decision = decide([request(), second], observed(instance("old"), works=works), NOW)
         assert only(decision, WriteStatus).request.uid == "r1"
 
 
@@ -328,7 +328,7 @@ class TestTrust:
         away = Message.of(Reason.RUNTIME_UNAVAILABLE, error="away")
         waited = RecreateState("app", message="not started yet", reason=Reason.NOT_STARTED)
         second = request(uid="r2", status=Status(RequestPhase.PENDING, (waited,), away.text, reason=away.reason))
-        decision = decide([first, second], seen(instance("old"), works=stopping(since=99.0)), NOW)
+        decision = decide([first, second], observed(instance("old"), works=stopping(since=99.0)), NOW)
         assert written(decision) == Status(RequestPhase.PENDING, (RecreateState("app"),))
 
     def test_the_hook_of_one_that_came_back_behind_another_is_told(self) -> None:
@@ -338,7 +338,7 @@ class TestTrust:
             **stopping(since=99.0),
             ("r2", "old"): Work("app", pin("old"), hook_began=95.0, hook_until=125.0, hook=HookResult(4.0)),
         }
-        decision = decide([first, second], seen(instance("old"), works=works), NOW)
+        decision = decide([first, second], observed(instance("old"), works=works), NOW)
         assert only(decision, WriteStatus).request.uid == "r2"
         assert written(decision) == recreating(killed())
         assert only(decision, PinContainers).start_times == {"app": StartTimes(hook="2026-01-01T00:00:55Z")}
@@ -349,20 +349,22 @@ class TestTrust:
         behind = Status(RequestPhase.RECREATING, (waited,), away.text, reason=away.reason)
         second = request(uid="r2", status=behind)
         first = request(status=recreating(killed()))
-        decision = decide([second, first], seen(instance("old"), works=stopping(since=99.0)), NOW)
+        decision = decide([second, first], observed(instance("old"), works=stopping(since=99.0)), NOW)
         assert written(decision) == recreating(RecreateState("app"))
 
     def test_one_that_has_fallen_behind_goes_on_saying_that_its_hook_has_failed(self) -> None:
         first = request(status=recreating(killed()))
         failed = replace(killed(message="preStop hook failed: no"), reason=Reason.HOOK_FAILED)
         second = request(uid="r2", status=recreating(failed))
-        assert not actions(decide([first, second], seen(instance("old"), works=stopping(since=99.0)), NOW), WriteStatus)
+        assert not actions(
+            decide([first, second], observed(instance("old"), works=stopping(since=99.0)), NOW), WriteStatus
+        )
 
     def test_one_that_was_begun_is_first_before_its_status_says_so(self) -> None:
         active, older = request(uid="r2"), request(uid="r1")
         work = Work("app", pin("old"), WorkKind.STOP, stop_sent=NOW - 2)
-        observation = seen(instance("old"), works={("r2", "old"): work})
-        assert in_turn([older, active], observation.works) == [active, older]
+        observation = observed(instance("old"), works={("r2", "old"): work})
+        assert in_serving_order([older, active], observation.works) == [active, older]
         decision = decide([older, active], observation, NOW)
         assert [(action.request.name, action.status.phase) for action in actions(decision, WriteStatus)] == [
             ("r2", RequestPhase.RECREATING),
@@ -372,7 +374,7 @@ class TestTrust:
 
     def test_a_malformed_request_fails_whoevers_turn_it_is(self) -> None:
         bad = request(uid="bad", created="2026-01-02T00:00:00Z", error="spec.podName must be a string")
-        decision = decide([request(), bad], seen(instance("old")), NOW)
+        decision = decide([request(), bad], observed(instance("old")), NOW)
         status = next(action.status for action in actions(decision, WriteStatus) if action.request is bad)
         assert status.phase is RequestPhase.COMPLETED
         assert status.message == "spec.podName must be a string"
@@ -683,7 +685,7 @@ class TestRuntimeDown:
         assert written(decision).states == (killed(), RecreateState("side"))
 
     @pytest.mark.parametrize(
-        ("work", "untold"),
+        ("work", "unrecorded"),
         [
             (Work("app", pin("old"), WorkKind.HOOK), True),
             (hooking()["r1", "old"], True),
@@ -692,8 +694,8 @@ class TestRuntimeDown:
         ],
         ids=["a hook that waits to begin", "a hook", "a hook that has ended", "a stop without a hook"],
     )
-    def test_only_the_end_of_a_hook_cannot_wait_for_the_runtime(self, work: Work, *, untold: bool) -> None:
-        assert hook_end_untold(request(), work) is untold
+    def test_only_the_end_of_a_hook_cannot_wait_for_the_runtime(self, work: Work, *, unrecorded: bool) -> None:
+        assert hook_end_unrecorded(request(), work) is unrecorded
 
     def test_what_is_over_is_left_as_it_is(self) -> None:
         failed = recreating(RecreateState("app", StatePhase.FAILED))
@@ -1522,7 +1524,7 @@ class TestTheStopAfterAHookOfAnEndedRequest:
     """Step 9: a container whose preStop hook has run is stopped, though its request has ended or gone."""
 
     def test_is_sent_when_it_may_be(self) -> None:
-        looked = seen(instance("old"), ended=(request(),), works=hooked(HookResult(2.0)))
+        looked = observed(instance("old"), ended=(request(),), works=hooked(HookResult(2.0)))
         assert stops(decide([], looked, NOW)) == ["old"]
         decision = decide([], replace(looked, may_stop=False), NOW)
         assert stops(decision) == []

@@ -164,9 +164,9 @@ class Status:
 
     @property
     def quiet(self) -> bool:
-        """Whether it says Pending, and nothing of what the request waits for."""
-        said = self.message or self.completion_time or any(state.message for state in self.states)
-        return self.phase is RequestPhase.PENDING and not said
+        """Whether the phase is Pending, and no message is set."""
+        written = self.message or self.completion_time or any(state.message for state in self.states)
+        return self.phase is RequestPhase.PENDING and not written
 
     def state(self, name: str) -> RecreateState:
         """The state of one container, a fresh Pending one where none was written yet."""

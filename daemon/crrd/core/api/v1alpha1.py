@@ -187,17 +187,17 @@ def _start_times(entry: Mapping[str, Any]) -> StartTimes | None:
 def _unready_acquired(
     reader: Reader, annotations: Mapping[str, Any], status: Mapping[str, Any], strategy: Strategy
 ) -> bool:
-    """Whether the manager has made the pod unready; without a grace period for that, nothing depends on the mark."""
+    """Whether the manager has made the pod unready; without a grace period, the annotation has no effect."""
     for condition in map(mapping, items(status.get("conditions"))):
         if condition.get("type") in CONDITIONS_UNREADY and condition.get("status") == "True":
             return True
-    mark = annotations.get(ANNOTATION_UNREADY_ACQUIRED)
-    if mark is None or mark == "":
+    at = annotations.get(ANNOTATION_UNREADY_ACQUIRED)
+    if at is None or at == "":
         return False
-    if _is_rfc3339(mark):
+    if _is_rfc3339(at):
         return True
     if strategy.unready_grace_seconds is not None:
-        reader.reject(f"the annotation {ANNOTATION_UNREADY_ACQUIRED}", f"must be an RFC 3339 time, not {shown(mark)}")
+        reader.reject(f"the annotation {ANNOTATION_UNREADY_ACQUIRED}", f"must be an RFC 3339 time, not {shown(at)}")
     return False
 
 

@@ -3,7 +3,7 @@
 from crrd.core.api.schema import FIELDS, Field, SetBy, Type
 from crrd.core.api.types import VERSIONS, RequestPhase, StatePhase
 from crrd.core.doctor.facts import Facts, Hook, Json, Unread
-from crrd.core.doctor.findings import Finding, Seen, State
+from crrd.core.doctor.findings import Finding, State, Topic
 from crrd.core.doctor.making import Make, names_of, unread, with_names
 from crrd.lib.jsonfields import items, mapping, text
 
@@ -51,17 +51,17 @@ def check_crd(new: Make, facts: Facts) -> list[Finding]:
     if isinstance(facts.crd, Unread):
         return unread(new, facts.crd)
     if facts.crd is None:
-        return [new(State.PROBLEM, Seen.CRD_MISSING)]
+        return [new(State.PROBLEM, Topic.CRD_MISSING)]
     entries = map(mapping, items(mapping(facts.crd.get("spec")).get("versions")))
     served = {text(each.get("name")): each for each in entries if each.get("served") is True}
     known = [version for version in VERSIONS if version in served]
     if not known:
-        return [new(State.PROBLEM, Seen.CRD_NOT_SERVED, names_of(VERSIONS))]
+        return [new(State.PROBLEM, Topic.CRD_NOT_SERVED, names_of(VERSIONS))]
     schema = mapping(mapping(served[known[0]].get("schema")).get("openAPIV3Schema"))
     if missing := dropped_fields(schema):
         state = State.PROBLEM if any(map(_needed, missing)) else State.WARNING
-        return [new(state, Seen.FIELDS_DROPPED, {"names": ", ".join(each.path for each in missing)})]
-    return [new(State.OK, Seen.CRD, names_of(known))]
+        return [new(state, Topic.FIELDS_DROPPED, {"names": ", ".join(each.path for each in missing)})]
+    return [new(State.OK, Topic.CRD, names_of(known))]
 
 
 def webhooks_of(facts: Facts) -> tuple[dict[str, Hook], set[str]]:
@@ -79,14 +79,14 @@ def check_webhooks(new: Make, facts: Facts) -> list[Finding]:
     ours, others = webhooks_of(facts)
     if not ours:
         return [
-            new(State.OK, Seen.OTHER_WEBHOOKS, names_of(others)) if others else new(State.PROBLEM, Seen.NO_WEBHOOKS)
+            new(State.OK, Topic.OTHER_WEBHOOKS, names_of(others)) if others else new(State.PROBLEM, Topic.NO_WEBHOOKS)
         ]
     found = [
-        (State.PROBLEM, Seen.WEBHOOK_MISSING, set(HOOKS) - set(ours)),
-        (State.PROBLEM, Seen.NO_CA_BUNDLE, {each.name for each in ours.values() if not each.trusted}),
-        (State.WARNING, Seen.WEBHOOK_IGNORED, {each.name for each in ours.values() if each.ignored}),
+        (State.PROBLEM, Topic.WEBHOOK_MISSING, set(HOOKS) - set(ours)),
+        (State.PROBLEM, Topic.NO_CA_BUNDLE, {each.name for each in ours.values() if not each.trusted}),
+        (State.WARNING, Topic.WEBHOOK_IGNORED, {each.name for each in ours.values() if each.ignored}),
     ]
-    return with_names(new, found) or [new(State.OK, Seen.WEBHOOKS)]
+    return with_names(new, found) or [new(State.OK, Topic.WEBHOOKS)]
 
 
 def check_admission(new: Make, facts: Facts) -> list[Finding]:
@@ -94,12 +94,12 @@ def check_admission(new: Make, facts: Facts) -> list[Finding]:
     # crrd's manager denies with 422, OpenKruise's with 400, which is also what a webhook gets that allows no dry runs
     denied = (422,) if webhooks_of(facts)[0] else (400, 422)
     if facts.trial.status in denied:
-        return [new(State.OK, Seen.ADMISSION)]
+        return [new(State.OK, Topic.ADMISSION)]
     if 200 <= facts.trial.status < 300:
-        return [new(State.PROBLEM, Seen.NOT_ADMITTED)]
+        return [new(State.PROBLEM, Topic.NOT_ADMITTED)]
     if facts.trial.status == 0:
-        return [new(State.PROBLEM, Seen.ADMISSION_FAILED, {"error": facts.trial.error})]
-    return [new(State.NOT_CHECKED, Seen.UNREAD, {"why": facts.trial.error})]
+        return [new(State.PROBLEM, Topic.ADMISSION_FAILED, {"error": facts.trial.error})]
+    return [new(State.NOT_CHECKED, Topic.UNREAD, {"why": facts.trial.error})]
 
 
 def check_policies(new: Make, facts: Facts) -> list[Finding]:
@@ -109,14 +109,14 @@ def check_policies(new: Make, facts: Facts) -> list[Finding]:
     wanted = POLICIES_OF_NODE + (POLICIES_OF_MANAGER if webhooks_of(facts)[0] else ())
     there = {each: {name for name in facts.policies if name.endswith(each)} for each in wanted}  # past a namePrefix
     found = [
-        (State.PROBLEM, Seen.POLICIES_MISSING, [each for each, names in there.items() if not names]),
+        (State.PROBLEM, Topic.POLICIES_MISSING, [each for each, names in there.items() if not names]),
         (
             State.PROBLEM,
-            Seen.POLICIES_UNBOUND,
+            Topic.POLICIES_UNBOUND,
             [each for each, names in there.items() if names and names.isdisjoint(facts.bound)],
         ),
     ]
-    return with_names(new, found) or [new(State.OK, Seen.POLICIES, {"count": len(wanted)})]
+    return with_names(new, found) or [new(State.OK, Topic.POLICIES, {"count": len(wanted)})]
 
 
 def check_openkruise(new: Make, facts: Facts) -> list[Finding]:
@@ -124,7 +124,7 @@ def check_openkruise(new: Make, facts: Facts) -> list[Finding]:
     if isinstance(facts.hooks, Unread) or isinstance(facts.kruise_daemons, Unread) or isinstance(facts.daemons, Unread):
         return unread(new, facts.hooks, facts.kruise_daemons, facts.daemons)
     ours, others = webhooks_of(facts)
-    found = with_names(new, [(State.PROBLEM, Seen.TWO_ADMISSIONS, others if ours else ())])
+    found = with_names(new, [(State.PROBLEM, Topic.TWO_ADMISSIONS, others if ours else ())])
     if any(facts.kruise_daemons) and facts.daemons:
-        found.append(new(State.PROBLEM, Seen.TWO_DAEMONS, {"count": sum(facts.kruise_daemons)}))
-    return found or [new(State.OK, Seen.OPENKRUISE_MANAGES if others else Seen.NO_OPENKRUISE)]
+        found.append(new(State.PROBLEM, Topic.TWO_DAEMONS, {"count": sum(facts.kruise_daemons)}))
+    return found or [new(State.OK, Topic.OPENKRUISE_MANAGES if others else Topic.NO_OPENKRUISE)]

@@ -6,7 +6,7 @@ from functools import partial
 from crrd.core.doctor.admission import check_admission, check_crd, check_openkruise, check_policies, check_webhooks
 from crrd.core.doctor.daemons import check_clocks, check_daemons, check_manager, check_runtime
 from crrd.core.doctor.facts import Facts, Unread
-from crrd.core.doctor.findings import Check, Finding, Seen, State
+from crrd.core.doctor.findings import Check, Finding, State, Topic
 from crrd.core.doctor.making import Make, names_of, unread
 
 
@@ -16,16 +16,16 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _server(new: Make, facts: Facts) -> list[Finding]:
-    state, seen = (State.WARNING, Seen.SERVER_TOO_OLD) if facts.too_old else (State.OK, Seen.SERVER)
-    return [new(state, seen, {"version": facts.version})]
+    state, topic = (State.WARNING, Topic.SERVER_TOO_OLD) if facts.too_old else (State.OK, Topic.SERVER)
+    return [new(state, topic, {"version": facts.version})]
 
 
 def _rights(new: Make, facts: Facts) -> list[Finding]:
     if isinstance(facts.rights, Unread):
         return unread(new, facts.rights)
     if missing := [each.what for each in facts.rights if not each.allowed]:
-        return [new(State.WARNING, Seen.RIGHTS_MISSING, {"names": ", ".join(missing)})]
-    return [new(State.OK, Seen.RIGHTS)]
+        return [new(State.WARNING, Topic.RIGHTS_MISSING, {"names": ", ".join(missing)})]
+    return [new(State.OK, Topic.RIGHTS)]
 
 
 def _accounts(new: Make, facts: Facts) -> list[Finding]:
@@ -35,11 +35,11 @@ def _accounts(new: Make, facts: Facts) -> list[Finding]:
     for each in facts.account_rights:
         missing[each.account] += [] if each.allowed else [each.what]
     found = [
-        new(State.PROBLEM, Seen.ACCOUNT_LACKS, {"account": account, "names": ", ".join(rights)})
+        new(State.PROBLEM, Topic.ACCOUNT_LACKS, {"account": account, "names": ", ".join(rights)})
         for account, rights in missing.items()
         if rights
     ]
-    return found or [new(State.OK, Seen.ACCOUNTS, names_of(missing))]
+    return found or [new(State.OK, Topic.ACCOUNTS, names_of(missing))]
 
 
 _CHECKS: dict[Check, Callable[[Make, Facts], list[Finding]]] = {

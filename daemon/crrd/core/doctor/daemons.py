@@ -5,7 +5,7 @@ from datetime import datetime
 from crrd.core.api.reasons import Reason
 from crrd.core.doctor.admission import webhooks_of
 from crrd.core.doctor.facts import Facts, LeaseSeen, PodSeen, Unread
-from crrd.core.doctor.findings import Finding, Seen, State
+from crrd.core.doctor.findings import Finding, State, Topic
 from crrd.core.doctor.making import Make, names_of, unread, with_names
 
 SKEW_SECONDS = 10.0
@@ -23,14 +23,14 @@ def check_manager(new: Make, facts: Facts) -> list[Finding]:
     if isinstance(facts.managers, Unread):
         return unread(new, facts.managers)
     if not facts.managers:
-        return [new(State.OK, Seen.OTHER_MANAGER) if webhooks_of(facts)[1] else new(State.PROBLEM, Seen.NO_MANAGER)]
+        return [new(State.OK, Topic.OTHER_MANAGER) if webhooks_of(facts)[1] else new(State.PROBLEM, Topic.NO_MANAGER)]
     down = [_shown(each) for each in facts.managers if not each.ready]
     if len(down) == len(facts.managers):
-        return [new(State.PROBLEM, Seen.MANAGER_DOWN, names_of(down))]
-    found = with_names(new, [(State.WARNING, Seen.MANAGER_DEGRADED, down)])
+        return [new(State.PROBLEM, Topic.MANAGER_DOWN, names_of(down))]
+    found = with_names(new, [(State.WARNING, Topic.MANAGER_DEGRADED, down)])
     if not isinstance(facts.leader, Unread) and not _is_held(facts.leader, facts.now):
-        found.append(new(State.PROBLEM, Seen.NO_LEADER))
-    return found or [new(State.OK, Seen.MANAGER, {"count": len(facts.managers)})]
+        found.append(new(State.PROBLEM, Topic.NO_LEADER))
+    return found or [new(State.OK, Topic.MANAGER, {"count": len(facts.managers)})]
 
 
 def _is_held(lease: LeaseSeen | None, now: datetime) -> bool:
@@ -44,7 +44,7 @@ def check_daemons(new: Make, facts: Facts) -> list[Finding]:
     if isinstance(facts.daemons, Unread):
         return unread(new, facts.daemons)
     if not facts.daemons:
-        return [new(State.PROBLEM, Seen.NO_DAEMONS)]
+        return [new(State.PROBLEM, Topic.NO_DAEMONS)]
     nodes = () if isinstance(facts.nodes, Unread) else facts.nodes
     managers = () if isinstance(facts.managers, Unread) else facts.managers
     served = {each.node for each in facts.daemons}
@@ -53,19 +53,19 @@ def check_daemons(new: Make, facts: Facts) -> list[Finding]:
     found = [
         (
             State.PROBLEM,
-            Seen.DAEMONS_DOWN,
+            Topic.DAEMONS_DOWN,
             [_shown(each) for each in facts.daemons if not each.ready and each.node not in away],
         ),
         (
             State.WARNING,
-            Seen.NODES_WITHOUT,
+            Topic.NODES_WITHOUT,
             [each.name for each in nodes if each.linux and each.ready and each.name not in served],
         ),
-        (State.WARNING, Seen.NODES_NOT_READY, away),
-        (State.WARNING, Seen.VERSIONS_DIFFER, versions if len(versions) > 1 else ()),
+        (State.WARNING, Topic.NODES_NOT_READY, away),
+        (State.WARNING, Topic.VERSIONS_DIFFER, versions if len(versions) > 1 else ()),
     ]
     all_well = {"count": len(facts.daemons), "version": "".join(versions)}
-    return with_names(new, found) or [new(State.OK, Seen.DAEMONS, all_well)]
+    return with_names(new, found) or [new(State.OK, Topic.DAEMONS, all_well)]
 
 
 def check_runtime(new: Make, facts: Facts) -> list[Finding]:
@@ -73,14 +73,14 @@ def check_runtime(new: Make, facts: Facts) -> list[Finding]:
     if isinstance(facts.daemons, Unread) or isinstance(facts.waiting, Unread):
         return unread(new, facts.daemons, facts.waiting)
     found = [
-        (State.PROBLEM, seen, {node for node, reasons in facts.waiting if reason.value in reasons})
-        for reason, seen in (
-            (Reason.RUNTIME_UNAVAILABLE, Seen.RUNTIME_UNAVAILABLE),
-            (Reason.KUBELET_SILENT, Seen.KUBELET_SILENT),
+        (State.PROBLEM, topic, {node for node, reasons in facts.waiting if reason.value in reasons})
+        for reason, topic in (
+            (Reason.RUNTIME_UNAVAILABLE, Topic.RUNTIME_UNAVAILABLE),
+            (Reason.KUBELET_SILENT, Topic.KUBELET_SILENT),
         )
     ]
     ready = sum(each.ready for each in facts.daemons)
-    well = new(State.OK, Seen.RUNTIME, {"count": ready}) if ready else new(State.NOT_CHECKED, Seen.NO_READY_DAEMON)
+    well = new(State.OK, Topic.RUNTIME, {"count": ready}) if ready else new(State.NOT_CHECKED, Topic.NO_READY_DAEMON)
     return with_names(new, found) or [well]
 
 
@@ -89,7 +89,7 @@ def check_clocks(new: Make, facts: Facts) -> list[Finding]:
     found = []
     ahead = (facts.here - facts.now).total_seconds()
     if abs(ahead) > SKEW_SECONDS:
-        found.append(new(State.WARNING, Seen.CLOCK_HERE, {"seconds": abs(ahead), "way": _way(ahead)}))
+        found.append(new(State.WARNING, Topic.CLOCK_HERE, {"seconds": abs(ahead), "way": _way(ahead)}))
     if isinstance(facts.node_leases, Unread) or isinstance(facts.nodes, Unread):
         return found or unread(new, facts.node_leases, facts.nodes)
     ready = {each.name for each in facts.nodes if each.ready}
@@ -98,8 +98,8 @@ def check_clocks(new: Make, facts: Facts) -> list[Finding]:
         by = (lease.renewed - facts.now).total_seconds() if lease.renewed is not None else 0.0
         if lease.name in ready and not -NODE_LEASE_SECONDS <= by <= SKEW_SECONDS:
             wrong.append(f"{lease.name} ({abs(by):.0f}s {_way(by)})")
-    found += with_names(new, [(State.WARNING, Seen.CLOCKS_OF_NODES, wrong)])
-    return found or [new(State.OK, Seen.CLOCKS)]
+    found += with_names(new, [(State.WARNING, Topic.CLOCKS_OF_NODES, wrong)])
+    return found or [new(State.OK, Topic.CLOCKS)]
 
 
 def _way(seconds: float) -> str:

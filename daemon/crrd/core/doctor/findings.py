@@ -33,8 +33,8 @@ class Check(StrEnum):
     OPENKRUISE = "OpenKruise"
 
 
-Seen = StrEnum(
-    "Seen",
+Topic = StrEnum(
+    "Topic",
     "UNREAD SERVER SERVER_TOO_OLD CRD CRD_MISSING CRD_NOT_SERVED FIELDS_DROPPED "
     "WEBHOOKS OTHER_WEBHOOKS NO_WEBHOOKS WEBHOOK_MISSING NO_CA_BUNDLE WEBHOOK_IGNORED "
     "ADMISSION NOT_ADMITTED ADMISSION_FAILED "
@@ -46,15 +46,15 @@ Seen = StrEnum(
     "RIGHTS RIGHTS_MISSING ACCOUNTS ACCOUNT_LACKS "
     "NO_OPENKRUISE OPENKRUISE_MANAGES TWO_DAEMONS TWO_ADMISSIONS",
 )
-"""What was seen."""
+"""What a check found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was seen in one check."""
+    """The result of one check."""
 
     check: Check
     state: State
-    seen: Seen
+    topic: Topic
     values: Mapping[str, Any] = field(default_factory=dict)
     """For the sentence."""

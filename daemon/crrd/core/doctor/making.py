@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from crrd.core.doctor.facts import Unread
-from crrd.core.doctor.findings import Finding, Seen, State
+from crrd.core.doctor.findings import Finding, State, Topic
 
 _SHOWN = 3
 """Names that a sentence lists."""
@@ -15,7 +15,7 @@ Make = Callable[..., Finding]
 
 def unread(new: Make, *found: object) -> list[Finding]:
     """A finding for the first that could not be read; none where all could."""
-    return [new(State.NOT_CHECKED, Seen.UNREAD, {"why": each.why}) for each in found if isinstance(each, Unread)][:1]
+    return [new(State.NOT_CHECKED, Topic.UNREAD, {"why": each.why}) for each in found if isinstance(each, Unread)][:1]
 
 
 def names_of(names: Iterable[str]) -> dict[str, Any]:
@@ -25,6 +25,6 @@ def names_of(names: Iterable[str]) -> dict[str, Any]:
     return {"names": ", ".join(ordered[:_SHOWN]) + more, "count": len(ordered)}
 
 
-def with_names(new: Make, found: Iterable[tuple[State, Seen, Collection[str]]]) -> list[Finding]:
+def with_names(new: Make, found: Iterable[tuple[State, Topic, Collection[str]]]) -> list[Finding]:
     """A finding for each that has names."""
-    return [new(state, seen, names_of(names)) for state, seen, names in found if names]
+    return [new(state, topic, names_of(names)) for state, topic, names in found if names]

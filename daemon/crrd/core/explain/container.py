@@ -7,7 +7,7 @@ from crrd.core.api.reasons import CAUSES, EventReason, Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, RecreateState, RequestedContainer, StartTimes, StatePhase
 from crrd.core.explain.facts import Facts
-from crrd.core.explain.findings import Advice, ContainerReport, Finding, Found, Step
+from crrd.core.explain.findings import Advice, ContainerReport, Finding, Step, Topic
 from crrd.core.recreate.messages import UNREMARKABLE_WAITS, held_back
 from crrd.core.recreate.persisted import target_of
 
@@ -39,11 +39,11 @@ def _find(facts: Facts, container: RequestedContainer, state: RecreateState) -> 
     if state.phase is StatePhase.SUCCEEDED:
         return _recreated(facts, container, known, state)
     if state.phase is StatePhase.FAILED:
-        return Finding(Found.FAILED, {"message": state.message}, stuck=True)
+        return Finding(Topic.FAILED, {"message": state.message}, stuck=True)
     if facts.request.completed:
-        return Finding(Found.NOT_FINISHED, {"message": facts.request.status.message}, stuck=True)
+        return Finding(Topic.NOT_FINISHED, {"message": facts.request.status.message}, stuck=True)
     if known is None:
-        return _status_message(state, Found.NOT_IN_POD_STATUS)
+        return _status_message(state, Topic.NOT_IN_POD_STATUS)
     if not known.running:
         return _not_running(facts, state, known)
     if _is_successor(facts, container, known):
@@ -51,9 +51,9 @@ def _find(facts: Facts, container: RequestedContainer, state: RecreateState) -> 
     return _to_be_stopped(facts, state)
 
 
-def _status_message(state: RecreateState, otherwise: Found) -> Finding:
+def _status_message(state: RecreateState, otherwise: Topic) -> Finding:
     """What the status says of the container; where it says nothing, the other finding."""
-    return Finding(Found.STATUS_MESSAGE, {"message": state.message}) if state.message else Finding(otherwise)
+    return Finding(Topic.STATUS_MESSAGE, {"message": state.message}) if state.message else Finding(otherwise)
 
 
 def _recreated(
@@ -61,7 +61,7 @@ def _recreated(
 ) -> Finding:
     target = target_of(facts.request, container)
     if target is None or known is None or not _is_successor(facts, container, known):
-        return Finding(Found.RECREATED_UNSEEN, {"message": state.message})
+        return Finding(Topic.RECREATED_UNSEEN, {"message": state.message})
     values = {
         "old": target.container_id,
         "new": known.container_id,
@@ -70,7 +70,7 @@ def _recreated(
         "message": state.message,
     }
     once = known.restart_count <= target.restart_count + 1
-    return Finding(Found.RECREATED if once else Found.RECREATED_MORE_THAN_ONCE, values)
+    return Finding(Topic.RECREATED if once else Topic.RECREATED_MORE_THAN_ONCE, values)
 
 
 def _is_successor(facts: Facts, container: RequestedContainer, known: PodContainer) -> bool:
@@ -90,13 +90,13 @@ def _to_be_stopped(facts: Facts, state: RecreateState) -> Finding:
     since = facts.seconds_since(event or parse_time(start_times.hook or start_times.stop))
     if state.reason not in _GOES_ON:
         advice = (Advice(state.reason),) if CAUSES[state.reason].remedy else ()
-        return Finding(Found.STATUS_MESSAGE, {"message": state.message}, since, bool(advice), advice)
+        return Finding(Topic.STATUS_MESSAGE, {"message": state.message}, since, bool(advice), advice)
     if state.is_killed or start_times.stop:
-        reason = Found.STOP_SENT
+        reason = Topic.STOP_SENT
     elif state.phase is StatePhase.RECREATING or since is not None:
-        reason = Found.STOPPING
+        reason = Topic.STOPPING
     else:
-        return _status_message(state, Found.TURN_AWAITED)
+        return _status_message(state, Topic.TURN_AWAITED)
     grace = _grace(facts)
     over = None if since is None or since <= grace + OVERDUE_SECONDS else since - grace
     advice = () if over is None else (Advice(Step.RUNTIME_DOES_NOT_STOP),)
@@ -113,7 +113,7 @@ def _end_not_reported(facts: Facts, state: RecreateState, stopped: float | None)
     late = written if stopped is None else stopped - _grace(facts)
     stuck = late >= OVERDUE_SECONDS
     advice = (Advice(Reason.KUBELET_SILENT),) if stuck else ()
-    return Finding(Found.END_NOT_REPORTED, {"message": state.message}, stopped, stuck, advice)
+    return Finding(Topic.END_NOT_REPORTED, {"message": state.message}, stopped, stuck, advice)
 
 
 def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> Finding:
@@ -122,14 +122,14 @@ def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> Fin
     reason = known.waiting_reason
     if reason in UNREMARKABLE_WAITS:
         if state.reason is Reason.NOT_STARTED_AGAIN:
-            return Finding(Found.NOT_STARTED_AGAIN, {"exit_code": known.exit_code, "message": state.message}, since)
-        return Finding(Found.STOPPED, {"exit_code": known.exit_code}, since)
+            return Finding(Topic.NOT_STARTED_AGAIN, {"exit_code": known.exit_code, "message": state.message}, since)
+        return Finding(Topic.STOPPED, {"exit_code": known.exit_code}, since)
     if found := _BACK_OFF.match(known.waiting_message):
         left = None if since is None else _seconds(found[1]) - since
         over = left is not None and left <= 0
         steps = (Advice(Step.AWAIT_BACK_OFF), Advice(Step.READ_PREVIOUS_LOG, {"container": state.name}))
         return Finding(
-            Found.BACK_OFF_OVER if over else Found.BACK_OFF,
+            Topic.BACK_OFF_OVER if over else Topic.BACK_OFF,
             {"reason": reason, "back_off": found[1], "left": left},
             since,
             advice=steps,
@@ -137,10 +137,10 @@ def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> Fin
     words = {"kubelet": held_back(known)}
     if reason in _IMAGE:
         steps = (Advice(Step.CHECK_IMAGE), Advice(Step.AWAIT_RETRY))
-        return Finding(Found.IMAGE_NOT_PULLED, words, since, stuck=True, advice=steps)
+        return Finding(Topic.IMAGE_NOT_PULLED, words, since, stuck=True, advice=steps)
     if reason in _CONFIG:
-        return Finding(Found.NOT_CREATED, words, since, stuck=True, advice=(Advice(Step.CHECK_CONFIG),))
-    return Finding(Found.HELD_BACK, words, since, advice=(Advice(Step.DESCRIBE_POD),))
+        return Finding(Topic.NOT_CREATED, words, since, stuck=True, advice=(Advice(Step.CHECK_CONFIG),))
+    return Finding(Topic.HELD_BACK, words, since, advice=(Advice(Step.DESCRIBE_POD),))
 
 
 def _runs_again(facts: Facts, known: PodContainer) -> Finding:
@@ -150,15 +150,15 @@ def _runs_again(facts: Facts, known: PodContainer) -> Finding:
         probe = "readiness probe" if known.started else "startup probe"
         late = since is not None and since > READY_PATIENCE_SECONDS
         steps = (Advice(Step.CHECK_PROBE, {"probe": probe}), Advice(Step.READ_LOG, {"container": known.name}))
-        return Finding(Found.NOT_READY, {"id": known.container_id, "probe": probe}, since, late, steps)
+        return Finding(Topic.NOT_READY, {"id": known.container_id, "probe": probe}, since, late, steps)
     least = facts.request.strategy.min_started_seconds
     left = least - (since or 0.0)
     if least and left > 0:
-        return Finding(Found.MIN_STARTED, {"id": known.container_id, "least": least, "left": left}, since)
+        return Finding(Topic.MIN_STARTED, {"id": known.container_id, "least": least, "left": left}, since)
     ready = facts.seconds_since(facts.ready_since)
     late = ready is not None and min(-left, ready) > DAEMON_PATIENCE_SECONDS
     advice = (Advice(Step.DAEMON_DOES_NOT_SEE),) if late else ()
-    return Finding(Found.READY, {"id": known.container_id}, since, late, advice)
+    return Finding(Topic.READY, {"id": known.container_id}, since, late, advice)
 
 
 def _grace(facts: Facts) -> int:

@@ -23,8 +23,8 @@ class Verdict(StrEnum):
     """Somebody has to do something, or it will not end well."""
 
 
-Found = StrEnum(
-    "Found",
+Topic = StrEnum(
+    "Topic",
     # the request as a whole
     "COMPLETED COMPLETED_WITH_FAILURES BEING_RELEASED BEING_DELETED DELETED_ONCE_COMPLETED "
     "NO_POD POD_REPLACED POD_DELETING POD_ENDED NO_LABEL ANOTHER_NODE INVALID "
@@ -64,7 +64,7 @@ class Advice:
 class Finding:
     """What holds, and what can be done about it."""
 
-    reason: Found
+    reason: Topic
     values: Mapping[str, Any] = field(default_factory=dict)
     """For the sentence; durations are in seconds, None stands for what is not known."""
     since: float | None = None
@@ -108,8 +108,8 @@ class Explanation:
     @property
     def verdict(self) -> Verdict:
         """The shortest answer."""
-        if self.cause.reason is Found.COMPLETED:
+        if self.cause.reason is Topic.COMPLETED:
             return Verdict.SUCCEEDED
-        if self.cause.reason is Found.COMPLETED_WITH_FAILURES:
+        if self.cause.reason is Topic.COMPLETED_WITH_FAILURES:
             return Verdict.FAILED
         return Verdict.STUCK if self.cause.stuck else Verdict.MOVING

@@ -6,7 +6,7 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.time import after, parse_time
 from crrd.core.api.types import FINALIZER, LABEL_ACTIVE, RequestPhase
 from crrd.core.explain.facts import Facts
-from crrd.core.explain.findings import Advice, Finding, Found, Step
+from crrd.core.explain.findings import Advice, Finding, Step, Topic
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, default_deadline
 from crrd.core.recreate.left_down import may_stay_down
 from crrd.core.recreate.messages import UNREMARKABLE_WAITS
@@ -32,10 +32,10 @@ def notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     if node is not None and request.status.phase is not RequestPhase.EMPTY:
         yield node
     if any(target_of(request, container) is None for container in request.containers):
-        yield Finding(Found.FORCED if request.strategy.force else Found.NOT_ADMITTED)
+        yield Finding(Topic.FORCED if request.strategy.force else Topic.NOT_ADMITTED)
     no_gate = facts.pod is not None and not facts.pod.readiness_gate
     if request.strategy.unready_grace_seconds is not None and no_gate:
-        yield Finding(Found.NO_READINESS_GATE)
+        yield Finding(Topic.NO_READINESS_GATE)
 
 
 def _may_stay_down(facts: Facts) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def _may_stay_down(facts: Facts) -> Iterator[Finding]:
         if each.name in awaited and not each.running and each.waiting_reason in UNREMARKABLE_WAITS
     }
     if may_stay_down(pod, down, facts.node.kubelet):
-        yield Finding(Found.MAY_STAY_DOWN, {"kubelet": facts.node.kubelet}, advice=(Advice(Step.DELETE_POD),))
+        yield Finding(Topic.MAY_STAY_DOWN, {"kubelet": facts.node.kubelet}, advice=(Advice(Step.DELETE_POD),))
 
 
 def _deadline(facts: Facts) -> Iterator[Finding]:
@@ -68,9 +68,9 @@ def _deadline(facts: Facts) -> Iterator[Finding]:
     left = (deadline - facts.now).total_seconds()
     default = None if given is not None else "crrd" if facts.admitted else "any"
     if left > 0:
-        yield Finding(Found.DEADLINE, {"left": left, "seconds": seconds, "default": default})
+        yield Finding(Topic.DEADLINE, {"left": left, "seconds": seconds, "default": default})
     else:
-        yield Finding(Found.DEADLINE_PASSED, {"over": -left, "default": default}, advice=(check_manager(facts),))
+        yield Finding(Topic.DEADLINE_PASSED, {"over": -left, "default": default}, advice=(check_manager(facts),))
 
 
 def _cleanup(facts: Facts) -> Iterator[Finding]:
@@ -80,22 +80,22 @@ def _cleanup(facts: Facts) -> Iterator[Finding]:
     if request.active or request.has_finalizer:
         left = [f"label {LABEL_ACTIVE}"] * request.active + [f"finalizer {FINALIZER}"] * request.has_finalizer
         late = (facts.seconds_since(completed) or 0.0) > MANAGER_PATIENCE_SECONDS
-        yield Finding(Found.NOT_CLEANED_UP, {"left": left}, advice=(check_manager(facts),) if late else ())
+        yield Finding(Topic.NOT_CLEANED_UP, {"left": left}, advice=(check_manager(facts),) if late else ())
     if request.deleting:
         others = [each for each in request.finalizers if each != FINALIZER]
         advice = (Advice(Step.REMOVE_FINALIZERS, {"finalizers": others}),) if others else ()
-        yield Finding(Found.DELETED_ONCE_COMPLETED, advice=advice)
+        yield Finding(Topic.DELETED_ONCE_COMPLETED, advice=advice)
         return
     if request.ttl_seconds is None:
-        yield Finding(Found.NO_TTL)
+        yield Finding(Topic.NO_TTL)
         return
     # The manager counts from when it saw the completion: from the last write of the status, by the API server's clock.
     # The completionTime is of the node's.
-    seen = facts.times.written or completed
-    if seen is None:
+    written = facts.times.written or completed
+    if written is None:
         return
-    left_seconds = request.ttl_seconds - (facts.now - seen).total_seconds()
+    left_seconds = request.ttl_seconds - (facts.now - written).total_seconds()
     if left_seconds > 0:
-        yield Finding(Found.TTL, {"left": left_seconds})
+        yield Finding(Topic.TTL, {"left": left_seconds})
     else:
-        yield Finding(Found.TTL_OVER, {"over": -left_seconds}, advice=(check_manager(facts),))
+        yield Finding(Topic.TTL_OVER, {"over": -left_seconds}, advice=(check_manager(facts),))

@@ -12,10 +12,10 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
 from crrd.core.explain.container import DAEMON_PATIENCE_SECONDS, container_report
 from crrd.core.explain.facts import Facts
-from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Finding, Found, Step
+from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Finding, Step, Topic
 from crrd.core.explain.notes import MANAGER_PATIENCE_SECONDS, check_manager, notes
 from crrd.core.lifecycle.steps import ANSWER_SECONDS
-from crrd.core.recreate.decide import turn_order
+from crrd.core.recreate.decide import serving_order
 
 ANSWER_PATIENCE_SECONDS = 5.0
 """A daemon that is there answers within a second or so."""
@@ -65,7 +65,7 @@ def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Find
     yield from _not_served(facts)
     if request.error:
         advice = (Advice(Reason.INVALID_REQUEST),)
-        yield Finding(Found.INVALID, {"error": request.error}, stuck=True, advice=advice)
+        yield Finding(Topic.INVALID, {"error": request.error}, stuck=True, advice=advice)
     if request.status.phase is RequestPhase.EMPTY:
         yield _unanswered(facts)
     yield from _behind(facts)
@@ -84,11 +84,11 @@ def _completed(facts: Facts, reports: tuple[ContainerReport, ...]) -> Finding:
     status = facts.request.status
     since = facts.seconds_since(parse_time(status.completion_time))
     if all(each.phase == StatePhase.SUCCEEDED for each in reports):
-        return Finding(Found.COMPLETED, {"message": status.message}, since)
+        return Finding(Topic.COMPLETED, {"message": status.message}, since)
     reasons = [state.reason for state in status.states if state.phase is StatePhase.FAILED]
     reason = next((reason for reason in reasons if reason is not Reason.EARLIER_FAILURE), status.reason)
     found = _find_daemon(facts) if reason is Reason.NO_ANSWER else ()
-    return Finding(Found.COMPLETED_WITH_FAILURES, {}, since, advice=(*found, Advice(reason)))
+    return Finding(Topic.COMPLETED_WITH_FAILURES, {}, since, advice=(*found, Advice(reason)))
 
 
 def _deleting(facts: Facts) -> Finding:
@@ -96,10 +96,10 @@ def _deleting(facts: Facts) -> Finding:
     since = facts.seconds_since(facts.times.deleted)
     if facts.request.has_finalizer:
         late = since is not None and since > MANAGER_PATIENCE_SECONDS
-        return Finding(Found.BEING_RELEASED, {}, since, late, (check_manager(facts),) if late else ())
+        return Finding(Topic.BEING_RELEASED, {}, since, late, (check_manager(facts),) if late else ())
     others = facts.request.finalizers
     advice = (Advice(Step.REMOVE_FINALIZERS, {"finalizers": others}),) if others else ()
-    return Finding(Found.BEING_DELETED, {}, since, advice=advice)
+    return Finding(Topic.BEING_DELETED, {}, since, advice=advice)
 
 
 def _pod_lost(facts: Facts) -> Iterator[Finding]:
@@ -108,13 +108,13 @@ def _pod_lost(facts: Facts) -> Iterator[Finding]:
     advice = (Advice(Step.AWAIT_MANAGER),)
     if pod is None:
         if facts.pod_read:
-            yield Finding(Found.NO_POD, stuck=True, advice=advice)
+            yield Finding(Topic.NO_POD, stuck=True, advice=advice)
     elif request.pod_uid not in ("", pod.uid):
-        yield Finding(Found.POD_REPLACED, {"uid": pod.uid}, stuck=True, advice=advice)
+        yield Finding(Topic.POD_REPLACED, {"uid": pod.uid}, stuck=True, advice=advice)
     elif pod.deleting:
-        yield Finding(Found.POD_DELETING, stuck=True, advice=advice)
+        yield Finding(Topic.POD_DELETING, stuck=True, advice=advice)
     elif pod.ended:
-        yield Finding(Found.POD_ENDED, {"phase": pod.phase}, stuck=True, advice=advice)
+        yield Finding(Topic.POD_ENDED, {"phase": pod.phase}, stuck=True, advice=advice)
 
 
 def _not_served(facts: Facts) -> Iterator[Finding]:
@@ -122,22 +122,22 @@ def _not_served(facts: Facts) -> Iterator[Finding]:
     request = facts.request
     advice = (Advice(Step.CHECK_ADMISSION), Advice(Step.CHECK_WEBHOOKS), Advice(Step.CREATE_AGAIN))
     if not request.node_name:
-        yield Finding(Found.NO_LABEL, {"label": LABEL_NODE_NAME}, stuck=True, advice=advice)
+        yield Finding(Topic.NO_LABEL, {"label": LABEL_NODE_NAME}, stuck=True, advice=advice)
     if not request.active:
-        yield Finding(Found.NO_LABEL, {"label": f'{LABEL_ACTIVE}: "true"'}, stuck=True, advice=advice)
+        yield Finding(Topic.NO_LABEL, {"label": f'{LABEL_ACTIVE}: "true"'}, stuck=True, advice=advice)
     if facts.pod is not None and facts.pod.node_name not in ("", request.node_name):
-        yield Finding(Found.ANOTHER_NODE, {"found": facts.pod.node_name}, stuck=True, advice=advice[-1:])
+        yield Finding(Topic.ANOTHER_NODE, {"found": facts.pod.node_name}, stuck=True, advice=advice[-1:])
 
 
 def _unanswered(facts: Facts) -> Finding:
     """The node's daemon has not answered."""
     if facts.age < ANSWER_PATIENCE_SECONDS:
-        return Finding(Found.JUST_CREATED)
+        return Finding(Topic.JUST_CREATED)
     left = ANSWER_SECONDS - facts.age
     if left > 0:
-        return Finding(Found.NO_ANSWER, {"left": left}, facts.age, stuck=True, advice=_find_daemon(facts))
+        return Finding(Topic.NO_ANSWER, {"left": left}, facts.age, stuck=True, advice=_find_daemon(facts))
     late = (check_manager(facts),) if left < -MANAGER_PATIENCE_SECONDS else ()
-    return Finding(Found.NO_ANSWER_FOR_LONG, {}, facts.age, stuck=True, advice=(*_find_daemon(facts), *late))
+    return Finding(Topic.NO_ANSWER_FOR_LONG, {}, facts.age, stuck=True, advice=(*_find_daemon(facts), *late))
 
 
 def _find_daemon(facts: Facts) -> tuple[Advice, ...]:
@@ -168,12 +168,12 @@ def _behind(facts: Facts) -> Iterator[Finding]:
     if _started(request):
         return
     served = [other for other in facts.others if other.live and not other.error and other.node_name]
-    before = sorted((other for other in served if turn_order(other) < turn_order(request)), key=turn_order)
+    before = sorted((other for other in served if serving_order(other) < serving_order(request)), key=serving_order)
     if before:
         first = {"first_namespace": before[0].namespace, "first": before[0].name}
         advice = (Advice(Step.EXPLAIN_FIRST, first), Advice(Step.DELETE_FIRST, first))
         values = {**first, "more": len(before) - 1 or None}
-        yield Finding(Found.ANOTHER_REQUEST_FIRST, values, facts.age, advice=advice)
+        yield Finding(Topic.ANOTHER_REQUEST_FIRST, values, facts.age, advice=advice)
 
 
 def _from_daemon(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Finding]:
@@ -181,7 +181,7 @@ def _from_daemon(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator
     status = facts.request.status
     if status.reason in (Reason.WAITING_FOR_POD, Reason.RUNTIME_UNAVAILABLE):
         advice = (Advice(status.reason),)
-        yield Finding(Found.DAEMON_WAITS, {"message": status.message}, stuck=True, advice=advice)
+        yield Finding(Topic.DAEMON_WAITS, {"message": status.message}, stuck=True, advice=advice)
     silent = [each for each in reports if status.state(each.name).reason is Reason.KUBELET_SILENT]
     if stuck := tuple(each for each in silent if each.finding.stuck):
         yield _current(stuck)
@@ -197,9 +197,9 @@ def _node_state(facts: Facts) -> Finding | None:
     if node is None or node.ready:
         return None
     if not node.exists:
-        return Finding(Found.NO_NODE, stuck=True, advice=(check_manager(facts),))
+        return Finding(Topic.NO_NODE, stuck=True, advice=(check_manager(facts),))
     silent = facts.no_daemon if written is None or node.since is None else written <= node.since
-    reason = Found.NODE_NOT_READY if node.why else Found.NODE_SILENT if silent else Found.KUBELET_SILENT
+    reason = Topic.NODE_NOT_READY if node.why else Topic.NODE_SILENT if silent else Topic.KUBELET_SILENT
     since, advice = facts.seconds_since(node.since), (Advice(Step.DESCRIBE_NODE),)
     return Finding(reason, {"why": node.why}, since, stuck=True, advice=advice)
 
@@ -208,7 +208,7 @@ def _deserted(facts: Facts) -> Iterator[Finding]:
     """There is no daemon any more; one that has just written may be on its way back."""
     written = facts.seconds_since(facts.times.written)
     if facts.no_daemon and (written is None or written > DAEMON_PATIENCE_SECONDS):
-        yield Finding(Found.NO_DAEMON, stuck=True, advice=_find_daemon(facts))
+        yield Finding(Topic.NO_DAEMON, stuck=True, advice=_find_daemon(facts))
 
 
 def _gate(facts: Facts) -> Iterator[Finding]:
@@ -219,14 +219,14 @@ def _gate(facts: Facts) -> Iterator[Finding]:
     since = facts.seconds_since(facts.times.acquired if request.unready_acquired else facts.times.written)
     if not request.unready_acquired:
         late = since is not None and since > MANAGER_PATIENCE_SECONDS
-        yield Finding(Found.WAITING_FOR_UNREADY, {}, since, late, (check_manager(facts),))
+        yield Finding(Topic.WAITING_FOR_UNREADY, {}, since, late, (check_manager(facts),))
     elif since is None:
-        yield Finding(Found.UNREADY, {"grace": grace})
+        yield Finding(Topic.UNREADY, {"grace": grace})
     elif since < grace:
-        yield Finding(Found.UNREADY_GRACE, {"left": grace - since}, since)
+        yield Finding(Topic.UNREADY_GRACE, {"left": grace - since}, since)
     elif since > grace + MANAGER_PATIENCE_SECONDS:
         values = {"over": since - grace}
-        yield Finding(Found.UNREADY_GRACE_OVER, values, since, stuck=True, advice=_find_daemon(facts))
+        yield Finding(Topic.UNREADY_GRACE_OVER, values, since, stuck=True, advice=_find_daemon(facts))
 
 
 def _unready_grace(facts: Facts) -> int | None:
@@ -240,10 +240,10 @@ def _idle(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Findin
     current = _current(reports)
     since = facts.seconds_since(facts.times.written)
     since = facts.age if since is None else since
-    awaited = current.reason is Found.TURN_AWAITED
+    awaited = current.reason is Topic.TURN_AWAITED
     if _unready_grace(facts) is None and since > DAEMON_PATIENCE_SECONDS and awaited:
         advice = _find_daemon(facts)
-        yield Finding(Found.TURN_NOT_GIVEN, {}, since, stuck=True, advice=advice, container=current.container)
+        yield Finding(Topic.TURN_NOT_GIVEN, {}, since, stuck=True, advice=advice, container=current.container)
 
 
 def _current(reports: tuple[ContainerReport, ...]) -> Finding:
@@ -252,5 +252,5 @@ def _current(reports: tuple[ContainerReport, ...]) -> Finding:
     working = [each for each in unfinished if each.phase == StatePhase.RECREATING]
     current = min(working or unfinished, key=lambda each: not each.finding.stuck, default=None)
     if current is None:
-        return Finding(Found.ALL_ENDED)
+        return Finding(Topic.ALL_ENDED)
     return replace(current.finding, container=current.name)

@@ -54,7 +54,7 @@ class AcquireUnready:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkAcquired:
+class RecordUnready:
     """Tell the node that the pod is unready."""
 
     at: str
@@ -93,7 +93,7 @@ class Delete:
 
 
 PodAction = AcquireUnready | ReleaseUnready | InitReadiness
-RequestAction = Complete | AddFinalizer | MarkAcquired | RemoveFinalizer | RemoveActive | Delete
+RequestAction = Complete | AddFinalizer | RecordUnready | RemoveFinalizer | RemoveActive | Delete
 LifecycleAction = PodAction | RequestAction | EmitEvent
 
 
@@ -212,7 +212,7 @@ def _acquire(request: Request, pod: PodMeta, now: datetime) -> tuple[LifecycleAc
     if not pod.readiness.acquired_by(request.key):
         actions.append(AcquireUnready(pod, request.key))
     if not request.unready_acquired:
-        actions.append(MarkAcquired(rfc3339(now)))
+        actions.append(RecordUnready(rfc3339(now)))
     return tuple(actions)
 
 

@@ -4,8 +4,8 @@
 state: after a crash the same request, runtime and pod give the same decision. Step numbers are those of
 docs/contract.md.
 
-A round, file by file: here, which request has the turn, what it waits for as a whole, and each of its containers in
-order; `view` is what is known of a container; `stop`, then `outcome`, is its turn; `settle` writes what came of it.
+A round, file by file: here, which request is served, what it waits for as a whole, and each of its containers in
+order; `view` is what is known of a container; `stop`, then `outcome`, is its recreate; `settle` writes what came of it.
 
 The invariant, checked by the property tests at every step: a StopContainer or RunHook names a live request of the
 pod, an instance that this request means (its statusContext, or what it pinned), that runs, that nothing else is at
@@ -23,7 +23,7 @@ from crrd.core.recreate.draft import Draft, Gate, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
 from crrd.core.recreate.outcome import await_ready, await_successor
-from crrd.core.recreate.persisted import hook_end_untold
+from crrd.core.recreate.persisted import hook_end_unrecorded
 from crrd.core.recreate.settle import all_states, give_up, settle
 from crrd.core.recreate.stop import finish_hooked, stop
 from crrd.core.recreate.view import ContainerView
@@ -33,68 +33,68 @@ POD_PATIENCE = 60.0
 """Seconds after which a pod that was never seen on this node is asked for."""
 
 
-def decide(requests: Sequence[Request], seen: Observation, now: float) -> Decision:
+def decide(requests: Sequence[Request], observed: Observation, now: float) -> Decision:
     """Decide about all requests of one pod.
 
     Args:
         requests: the requests of the pod that are known, in any order; those that have ended are passed over.
-        seen: what is known of the pod, its containers and this process' own work on them.
-        now: monotonic seconds, the same clock as in `seen`.
+        observed: what is known of the pod, its containers and this process' own work on them.
+        now: monotonic seconds, the same clock as in `observed`.
     """
-    draft = Draft(seen, now)
+    draft = Draft(observed, now)
     live = [request for request in requests if request.live]
     for request in live:
         if request.error:
             give_up(draft, request, Message.of(Reason.INVALID_REQUEST, error=request.error))
     if finish_hooked(draft):
         return draft.decision()
-    if sound := in_turn(live, seen.works):
+    if sound := in_serving_order(live, observed.works):
         _serve(draft, sound[0])
-        to_tell = {uid for uid, _ in seen.works} | seen.unpinned
+        to_record = {uid for uid, _ in observed.works} | observed.unpinned
         for request in sound[1:]:
-            if request.uid in to_tell or not request.status.quiet:
-                _await_turn(draft, request)
+            if request.uid in to_record or not request.status.quiet:
+                _wait_for_other_request(draft, request)
     return draft.decision()
 
 
-def in_turn(requests: Iterable[Request], works: Mapping[tuple[str, str], Work]) -> list[Request]:
-    """Of live requests the sound ones, as they are served (step 2): first one that was begun, though no status says so.
+def in_serving_order(requests: Iterable[Request], works: Mapping[tuple[str, str], Work]) -> list[Request]:
+    """The valid live requests in the order in which they are served (step 2). A request with work in progress is first.
 
     `works`: see Observation.
     """
     with_work = {uid for uid, _ in works}
     sound = (request for request in requests if not request.error)
-    return sorted(sound, key=lambda request: (request.uid not in with_work, turn_order(request)))
+    return sorted(sound, key=lambda request: (request.uid not in with_work, serving_order(request)))
 
 
-def turn_order(request: Request) -> tuple[bool, str, str]:
+def serving_order(request: Request) -> tuple[bool, str, str]:
     """Step 2: one that is Recreating first, then the oldest, then by name."""
     return (request.status.phase is not RequestPhase.RECREATING, request.created, request.name)
 
 
 def _serve(draft: Draft, request: Request) -> None:
     """The pod's current request: what it waits for as a whole, then the instances it means, then its containers."""
-    seen, pod = draft.seen, draft.seen.pod
+    observed, pod = draft.observed, draft.observed.pod
     if pod is None or (request.pod_uid and pod.uid != request.pod_uid):
         _await_pod(draft, request)
     elif pod.deleting:
         give_up(draft, request, Message.of(Reason.POD_DELETING))
-    elif seen.runtime_error:
+    elif observed.runtime_error:
         _await_runtime(draft, request)
-    elif seen.listed_at < seen.first_seen.get(request.uid, 0.0):
+    elif observed.listed_at < observed.first_seen.get(request.uid, 0.0):
         draft.wake(draft.now)  # what was listed for another, or before it came back, may be over since
     else:
-        views = [ContainerView.of(request, container, pod, seen, draft.now) for container in request.containers]
+        views = [ContainerView.of(request, container, pod, observed, draft.now) for container in request.containers]
         pins = {view.name: view.to_pin for view in views if view.to_pin is not None}
         if pins:
             draft.actions.append(PinContainers(request, {**request.pinned, **pins}, request.start_times))
-        if not pins or request.uid in seen.pin_errors:
+        if not pins or request.uid in observed.pin_errors:
             draft.gate = _unready_gate(draft, request, pod)
             _recreate(draft, request, views)
 
 
-def _await_turn(draft: Draft, request: Request) -> None:
-    """Step 2: another one has the turn. What was begun for this one before it left the selection is written."""
+def _wait_for_other_request(draft: Draft, request: Request) -> None:
+    """Step 2: wait for another request of the pod. Work that was started for this one before is written."""
     ended = _hooks_ended(draft, request)
     phase = RequestPhase.RECREATING if ended else request.status.phase or RequestPhase.PENDING
     anew = ended or request.status.phase is RequestPhase.EMPTY
@@ -105,7 +105,7 @@ def _await_turn(draft: Draft, request: Request) -> None:
 
 def _await_runtime(draft: Draft, request: Request) -> None:
     """Step 12: the runtime does not answer; what is known of hooks and stops is written all the same."""
-    why = Message.of(Reason.RUNTIME_UNAVAILABLE, error=draft.seen.runtime_error)
+    why = Message.of(Reason.RUNTIME_UNAVAILABLE, error=draft.observed.runtime_error)
     _wait(draft, request, why, _hooks_ended(draft, request))
 
 
@@ -115,10 +115,10 @@ def _await_pod(draft: Draft, request: Request) -> None:
     What the watch says (it has gone, another one has its name, it never came) is a reason to ask. A watch can be
     behind, and a verdict is final.
     """
-    seen = draft.seen
-    missing = seen.pod_gone or seen.pod is not None
-    if not missing and seen.known_since is not None:
-        until = max(draft.first_seen(request), seen.known_since) + POD_PATIENCE
+    observed = draft.observed
+    missing = observed.pod_gone or observed.pod is not None
+    if not missing and observed.known_since is not None:
+        until = max(draft.first_seen(request), observed.known_since) + POD_PATIENCE
         missing = draft.now >= until
         if not missing:
             draft.wake(until)
@@ -128,7 +128,7 @@ def _await_pod(draft: Draft, request: Request) -> None:
             give_up(draft, request, lost)
             return
         draft.ask_api = lost is None
-    why = Message.of(Reason.WAITING_FOR_POD, key=request.pod_key, node=seen.node_name)
+    why = Message.of(Reason.WAITING_FOR_POD, key=request.pod_key, node=observed.node_name)
     _wait(draft, request, why, _hooks_ended(draft, request))
 
 
@@ -149,9 +149,9 @@ def _hooks_ended(draft: Draft, request: Request) -> list[RecreateState]:
     """States that say that a hook has ended; when it began, and a stop, is persisted."""
     draft.start_times = {}
     ended = []
-    for work in (work for (uid, _), work in draft.seen.works.items() if uid == request.uid):
+    for work in (work for (uid, _), work in draft.observed.works.items() if uid == request.uid):
         draft.note_start_times(request, work)
-        if work.hook is not None and hook_end_untold(request, work):
+        if work.hook is not None and hook_end_unrecorded(request, work):
             state = recreating(request.status.state(work.name), work)
             ended.append(draft.note_hook_end(request, state, work.pin))
     draft.persist_start_times(request)
@@ -174,7 +174,7 @@ def _unready_gate(draft: Draft, request: Request, pod: Pod) -> Gate:
         return Gate(open=True)
     if not request.unready_acquired:
         return Gate(open=False, message=Message.of(Reason.WAITING_FOR_UNREADY))
-    until = draft.seen.unready_seen.get(request.uid, draft.now) + grace
+    until = draft.observed.unready_seen.get(request.uid, draft.now) + grace
     if draft.now < until:
         draft.wake(until)
         return Gate(open=False, message=Message.of(Reason.UNREADY_GRACE, grace=grace))
@@ -223,6 +223,6 @@ def _without_target(draft: Draft, view: ContainerView) -> RecreateState:
         return draft.fail(view.request, view.state, Message.of(Reason.PIN_LOST))
     if view.unfit:
         return draft.fail(view.request, view.state, view.unfit)
-    error = draft.seen.pin_errors.get(view.request.uid)
+    error = draft.observed.pin_errors.get(view.request.uid)
     why = Message.of(Reason.NOT_PINNED, error=error) if view.newest and error else Message.of(Reason.NOT_CREATED)
     return draft.hold(view.request, view.state, why)

@@ -50,7 +50,7 @@ def recreating(state: RecreateState, work: Work, why: Message = NO_MESSAGE) -> R
 class Draft:
     """Collects what `decide` returns."""
 
-    seen: Observation
+    observed: Observation
     now: float
     actions: list[Action] = field(default_factory=list)
     wake_at: float | None = None
@@ -77,7 +77,7 @@ class Draft:
 
     def first_seen(self, request: Request) -> float:
         """Monotonic time at which this process first saw the request."""
-        return self.seen.first_seen.get(request.uid, self.now)
+        return self.observed.first_seen.get(request.uid, self.now)
 
     def too_early_to_tell(self, request: Request) -> bool:
         """Whether the request is so new that what it waits for may be over at once; looked at again after that."""
@@ -99,7 +99,7 @@ class Draft:
 
     def pod_lost(self, request: Request) -> Message | None:
         """Why the pod of the request is lost, by the API server's own answer; None while that is not asked for."""
-        answer, node, key = self.seen.api_answer, self.seen.node_name, request.pod_key
+        answer, node, key = self.observed.api_answer, self.observed.node_name, request.pod_key
         if answer is None or answer.asked_at < self.first_seen(request):
             return None
         if (found := answer.pod) is None:
@@ -137,20 +137,20 @@ class Draft:
         if self.now < at + PERSIST_SECONDS:
             self.wake(at + PERSIST_SECONDS)
             return ""
-        return rfc3339(datetime.fromtimestamp(self.seen.wall - (self.now - at), UTC))
+        return rfc3339(datetime.fromtimestamp(self.observed.wall - (self.now - at), UTC))
 
     def note_hook_end(self, request: Request, state: RecreateState, pin: Pin) -> RecreateState:
         """The stop after a hook waits until the request says so: a restarted daemon must not run the hook again."""
-        if self.seen.prunes_is_killed:
+        if self.observed.prunes_is_killed:
             self.start_times[state.name] = (
                 pin,
-                StartTimes(request.start_times.get(state.name, StartTimes()).hook, self.seen.utc),
+                StartTimes(request.start_times.get(state.name, StartTimes()).hook, self.observed.utc),
             )
         return replace(state, is_killed=True)
 
     def persist_start_times(self, request: Request) -> None:
         """Step 12: write the start times for a restarted daemon, before a status says how the work ended."""
-        if self.start_times or request.uid in self.seen.unpinned:
+        if self.start_times or request.uid in self.observed.unpinned:
             pins = {name: pin for name, (pin, _) in self.start_times.items()}
             start_times = {name: times for name, (_, times) in self.start_times.items()}
             self.actions.append(
@@ -159,7 +159,7 @@ class Draft:
 
     def write(self, request: Request, status: Status) -> None:
         """Write a status, if it says anything new."""
-        if self.seen.prunes_is_killed:
+        if self.observed.prunes_is_killed:
             status = replace(status, states=tuple(replace(state, is_killed=False) for state in status.states))
         if status != request.status:
             check_move(request.status, status)
@@ -169,6 +169,6 @@ class Draft:
         self, request: Request, reason: EventReason, message: str, container: str = "", *, warning: bool = False
     ) -> None:
         """Emit an event on the request and its pod."""
-        pod = self.seen.pod
+        pod = self.observed.pod
         own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
         self.actions.append(EmitEvent(request, reason, message, container, warning, own))

@@ -24,9 +24,9 @@ LOOK_AT_UNREADY = 5.0
 
 def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> RecreateState:
     """The runtime said that the container has stopped; what lists it as running may have been asked before."""
-    if draft.seen.listed_at >= stopped_at + STOP_SETTLE:
+    if draft.observed.listed_at >= stopped_at + STOP_SETTLE:
         return draft.fail(view.request, view.state, Message.of(Reason.STILL_RUNS))
-    draft.wake(draft.now + (ASK_AGAIN if draft.seen.listed_at <= stopped_at else LOOK_AT_EXIT))
+    draft.wake(draft.now + (ASK_AGAIN if draft.observed.listed_at <= stopped_at else LOOK_AT_EXIT))
     draft.watch_runtime = True
     return replace(view.state, phase=StatePhase.RECREATING)
 
@@ -36,7 +36,7 @@ def await_successor(draft: Draft, view: ContainerView) -> RecreateState:
     if view.left_down:
         return draft.fail(view.request, view.state, view.left_down)
     draft.watch_runtime = True
-    why, more_at = not_started_again(draft.seen.endings.get(view.name), view.newest, draft.now)
+    why, more_at = not_started_again(draft.observed.endings.get(view.name), view.newest, draft.now)
     if more_at is not None:
         draft.wake(more_at)
     return view.recreating(_kubelet_says(view) or why)
@@ -53,7 +53,7 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
     if status.container_id != newest.pin.container_id or not (status.running and status.ready):
         draft.wake(draft.now + LOOK_AT_UNREADY)  # it may end again while kubelet, who would say so, is away
         return view.recreating(_not_ready(draft, view, newest))
-    runs_until = draft.seen.running_since.get(newest.id, draft.now) + view.request.strategy.min_started_seconds
+    runs_until = draft.observed.running_since.get(newest.id, draft.now) + view.request.strategy.min_started_seconds
     if draft.now < runs_until:
         draft.wake(runs_until)
         return waiting
@@ -71,7 +71,7 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
 def _not_ready(draft: Draft, view: ContainerView, newest: Instance) -> Message:
     """For how long the new instance has been running, and what is missing, as far as the pod's status says that."""
     status = view.status
-    seconds, more_at = waited(draft.seen.running_since.get(newest.id, draft.now), draft.now, LATER_STEPS)
+    seconds, more_at = waited(draft.observed.running_since.get(newest.id, draft.now), draft.now, LATER_STEPS)
     if more_at is not None:
         draft.wake(more_at)
     if not seconds:

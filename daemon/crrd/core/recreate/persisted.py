@@ -25,18 +25,18 @@ def start_times_of(request: Request, name: str, pin: Pin | None) -> StartTimes:
     return request.start_times.get(name, StartTimes()) if same else StartTimes()
 
 
-def hook_end_untold(request: Request, work: Work) -> bool:
-    """Whether the request does not say yet that this hook of it has ended, as it has to once it did.
+def hook_end_unrecorded(request: Request, work: Work) -> bool:
+    """Whether the request does not record the end of this hook yet.
 
-    It says so by isKilled, or by its annotation if a CRD prunes that.
+    isKilled records it, or the annotation if the CRD prunes isKilled.
     """
     state = request.status.state(work.name)
-    said = state.phase.final or state.is_killed or start_times_of(request, work.name, work.pin).stop
-    return not said and (work.under_way is WorkKind.HOOK or work.hook_began is not None)
+    recorded = state.phase.final or state.is_killed or start_times_of(request, work.name, work.pin).stop
+    return not recorded and (work.under_way is WorkKind.HOOK or work.hook_began is not None)
 
 
-def stop_untold(request: Request, work: Work, now: float) -> bool:
-    """Whether a stop was sent a short while ago that goes on, or failed, and is still to be persisted."""
+def stop_unrecorded(request: Request, work: Work, now: float) -> bool:
+    """Whether a stop was sent a short while ago, has not succeeded, and is not persisted yet."""
     if work.stop_sent is None or work.stopped or now >= work.stop_sent + HASTE_SECONDS:
         return False
     return not start_times_of(request, work.name, work.pin).stop

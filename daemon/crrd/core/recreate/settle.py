@@ -24,7 +24,7 @@ def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], ow
         states = _fail_rest(states, awaited, pending, owed)
     if all(state.phase.final for state in states):
         reason = cause.reason if cause is not None else Reason.NONE
-        status = Status(RequestPhase.COMPLETED, states, _summary(states, gate), draft.seen.utc, reason)
+        status = Status(RequestPhase.COMPLETED, states, _summary(states, gate), draft.observed.utc, reason)
         draft.write(request, status)
         return
     status = Status(RequestPhase.RECREATING, states, gate.text, reason=gate.reason)
@@ -36,7 +36,7 @@ def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], ow
 def give_up(draft: Draft, request: Request, why: Message) -> None:
     """Complete a request that cannot be served, for a reason that holds for all of it."""
     draft.emit(request, EventReason.FAILED, f"Request {request.name}: {why.text}", warning=True)
-    draft.write(request, given_up(request, why, draft.seen.utc))
+    draft.write(request, given_up(request, why, draft.observed.utc))
 
 
 def given_up(request: Request, why: Message, at: str) -> Status:

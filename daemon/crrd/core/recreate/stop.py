@@ -35,7 +35,7 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
 
     `blocked`: whether a container before this one in the request has to be stopped, or to be back, first.
     """
-    work, seen = view.work, draft.seen
+    work, observed = view.work, draft.observed
     if work.under_way is not None:
         draft.note_start_times(view.request, work)
         if work.under_way is WorkKind.HOOK:
@@ -51,12 +51,12 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
         return failed
     if instance.state is ContainerState.CREATED:
         return draft.hold(view.request, view.state, Message.of(Reason.NOT_STARTED))
-    if not draft.gate.open or blocked or (seen.draining and not view.hook_done):
+    if not draft.gate.open or blocked or (observed.draining and not view.hook_done):
         return view.resting()
     if view.pod.restarting:
         return draft.hold(view.request, view.state, Message.of(Reason.POD_RESTARTING))
-    if seen.kubelet_silent_since is not None:
-        return _await_kubelet(draft, view, instance, seen.kubelet_silent_since)
+    if observed.kubelet_silent_since is not None:
+        return _await_kubelet(draft, view, instance, observed.kubelet_silent_since)
     if others := [work for work in view.others if work.under_way is not None]:
         return _beside(draft, view, instance, others)
     return _begin(draft, view, instance)
@@ -85,24 +85,24 @@ def finish_hooked(draft: Draft) -> bool:
     A container whose preStop hook has run has said goodbye: it is stopped, whoever has ended its request, while the
     grace period in which the hook began lasts.
     """
-    seen, sent = draft.seen, False
-    requests = {request.uid: request for request in seen.ended}
-    for (uid, bare_id), work in seen.works.items():
-        instance, request = seen.instance(bare_id), requests.get(uid)
+    observed, sent = draft.observed, False
+    requests = {request.uid: request for request in observed.ended}
+    for (uid, bare_id), work in observed.works.items():
+        instance, request = observed.instance(bare_id), requests.get(uid)
         if request is None or instance is None or instance.state is not ContainerState.RUNNING:
             continue
         if work.under_way is not None or not work.owes_stop(draft.now):
             continue
-        pod = seen.pod or (seen.api_answer.pod if seen.api_answer is not None else None)
-        if pod is None and seen.api_answer is None:
+        pod = observed.pod or (observed.api_answer.pod if observed.api_answer is not None else None)
+        if pod is None and observed.api_answer is None:
             draft.ask_api = True  # without a live request, no watch tells of the pod
             continue
         if pod is None or pod.runtime_uid != instance.pod_uid or pod.deleting or pod.ended:
             continue  # kubelet stops it itself
         retry_at = work.stop.ended + retry_delay(work.stop.count, bare_id) if work.stop is not None else draft.now
-        if draft.now < retry_at or seen.kubelet_silent_since is not None:
+        if draft.now < retry_at or observed.kubelet_silent_since is not None:
             draft.wake(max(retry_at, draft.now + ASK_AGAIN) if work.stop else draft.now + LOOK_AGAIN)
-        elif not seen.may_stop:
+        elif not observed.may_stop:
             draft.waits_for_slot = True
         else:
             spent = (work.hook.seconds if work.hook else 0.0) + (draft.now - (work.stop_sent or draft.now))
@@ -162,7 +162,7 @@ def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateSta
         hook = instance.hook if view.grace > view.spent_before else None
         if hook is not None and (wait := _await_ip(draft, view, hook)):
             return wait
-        if hook is not None or draft.seen.may_stop:
+        if hook is not None or draft.observed.may_stop:
             draft.emit(request, EventReason.RECREATING, f"Stopping container {view.name} to recreate it", view.name)
             if no_gate := draft.gate.message:
                 draft.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {no_gate.text}")
@@ -183,7 +183,7 @@ def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateSta
 
 def _pod_ip(draft: Draft, view: ContainerView) -> str:
     """The pod's IP: the watch's word, or else the API server's own."""
-    answer = draft.seen.api_answer
+    answer = draft.observed.api_answer
     return view.pod.pod_ip or (answer.pod.pod_ip if answer is not None and answer.pod is not None else "")
 
 
@@ -204,7 +204,7 @@ def _await_ip(draft: Draft, view: ContainerView, hook: Hook) -> RecreateState | 
 
 def _send(draft: Draft, view: ContainerView, instance: Instance) -> RecreateState:
     """The stop itself, once it may be sent."""
-    if not draft.seen.may_stop:
+    if not draft.observed.may_stop:
         draft.waits_for_slot = True
         return view.resting()
     draft.actions.append(StopContainer(view.request, instance, view.stop_seconds, view.spent_before, view.beside))

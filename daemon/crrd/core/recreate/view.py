@@ -36,7 +36,7 @@ class ContainerView:
     request: Request
     name: str
     pod: Pod
-    seen: Observation
+    observed: Observation
     now: float
     status: PodContainer
     """In the pod's spec and status; an empty one where the pod has none of that name."""
@@ -53,21 +53,21 @@ class ContainerView:
     """As the request's status has it."""
 
     @classmethod
-    def of(cls, request: Request, container: RequestedContainer, pod: Pod, seen: Observation, now: float) -> Self:
+    def of(cls, request: Request, container: RequestedContainer, pod: Pod, observed: Observation, now: float) -> Self:
         """What is known of a container of the request whose pod is there."""
         name, pinned = container.name, request.pinned.get(container.name)
-        works = (work for (uid, _), work in seen.works.items() if uid == request.uid and work.name == name)
+        works = (work for (uid, _), work in observed.works.items() if uid == request.uid and work.name == name)
         work = next(works, NO_WORK)
         target = target_of(request, container) if work is NO_WORK else work.pin
         return cls(
             request,
             name,
             pod,
-            seen,
+            observed,
             now,
             status=pod.containers.get(name, PodContainer(name)),
             named=tuple(pin for pin in (container.context, pinned) if pin is not None),
-            newest=newest(seen.instances, name),
+            newest=newest(observed.instances, name),
             work=work,
             target=target,
             start_times=start_times_of(request, name, target),
@@ -80,7 +80,7 @@ class ContainerView:
 
         Kubelet may have left it behind and run a newer one beside it. One that was only created never starts then.
         """
-        found = None if self.target is None else self.seen.instance(self.target.bare_id)
+        found = None if self.target is None else self.observed.instance(self.target.bare_id)
         if found is None or self.target is None or found.restart_count > self.target.restart_count:
             return None
         left_behind = self.newest is not None and found.id != self.newest.id
@@ -128,12 +128,10 @@ class ContainerView:
     def _mismatches(self) -> Iterator[tuple[Pin, str]]:
         """Each instance that is named or runs, and why it is not this pod's container, "" where it is."""
         for pin in self.named:
-            if pin.runtime not in self.seen.runtime_names:
-                yield (
-                    pin,
-                    f"is of runtime {pin.runtime!r}, but this node has {', '.join(sorted(self.seen.runtime_names))}",
-                )
-            yield pin, self._not_its_own(self.seen.instance(pin.bare_id) or self.seen.foreign.get(pin.bare_id))
+            if pin.runtime not in self.observed.runtime_names:
+                names = ", ".join(sorted(self.observed.runtime_names))
+                yield pin, f"is of runtime {pin.runtime!r}, but this node has {names}"
+            yield pin, self._not_its_own(self.observed.instance(pin.bare_id) or self.observed.foreign.get(pin.bare_id))
         if self.newest is not None:
             yield self.newest.pin, self._not_its_own(self.newest)
 
@@ -152,10 +150,10 @@ class ContainerView:
 
         Nobody has asked yet whose a named ID is, or the API shows an instance that came after the runtime was asked.
         """
-        listed, shown = {instance.id for instance in self.seen.instances}, Pin(self.status.container_id).bare_id
-        if any(pin.bare_id not in listed and pin.bare_id not in self.seen.foreign for pin in self.named):
+        listed, shown = {instance.id for instance in self.observed.instances}, Pin(self.status.container_id).bare_id
+        if any(pin.bare_id not in listed and pin.bare_id not in self.observed.foreign for pin in self.named):
             return 0.0
-        behind = shown and shown not in listed and self.seen.pod_at > self.seen.listed_at
+        behind = shown and shown not in listed and self.observed.pod_at > self.observed.listed_at
         return ASK_AGAIN if behind else None
 
     @cached_property
@@ -173,7 +171,7 @@ class ContainerView:
     @cached_property
     def never_returns(self) -> Message:
         """Step 6: why kubelet would not start the container again if it was stopped."""
-        if not comes_back(self.status.policy(self.seen.kubelet_minor), None):
+        if not comes_back(self.status.policy(self.observed.kubelet_minor), None):
             return Message.of(Reason.NOT_RESTARTABLE)
         return self.pod_ended
 
@@ -188,7 +186,7 @@ class ContainerView:
     @cached_property
     def _restart_all_code(self) -> int | None:
         """An exit code with which the container would have kubelet restart the whole pod, None for none."""
-        return restart_all_code(self.status.restart_rules, self.seen.kubelet_minor)
+        return restart_all_code(self.status.restart_rules, self.observed.kubelet_minor)
 
     @cached_property
     def _others_of_pod(self) -> tuple[PodContainer, ...]:
@@ -201,7 +199,7 @@ class ContainerView:
     @cached_property
     def beside(self) -> Mapping[str, str]:
         """Container name -> bare ID of the newest instances of these."""
-        found = ((each.name, newest(self.seen.instances, each.name)) for each in self._others_of_pod)
+        found = ((each.name, newest(self.observed.instances, each.name)) for each in self._others_of_pod)
         return {name: instance.id for name, instance in found if instance is not None}
 
     @cached_property
@@ -219,7 +217,7 @@ class ContainerView:
 
     def _back(self, other: PodContainer) -> bool:
         """Whether the pod's status shows the newest instance of another container, running and ready."""
-        current = newest(self.seen.instances, other.name)
+        current = newest(self.observed.instances, other.name)
         if current is None or current.state is not ContainerState.RUNNING:
             return False
         return other.container_id == current.pin.container_id and other.running and other.ready
@@ -232,7 +230,7 @@ class ContainerView:
         whatever the exit code; it shows an instance as ended only where it has begun nothing after it. Source:
         kubelet's ShouldContainerBeRestarted, computePodActions.
         """
-        status, minor = self.status, self.seen.kubelet_minor
+        status, minor = self.status, self.observed.kubelet_minor
         policy = status.policy(minor)
         ends = self.newest is not None and status.terminated and status.container_id == self.newest.pin.container_id
         code = status.exit_code if ends else None
@@ -263,7 +261,7 @@ class ContainerView:
     def others(self) -> tuple[Work, ...]:
         """What this process has done to the outgoing instance for other requests, all of which have ended or gone."""
         bare_id = self.outgoing.id if self.outgoing is not None else None
-        works = self.seen.works.items()
+        works = self.observed.works.items()
         return tuple(work for (uid, other), work in works if other == bare_id and uid != self.request.uid)
 
     @cached_property
@@ -273,7 +271,7 @@ class ContainerView:
         For this request, or for one that was deleted since: that counts until its grace period would have ended, and
         for as long as this request lasts if it was there when the hook ended.
         """
-        here_since = self.seen.first_seen.get(self.request.uid, self.now)
+        here_since = self.observed.first_seen.get(self.request.uid, self.now)
         return self.work.hook is not None or any(
             work.hook_ended is not None
             and work.hook_until is not None
@@ -299,8 +297,8 @@ class ContainerView:
         """
         if self.work.hook_began is not None or self.work.stop_sent is not None:
             return self.work.spent_before
-        started, wall = parse_time(self.start_times.hook or self.start_times.stop), self.seen.wall
-        seen_for = self.now - self.seen.first_seen.get(self.request.uid, self.now)
+        started, wall = parse_time(self.start_times.hook or self.start_times.stop), self.observed.wall
+        seen_for = self.now - self.observed.first_seen.get(self.request.uid, self.now)
         if started is None or started.timestamp() + 1 > wall - seen_for:
             return 0.0  # times are told in whole seconds
         return min(max(0.0, wall - started.timestamp()), float(self.grace))
