@@ -25,7 +25,7 @@ async def test_serial_within_a_key_parallel_across_keys() -> None:
     queue = WorkQueue(handle)
     for _ in range(3):
         for key in ("a", "b", "c"):
-            queue.poke(key)
+            queue.wake(key)
         await asyncio.sleep(0.3)
     assert queue.depth == 3
     assert queue.oldest is not None
@@ -35,7 +35,7 @@ async def test_serial_within_a_key_parallel_across_keys() -> None:
     assert queue.oldest is None
 
 
-async def test_pokes_during_the_handler_are_one_more_round() -> None:
+async def test_wakes_during_the_handler_are_one_more_round() -> None:
     rounds = 0
 
     async def handle(key: str) -> None:
@@ -44,10 +44,10 @@ async def test_pokes_during_the_handler_are_one_more_round() -> None:
         await asyncio.sleep(1)
 
     queue = WorkQueue(handle)
-    queue.poke("a")
+    queue.wake("a")
     await asyncio.sleep(0.5)
     for _ in range(10):
-        queue.poke("a")
+        queue.wake("a")
     await queue.settled()
     assert rounds == 2
 
@@ -62,9 +62,9 @@ async def test_the_earlier_timer_wins_and_a_round_clears_it() -> None:
         return start + 10 if len(times) == 1 else None
 
     queue = WorkQueue(handle)
-    queue.poke_at("a", start + 5)
-    queue.poke_at("a", start + 7)
-    queue.poke_at("a", start + 3)
+    queue.wake_at("a", start + 5)
+    queue.wake_at("a", start + 7)
+    queue.wake_at("a", start + 3)
     await asyncio.sleep(60)
     assert times == [3, 10]
 
@@ -82,7 +82,7 @@ async def test_a_failure_is_tried_again_with_back_off() -> None:
             raise ValueError("a bug")
 
     queue = WorkQueue(handle)
-    queue.poke("a")
+    queue.wake("a")
     await asyncio.sleep(30)
     assert len(times) == 3
     assert 0.5 <= times[1] <= 0.56
@@ -98,11 +98,11 @@ async def test_close_ends_handlers_and_timers() -> None:
         await asyncio.sleep(100)
 
     queue = WorkQueue(handle)
-    queue.poke("a")
-    queue.poke_at("b", asyncio.get_running_loop().time() + 1)
+    queue.wake("a")
+    queue.wake_at("b", asyncio.get_running_loop().time() + 1)
     await asyncio.sleep(0.1)
     await queue.close()
-    queue.poke("a")
+    queue.wake("a")
     await asyncio.sleep(10)
     assert rounds == 1
     assert queue.depth == 0

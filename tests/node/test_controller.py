@@ -746,10 +746,10 @@ def _busy(node: MemoryNode) -> Callable[[], None]:
 
 async def test_no_more_stops_than_slots_at_once_and_each_pod_in_its_turn() -> None:
     async with MemoryNode() as node:
-        pokes: list[str] = []
+        woken: list[str] = []
         node.stop_seconds = 3600.0
         cache = Pods(lambda _: None, asyncio.get_running_loop().time)
-        executor = Executor(node.controller.executor._edges, cache, pokes.append, "")
+        executor = Executor(node.controller.executor._edges, cache, woken.append, "")
         for number in range(STOPS_AT_ONCE):
             name = f"c{number}"
             node.known[name] = instance(name)
@@ -763,9 +763,9 @@ async def test_no_more_stops_than_slots_at_once_and_each_pod_in_its_turn() -> No
             executor.slots.end_round(waits, wanted=True)
         executor.slots.end_round("default/c", wanted=False)
         await asyncio.sleep(1.9)
-        assert pokes == []
+        assert woken == []
         await asyncio.sleep(0.2)  # what takes long gives its slot back, once
-        assert pokes == ["default/a", "default/b", "default/d"]
+        assert woken == ["default/a", "default/b", "default/d"]
         assert executor.slots._free == STOPS_AT_ONCE - 3
         executor.slots.take("default/a")
         executor.slots.end_round("default/b", wanted=False)

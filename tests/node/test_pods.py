@@ -21,8 +21,8 @@ def requests(made: Pods, pod_key: str = "default/web") -> list[Request]:
 
 
 def cache() -> tuple[Pods, list[str]]:
-    pokes: list[str] = []
-    return Pods(pokes.append, lambda: 7.0), pokes
+    woken: list[str] = []
+    return Pods(woken.append, lambda: 7.0), woken
 
 
 def gone(made: Pods, pod_key: str) -> bool:
@@ -42,9 +42,9 @@ def unready_seen(made: Pods) -> dict[str, float | None]:
 
 
 async def test_a_new_request_wakes_its_pod() -> None:
-    made, pokes = cache()
+    made, woken = cache()
     made.request_changed(request())
-    assert pokes == ["default/web"]
+    assert woken == ["default/web"]
     assert requests(made, "default/web") == [request()]
     assert made.active.is_set()
     assert not made.idle.is_set()
@@ -53,18 +53,18 @@ async def test_a_new_request_wakes_its_pod() -> None:
 
 
 async def test_the_same_version_wakes_nobody() -> None:
-    made, pokes = cache()
+    made, woken = cache()
     made.request_changed(request())
     made.request_changed(request())
-    assert pokes == ["default/web"]
+    assert woken == ["default/web"]
 
 
 async def test_a_request_that_is_for_another_pod_now_is_none_of_the_first_ones() -> None:
-    made, pokes = cache()
+    made, woken = cache()
     made.request_changed(request())
     made.request_changed(request(resource_version="11", pod_name="other"))
     assert requests(made, "default/web") == []
-    assert pokes == ["default/web", "default/web", "default/other"]
+    assert woken == ["default/web", "default/web", "default/other"]
     made.request_deleted(request(resource_version="12", pod_name="other"))
     assert requests(made, "default/other") == []
     assert made.idle.is_set()
@@ -101,7 +101,7 @@ async def test_pins_stay_whoever_changes_them() -> None:
 
 
 async def test_pins_stay_whoever_removes_them() -> None:
-    made, pokes = cache()
+    made, woken = cache()
     pins, start_times = {"app": pin("old")}, {"app": StartTimes(stop="2026-01-01T00:00:00Z")}
     made.request_changed(request(pinned=pins, start_times=start_times))
     made.request_changed(request(resource_version="11"))
@@ -111,7 +111,7 @@ async def test_pins_stay_whoever_removes_them() -> None:
     made.request_changed(request(resource_version="12", pinned={"side": pin("other")}))
     (known,) = requests(made, "default/web")
     assert known.pinned == {**pins, "side": pin("other")}
-    assert len(pokes) == 3
+    assert len(woken) == 3
     made.request_changed(replace(known, resource_version="13"))
     assert unpinned(made) == set(), "they were written again"
     made.request_changed(request(resource_version="14"))
@@ -127,13 +127,13 @@ async def test_versions_that_are_no_numbers_all_count() -> None:
 
 
 async def test_a_late_answer_does_not_revive_a_deleted_request() -> None:
-    made, pokes = cache()
+    made, woken = cache()
     made.request_changed(request())
     made.request_deleted(request(resource_version="100"))
     made.request_changed(request(resource_version="99"))
     assert requests(made, "default/web") == []
     assert made.idle.is_set()
-    assert pokes == ["default/web"] * 2
+    assert woken == ["default/web"] * 2
 
 
 async def test_a_late_answer_does_not_revive_what_a_list_lacks() -> None:
@@ -181,9 +181,9 @@ async def test_of_requests_that_went_only_so_many_are_remembered() -> None:
 
 
 async def test_deleting_what_was_never_seen_wakes_nobody() -> None:
-    made, pokes = cache()
+    made, woken = cache()
     made.request_deleted(request())
-    assert pokes == []
+    assert woken == []
 
 
 async def test_losing_the_active_label_takes_a_request_down() -> None:
@@ -194,11 +194,11 @@ async def test_losing_the_active_label_takes_a_request_down() -> None:
 
 
 async def test_a_list_replaces_everything() -> None:
-    made, pokes = cache()
+    made, woken = cache()
     made.request_changed(request())
     made.requests_listed([request(uid="r2")], "12")
     assert [known.uid for known in requests(made, "default/web")] == ["r2"]
-    assert pokes == ["default/web"] * 3
+    assert woken == ["default/web"] * 3
 
 
 async def test_completed_requests_do_not_keep_the_node_awake() -> None:
@@ -221,13 +221,13 @@ async def test_the_mark_is_dated_when_it_is_first_seen() -> None:
 
 
 async def test_pods_wake_only_whoever_has_a_request() -> None:
-    made, pokes = cache()
+    made, woken = cache()
     made.pod_changed(pod())
-    assert pokes == []
+    assert woken == []
     made.request_changed(request())
     made.pod_changed(pod())
     made.pod_changed(pod(deleting=True))
-    assert pokes == ["default/web"] * 2
+    assert woken == ["default/web"] * 2
 
 
 async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> None:

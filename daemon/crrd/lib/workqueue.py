@@ -1,6 +1,6 @@
 """One key per pod: serial within a key, parallel across keys, and a timer per key.
 
-A key that is poked while its handler runs is handled once more afterwards, however often it was poked. There is no
+A key that is woken while its handler runs is handled once more afterwards, however often it was woken. There is no
 limit on how many keys run at once: a node has at most some hundred pods, and handlers wait more than they work.
 """
 
@@ -20,7 +20,7 @@ RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
 
 
 class WorkQueue:
-    """Runs `handler(key)` for poked keys.
+    """Runs `handler(key)` for woken keys.
 
     The handler returns the monotonic time of the event loop at which the key wants to be handled again, or None.
     An exception of a handler is logged, and the key is handled again with back-off.
@@ -50,8 +50,8 @@ class WorkQueue:
         """Monotonic time since which the longest running handler runs, None where none runs."""
         return min(self._began.values(), default=None)
 
-    def poke(self, key: str) -> None:
-        """Handle the key as soon as possible; not after `close`, when what is cancelled may still poke."""
+    def wake(self, key: str) -> None:
+        """Handle the key as soon as possible; not after `close`, when cancelled tasks may still wake it."""
         if self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ class WorkQueue:
         if key not in self._tasks:
             self._tasks[key] = loop.create_task(self._drain(key), name=f"pod {key}")
 
-    def poke_at(self, key: str, when: float) -> None:
+    def wake_at(self, key: str, when: float) -> None:
         """Handle the key at this time at the latest; the earlier of two times wins."""
         timer = self._timers.get(key)
         if timer is not None:
@@ -83,7 +83,7 @@ class WorkQueue:
     def _ring(self, key: str) -> None:
         """A timer has come."""
         self._timers.pop(key, None)
-        self.poke(key)
+        self.wake(key)
 
     async def _drain(self, key: str) -> None:
         """Handle a key until it is clean."""
@@ -109,10 +109,10 @@ class WorkQueue:
             log.warning(
                 "pod processing failed", pod=key, error=str(error), retry_in=round(delay, 1), exc_info=not expected
             )
-            self.poke_at(key, asyncio.get_running_loop().time() + delay)
+            self.wake_at(key, asyncio.get_running_loop().time() + delay)
             return
         finally:
             del self._began[key]
         self._failures.pop(key, None)
         if wake_at is not None:
-            self.poke_at(key, wake_at)
+            self.wake_at(key, wake_at)

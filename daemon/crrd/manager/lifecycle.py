@@ -85,7 +85,7 @@ class LifecycleController:
     def _reset(self) -> None:
         """Know nothing: what was known under an earlier leadership is out of date."""
         self._synced = False
-        self._cache = ManagerCache(self._poke, _has_work)
+        self._cache = ManagerCache(self._wake, _has_work)
         self._queue = WorkQueue(self._handle)
         self._slots = asyncio.Semaphore(PARALLEL)
         self._began: dict[str, float] = {}
@@ -136,7 +136,7 @@ class LifecycleController:
             Handler(requests_listed, self._request_changed, cache.request_deleted, cache.expect_requests),
             strict=False,
         )
-        forget_steps = self._clock.on_step(self._poke_all)
+        forget_steps = self._clock.on_step(self._wake_all)
         try:
             async with asyncio.TaskGroup() as group:
                 requests = group.create_task(self._requests.run(), name=f"watch {self._requests.plural}")
@@ -145,7 +145,7 @@ class LifecycleController:
                 await listed.wait()  # only from the requests it is known which pods matter, and who keeps them unready
                 self._heartbeat.rest()
                 self._synced = True
-                self._poke_all()
+                self._wake_all()
                 gated = group.create_task(self._gated.run(), name="gated pods")
                 self._watching += [task_check(gated), self._gated.check_alive]
                 log.info("lifecycle started", pods=len(cache.requested()))
@@ -161,13 +161,13 @@ class LifecycleController:
             self._first_seen.setdefault(request.pod_key, {})[request.uid, False] = self._clock.monotonic()
         self._cache.request_changed(request)
 
-    def _poke(self, key: str) -> None:
+    def _wake(self, key: str) -> None:
         if self._synced:
-            self._queue.poke(key)
+            self._queue.wake(key)
 
-    def _poke_all(self) -> None:
+    def _wake_all(self) -> None:
         for key in self._cache.requested():
-            self._poke(key)
+            self._wake(key)
 
     async def _handle(self, key: str) -> float | None:
         """One look at one pod and its requests; the loop's time at which to look again, None for no need."""

@@ -46,8 +46,8 @@ class NodeController:
         self.pods_heartbeat = Heartbeat()
         self.runtime_heartbeat = Heartbeat()
         self.queue = WorkQueue(self._handle)
-        self.pods = Pods(self.queue.poke, clock)
-        self.executor = Executor(edges, self.pods, self.queue.poke, own_pod)
+        self.pods = Pods(self.queue.wake, clock)
+        self.executor = Executor(edges, self.pods, self.queue.wake, own_pod)
         self.reconciler = Reconciler(node_name, edges, self.pods, self.executor)
 
     async def watch_pods(self, watch: Callable[[], Awaitable[None]]) -> None:
@@ -67,7 +67,7 @@ class NodeController:
             await asyncio.sleep(POLL_SECONDS)
             for record in self.pods:
                 if record.runtime.awaited:
-                    self.queue.poke(record.key)
+                    self.queue.wake(record.key)
 
     async def drain(self) -> None:
         """No new stops but those after a hook; let what is under way end, and write what became of it."""
@@ -84,7 +84,7 @@ class NodeController:
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 for key in self.pods.live_pods():
-                    self.queue.poke(key)
+                    self.queue.wake(key)
                 while self.queue.depth or self.executor.writes.pending or self.reconciler.stops_outstanding:
                     await self.executor.writes.wait()
                     await self.queue.settled()

@@ -1,6 +1,6 @@
 """Starts what `decide` decided: hooks, stops, writes and events. It never decides anything itself.
 
-Each runs as a task of its own, so that a pod's round returns at once; each pokes the pod's key when it has ended. What
+Each runs as a task of its own, so that a pod's round returns at once; each wakes the pod's key when it has ended. What
 became of them is in the pod's record for `decide` to see, by intent: one request, one container instance.
 """
 
@@ -29,18 +29,18 @@ class Executor:
     Args:
         edges: the ports.
         pods: what is known of each pod; what becomes of the actions is noted there.
-        poke: called with a pod's key when something of it has ended.
+        wake: called with a pod's key when something of it has ended.
         own_pod: UID of the pod that this process runs in: the stop of its own container ends with it, not before.
     """
 
-    def __init__(self, edges: Edges, pods: Pods, poke: Callable[[str], None], own_pod: str) -> None:
+    def __init__(self, edges: Edges, pods: Pods, wake: Callable[[str], None], own_pod: str) -> None:
         self._edges = edges
         self._pods = pods
-        self._poke = poke
+        self._wake = wake
         self._own_pod = own_pod
         self.works = Works(pods)
-        self.slots = StopSlots(poke)
-        self.writes = RequestWrites(edges, pods, self.works, poke)
+        self.slots = StopSlots(wake)
+        self.writes = RequestWrites(edges, pods, self.works, wake)
         self._tasks: set[asyncio.Task[None]] = set()
         """Hooks and stops."""
         self._awaited: set[asyncio.Task[None]] = set()
@@ -52,7 +52,7 @@ class Executor:
         return len(self._awaited)
 
     async def wait_for_work(self) -> None:
-        """Return when one of the hooks and stops under way has ended, and its pod was poked."""
+        """Return when one of the hooks and stops under way has ended, and its pod was woken."""
         await asyncio.wait(self._awaited, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(0)
 
@@ -130,7 +130,7 @@ class Executor:
             self._note(action, under_way=None, until=None, hook=result)
         recorder.hook_ended(action.hook, result)
         log.info("preStop hook ended", seconds=round(result.seconds, 3), error=result.error or None, **fields)
-        self._poke(action.request.pod_key)
+        self._wake(action.request.pod_key)
 
     async def _stop(self, action: StopContainer, recorder: RequestRecorder) -> None:
         """Stop a container once; whether to try again is decided elsewhere."""
@@ -159,7 +159,7 @@ class Executor:
             if not self._stopped_by_another(action):
                 recorder.stop_ended(seconds)
             log.info("container stopped", seconds=round(seconds, 3), **fields)
-        self._poke(action.request.pod_key)
+        self._wake(action.request.pod_key)
 
     def _stopped_by_another(self, action: StopContainer) -> bool:
         """Whether another request's stop of the same instance was answered before: both are, and the first counts."""

@@ -22,7 +22,7 @@ from crrd.lib.backoff import Backoff, Retry
 from crrd.ports import RequestRecorder
 
 RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
-"""Between looks at a runtime that does not answer; whatever pokes the pod meanwhile."""
+"""Between looks at a runtime that does not answer; unless something wakes the pod meanwhile."""
 FORGIVEN_SECONDS = 30.0
 """After so long without a failed look the next one is a first one again."""
 POD_RETRY = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.1)

@@ -15,11 +15,11 @@ class StopSlots:
     """Who may send a stop now, and who waits for that.
 
     Args:
-        poke: called with a pod's key when a slot is held for it: it is to decide anew, and to use the slot.
+        wake: called with a pod's key when a slot is held for it: it is to decide anew, and to use the slot.
     """
 
-    def __init__(self, poke: Callable[[str], None]) -> None:
-        self._poke = poke
+    def __init__(self, wake: Callable[[str], None]) -> None:
+        self._wake = wake
         self._free = STOPS_AT_ONCE
         self._waiting: dict[str, None] = {}
         """Pods that wait for a slot, in the order in which they came."""
@@ -55,7 +55,7 @@ class StopSlots:
         pod_key = next(iter(self._waiting))
         del self._waiting[pod_key]
         self._held.add(pod_key)
-        self._poke(pod_key)
+        self._wake(pod_key)
 
     @contextmanager
     def used(self) -> Iterator[None]:

@@ -31,14 +31,14 @@ class RequestWrites:
         edges: the ports.
         pods: what writes return is put in there.
         works: is told which requests this process has completed.
-        poke: called with a pod's key when a write has ended.
+        wake: called with a pod's key when a write has ended.
     """
 
-    def __init__(self, edges: Edges, pods: Pods, works: Works, poke: Callable[[str], None]) -> None:
+    def __init__(self, edges: Edges, pods: Pods, works: Works, wake: Callable[[str], None]) -> None:
         self._edges = edges
         self._pods = pods
         self._works = works
-        self._poke = poke
+        self._wake = wake
         self._tasks: set[asyncio.Task[None]] = set()
         self.prunes_is_killed = False
         """Whether the cluster's CRD was seen to drop the field isKilled."""
@@ -104,7 +104,7 @@ class RequestWrites:
             _retry_later(write, record, error)
         finally:
             record.writing = record.completing = False
-            self._poke(request.pod_key)
+            self._wake(request.pod_key)
 
     async def _send(self, write: Write) -> tuple[Request, str]:
         """The request as it is after the write, and why that had no effect, "" where it had."""

@@ -129,14 +129,14 @@ class PolicyController:
             before = self._by_key.get(policy.key)
             self._by_key[policy.key] = policy
             if before is None or before.uid != policy.uid or before.generation != policy.generation:
-                self._queue.poke(policy.key)
+                self._queue.wake(policy.key)
 
     def _deleted(self, policy: Policy) -> None:
         self._policies.drop(policy.uid, policy.resource_version)
         if (known := self._by_key.get(policy.key)) is not None and known.uid == policy.uid:
             del self._by_key[policy.key]
             self._memories.pop(policy.key, None)
-            self._queue.poke(policy.key)
+            self._queue.wake(policy.key)
 
     def _config_changed(self, namespace: str, kind: Kind, name: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -144,7 +144,7 @@ class PolicyController:
             if policy.namespace == namespace and policy.config is not None:
                 memory = self._memories.get(key)
                 if not name or memory is None or memory.wants_look(kind, name, now):
-                    self._queue.poke(key)
+                    self._queue.wake(key)
 
     # One look at one policy.
 
@@ -227,7 +227,7 @@ class PolicyController:
             self._progressed(key, str(error))
             await asyncio.sleep(RETRY_SECONDS)
         self._active.pop(key, None)
-        self._queue.poke(key)
+        self._queue.wake(key)
 
     async def _run(self, policy: Policy, run: Run, aim: Aim, until: datetime | None) -> tuple[Plan, bool]:
         """The last plan of a run, and whether its window closed first."""
@@ -262,7 +262,7 @@ class PolicyController:
         """The run of a policy waits for something else than before."""
         if (active := self._active.get(key)) is not None and active.progress != text:
             active.progress = text
-            self._queue.poke_at(key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
+            self._queue.wake_at(key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
 
 
 def _without_daemon(plan: Plan) -> list[str]:
