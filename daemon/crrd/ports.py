@@ -113,7 +113,7 @@ class EventSink(Protocol):
 
 
 class Observer(Protocol):
-    """Is told what the watches saw. Calls are synchronous and quick."""
+    """Receives what the watches report. Calls are synchronous and quick."""
 
     def request_changed(self, request: Request) -> None:
         """A request was added or modified (or listed)."""
@@ -124,7 +124,7 @@ class Observer(Protocol):
         ...
 
     def expect_requests(self) -> None:
-        """The newest list of requests is asked for now: it overrules what was told before."""
+        """The newest list of requests is asked for now: it replaces earlier events."""
         ...
 
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
@@ -176,11 +176,11 @@ class RequestRecorder(Protocol):
         ...
 
     def stop_ended(self, seconds: float) -> None:
-        """A container was stopped, once told however many requests stopped it; StopContainer took these seconds."""
+        """A container was stopped. Called once, however many requests stopped it; StopContainer took these seconds."""
         ...
 
     def successor_seen(self, container: str) -> None:
-        """The runtime lists the next instance of a container that the request waits for; told in each round."""
+        """The runtime lists the next instance of a container that the request waits for. Called in each round."""
         ...
 
     def written(self, before: Request, after: Request) -> None:

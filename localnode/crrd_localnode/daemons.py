@@ -50,14 +50,14 @@ class Daemon:
     @property
     def address(self) -> str:
         """Where it serves its health and its metrics; "" until it has said so."""
-        return self._told("serving health")
+        return self._address_of("serving health")
 
     @property
     def admission_address(self) -> str:
         """Where a manager serves admission; "" until it has said so."""
-        return self._told("serving admission")
+        return self._address_of("serving admission")
 
-    def _told(self, event: str) -> str:
+    def _address_of(self, event: str) -> str:
         """The address in the line of the log that tells of this event."""
         for line in self.log_file.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError):

@@ -51,18 +51,18 @@ def run_demo(*, cri_endpoints: Sequence[str], image: str, keep: bool) -> int:
         ConfigurationError: the given runtime cannot be used.
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the node daemon's log has a file
-    return asyncio.run(_until_told(_Demo(View(), image).run(list(cri_endpoints), keep=keep)))
+    return asyncio.run(_until_signal(_Demo(View(), image).run(list(cri_endpoints), keep=keep)))
 
 
-async def _until_told(demo: Coroutine[Any, Any, int]) -> int:
+async def _until_signal(demo: Coroutine[Any, Any, int]) -> int:
     """Run the demo; SIGTERM, and SIGHUP of a closed terminal, end it as Ctrl-C does, with all that it has begun."""
-    loop, told = asyncio.get_running_loop(), 0
+    loop, received = asyncio.get_running_loop(), 0
     task = asyncio.ensure_future(demo)
 
     def end(number: int) -> None:
-        nonlocal told
-        if not told:  # a second one does not stop the cleaning up
-            told = number
+        nonlocal received
+        if not received:  # a second one does not stop the cleaning up
+            received = number
             task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -71,9 +71,9 @@ async def _until_told(demo: Coroutine[Any, Any, int]) -> int:
     try:
         return await task
     except asyncio.CancelledError:
-        if not told:
+        if not received:
             raise
-        return 128 + told
+        return 128 + received
 
 
 class _Demo:

@@ -81,10 +81,10 @@ class View:
     def show(self, snapshot: Snapshot) -> None:
         """The state of things, where it has changed."""
         terminal = self._console.is_terminal
-        told = f"request is {snapshot.phase}" if terminal and snapshot.phase else "" if terminal else snapshot.line()
-        if told not in ("", self._last):
-            self._last = told
-            self.say(told)
+        line = f"request is {snapshot.phase}" if terminal and snapshot.phase else "" if terminal else snapshot.line()
+        if line not in ("", self._last):
+            self._last = line
+            self.say(line)
         if terminal:
             self._live.start()
             self._live.update(snapshot.table(), refresh=True)
@@ -95,6 +95,6 @@ class View:
         self._console.print()
         for what, before, after in rows:
             verdict, style = ("same", "green") if before == after else ("new" if before == "-" else "changed", "cyan")
-            told = after if before in (after, "-") else f"{before} -> {after}"
-            self._console.print(f"  {what:20}", Text(f"{verdict:7}", style), f" {told}", markup=False)
+            line = after if before in (after, "-") else f"{before} -> {after}"
+            self._console.print(f"  {what:20}", Text(f"{verdict:7}", style), f" {line}", markup=False)
         self._console.print()

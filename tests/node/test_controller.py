@@ -520,18 +520,18 @@ async def test_a_hook_that_breaks_is_a_hook_that_failed() -> None:
             await super().run(action)
             raise ValueError("bug")
 
-    told: list[HookResult] = []
+    received: list[HookResult] = []
 
     class Listener(Silence):
         def hook_ended(self, hook: Hook, result: HookResult) -> None:
-            told.append(result)
+            received.append(result)
 
     async with Broken(hook=HOOK, recorder=Listener()) as node:
         node.post(request())
         with capture_logs():
             assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
-        assert [result.error for result in told] == ["internal error: ValueError('bug')"]
-        assert told[0].seconds == pytest.approx(2.0)
+        assert [result.error for result in received] == ["internal error: ValueError('bug')"]
+        assert received[0].seconds == pytest.approx(2.0)
         assert node.stops == [("old", 28)]
 
 
@@ -877,7 +877,7 @@ async def test_a_refused_pin_is_told() -> None:
 
 
 async def test_that_a_pin_met_a_newer_version_is_not_told() -> None:
-    told: list[str] = []
+    received: list[str] = []
     conflicts = [ConflictError("the object has been modified (409)")] * 4
 
     class Newer(MemoryNode):
@@ -889,14 +889,14 @@ async def test_that_a_pin_met_a_newer_version_is_not_told() -> None:
             return await super().pin(request, pins, start_times)
 
         async def write_status(self, request: Request, status: Status) -> Request:
-            told.extend(state.message for state in status.states)
+            received.extend(state.message for state in status.states)
             return await super().write_status(request, status)
 
     async with Newer() as node:
         node.post(request(strategy=Strategy(force=True)))
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
         assert not conflicts
-        assert not any("409" in message for message in told)
+        assert not any("409" in message for message in received)
 
 
 async def test_a_pin_that_is_refused_in_other_words_each_time_causes_no_flood() -> None:
@@ -1229,18 +1229,18 @@ async def test_a_write_without_effect_is_braked() -> None:
 
 
 async def test_what_is_told_of_a_write_is_what_the_api_server_has_kept() -> None:
-    told: list[str] = []
+    received: list[str] = []
 
     class Listener(Silence):
         def written(self, before: Request, after: Request) -> None:
-            told.append(after.status.message)
+            received.append(after.status.message)
 
     async with MemoryNode(recorder=Listener()) as node:
         node.lose_messages = True
         node.gate = True
         node.post(request(strategy=Strategy(unready_grace_seconds=5)))
         await asyncio.sleep(1)
-        assert set(told) == {""}
+        assert set(received) == {""}
 
 
 async def test_a_pin_without_effect_is_braked() -> None:

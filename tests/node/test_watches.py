@@ -118,7 +118,7 @@ async def test_a_pods_watch_follows_its_list_soon() -> None:
     await asyncio.sleep(0.1)
     api.put(PODS, obj("a", "6"))  # told where a watch is open
     await asyncio.sleep(10)
-    assert notes.told == ["listed", "changed a"]
+    assert notes.received == ["listed", "changed a"]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -132,7 +132,7 @@ async def test_a_source_may_be_run_again() -> None:
         here.api.silent.clear()
         here.task = asyncio.create_task(run(here.source))
         await here.api.silent.wait()
-        assert here.notes.told == ["listed", "listed a"]
+        assert here.notes.received == ["listed", "listed a"]
         assert here.source.listed
 
 
@@ -147,7 +147,7 @@ async def test_a_watch_that_ends_goes_on_from_where_it_was() -> None:
     )
     async with story(*script) as here:
         await here.api.silent.wait()
-        assert here.notes.told == ["listed", "changed a", "changed b"]
+        assert here.notes.received == ["listed", "changed a", "changed b"]
         assert here.api.calls() == ["list", "watch 5", "watch 6", "watch 9", "watch 9", "watch 10", "watch 10"]
 
 
@@ -158,7 +158,7 @@ async def test_a_watch_that_ends_goes_on_from_where_it_was() -> None:
 async def test_an_expired_version_is_listed_again(expired: Reply) -> None:
     async with story(listing("5", obj("a", "3")), stream(), expired, listing("9", obj("b", "8"))) as here:
         await here.api.silent.wait()
-        assert here.notes.told == ["listed a", "listed b"]
+        assert here.notes.received == ["listed a", "listed b"]
         assert here.api.calls() == ["list", "watch 5", "watch 5", "list", "watch 9"]
 
 
@@ -179,7 +179,7 @@ async def test_a_watch_that_always_ends_at_once_is_followed_by_lists(end: str, m
         api.then(listing("5"), *[stream(end=end)] * 3, listing("6", obj("a", "6")), stream(end=end))
         delays = [await source._connect_once() for _ in range(4)]
         assert api.calls() == ["list", *["watch 5"] * 3, "list", "watch 6"]
-        assert notes.told == ["listed", "listed a"]
+        assert notes.received == ["listed", "listed a"]
         assert source.last_error == "the API server ends each watch of containerrecreaterequests at once"
         for version in range(7, 12):
             api.then(listing(str(version)), stream(end=end))
@@ -313,13 +313,13 @@ async def test_a_silent_connection_is_noticed() -> None:
     ],
 )
 async def test_it_is_told_why_a_watch_ended(reason: str, ends: Reply) -> None:
-    told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     def make(client: KubeClient, node_name: str, notes: Notes) -> PodSource:
-        return PodSource(client, node_name, notes, on_restart=lambda *what: told.put_nowait(what))
+        return PodSource(client, node_name, notes, on_restart=lambda *what: received.put_nowait(what))
 
     async with story(listing("5"), ends, make=make, stall=0.5):
-        assert await told.get() == ("pods", reason)
+        assert await received.get() == ("pods", reason)
         assert reason in WATCH_REASONS
 
 
@@ -376,7 +376,7 @@ async def test_the_same_is_retried_once_all_was_well() -> None:
 async def test_pods_are_retried_always() -> None:
     async with story(refuse(403), refuse(404), listing("5"), make=PodSource) as here:
         await here.api.silent.wait()
-        assert here.notes.told == ["listed"]
+        assert here.notes.received == ["listed"]
 
 
 async def test_the_server_is_given_the_time_that_it_asks_for() -> None:
@@ -625,19 +625,19 @@ async def test_a_loop_that_does_not_hear_of_a_request_is_told_while_it_runs() ->
     async def run() -> None:
         await made.run()
 
-    async def told() -> str:
+    async def received() -> str:
         made.check()
         await asyncio.sleep(60)
         return made.check()
 
     task = asyncio.create_task(run())
-    assert await told() == ""
+    assert await received() == ""
     cast("Any", cache.live_changed)._waiters.clear()
     cache.live_changed.set()
-    assert (await told()).startswith("hangs: waiting for another request")
+    assert (await received()).startswith("hangs: waiting for another request")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert await told() == ""
+    assert await received() == ""
 
 
 async def test_more_than_eight_pods_have_one_watch() -> None:

@@ -31,22 +31,22 @@ def test_the_newest_version_stays(known: Known[str], changes: list[int]) -> None
 
 
 def test_a_list_drops_what_it_would_have(known: Known[str]) -> None:
-    told = known.handler()
+    with_command = known.handler()
     known.put(known.parse(obj("written", 7, "written")))
     known.put(known.parse(obj("gone", 3, "gone")))
-    told.listed((known.parse(obj("a", 2, "a")),), "5")
+    with_command.listed((known.parse(obj("a", 2, "a")),), "5")
     assert sorted(known) == ["a", "written"], "what was written after the list stays"
 
 
 def test_what_has_gone_does_not_come_back_by_a_late_answer(known: Known[str], changes: list[int]) -> None:
-    told = known.handler()
-    told.changed(known.parse(obj("a", 1, "a")))
-    told.deleted(known.parse(obj("a", 4, "a")))
+    with_command = known.handler()
+    with_command.changed(known.parse(obj("a", 1, "a")))
+    with_command.deleted(known.parse(obj("a", 4, "a")))
     known.put(known.parse(obj("a", 3, "a")))
     assert list(known) == []
     known.put(known.parse(obj("a", 5, "again")))
     assert list(known) == ["again"], "it had left the selection only"
-    told.deleted(Version("unknown", "9", "x"))
+    with_command.deleted(Version("unknown", "9", "x"))
     assert len(changes) == 3
 
 

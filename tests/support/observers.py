@@ -8,22 +8,22 @@ from crrd.core.api.types import Request
 
 
 class Notes:
-    """An Observer that writes down what it is told."""
+    """An Observer that records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.received: list[str] = []
         self._changed = asyncio.Event()
 
     def _note(self, what: str) -> None:
-        self.told.append(what)
+        self.received.append(what)
         self._changed.set()
 
-    async def until(self, *told: str) -> None:
-        """Wait until exactly this was told."""
-        while len(self.told) < len(told):
+    async def until(self, *received: str) -> None:
+        """Wait until exactly these calls were received."""
+        while len(self.received) < len(received):
             self._changed.clear()
             await self._changed.wait()
-        assert self.told == list(told)
+        assert self.received == list(received)
 
     def request_changed(self, request: Request) -> None:
         self._note(f"changed {request.name}")

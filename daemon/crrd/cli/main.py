@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
 
 
 def _carry_out(name: str, work: Callable[[], int]) -> NoReturn:
-    """Leave the process with the exit code of `work`, or with that of an error, which is told in one line."""
+    """Leave the process with the exit code of `work`, or with that of an error, which is printed in one line."""
     out = Output(sys.stdout)
     try:
         with redirect_stdout(cast("TextIO", out)):

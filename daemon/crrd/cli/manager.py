@@ -126,7 +126,7 @@ def _host(found: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the daemon until it is told to end. Raises ConfigurationError."""
+    """Run the daemon until SIGTERM or Ctrl-C. Raises ConfigurationError."""
     tune_allocator()
     raise_limit()
     return run_manager(manager_config(args))

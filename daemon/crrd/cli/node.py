@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the daemon until it is told to end. Raises ConfigurationError for a value that is missing or impossible."""
+    """Run the daemon until SIGTERM or Ctrl-C. Raises ConfigurationError for a value that is missing or impossible."""
     from crrd.lib.memory import keep_imports_lean, tune_allocator  # noqa: PLC0415 - before anything large
 
     tune_allocator()

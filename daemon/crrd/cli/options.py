@@ -54,10 +54,10 @@ def add_flag(
 
     Raises ConfigurationError for a switch's variable that is neither on nor off.
     """
-    told = [f"environment: {env}"] if env else []
+    parts = [f"environment: {env}"] if env else []
     if shown or default:
-        told.append(f"default: {shown or default.replace('%', '%%')}")
-    where = f"{text} ({'; '.join(told)})" if told else text
+        parts.append(f"default: {shown or default.replace('%', '%%')}")
+    where = f"{text} ({'; '.join(parts)})" if parts else text
     given = _FromEnvironment(os.environ.get(env) or default) if env else default
     if isinstance(given, _FromEnvironment):
         given.variable = env

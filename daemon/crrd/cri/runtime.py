@@ -60,7 +60,7 @@ class NodeRuntime:
 
     Args:
         connections: those that are known already.
-        on_call: told of every call that ended.
+        on_call: called for each call that has ended.
     """
 
     def __init__(self, connections: Sequence[Connection] = (), *, on_call: OnCall | None = None) -> None:

@@ -103,14 +103,14 @@ def _table(report: Report) -> str:
             _number(each.stored),
             _number(each.target),
             each.outcome.value,
-            "; ".join([each.reason, *_told(each.changes)]),
+            "; ".join([each.reason, *_changed(each.changes)]),
         )
         for each in report.containers
     ]
     return "\n".join([*columns([_HEADINGS, *rows] if rows else []), summary(report), *report.notes])
 
 
-def _told(changes: Sequence[Change] | None) -> list[str]:
+def _changed(changes: Sequence[Change] | None) -> list[str]:
     """What a table says of the changes since a container's start."""
     if changes is None:
         return []

@@ -64,7 +64,7 @@ class KubeEventSink:
         *,
         on_drop: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_drop` is told of each event that is never written: too many waited, or the API server refused it."""
+        """`on_drop` is called for each event that is dropped: too many waited, or the API server rejected it."""
         self._client = client
         self._on_drop = on_drop
         self._node_name = node_name
@@ -142,7 +142,7 @@ class KubeEventSink:
             return
 
     def _overflow(self) -> None:
-        """Count the oldest event as lost; a flood is told of when it begins and when it is over."""
+        """Count the oldest event as dropped. A flood is logged when it begins and when it ends."""
         self._on_drop()
         if not self._overflowed:
             log.warning("events dropped", error="too many events wait")

@@ -67,7 +67,7 @@ class Selection(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Handler(Generic[T]):
-    """Who is told. Calls are synchronous and quick."""
+    """Receives the objects of a watch. Calls are synchronous and quick."""
 
     listed: Callable[[tuple[T, ...], str], None]
     """The whole list, and its resourceVersion."""
@@ -78,7 +78,7 @@ class Handler(Generic[T]):
 
 
 RestartObserver = Callable[[str, str], None]
-"""Is told that a connection has ended: the resource's plural, and why: `ended` (in order), `expired` (410), `silent`,
+"""Called when a connection has ended: the resource's plural, and why: `ended` (in order), `expired` (410), `silent`,
 `refused` (4xx) or `error`."""
 
 

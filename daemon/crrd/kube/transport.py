@@ -26,9 +26,9 @@ from crrd.kube.resources import EVENTS, LEASES, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 
 CallObserver = Callable[[str, str, int, float], None]
-"""Is told of each call: verb, resource, HTTP status (0 for no answer) and seconds until the answer began."""
+"""Called for each call: verb, resource, HTTP status (0 for no answer) and seconds until the answer began."""
 DateObserver = Callable[[str, float, float], None]
-"""Is told of each answer: its Date header, and between which two monotonic times it was given."""
+"""Called for each response: its Date header, and the two monotonic times between which it was sent."""
 
 _KEEP_ALIVE_SECONDS = 60.0
 """How long an unused connection is kept, so that a request that comes soon after another needs no TLS handshake before

@@ -32,7 +32,7 @@ _TELL_SECONDS = 60.0
 """Between two lines of the log about connections that are closed for others."""
 
 CloseObserver = Callable[[str], None]
-"""Is told of each connection that is closed before its time: CROWDED or SILENT."""
+"""Called for each connection that is closed early, with CROWDED or SILENT."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Connections:
         """The one that was used longest ago first."""
         self._waiting: asyncio.TimerHandle | None = None
         """While nothing is accepted: until it is tried again at the latest."""
-        self._told = float("-inf")
+        self._logged_at = float("-inf")
 
     def __len__(self) -> int:
         """How many are open, or being set up."""
@@ -203,9 +203,9 @@ class Connections:
         now = asyncio.get_running_loop().time()
         if now - one.since < self._young_seconds:
             return self._young_seconds - (now - one.since)
-        if now - self._told > _TELL_SECONDS:
+        if now - self._logged_at > _TELL_SECONDS:
             log.warning("too many connections, closing the oldest", why=why)
-            self._told = now
+            self._logged_at = now
         self._drop(handler, CROWDED)
         return 0.0
 

@@ -50,8 +50,8 @@ class _StandardError(io.TextIOBase):
         self._pending: deque[bytes] = deque()
         self._size = 0
         self.dropped = 0
-        self._told = 0
-        """Of the dropped lines, the ones that a line of the log has told of."""
+        self._reported = 0
+        """The number of dropped lines that the log has reported."""
 
     def write(self, text: str, /) -> int:
         """Write, keep, or lose the line: the pipe may be full or broken, the disk full, the stream closed."""
@@ -60,9 +60,9 @@ class _StandardError(io.TextIOBase):
         if self._size + len(line) > PENDING_BYTES:
             self.dropped += 1
         else:
-            if self.dropped > self._told and not self._pending:
-                told, self._told = self.dropped - self._told, self.dropped
-                line = f"{told} log lines were dropped, because the log output was blocked\n".encode() + line
+            if self.dropped > self._reported and not self._pending:
+                count, self._reported = self.dropped - self._reported, self.dropped
+                line = f"{count} log lines were dropped, because the log output was blocked\n".encode() + line
             self._pending.append(line)
             self._size += len(line)
         self._drain(0.0)

@@ -1,4 +1,4 @@
-"""Standard output as commands write it: what it cannot take is told as an error of its own, apart from all others."""
+"""Standard output as commands write it: a write that fails is an error of its own class."""
 
 import errno
 import io

@@ -35,7 +35,7 @@ class Supervised:
 
 @asynccontextmanager
 async def supervise(loops: Sequence[Loop], health: Health) -> AsyncIterator[Supervised]:
-    """Run the loops while the body runs; a loop that breaks ends the body, and is told by /healthz until then.
+    """Run the loops while the body runs; a loop that fails ends the body, and /healthz reports it until then.
 
     Raises:
         ConfigurationError: a loop found something that waiting does not heal.

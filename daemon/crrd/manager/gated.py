@@ -57,7 +57,7 @@ class GatedPods:
         raise AssertionError("runs until it is cancelled")
 
     def covers(self, namespace: str) -> bool:
-        """Whether the pods of this namespace are listed, and changes of them are told."""
+        """Whether the pods of this namespace are listed, and their changes are watched."""
         found = self._pods.get(EVERY if namespace in self._shared else namespace)
         return found is not None and found.listed and not found.last_error
 
@@ -78,7 +78,7 @@ class GatedPods:
         return naming() or self._pods.check() or self._heartbeat.check()
 
     def _follow(self, group: asyncio.TaskGroup) -> None:
-        """Begin and end watches, so that all that is wanted is watched, and nothing else is told of."""
+        """Start and stop watches, so that exactly the selected namespaces are watched."""
         few = len(self._wanted) <= MOST_WATCHES
         for namespace in self._shared if few else self._shared - self._wanted:
             self._cache.forget_namespace(namespace)
@@ -101,9 +101,9 @@ class GatedPods:
         self._pods.begin(watched - self._pods.keys, group)
 
     def _reflector(self, namespace: str) -> Reflector[PodMeta]:
-        return Reflector(self._client, Selection(PODS, parse_meta, namespace), self._told(namespace), strict=False)
+        return Reflector(self._client, Selection(PODS, parse_meta, namespace), self._handler(namespace), strict=False)
 
-    def _told(self, namespace: str) -> Handler[PodMeta]:
+    def _handler(self, namespace: str) -> Handler[PodMeta]:
         cache = self._cache
         if namespace == EVERY:
             return Handler(self._all_listed, self._one_changed, self._one_deleted)

@@ -61,7 +61,7 @@ class LifecycleController:
         client: its answers have to reach `clock` (`KubeClient(on_date=clock.observe)`).
         events: where events about requests go; somebody else runs it.
         clock: the API server's time.
-        on_action: is told of everything that was done.
+        on_action: called for each action that was done.
         slack: see `next_steps`.
     """
 
@@ -243,8 +243,8 @@ class LifecycleController:
         namespace, name = waiting[0].namespace, waiting[0].pod_name
         expected = pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)
         now = asyncio.get_running_loop().time()
-        told = now < self._asked[key] + POD_SECONDS if key in self._asked else self._gated.covers(namespace)
-        if expected and told:
+        up_to_date = now < self._asked[key] + POD_SECONDS if key in self._asked else self._gated.covers(namespace)
+        if expected and up_to_date:
             return pod
         try:
             found = parse_meta(await self._client.get(PODS, namespace, name))

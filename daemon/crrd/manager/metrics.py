@@ -1,6 +1,6 @@
 """The manager's metrics: admission, leadership, the lifecycle of requests, the certificate.
 
-What is counted is told by those who do it; this keeps names and labels. Every label has few values: users are capped,
+The components count; this module keeps names and labels. Every label has few values: users are capped,
 reasons are enumerations.
 """
 
@@ -26,7 +26,7 @@ from crrd.lib.metrics import (
 )
 
 USERS = 50
-"""Users who ask for recreates and are told apart, for the life of the process."""
+"""The number of users who get a label of their own, until the process ends."""
 WEBHOOKS = ("mutate", "validate", "pods")
 CLOSE_REASONS = ("crowded", "silent")
 _ACTIONS: dict[type[lc.LifecycleAction], str] = {
@@ -43,7 +43,7 @@ _ACTIONS: dict[type[lc.LifecycleAction], str] = {
 
 
 class ManagerMetrics:
-    """One manager's registry, and what has to be told for it."""
+    """One manager's registry, and the callbacks that fill it."""
 
     def __init__(self) -> None:
         self.registry = registry = new_registry()

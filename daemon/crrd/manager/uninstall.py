@@ -74,7 +74,7 @@ async def _round(client: KubeClient, *, release: bool) -> bool:
 
 
 async def _release(client: KubeClient, requests: tuple[Request, ...], held: list[PodMeta]) -> None:
-    """Release pods, then requests: while requests are there, their pods are told apart from those that others hold."""
+    """Release pods, then requests: the requests show which pods crrd keeps unready, and which pods others do."""
     for pod in held:
         log.info("releasing pod", pod=pod.key)
         for key in pod.readiness.keys:

@@ -1,7 +1,7 @@
 """Runs preStop hooks as kubelet would: exec, httpGet and sleep.
 
 Which hook a container has is read by `crrd.cri.convert`, whether and for how long it may run is decided by the core;
-here it is run, and how it ended is told. A hook that fails is a result, not an error: the stop follows all the same.
+this module runs it and returns its result. A failed hook is a result, not an error, because the stop follows anyway.
 
 Source of the rules: Kubernetes' pkg/kubelet/lifecycle/handlers.go and pkg/probe/http.
 """

@@ -340,7 +340,7 @@ class Pods:
         state.gone_at = None
         if state.pod != pod:
             state.pod, state.at = pod, self._clock()
-            self._tell(record)
+            self._notify(record)
 
     def pod_deleted(self, pod: PodMeta) -> None:
         """A pod is no more; the one of the same name that followed it may be known already."""
@@ -350,7 +350,7 @@ class Pods:
             state.pod, state.at = None, 0.0
             if record.present:
                 state.gone_at = self._clock()
-            self._tell(record)
+            self._notify(record)
             self.tidy(record)
 
     def pods_listed(self, pods: Iterable[Pod], _version: str) -> None:
@@ -366,7 +366,7 @@ class Pods:
             self.pod_changed(pod)
         for record in tuple(self._records.values()):
             if first and record.state.pod is None:
-                self._tell(record)  # that it is not there is news
+                self._notify(record)  # that it is not there is news
             if record.known is not None:
                 record.known.set()
 
@@ -381,7 +381,7 @@ class Pods:
         elif record.state.pod is not None:
             self.pod_deleted(record.state.pod)
         elif first:
-            self._tell(record)  # that it is not there is news
+            self._notify(record)  # that it is not there is news
         if record.known is not None:
             record.known.set()
 
@@ -399,7 +399,7 @@ class Pods:
         for pod_key in tuple(self._records):
             self.forget_pod(pod_key)
 
-    def _tell(self, record: PodRecord) -> None:
+    def _notify(self, record: PodRecord) -> None:
         """Something about a pod has changed: that matters to its requests."""
         if record.present:
             self._on_change(record.key)

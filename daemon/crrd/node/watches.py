@@ -54,7 +54,7 @@ class PodSource(Reflector[Pod]):
     Args:
         client: to reach the API server with.
         node_name: this node.
-        observer: is told.
+        observer: receives all changes.
         key: the pod's `namespace/name`; "" for every pod of the node.
         on_restart: see Reflector.
     """
@@ -99,7 +99,7 @@ class PodWatches:
     Args:
         client: to reach the API server with.
         node_name: this node.
-        pods: say whose requests are live, and are told.
+        pods: know the live requests, and receive all changes.
         on_restart: see Reflector.
     """
 

@@ -30,7 +30,7 @@ class RequestWrites:
     Args:
         edges: the ports.
         pods: what writes return is put in there.
-        works: is told which requests this process has completed.
+        works: receives the requests that this process has completed.
         wake: called with a pod's key when a write has ended.
     """
 

@@ -56,14 +56,14 @@ class Cluster:
         self._aim = aim
         self.changed = asyncio.Event()
         """Set by whatever is different; the reader clears it."""
-        tell = self.changed.set
-        self._pods = Known(read_member, tell)
+        notify = self.changed.set
+        self._pods = Known(read_member, notify)
         self._requests = Known(read_run_request, self._requests_changed)
-        self._budgets = Known(read_budget, tell)
-        self._nodes = Known(_zone, tell)
+        self._budgets = Known(read_budget, notify)
+        self._nodes = Known(_zone, notify)
         # The items of a list do not say of which kind they are.
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
-        self._workloads = Known(lambda obj: read_workload({**obj, **named}), tell)
+        self._workloads = Known(lambda obj: read_workload({**obj, **named}), notify)
         self._zones = bool(options.max_per_zone)
         self._config = (
             ConfigObjects(client, namespace, strict=options.stale and not lenient) if options.reads_config else None
@@ -134,7 +134,7 @@ class Cluster:
         )
 
     def written(self, obj: Json) -> None:
-        """A request as the API server has just told it to this process."""
+        """A request as the API server has just answered it to this process."""
         self._requests.put(self._requests.parse(obj))
 
     def deleted(self, name: str) -> None:

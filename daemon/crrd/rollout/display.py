@@ -18,7 +18,7 @@ from crrd.core.rollout.waits import Wait
 from crrd.lib.plain import columns, plain
 
 REMIND_SECONDS = 30.0
-"""How often a wait that goes on is told of again."""
+"""How often a wait that lasts is shown again."""
 
 
 class Changes:
@@ -28,7 +28,7 @@ class Changes:
         self._stages: dict[str, tuple[Stage, str]] = {}
         self._since: dict[str, float] = {}
         self._waiting = ""
-        self._spoken_at = time.monotonic()
+        self._shown_at = time.monotonic()
 
     def rows(self, plan: Plan) -> list[Row]:
         """Pods that stand elsewhere than before, or wait for something else; those that have not begun are left out."""
@@ -52,15 +52,16 @@ class Changes:
 
     def overdue(self, plan: Plan) -> list[str]:
         """What is still waited for, every REMIND_SECONDS: the cause, the pods, and the command that shows more."""
-        if time.monotonic() < self._spoken_at + REMIND_SECONDS:
+        if time.monotonic() < self._shown_at + REMIND_SECONDS:
             return []
-        self._spoken_at = time.monotonic()
+        self._shown_at = time.monotonic()
         if plan.waiting:
             pods = [row.pod for row in plan.rows if row.stage is Stage.WAITING and row.command == plan.command]
             more = f" and {len(pods) - 1} more pods" if len(pods) > 1 else ""
             return [": ".join([*(f"{pod}{more}" for pod in pods[:1]), *plan.waits])]
         slow = [row for row in plan.rows if row.stage.under_way and (self.seconds(row) or 0) >= REMIND_SECONDS]
-        return [f"{row.pod} {Wait(row.why or row.stage.value, row.command or _explain(row)).told}" for row in slow]
+        waits = [(row, Wait(row.why or row.stage.value, row.command or _explain(row))) for row in slow]
+        return [f"{row.pod} {wait.with_command}" for row, wait in waits]
 
     def seconds(self, row: Row) -> float | None:
         """For how long a pod has been under way as far as this process has seen; None where it was not."""
@@ -100,10 +101,10 @@ class Display:
                 parts += [f"{Pin(old[name]).short} -> {Pin(new).short}" for name, new in new_ids(row).items()]
                 parts += [f"in {seconds:.1f} s", f"({done} of {total})"]
             elif row.why:
-                parts.append(f"- {row.told}")
+                parts.append(f"- {row.with_command}")
             self.say("  ".join(parts))
         if waiting := self._changes.waiting(plan):
-            self.say(f"{passed}  waiting: {Wait(waiting, plan.command).told}")
+            self.say(f"{passed}  waiting: {Wait(waiting, plan.command).with_command}")
         for each in self._changes.overdue(plan):
             self.say(f"{passed}  still waiting: {each}")
 
@@ -164,7 +165,7 @@ class Display:
         asks = ["then asks whether to continue"] if preview.asks_after else []
         lines += [*numbered[: preview.asks_after], *asks, *numbered[preview.asks_after : now]]
         if preview.stopped:
-            lines.append(f"then waits: {Wait(preview.stopped, preview.command).told}")
+            lines.append(f"then waits: {Wait(preview.stopped, preview.command).with_command}")
         lines += numbered[now:]
         lines += [f"refused, {pod}: {why}" for pod, why in refused.items()]
         lines += [f"skipped, {why}: {', '.join(pods)}" for why, pods in skipped_pods(preview).items()]

@@ -13,7 +13,7 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What the user is told last."""
+    """The last line of a run."""
 
     outcome: str
     """One word, for machines."""

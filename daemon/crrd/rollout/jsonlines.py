@@ -82,8 +82,13 @@ class JsonLines(Display):
             }
             for each in preview.stale
         ]
-        told = {"skipped": skipped_pods(preview), "warnings": warned_pods(preview), "stale": stale, "refused": refused}
-        _print({"target": target, "batches": batches, **ends, **told})
+        details = {
+            "skipped": skipped_pods(preview),
+            "warnings": warned_pods(preview),
+            "stale": stale,
+            "refused": refused,
+        }
+        _print({"target": target, "batches": batches, **ends, **details})
 
 
 def _print(shape: object) -> None:

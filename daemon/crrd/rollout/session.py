@@ -207,7 +207,7 @@ class Session(Runs):
             await self._record(run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures(plan.rows)}")
         ending = conclude(plan, self.line("resume", run.name), timed_out=timed_out)
         if ending.outcome == "failed":
-            with suppress(OutputError):  # the end is told all the same
+            with suppress(OutputError):  # the last line is still printed
                 await self._print_failures(plan)
         if timed_out:
             await self._record(run, WorkloadEvent.TIMED_OUT, ending.message)
@@ -222,7 +222,7 @@ class Session(Runs):
         for row in plan.rows:
             if row.stage is not Stage.FAILED:
                 continue
-            self.display.say(f"{row.pod} failed: {row.told}")
+            self.display.say(f"{row.pod} failed: {row.with_command}")
             if row.request is None or self.command.as_json:
                 continue
             with suppress(CrrdError):  # gone, or not to be read: its own words stand above

@@ -70,7 +70,7 @@ class Terminal(Display):
             table.add_row(*(line[column] for column in widths))
         more = Text(f"and {hidden} more pods", "dim") if hidden else Text("")
         waiting = Text(plain(f"waiting: {'; '.join(plan.waits)}") if plan.waiting else "", "yellow")
-        slow = [f"{row.pod} {row.told}" for row in plan.rows if row.stage.under_way and row.command]
+        slow = [f"{row.pod} {row.with_command}" for row in plan.rows if row.stage.under_way and row.command]
         return Group(table, more, self._bar(plan.rows), waiting, *(Text(plain(each)) for each in slow[:_COMMANDS]))
 
     def _cells(self, row: Row) -> dict[str, Text]:

@@ -145,12 +145,12 @@ class Container:
         if seconds > 0:
             if not self._stop_sent:
                 self._stop_sent = True
-                self._shim.tell(STOP)
+                self._shim.send(STOP)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self.exited.wait()
                 return
-        self._shim.tell(KILL)
+        self._shim.send(KILL)
         await self.exited.wait()
 
     async def execute(self, command: list[str], seconds: float | None) -> exec_.ExecOutcome:

@@ -71,7 +71,7 @@ class ShimProcess:
             os.close(self._pidfd)
             self._pidfd = -1
 
-    def tell(self, word: signal.Signals) -> None:
+    def send(self, word: signal.Signals) -> None:
         """Send one of the shim's signals; does nothing when it has ended."""
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):

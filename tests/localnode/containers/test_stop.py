@@ -94,14 +94,14 @@ async def test_a_container_begins_with_no_signal_blocked_or_ignored(client: Clie
 
 
 async def test_the_end_of_a_short_life_is_told_after_its_start(tmp_path: Path) -> None:
-    told: list[str] = []
+    received: list[str] = []
     container = Container(
         tmp_path / "short",
         sandbox_id="",
         config=pb.ContainerConfig(command=["true"]),
         created_at=1,
         log_path="",
-        changed=lambda _, kind: told.append(pb.ContainerEventType.Name(kind)),
+        changed=lambda _, kind: received.append(pb.ContainerEventType.Name(kind)),
     )
     container.save()
     start = asyncio.ensure_future(container.start(hostname="", namespaced=False))
@@ -109,5 +109,5 @@ async def test_the_end_of_a_short_life_is_told_after_its_start(tmp_path: Path) -
         await asyncio.sleep(0)
         # A loop that is this busy hears of the start and of the end in one go.
         time.sleep(0.1)  # noqa: ASYNC251 - on purpose, as said
-    assert told == ["CONTAINER_STARTED_EVENT", "CONTAINER_STOPPED_EVENT"]
+    assert received == ["CONTAINER_STARTED_EVENT", "CONTAINER_STOPPED_EVENT"]
     assert container.status().exit_code == 0

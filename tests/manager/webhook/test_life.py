@@ -245,12 +245,12 @@ async def test_run_waits_for_a_certificate_then_serves_then_drains() -> None:
     await asyncio.sleep(0)
     assert health.ready["webhook"]() == "not listening yet"
     assert health.ready["certificate"]() == "the serving certificate does not exist yet"
-    with capture_logs() as told:
+    with capture_logs() as received:
         load(tls, certificates)
         async with asyncio.timeout(10):
             while health.ready["webhook"]():
                 await asyncio.sleep(0)
-    (address,) = [line["address"] for line in told if line["event"] == "serving admission"]
+    (address,) = [line["address"] for line in received if line["event"] == "serving admission"]
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting(certificates))) as session:
         served = Served(server, tls, health, certificates, address, session)
         assert await served.page("/readyz") == (200, "[+]webhook ok\n[+]certificate ok\ncheck passed\n")

@@ -51,9 +51,9 @@ async def test_an_answer_holds_nothing_that_the_request_need_not_carry(hook: Jso
         for path in ("/mutate-crr", "/validate-crr"):
             _, raw = await served.post(path, made_up(operation))
             response = json.loads(raw)["response"]
-            told = raw.decode() + base64.b64decode(response.get("patch", "")).decode()
+            received = raw.decode() + base64.b64decode(response.get("patch", "")).decode()
             for word in (SECRET, "preStop", "httpGet", "Authorization", "ports", "env", "8080"):
-                assert word not in told
+                assert word not in received
 
 
 async def test_an_invented_user_is_not_counted_before_a_request_passes() -> None:

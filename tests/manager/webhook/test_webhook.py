@@ -200,9 +200,9 @@ async def test_an_api_server_in_trouble(
 async def test_each_answer_is_reported(pods: Pods) -> None:
     seen: list[tuple[str, ...]] = []
 
-    def observe(*told: Any) -> None:
-        assert told[3] >= 0
-        seen.append(told[:3])
+    def observe(*received: Any) -> None:
+        assert received[3] >= 0
+        seen.append(received[:3])
 
     async with webhook(pods, on_review=observe) as on:
         await on.ask("/mutate-crr", new_review(new_request()))

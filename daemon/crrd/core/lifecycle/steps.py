@@ -140,17 +140,17 @@ def next_steps(
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
     times = [(after(own.grace_ends if own else "", GOING_SECONDS), Reason.POD_DELETING)]
     created = request.created if since is None else since.isoformat()
-    seconds, told = request.deadline_seconds, str(request.deadline_seconds)
+    seconds, deadline = request.deadline_seconds, str(request.deadline_seconds)
     if seconds is None:
         seconds = default_deadline(request, slack)
-        told = f"{seconds}, the manager's default"
+        deadline = f"{seconds}, the manager's default"
     times.append((after(created, seconds), Reason.DEADLINE))
     if request.status.phase is RequestPhase.EMPTY:
         times.append((after(created, ANSWER_SECONDS), Reason.NO_ANSWER))
     for at, reason in times:
         if at is not None and at <= now:
             where = f" on node {request.node_name}" if request.node_name else ": the request has no node label"
-            return _end(request, reason, now, deadline=told, where=where, waited=_last_wait(request))
+            return _end(request, reason, now, deadline=deadline, where=where, waited=_last_wait(request))
     wake_at = min((at for at, _ in times if at is not None), default=None)
     if own is not None and wants_unready(request, own):
         return Steps(_acquire(request, own, now), wake_at)

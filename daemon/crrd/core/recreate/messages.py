@@ -42,7 +42,7 @@ def waited(since: float, now: float, steps: Sequence[int] = STEPS) -> tuple[int,
     Args:
         since: when the wait began; monotonic, as `now`.
         now: monotonic seconds.
-        steps: seconds after which the wait is told, in order.
+        steps: seconds after which the message is updated, in order.
     """
     reached = max((step for step in steps if now >= since + step), default=0)
     return reached, next((since + step for step in steps if now < since + step), None)

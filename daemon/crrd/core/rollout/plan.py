@@ -59,8 +59,8 @@ class Plan:
     def waits(self) -> list[str]:
         """What the run waits for: why nothing goes on, or else each pod that is under way."""
         if self.waiting:
-            return [Wait(self.waiting, self.command).told]
-        return [f"{row.pod} {row.told or row.stage.value}" for row in self.rows if row.stage.under_way]
+            return [Wait(self.waiting, self.command).with_command]
+        return [f"{row.pod} {row.with_command or row.stage.value}" for row in self.rows if row.stage.under_way]
 
 
 def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:

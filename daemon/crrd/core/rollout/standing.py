@@ -90,9 +90,9 @@ class Row:
     """SETTLING: when it counts as back if nothing happens, None where something has to."""
 
     @property
-    def told(self) -> str:
+    def with_command(self) -> str:
         """`why`, with the command."""
-        return Wait(self.why, self.command).told
+        return Wait(self.why, self.command).with_command
 
     def waiting_for(self, wait: Wait) -> "Row":
         """The pod with what it waits for."""
@@ -122,7 +122,7 @@ def _candidate(world: World, run: Run, member: Member) -> Row:
 
 
 def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]:
-    """Reasons to leave a pod out, the first one is told."""
+    """Reasons to skip a pod. The first one is shown."""
     pod = member.pod
     if pod.deleting:
         yield Skip.DELETING, ""
@@ -239,8 +239,8 @@ def failure(found: RunRequest) -> str:
     """Why a request failed, in its own words."""
     status = found.request.status
     failed = [each for each in status.states if each.phase is StatePhase.FAILED]
-    told = next((each for each in failed if each.reason is not Reason.EARLIER_FAILURE), None)
-    return f"{told.name}: {told.message}" if told is not None else status.message or "no reason was recorded"
+    cause = next((each for each in failed if each.reason is not Reason.EARLIER_FAILURE), None)
+    return f"{cause.name}: {cause.message}" if cause is not None else status.message or "no reason was recorded"
 
 
 def tally(rows: tuple[Row, ...]) -> Mapping[Stage, int]:

@@ -30,7 +30,7 @@ class Wait:
     """`why` without its duration; "" where there is none in it."""
 
     @property
-    def told(self) -> str:
+    def with_command(self) -> str:
         """`why`, with the command."""
         return f"{self.why} ({self.command})" if self.command else self.why
 

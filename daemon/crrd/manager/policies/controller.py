@@ -52,7 +52,7 @@ PARALLEL_RUNS = 16
 
 log = structlog.get_logger(__name__)
 RunObserver = Callable[[str, str], None]
-"""Is told of each run that has ended: its trigger, and `succeeded` or `failed`."""
+"""Called for each run that has ended, with its trigger, and `succeeded` or `failed`."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class PolicyController:
         client: its answers have to reach `clock`.
         clock: the API server's time.
         account: the manager's ServiceAccount as `namespace:name`.
-        on_run: is told of runs that have ended.
+        on_run: called for each run that has ended.
     """
 
     def __init__(self, client: KubeClient, clock: ServerClock, account: str, on_run: RunObserver) -> None:
@@ -116,7 +116,7 @@ class PolicyController:
             counts[reason] = counts.get(reason, 0) + 1
         return counts
 
-    # What the watches tell.
+    # Handlers of the watches.
 
     def _listed(self, listed: tuple[Policy, ...], version: str) -> None:
         for gone in self._policies.absent(listed, version):

@@ -69,7 +69,7 @@ class Looker:
         )
 
     async def look(self, policy: Policy, memory: Memory, group: asyncio.TaskGroup) -> tuple[Aim | None, Found | None]:
-        """The target and what is seen of it; None for what cannot be told yet, because a list is on its way.
+        """The target and its observed state; None while a list is not complete yet.
 
         Raises ApiUnavailableError.
         """

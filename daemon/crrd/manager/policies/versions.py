@@ -31,7 +31,7 @@ class ConfigVersions:
     """The versions of all ConfigMaps and Secrets in the namespaces that are watched. The constructor starts nothing.
 
     Args:
-        on_change: is told of the namespace, the kind and the name of what has changed; name "" for a whole list.
+        on_change: called with the namespace, the kind and the name of a changed object; name "" for a whole list.
     """
 
     def __init__(self, client: KubeClient, on_change: Callable[[str, Kind, str], None]) -> None:
@@ -83,17 +83,17 @@ class ConfigVersions:
 
     def _listed(self, key: str, listed: tuple[_Version, ...], _: str) -> None:
         self._known[key] = {each.name: each.version for each in listed}
-        self._tell(key, "")
+        self._notify(key, "")
 
     def _put(self, key: str, found: _Version) -> None:
         if self._known.setdefault(key, {}).get(found.name) != found.version:
             self._known[key][found.name] = found.version
-            self._tell(key, found.name)
+            self._notify(key, found.name)
 
     def _drop(self, key: str, found: _Version) -> None:
         self._known.get(key, {}).pop(found.name, None)
-        self._tell(key, found.name)
+        self._notify(key, found.name)
 
-    def _tell(self, key: str, name: str) -> None:
+    def _notify(self, key: str, name: str) -> None:
         namespace, _, kind = key.partition("/")
         self._on_change(namespace, Kind(kind), name)

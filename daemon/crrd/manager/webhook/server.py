@@ -43,9 +43,9 @@ BAD_CALL, INTERNAL = "bad_call", "internal"
 """Reasons of errors, beside those of `handler`."""
 
 ReviewObserver = Callable[[str, str, str, float], None]
-"""Is told of each answer: webhook, decision, reason ("" for one that allows) and seconds."""
+"""Called for each answer: webhook, decision, reason ("" for one that allows) and seconds."""
 AdmissionObserver = Callable[[str], None]
-"""Is told of each new request that is let in and will be stored: the user who asked for it."""
+"""Called for each admitted new request that will be stored, with the user who created it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class WebhookServer:
         pods: the API server.
         health: gets the checks `webhook` and `certificate` for readiness, and `webhook` for liveness.
         limits: see there.
-        on_review: is told of each answer.
-        on_admitted: is told of each request that is let in.
-        on_close: is told of each connection that is closed for the limits' sake.
+        on_review: called for each answer.
+        on_admitted: called for each admitted request.
+        on_close: called for each connection that is closed because of a limit.
     """
 
     def __init__(
@@ -302,9 +302,9 @@ class WebhookServer:
         return refusal
 
     def _seconds(self, request: web.Request) -> float:
-        told = _TIMEOUT.fullmatch(request.query.get("timeout", ""))
+        limit = _TIMEOUT.fullmatch(request.query.get("timeout", ""))
         longest = self._limits.answer_seconds
-        return min(longest, int(told[1]) - _TIMEOUT_MARGIN_SECONDS) if told else longest
+        return min(longest, int(limit[1]) - _TIMEOUT_MARGIN_SECONDS) if limit else longest
 
     def _report(self, path: str, review: Review, outcome: Answer, began: float) -> None:
         if isinstance(outcome, Refusal):
