@@ -7,7 +7,7 @@ from crrd_localnode.demo import run_demo
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags and words."""
+    """Add the command's flags and arguments."""
     parser.description = (
         "Starts a local node (API server, kubelet and a runtime of plain processes, all on loopback), a pod of\n"
         "two containers and the node daemon; posts a request, and shows what happens."

@@ -144,10 +144,10 @@ class _Demo:
         self._view.say(f'creating Deployment "{WORKLOAD}" of three pods')
         await Maker(node.client, NAMESPACE).workload("Deployment", WORKLOAD, 3, spec)
         await _until_pods(node.client, lambda pods: all(map(_all_ready, pods)))
-        words = ["recreate", f"deployment/{WORKLOAD}", "-c", "app", "--reason", "demo"]
-        self._view.say(f"crrd {' '.join(words)}")
+        arguments = ["recreate", f"deployment/{WORKLOAD}", "-c", "app", "--reason", "demo"]
+        self._view.say(f"crrd {' '.join(arguments)}")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "crrd", *words, "--kubeconfig", str(node.kubeconfig), "-n", NAMESPACE),
+            *(sys.executable, "-m", "crrd", *arguments, "--kubeconfig", str(node.kubeconfig), "-n", NAMESPACE),
             env={**os.environ, "NO_COLOR": "1"} if not sys.stdout.isatty() else None,
         )
         try:

@@ -74,9 +74,9 @@ class View:
         self._start = time.monotonic()
         self._last = ""
 
-    def say(self, words: str) -> None:
+    def say(self, text: str) -> None:
         """One step of the story, with the time since the start."""
-        self._console.print(Text(f"{time.monotonic() - self._start:6.2f} s ", "dim"), words, markup=False)
+        self._console.print(Text(f"{time.monotonic() - self._start:6.2f} s ", "dim"), text, markup=False)
 
     def show(self, snapshot: Snapshot) -> None:
         """The state of things, where it has changed."""

@@ -202,7 +202,7 @@ async def test_a_blocked_dry_run_shows_its_batches_and_what_blocks(
 )
 def test_dry_runs_as_kubectl_has_them(words: tuple[str, ...], asked: str) -> None:
     found = command(*words, "deployment/web", "-c", "app")
-    assert (found.dry_run, found.words) == (asked, ("deployment/web",))
+    assert (found.dry_run, found.arguments) == (asked, ("deployment/web",))
 
 
 async def test_several_targets_go_one_after_the_other(

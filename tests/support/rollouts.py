@@ -18,7 +18,7 @@ from crrd.core.api.types import (
 )
 from crrd.core.rollout.labels import read_selector
 from crrd.core.rollout.plan import Plan, make_plan
-from crrd.core.rollout.run import Options, Run, RunMark, Target
+from crrd.core.rollout.run import Options, Run, RunAnnotations, Target
 from crrd.core.rollout.state import Budget, Member, RunRequest, Workload, World
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -83,7 +83,7 @@ def asked(of: Run, pod: Member, phase: RequestPhase = RequestPhase.EMPTY, **stat
         wanted,
         status=Status(phase, **status),
     )
-    return RunRequest(request, RunMark(of, aborted=False))
+    return RunRequest(request, RunAnnotations(of, aborted=False))
 
 
 def succeeded(of: Run, pod: Member, **status: Any) -> RunRequest:

@@ -54,7 +54,7 @@ compdef _crrd_recreate kubectl-recreate crrd
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's words."""
+    """Add the command's arguments."""
     parser.description = (
         "Prints a script that makes the shell complete `crrd recreate` and `kubectl-recreate`. kubectl's own\n"
         "completion does not need it, because it finds the program kubectl_complete-recreate."
@@ -95,38 +95,38 @@ async def _offers(before: list[str], unfinished: str) -> list[str]:
     if unfinished.startswith("-"):
         return list(flags)
     given, rest = parser.parse_known_args(before[:-1] if flags.get(last) else before)
-    given.words += [word for word in rest if not word.startswith("-")]
+    given.arguments += [word for word in rest if not word.startswith("-")]
     access = find_access(given.kubeconfig, os.environ, given.context)
     async with KubeClient(access) as client:
         namespace = given.namespace or (await access.current()).namespace or "default"
-        return await _asked(client, namespace, given.words, last if flags.get(last) else "", unfinished)
+        return await _asked(client, namespace, given.arguments, last if flags.get(last) else "", unfinished)
 
 
-async def _asked(client: KubeClient, namespace: str, words: list[str], last: str, unfinished: str) -> list[str]:
+async def _asked(client: KubeClient, namespace: str, arguments: list[str], last: str, unfinished: str) -> list[str]:
     """What the API server has to be asked for."""
     if last in ("-n", "--namespace"):
         return await _names(client, NAMESPACES, "")
     if last in ("-c", "--container"):
         *some, _ = unfinished.split(",")
-        there = await _containers(client, namespace, words)
+        there = await _containers(client, namespace, arguments)
         return [",".join([*some, name]) for name in there if name not in some]
     if last:
         return []
-    if words and words[0] in VERBS:
+    if arguments and arguments[0] in VERBS:
         listing = await client.list_all(
             REQUESTS,
             lambda obj: text(mapping(mapping(obj.get("metadata")).get("labels")).get(LABEL_RUN)),
             namespace=namespace,
             label_selector=LABEL_RUN,
         )
-        return list(listing.items) if len(words) == 1 else []
-    if any("/" not in target for target in words):
+        return list(listing.items) if len(arguments) == 1 else []
+    if any("/" not in target for target in arguments):
         return []
     kind, slash, _ = unfinished.partition("/")
     if slash:
         served = await find_kind(client, kind)
         return [f"{kind}/{name}" for name in await _names(client, served.resource, namespace)]
-    return [*([] if words else VERBS), *(f"{served.kind.lower()}/" for served in KNOWN)]
+    return [*([] if arguments else VERBS), *(f"{served.kind.lower()}/" for served in KNOWN)]
 
 
 async def _names(client: KubeClient, resource: Resource, namespace: str) -> list[str]:
@@ -136,10 +136,10 @@ async def _names(client: KubeClient, resource: Resource, namespace: str) -> list
     return list(listing.items)
 
 
-async def _containers(client: KubeClient, namespace: str, words: list[str]) -> list[str]:
+async def _containers(client: KubeClient, namespace: str, arguments: list[str]) -> list[str]:
     """The containers that can be recreated of what is named already, of all pods of the namespace where nothing is."""
     found: list[str] = []
-    for target in split_targets(tuple(words)):
+    for target in split_targets(tuple(arguments)):
         aim = await find_target(client, namespace, target, "")
         listing = await client.list_all(
             PODS,

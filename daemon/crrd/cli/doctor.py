@@ -59,7 +59,7 @@ OF_MANAGER = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags and words."""
+    """Add the command's flags and arguments."""
     parser.description = (
         "Checks an installation of crrd: CRD, admission, policies, manager, node daemons, clocks and rights.\n"
         "Prints a line per check: ok, warning, problem or not checked, and what to do. Changes nothing, because the\n"

@@ -53,7 +53,7 @@ class NotExplainedError(CrrdError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags and words."""
+    """Add the command's flags and arguments."""
     parser.description = (
         "Shows the state of a ContainerRecreateRequest: what it waits for and since when, the result of each\n"
         "container, and what to do next. Only reads from the API server."

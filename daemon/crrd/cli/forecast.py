@@ -65,7 +65,7 @@ class ForecastConfig:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags and words."""
+    """Add the command's flags and arguments."""
     parser.description = (
         "Compares the hash that kubelet left on each running container with the one that another version\n"
         "of kubelet computes from the pod's spec. Reads the container runtime and the API server; changes nothing."

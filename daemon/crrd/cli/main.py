@@ -79,16 +79,16 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
     """Run `crrd` and leave the process with its exit code."""
     # gRPC's C core would write lines of its own format beside the log; its errors reach us as exceptions.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    words = sys.argv[1:] if argv is None else list(argv)
-    command = words[0] if words else ""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    command = arguments[0] if arguments else ""
 
     def work() -> int:
         parser = build_parser(command, prog=prog)
-        args, rest = parser.parse_known_args(words)
+        args, rest = parser.parse_known_args(arguments)
         if rest:  # argparse takes words in one place only: `status -w RUN`
-            if "words" not in args or any(word.startswith("-") for word in rest):
+            if "arguments" not in args or any(word.startswith("-") for word in rest):
                 parser.error(f"unrecognized arguments: {' '.join(rest)}")
-            args.words += rest
+            args.arguments += rest
         code: int = module_of(args.command).run(args)
         return code
 

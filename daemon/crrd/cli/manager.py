@@ -23,7 +23,7 @@ _HOST = re.compile(
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags and words."""
+    """Add the command's flags and arguments."""
     parser.description = (
         "Serves the admission webhooks (defaults, status context, labels). The leader also applies\n"
         "deadlines and TTLs, keeps pods unready during a recreate, and carries out ContainerRecreatePolicies."

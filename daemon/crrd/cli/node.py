@@ -18,7 +18,7 @@ from crrd.lib.errors import ConfigurationError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags and words."""
+    """Add the command's flags and arguments."""
     parser.description = (
         "Watches the ContainerRecreateRequests of one node, runs preStop hooks, stops containers through the CRI\n"
         "socket, and writes the status. Usually runs as a DaemonSet."

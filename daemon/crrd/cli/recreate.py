@@ -41,7 +41,7 @@ _TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags and words."""
+    """Add the command's flags and arguments."""
     called = parser.prog
     parser.set_defaults(called=called)
     parser.usage = (
@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add, flag = parser.add_argument, partial(add_flag, parser)
     add(
-        "words",
+        "arguments",
         nargs="*",
         metavar="TYPE/NAME",
         help="workload with a spec.selector, or a pod; several run one after the other",
@@ -172,24 +172,24 @@ async def _explanation(client: KubeClient, clock: ServerClock, request: Mapping[
 
 def _check(args: argparse.Namespace, verb: str) -> None:
     """Refuse what cannot be meant. Raises ConfigurationError."""
-    words = args.words
+    arguments = args.arguments
     if args.all_namespaces:
         raise ConfigurationError("--all-namespaces is not supported: a run covers one namespace (use -n NAMESPACE)")
-    if args.watch and (verb != "status" or len(words) < 2):
+    if args.watch and (verb != "status" or len(arguments) < 2):
         raise ConfigurationError("--watch needs status and the name of one run")
     if verb:
-        if len(words) > 2 or (verb != "status" and len(words) < 2):
+        if len(arguments) > 2 or (verb != "status" and len(arguments) < 2):
             raise ConfigurationError(f"{verb} needs the name of one run; to list runs: {args.called} status")
         if verb == "abort" and args.dry_run:
             raise ConfigurationError(
                 "--dry-run is not supported with abort; status RUN shows pods that are still waiting"
             )
         return
-    if args.stale and args.dry_run and not words and not args.selector:
+    if args.stale and args.dry_run and not arguments and not args.selector:
         return  # a list of what is stale in the namespace
-    if bool(words) == bool(args.selector):
+    if bool(arguments) == bool(args.selector):
         raise ConfigurationError("use either TYPE/NAME (for example deployment/web) or -l SELECTOR")
-    if args.run and len(split_targets(tuple(words))) > 1:
+    if args.run and len(split_targets(tuple(arguments))) > 1:
         raise ConfigurationError("--run names one run: give one TYPE/NAME")
     if args.run and not RUN_NAME.fullmatch(args.run):
         raise ConfigurationError(f"--run {args.run!r} must be at most 40 characters of a-z, 0-9 and '-'")
@@ -217,7 +217,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _words(given: Mapping[str, Any]) -> Iterator[str]:
+def _as_flags(given: Mapping[str, Any]) -> Iterator[str]:
     """Flags as they are typed."""
     for name, value in given.items():
         yield _flag(name)
@@ -227,7 +227,7 @@ def _words(given: Mapping[str, Any]) -> Iterator[str]:
 
 def requested(args: argparse.Namespace) -> Command:
     """The command line as a value. Raises ConfigurationError for what cannot be meant."""
-    verb = args.words[0] if args.words and args.words[0] in VERBS else ""
+    verb = args.arguments[0] if args.arguments and args.arguments[0] in VERBS else ""
     _check(args, verb)
     _refuse(args, verb)
     containers = [name for given in args.container for name in given.split(",") if name]
@@ -240,13 +240,13 @@ def requested(args: argparse.Namespace) -> Command:
         Command,
         args,
         verb=verb,
-        words=() if verb else tuple(args.words),
-        run=args.run if not verb else args.words[1] if len(args.words) > 1 else "",
+        arguments=() if verb else tuple(args.arguments),
+        run=args.run if not verb else args.arguments[1] if len(args.arguments) > 1 else "",
         options=options,
         changes=changes,
         since=_since(args.since) if not verb else None,
         access_flags=tuple(word for flag, value in access_flags if value for word in (flag, value)),
-        resume_flags=(*_words(_given(args, (*_CHANGEABLE, *_OF_A_PROCESS))), *output),
+        resume_flags=(*_as_flags(_given(args, (*_CHANGEABLE, *_OF_A_PROCESS))), *output),
     )
 
 

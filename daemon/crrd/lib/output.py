@@ -24,12 +24,12 @@ class Output:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def write(self, words: str) -> int:
+    def write(self, text: str) -> int:
         """Write. Raises OutputError, after the first time always."""
         if self._lost is not None:
             raise self._lost
-        self._carry_out(lambda: self._stream.write(words))
-        return len(words)
+        self._carry_out(lambda: self._stream.write(text))
+        return len(text)
 
     def flush(self) -> None:
         """Write what is buffered. Raises OutputError, once."""

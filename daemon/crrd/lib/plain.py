@@ -6,12 +6,12 @@ LINE_CHARACTERS = 1024
 """Of a message that is kept as one line: it ends in a request's status and in events."""
 
 
-def plain(words: str) -> str:
+def plain(text: str) -> str:
     """The words, with escapes for what is not printable.
 
     Whoever may write a status or an event could else have the terminal of whoever asks do as they like.
     """
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in words)
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
 def columns(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
@@ -21,8 +21,8 @@ def columns(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
     return [(" " * gap).join(cells).rstrip() for cells in padded]
 
 
-def one_line(words: str) -> str:
+def one_line(text: str) -> str:
     """The words without line breaks and unprintable characters, cut to LINE_CHARACTERS."""
-    clean = "".join(each if each.isprintable() else " " for each in words[: 4 * LINE_CHARACTERS])
+    clean = "".join(each if each.isprintable() else " " for each in text[: 4 * LINE_CHARACTERS])
     clean = " ".join(clean.split())
     return clean if len(clean) <= LINE_CHARACTERS else clean[: LINE_CHARACTERS - 1] + "…"

@@ -141,9 +141,9 @@ class Cluster:
         """A request is no more."""
         self._requests.forget(lambda each: each is not None and each.request.name == name)
 
-    def refused(self, pod_uid: str, said: str) -> None:
+    def refused(self, pod_uid: str, message: str) -> None:
         """The API server would not have the run's request for a pod."""
-        self._refused[pod_uid] = said
+        self._refused[pod_uid] = message
         self.changed.set()
 
     async def look_again(self, name: str) -> None:
@@ -244,7 +244,9 @@ class Cluster:
 
     def _requests_changed(self) -> None:
         """A run stays aborted, also once the request that said so is gone."""
-        self._aborted |= {each.mark.run.name for each in self._requests if each is not None and each.mark.aborted}
+        self._aborted |= {
+            each.annotations.run.name for each in self._requests if each is not None and each.annotations.aborted
+        }
         self.changed.set()
 
     def _watch(

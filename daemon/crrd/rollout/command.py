@@ -16,7 +16,7 @@ class Command:
     """As the user called it, for commands that messages suggest."""
     verb: str
     """"" to start a run, or to resume the one of this name."""
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     """TYPE/NAME, or TYPE and NAME; the same several times."""
     selector: str
     run: str

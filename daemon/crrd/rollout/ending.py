@@ -23,8 +23,8 @@ class Ending:
 
 def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
     """The ending of a run, by its last plan; `timed_out` says that the time for the whole run was over first."""
-    message, begun = summary(plan.rows), has_begun(plan)
-    again = f"to continue: {resume_command}" if begun else "no pod was restarted"
+    message, started = summary(plan.rows), has_started(plan)
+    again = f"to continue: {resume_command}" if started else "no pod was restarted"
     if timed_out:
         return Ending(
             "timed out",
@@ -33,18 +33,18 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
         )
     match plan.outcome:
         case End.ASK:
-            return Ending("asks", f"{message}; {plan.message}; {again}{' --yes' * begun}", 0)
+            return Ending("asks", f"{message}; {plan.message}; {again}{' --yes' * started}", 0)
         case End.RIVAL:
             return Ending("stopped", f"{message}; {plan.message}", EXIT_BAD_INPUT)
         case End.ABORTED:
             return Ending("aborted", f"{message}; {plan.message}", EXIT_FAILED)
         case End.FAILED:
-            cause = "after fixing the cause, " if begun else ""
-            retry = " --retry-failed" if begun and "--retry-failed" not in resume_command else ""
+            cause = "after fixing the cause, " if started else ""
+            retry = " --retry-failed" if started and "--retry-failed" not in resume_command else ""
             return Ending("failed", f"{message}; {cause}{again}{retry}", EXIT_FAILED)
     return Ending("done", message, 0)
 
 
-def has_begun(plan: Plan) -> bool:
+def has_started(plan: Plan) -> bool:
     """Whether any request of the run was created."""
     return any(row.request is not None for row in plan.rows)

@@ -42,7 +42,7 @@ class Reporter:
         state = state or (WAITING if plan.waiting else RUNNING)
         if state == self._state and time.monotonic() < self._next:
             return
-        own = [each for each in self._cluster.world().requests if each.mark.run.name == run.name]
+        own = [each for each in self._cluster.world().requests if each.annotations.run.name == run.name]
         if not own:
             return
         name = max(own, key=lambda each: each.age).request.name

@@ -170,8 +170,8 @@ class Runner:
         name = run.request_name(row.uid)
         with suppress(GoneError):  # it was there a moment ago: everything is decided anew
             found = await self._client.get(REQUESTS, run.namespace, name)
-            mark = read_run(found)
-            if mark is None or mark.run.name != run.name:
+            annotations = read_run(found)
+            if annotations is None or annotations.run.name != run.name:
                 self._cluster.refused(row.uid, f"request {name} exists, but does not belong to this run")
             self._cluster.written(found)
 

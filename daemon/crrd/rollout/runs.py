@@ -38,29 +38,29 @@ class Runs:
     async def abort(self) -> int:
         """Begin nothing more of a run; returns the exit code.
 
-        The mark on one of its requests says that it was aborted, so one request has to stay: without any, a process
-        that missed the mark would begin the run anew. Where none has begun, the oldest stays, and may still be served.
+        One request has to stay, because its annotation records the abort: without it, a process
+        that has not read it would start the run again. If none has started, the oldest stays, and may still be served.
         """
         name = self.command.run
         requests = sorted(await self.requests_of(name), key=lambda each: each.age)
         await self._check_not_over(newest_run(requests))
-        waiting = [each.request for each in requests if not each.request.completed and not each.begun]
-        under_way = sum(1 for each in requests if not each.request.completed and each.begun)
+        waiting = [each.request for each in requests if not each.request.completed and not each.started]
+        under_way = sum(1 for each in requests if not each.request.completed and each.started)
         # Whoever carries the run out has to know before anything is gone; the newest lives longest.
-        marked = next(
-            (each for each in reversed(requests) if each.request.completed or each.begun), requests[0]
+        kept = next(
+            (each for each in reversed(requests) if each.request.completed or each.started), requests[0]
         ).request
-        mark = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(self.clock.now())}}}
-        await self.client.merge_patch(REQUESTS, self.namespace, marked.name, mark)
+        patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(self.clock.now())}}}
+        await self.client.merge_patch(REQUESTS, self.namespace, kept.name, patch)
         deleted = 0
         for request in waiting:
-            if request.name != marked.name:
+            if request.name != kept.name:
                 with suppress(GoneError):
                     await self.client.delete(REQUESTS, self.namespace, request.name, uid=request.uid)
                     deleted += 1
         rest = f"; in progress, to finish on their own: {under_way}" if under_way else ""
-        if marked in waiting:
-            rest = f"; request {marked.name} is kept to record the abort, and may still run"
+        if kept in waiting:
+            rest = f"; request {kept.name} is kept to record the abort, and may still run"
         self.display.say(f"run {name} aborted, pending requests deleted: {deleted}{rest}")
         return 0
 
@@ -78,7 +78,7 @@ class Runs:
         if not self.command.run:
             by_run: dict[str, list[RunRequest]] = {}
             for each in await self.requests(LABEL_RUN):
-                by_run.setdefault(each.mark.run.name, []).append(each)
+                by_run.setdefault(each.annotations.run.name, []).append(each)
             now = self.clock.now()
             runs = [run_status(newest_run(requests), requests, now, is_gone) for requests in by_run.values()]
             self.display.print_runs(sorted(runs, key=lambda each: (each.run.started, each.run.name), reverse=True))
@@ -104,7 +104,7 @@ class Runs:
         plan = seen_by_others(world, run, now)
         if await cluster.learn_probes(plan):
             plan = seen_by_others(cluster.world(), run, now)
-        own = [each for each in world.requests if each.mark.run.name == run.name]
+        own = [each for each in world.requests if each.annotations.run.name == run.name]
         return run_status(run, own, now, is_gone, plan), plan
 
     async def _follow(self, run: Run, cluster: Cluster) -> int:
@@ -125,12 +125,12 @@ class Runs:
 
     async def record_options(self, run: Run, cluster: Cluster, failed: Collection[Request]) -> None:
         """Write changed options on the newest request, which lives longest; delete those that are to be retried."""
-        own = [each for each in cluster.world().requests if each.mark.run.name == run.name]
+        own = [each for each in cluster.world().requests if each.annotations.run.name == run.name]
         kept = [each for each in own if each.request not in failed]
         if kept and newest_run(kept).revision < run.revision:
             name = max(kept, key=lambda each: each.age).request.name
-            mark = {"metadata": {"annotations": run.annotations()}}
-            cluster.written(await self.client.merge_patch(REQUESTS, self.namespace, name, mark))
+            patch = {"metadata": {"annotations": run.annotations()}}
+            cluster.written(await self.client.merge_patch(REQUESTS, self.namespace, name, patch))
         for request in failed:
             with suppress(GoneError):
                 await self.client.delete(REQUESTS, self.namespace, request.name, uid=request.uid)
@@ -139,9 +139,9 @@ class Runs:
     async def check_same(self, run: Run) -> None:
         """Raise ConfigurationError where the command names other pods or containers than the run to resume has."""
         command, differs = self.command, ""
-        if command.words or command.selector:
-            (words,) = split_targets(command.words)
-            aim = await find_target(self.client, self.namespace, words, command.selector)
+        if command.arguments or command.selector:
+            (arguments,) = split_targets(command.arguments)
+            aim = await find_target(self.client, self.namespace, arguments, command.selector)
             if aim.target.identity != run.target.identity:
                 differs = f"is on {run.target.words}, not on {aim.target.words}"
         given = command.options.containers
@@ -174,5 +174,5 @@ class Runs:
     def line(self, verb: str, *run: str) -> str:
         """A command for a run, or for all, as it is typed: for the same cluster, with the flags that were given."""
         flags = self.command.resume_flags if verb == "resume" else ()
-        words = [verb, *run, "-n", self.namespace, *self.command.access_flags, *flags]
-        return f"{self.command.called} {shlex.join(words)}"
+        arguments = [verb, *run, "-n", self.namespace, *self.command.access_flags, *flags]
+        return f"{self.command.called} {shlex.join(arguments)}"

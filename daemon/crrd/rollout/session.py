@@ -29,7 +29,7 @@ from crrd.rollout.cluster import Cluster
 from crrd.rollout.command import Command
 from crrd.rollout.display import Display, failures, summary
 from crrd.rollout.dryrun import refusals
-from crrd.rollout.ending import EXIT_FAILED, conclude, has_begun
+from crrd.rollout.ending import EXIT_FAILED, conclude, has_started
 from crrd.rollout.events import WorkloadEvent, create_event
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.runner import Runner
@@ -94,8 +94,8 @@ class Session(Runs):
         command = self.command
         if command.run and await self.requests(f"{LABEL_RUN}={command.run}"):
             return await self.resume()
-        targets = split_targets(command.words)
-        aims = [await find_target(self.client, self.namespace, words, command.selector) for words in targets]
+        targets = split_targets(command.arguments)
+        aims = [await find_target(self.client, self.namespace, each, command.selector) for each in targets]
         if len(aims) > 1:
             for aim in aims:  # check all targets before the first run
                 async with Cluster(self.client, self.namespace, aim, command.options) as cluster:
@@ -141,7 +141,7 @@ class Session(Runs):
         preview, refused = make_preview(world, run, self.clock.now()), {}
         if self.command.dry_run == "server":
             refused = await refusals(self.client, run, preview)
-        if len(split_targets(self.command.words)) > 1 and not self.command.as_json:
+        if len(split_targets(self.command.arguments)) > 1 and not self.command.as_json:
             self.display.say(f"{run.target.words}:")
         self.display.print_preview(run.target.words, preview, refused)
         return EXIT_FAILED if refused else 0
@@ -194,7 +194,7 @@ class Session(Runs):
             plan = make_plan(cluster.world(), run, self.clock.now())
             waits = f"last waited for: {'; '.join(plan.waits)}; " if plan.waits else ""
             again = f"{waits}requests in progress will finish; to continue: {self.line('resume', run.name)}"
-            message = f"{summary(plan.rows)}; {again if has_begun(plan) else 'no pod was restarted'}"
+            message = f"{summary(plan.rows)}; {again if has_started(plan) else 'no pod was restarted'}"
             self._end("interrupted", message)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS_SECONDS):

@@ -77,8 +77,8 @@ class Terminal(Display):
         """A row, by column."""
         seconds = self._changes.seconds(row) if row.stage is not Stage.DONE else None
         passed = "" if seconds is None else f"{seconds:.0f}"
-        words = (row.pod, row.node, _ids(old_ids(row)), _ids(new_ids(row)), row.stage.value, passed, row.why)
-        cells = {column: Text(plain(each)) for column, each in zip(_COLUMNS, words, strict=True)}
+        values = (row.pod, row.node, _ids(old_ids(row)), _ids(new_ids(row)), row.stage.value, passed, row.why)
+        cells = {column: Text(plain(each)) for column, each in zip(_COLUMNS, values, strict=True)}
         cells["phase"].stylize(_STYLES.get(row.stage, "cyan"))
         return cells
 

@@ -32,13 +32,13 @@ class Aim:
         return f"metadata.name={self.target.name}" if self.target.kind == "Pod" else ""
 
 
-def split_targets(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+def split_targets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Type and name of each target: `TYPE/NAME TYPE/NAME ...`, or `TYPE NAME NAME ...`; () where there is none.
 
     Raises ConfigurationError for anything else.
     """
-    apart = len(words) > 1 and not any("/" in word for word in words)
-    pairs = [(words[0], name) for name in words[1:]] if apart else [tuple(word.split("/")) for word in words]
+    apart = len(names) > 1 and not any("/" in word for word in names)
+    pairs = [(names[0], name) for name in names[1:]] if apart else [tuple(word.split("/")) for word in names]
     for pair in pairs:
         if len(pair) != 2 or not all(pair):
             raise ConfigurationError(
@@ -48,14 +48,14 @@ def split_targets(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(pairs)) or [()]
 
 
-async def find_target(client: KubeClient, namespace: str, words: tuple[str, ...], selector: str) -> Aim:
+async def find_target(client: KubeClient, namespace: str, names: tuple[str, ...], selector: str) -> Aim:
     """What a command line names by type and name, or selects; without either all pods of the namespace.
 
     Raises ConfigurationError for no such object or one without pods, ApiUnavailableError, ApiRefusedError.
     """
-    if selector or not words:
+    if selector or not names:
         return Aim(Target(f"pods {selector}".strip() if selector else "all pods", selector=selector))
-    word, name = words
+    word, name = names
     served = await find_kind(client, word)
     if not served.namespaced:
         raise ConfigurationError(f"{served.word}/{name} has no pods, because it is not namespaced")
@@ -76,15 +76,15 @@ async def find_again(client: KubeClient, namespace: str, target: Target) -> Aim:
 
 async def find_workload(client: KubeClient, namespace: str, served: Served, name: str) -> Aim:
     """A workload of a kind that is served. Raises as `find_target` does."""
-    words = f"{served.word}/{name}"
+    shown = f"{served.word}/{name}"
     try:
         found = await client.get(served.resource, namespace, name)
     except GoneError as error:
         raise ConfigurationError(f'{served.word} "{name}" not found in namespace "{namespace}"') from error
     workload = read_workload({**found, "apiVersion": served.api_version, "kind": served.kind})
     if workload.selector is None:
-        raise ConfigurationError(f"{words} has no spec.selector: use the owner of its pods, or -l SELECTOR")
-    target = Target(words, served.api_version, served.kind, name, workload.uid)
+        raise ConfigurationError(f"{shown} has no spec.selector: use the owner of its pods, or -l SELECTOR")
+    target = Target(shown, served.api_version, served.kind, name, workload.uid)
     return Aim(target, served.resource, workload)
 
 

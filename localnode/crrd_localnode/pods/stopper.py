@@ -47,12 +47,12 @@ class Stopper:
         _log.info("stopping_container", container=container.name, id=container.id, reason=reason)
         hook = _json(container.pre_stop)
         if hook and seconds > 0 and container.running:
-            begun = time.monotonic()
+            started = time.monotonic()
             spec: Json = {"ports": _json(container.ports) or []}
             outcome = await self._handlers.run(hook, spec, container.id, seconds)
             if not outcome.succeeded:
                 _log.warning("pre_stop_failed", container=container.name, id=container.id, error=outcome.message)
-            seconds -= time.monotonic() - begun
+            seconds -= time.monotonic() - started
         least = MINIMUM_GRACE_SECONDS if grace is None else 1
         await self._runtime.stop(container.id, max(round(seconds), least))
 
@@ -61,10 +61,10 @@ class Stopper:
 
         The later stages get what is left of the grace period (KEP-753). Raises as `stop` does.
         """
-        begun = time.monotonic()
+        started = time.monotonic()
         known = {container.id: container for container in view.containers}
         for stage in sorted({kill.stage for kill in kills}):
-            spent = time.monotonic() - begun if stage else 0.0
+            spent = time.monotonic() - started if stage else 0.0
             await asyncio.gather(
                 *(
                     self.stop(known[kill.container.id], kill.message, _left(known[kill.container.id], grace, spent))

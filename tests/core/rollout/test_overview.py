@@ -24,7 +24,7 @@ def progress(state: str = "running", seconds: float = 5, by: str = "laptop/42") 
 def written(request: RunRequest, found: Progress | None, **changes: object) -> RunRequest:
     """A request on which a process has written its progress."""
     changed = replace(request.request, **changes)  # type: ignore[arg-type]
-    return replace(request, request=changed, mark=replace(request.mark, progress=found))
+    return replace(request, request=changed, annotations=replace(request.annotations, progress=found))
 
 
 def seen(*requests: RunRequest, plan: Plan | None = None) -> RunStatus:
@@ -64,7 +64,7 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     assert (found.active_at, found.idle) == (NOW - timedelta(seconds=30), 30.0)
     tied = written(asked(RUN, member("web-2")), progress("running", 2))
     assert seen(tied, new).state == "done", "the newest request is the last to be written"
-    aborted = replace(old, mark=replace(old.mark, aborted=True))
+    aborted = replace(old, annotations=replace(old.annotations, aborted=True))
     assert seen(aborted, new).state == "aborted"
     nothing = seen(written(old, None, created=""))
     assert (nothing.host, nothing.active_at, nothing.idle) == ("", None, 0.0)

@@ -208,10 +208,10 @@ def _too_long(obj: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
     for field in FIELDS.values():
         if field.longest is None:
             continue
-        longest, words = field.longest
+        longest, duration = field.longest
         seconds = Reader().integer(value_at(obj, field.path), "") or 0
         if seconds > longest and not (field.of_pod and seconds == _of_pod(field, pod)):
-            sentence = f"{field.path} must be at most {longest} ({words}), not {seconds}"
+            sentence = f"{field.path} must be at most {longest} ({duration}), not {seconds}"
             return Denied(sentence, DenialReason.INVALID_SPEC)
     return None
 

@@ -134,13 +134,13 @@ def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> Fin
             since,
             advice=steps,
         )
-    words = {"kubelet": held_back(known)}
+    values = {"kubelet": held_back(known)}
     if reason in _IMAGE:
         steps = (Advice(Step.CHECK_IMAGE), Advice(Step.AWAIT_RETRY))
-        return Finding(Topic.IMAGE_NOT_PULLED, words, since, stuck=True, advice=steps)
+        return Finding(Topic.IMAGE_NOT_PULLED, values, since, stuck=True, advice=steps)
     if reason in _CONFIG:
-        return Finding(Topic.NOT_CREATED, words, since, stuck=True, advice=(Advice(Step.CHECK_CONFIG),))
-    return Finding(Topic.HELD_BACK, words, since, advice=(Advice(Step.DESCRIBE_POD),))
+        return Finding(Topic.NOT_CREATED, values, since, stuck=True, advice=(Advice(Step.CHECK_CONFIG),))
+    return Finding(Topic.HELD_BACK, values, since, advice=(Advice(Step.DESCRIBE_POD),))
 
 
 def _runs_again(facts: Facts, known: PodContainer) -> Finding:

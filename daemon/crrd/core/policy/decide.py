@@ -241,7 +241,7 @@ class _Round:
             wanted.append(("ConfigReadable", not unreadable, why, unreadable or "the configuration can be read"))
         before = {each.get("type"): each for each in policy.conditions}
         made = []
-        for kind, holds, why, words in wanted:
+        for kind, holds, why, detail in wanted:
             old, status = before.get(kind, {}), "True" if holds else "False"
             since = old.get("lastTransitionTime") if old.get("status") == status else None
             made.append(
@@ -249,7 +249,7 @@ class _Round:
                     "type": kind,
                     "status": status,
                     "reason": why.value,
-                    "message": words,
+                    "message": detail,
                     "observedGeneration": policy.generation,
                     "lastTransitionTime": since or rfc3339(self._now),
                 }
@@ -265,8 +265,8 @@ def _record(
     identity = "|".join([policy.uid, str(policy.generation), trigger, since, *containers])
     readable = policy.name.replace(".", "-")[:28].rstrip("-")
     name = f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
-    words = f"policy {policy.name}: {reason}"
-    return RunRecord(name, trigger.value, containers, since, started, policy.generation, words)
+    message = f"policy {policy.name}: {reason}"
+    return RunRecord(name, trigger.value, containers, since, started, policy.generation, message)
 
 
 def _supersedes(wanted: RunRecord, active: RunRecord) -> bool:

@@ -85,5 +85,5 @@ def _not_ready(draft: Draft, view: ContainerView, newest: Instance) -> Message:
 
 def _kubelet_says(view: ContainerView) -> Message:
     """What kubelet waits for, in its words."""
-    words = held_back(view.status)
-    return Message.of(Reason.HELD_BACK, details=words) if words else Message()
+    details = held_back(view.status)
+    return Message.of(Reason.HELD_BACK, details=details) if details else Message()

@@ -47,13 +47,13 @@ def run_status(
     `is_gone` says of a process (`Progress.by`) whether it is known to have ended.
     """
     own = sorted(requests, key=lambda each: each.age, reverse=True)
-    written = [each.mark.progress for each in own if each.mark.progress is not None]
+    written = [each.annotations.progress for each in own if each.annotations.progress is not None]
     last = max(written, key=lambda each: each.at, default=_NO_PROGRESS)
     state, done, total, waits = last.state, last.done, last.total, last.waits
     at = parse_time(last.at)
     if state in (RUNNING, WAITING) and (is_gone(last.by) or at is None or (now - at).total_seconds() > LIVE_SECONDS):
         state = STOPPED
-    if any(each.mark.aborted for each in own):
+    if any(each.annotations.aborted for each in own):
         state = End.ABORTED
     if plan is not None:
         state, (done, total), waits = _state_by_pods(plan, state), progress(plan.rows), "; ".join(plan.waits)

@@ -139,7 +139,7 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
     """Another run on the same target that has something left to do, under way or not: a new one has to wait for it."""
     if others := _at_work(world, run):
         return min(others, key=_age)
-    for other in {each.mark.run.name: each.mark.run for each in world.requests}.values():
+    for other in {each.annotations.run.name: each.annotations.run for each in world.requests}.values():
         same = other.name != run.name and other.target.identity == run.target.identity
         if same and seen_by_others(replace(world, refused={}), other, now).end in (None, End.ASK):
             return other
@@ -150,11 +150,11 @@ def _at_work(world: World, run: Run) -> list[Run]:
     """Other runs with a request under way for the same target, or for a pod of it."""
     pods = {member.pod.uid for member in world.members}
     return [
-        each.mark.run
+        each.annotations.run
         for each in world.requests
-        if each.mark.run.name != run.name
+        if each.annotations.run.name != run.name
         and not each.request.completed
-        and (each.mark.run.target.identity == run.target.identity or each.request.pod_uid in pods)
+        and (each.annotations.run.target.identity == run.target.identity or each.request.pod_uid in pods)
     ]
 
 
@@ -280,7 +280,7 @@ class _Round:
         if not others or budget.allowed < 1:
             return ""
         first = min(others, key=lambda each: each.request.name)
-        return f" while run {first.mark.run.name} restarts pod {first.request.pod_name}"
+        return f" while run {first.annotations.run.name} restarts pod {first.request.pod_name}"
 
     def _places(self, most: int, what: str, name: str, there: Callable[[Member], bool], costs: bool) -> Iterator[Wait]:
         pods = self._down.values() if costs else self._under_way

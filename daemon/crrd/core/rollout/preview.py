@@ -8,7 +8,7 @@ from crrd.core.api.types import RecreateState, Request, RequestedContainer, Requ
 from crrd.core.config.objects import Change, changes
 from crrd.core.recreate.left_down import may_stay_down
 from crrd.core.rollout.plan import End, Plan, make_plan
-from crrd.core.rollout.run import Run, RunMark
+from crrd.core.rollout.run import Run, RunAnnotations
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import RunRequest, World
 
@@ -81,7 +81,7 @@ def _unblocked(world: World, run: Run) -> World:
     """The world once budgets, roll-outs, other runs and unready pods hold no pod back."""
     members = tuple(replace(each, ready=True) for each in world.members)
     workload = replace(world.workload, rolling="", desired=0) if world.workload is not None else None
-    own = tuple(each for each in world.requests if each.mark.run.name == run.name)
+    own = tuple(each for each in world.requests if each.annotations.run.name == run.name)
     return replace(world, members=members, workload=workload, requests=own, budgets=())
 
 
@@ -111,7 +111,7 @@ def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
     members = tuple(replace(each, ready=True) if each.pod.uid in uids else each for each in world.members)
     done = {run.request_name(row.uid): row for row in batch}
     others = (each for each in world.requests if each.request.name not in done)
-    requests = tuple(RunRequest(_request(run, row), RunMark(run, aborted=False)) for row in done.values())
+    requests = tuple(RunRequest(_request(run, row), RunAnnotations(run, aborted=False)) for row in done.values())
     return replace(world, members=members, requests=(*others, *requests))
 
 

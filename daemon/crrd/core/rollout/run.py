@@ -204,17 +204,17 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class RunMark:
-    """What a request says of the run that has made it."""
+class RunAnnotations:
+    """What a request records about its run."""
 
     run: Run
     aborted: bool
-    """Whether somebody has."""
+    """Whether the run was aborted."""
     progress: Progress | None = None
     """None where its process has written none here."""
 
 
-def read_run(obj: Mapping[str, Any]) -> RunMark | None:
+def read_run(obj: Mapping[str, Any]) -> RunAnnotations | None:
     """The run that a request belongs to; None where it belongs to none, or does not say it readably."""
     meta = mapping(obj.get("metadata"))
     annotations = mapping(meta.get("annotations"))
@@ -232,7 +232,9 @@ def read_run(obj: Mapping[str, Any]) -> RunMark | None:
     if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
         return None
     run = Run(text(meta.get("namespace")), name, target, options, started, revision)
-    return RunMark(run, ANNOTATION_ABORTED in annotations, _read_progress(text(annotations.get(ANNOTATION_PROGRESS))))
+    return RunAnnotations(
+        run, ANNOTATION_ABORTED in annotations, _read_progress(text(annotations.get(ANNOTATION_PROGRESS)))
+    )
 
 
 def _read_progress(annotation: str) -> Progress | None:

@@ -101,7 +101,7 @@ class Row:
 
 def standings(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
     """Every pod that the run is about, those that have gone included."""
-    own = {each.request.name: each for each in world.requests if each.mark.run.name == run.name}
+    own = {each.request.name: each for each in world.requests if each.annotations.run.name == run.name}
     rows = []
     for member in world.members:
         found = own.pop(run.request_name(member.pod.uid), None)
@@ -192,7 +192,7 @@ def _asked(world: World, run: Run, member: Member, found: RunRequest, now: datet
         return replace(row, stage=Stage.FAILED, why=why, command=wait.command)
     open_names = [name for name in names if not request.status.state(name).phase.final]
     wait = wait_for(world, member, found, open_names, now)
-    row = replace(row, stage=Stage.RECREATING if found.begun else Stage.ASKED)
+    row = replace(row, stage=Stage.RECREATING if found.started else Stage.ASKED)
     return row.waiting_for(wait if wait.why else Wait(request.status.message))
 
 

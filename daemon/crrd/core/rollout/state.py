@@ -13,7 +13,7 @@ from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, Reference, references
 from crrd.core.rollout.labels import LabelSelector, read_selector
-from crrd.core.rollout.run import Run, RunMark, read_run
+from crrd.core.rollout.run import Run, RunAnnotations, read_run
 from crrd.lib.jsonfields import Reader, items, mapping, text
 
 ZONE = "topology.kubernetes.io/zone"
@@ -211,7 +211,7 @@ class RunRequest:
     """A request that a run has made."""
 
     request: Request
-    mark: RunMark
+    annotations: RunAnnotations
 
     @property
     def succeeded(self) -> bool:
@@ -220,7 +220,7 @@ class RunRequest:
         return self.request.completed and bool(states) and all(each.phase == "Succeeded" for each in states)
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         """Whether the node is at work on it."""
         return self.request.status.phase is RequestPhase.RECREATING
 
@@ -232,13 +232,13 @@ class RunRequest:
 
 def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     """A request of a run; None for one that is of no run, or does not say so in a way that can be read."""
-    mark = read_run(obj)
-    return None if mark is None else RunRequest(parse_request(obj), mark)
+    annotations = read_run(obj)
+    return None if annotations is None else RunRequest(parse_request(obj), annotations)
 
 
 def newest_run(requests: Iterable[RunRequest]) -> Run:
     """The run with its options as they were changed last."""
-    return max(requests, key=lambda each: (each.mark.run.revision, each.age)).mark.run
+    return max(requests, key=lambda each: (each.annotations.run.revision, each.age)).annotations.run
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +280,6 @@ class World:
 
 def with_latest_options(world: World, run: Run) -> Run:
     """The run with its options as another process may have changed them since."""
-    own = [each for each in world.requests if each.mark.run.name == run.name]
+    own = [each for each in world.requests if each.annotations.run.name == run.name]
     latest = newest_run(own) if own else run
     return latest if latest.revision > run.revision else run

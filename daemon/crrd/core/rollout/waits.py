@@ -46,9 +46,9 @@ def wait_for(world: World, member: Member, found: RunRequest, names: Iterable[st
         is_next = container.running and container.container_id != old.get(name)
         if is_next and not container.ready:
             return _not_ready(world, member, container, now)
-        if words := held_back(container):
+        if message := held_back(container):
             crashes = container.waiting_reason == "CrashLoopBackOff"
-            return Wait(f"{name}: {words}", f"{_logs(member, name)} --previous" if crashes else describe_pod(member))
+            return Wait(f"{name}: {message}", f"{_logs(member, name)} --previous" if crashes else describe_pod(member))
         if state.message and not state.phase.final and (not is_next or state.reason in _STILL_TRUE):
             return Wait(state.message)
     return Wait()

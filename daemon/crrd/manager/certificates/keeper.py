@@ -141,7 +141,7 @@ class SecretCertificates:
     def _held(self) -> Certificates | None:
         """What the Secret held in this round, if it can serve now."""
         serving, now = self._read.inventory.serving if self._read is not None else None, self.now()
-        return self._read if serving is not None and serving.begun(now) and now < serving.ends else None
+        return self._read if serving is not None and serving.has_started(now) and now < serving.ends else None
 
     async def _serve(self, certificates: Certificates) -> None:
         data = to_data(certificates)

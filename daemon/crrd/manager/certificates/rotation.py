@@ -28,7 +28,7 @@ class Validity:
     begins: datetime
     ends: datetime
 
-    def begun(self, now: datetime) -> bool:
+    def has_started(self, now: datetime) -> bool:
         """Whether it is valid already: what a clock that was ahead has made may not be for months."""
         return self.begins <= now
 
@@ -66,8 +66,8 @@ class Renewal:
 
 def find_due(found: Inventory, now: datetime, lifetimes: Lifetimes) -> Renewal:
     """What is to be done now; the same for every replica that finds the same. What is not valid yet is as if absent."""
-    authority = found.authority if found.authority and found.authority.begun(now) else None
-    serving = found.serving if found.serving and found.serving.begun(now) else None
+    authority = found.authority if found.authority and found.authority.has_started(now) else None
+    serving = found.serving if found.serving and found.serving.has_started(now) else None
     new_authority = authority is None or now >= authority.due
     drop_expired = any(older.ends <= now for older in found.older)
     if serving is None or now >= serving.ends - lifetimes.settle:

@@ -84,14 +84,14 @@ class ServingTls:
     def lasts(self, margin: timedelta) -> bool:
         """Whether handshakes can succeed now, and for so much longer."""
         now = self._now()
-        return self._valid is not None and self._valid.begun(now) and now < self._valid.ends - margin
+        return self._valid is not None and self._valid.has_started(now) and now < self._valid.ends - margin
 
     def check(self) -> str:
         """For readiness: "" where handshakes can succeed, else why not."""
         if self._valid is None:
             return "the serving certificate does not exist yet"
         now = self._now()
-        if not self._valid.begun(now):
+        if not self._valid.has_started(now):
             return f"the serving certificate is not valid before {self._valid.begins:%Y-%m-%dT%H:%M:%SZ}"
         if now >= self._valid.ends:
             return f"the serving certificate expired at {self._valid.ends:%Y-%m-%dT%H:%M:%SZ}"
