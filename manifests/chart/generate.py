@@ -3,8 +3,8 @@
 The templates are what `kubectl kustomize` renders of the folders beside this one, with expressions for what a value
 changes. Where an overlay differs from `default`, the template has both, behind the value that stands for the overlay.
 values.yaml and the table in README.md come from values.schema.json. By hand are Chart.yaml, values.schema.json and, of
-the templates, _helpers.tpl, NOTES.txt and uninstall.yaml. The test suite proves that what is committed is what this
-makes, and that the chart renders what kustomize renders.
+the templates, _helpers.tpl, NOTES.txt and uninstall.yaml. The tests check that the committed
+files are up to date, and that the chart renders the same objects as kustomize.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Writes dashboard.json and prometheusrule.yaml: `python manifests/monitoring/generate.py`.
 
 The panels stand here as a table, the rules in rules/*.yaml; of those only the links to runbooks are written from here.
-The test suite proves that what is committed is what this makes of them.
+The tests check that the committed files are up to date.
 """
 
 import json

@@ -1,7 +1,7 @@
 """An API server with a large cluster's objects in it, a process of its own: `python -m tests.bench.big_cluster`.
 
 10 000 pods of 12 KB with the readiness gate, in one namespace with its label, and 1 000 requests. They are put into
-the store as they are: what their creation costs is nobody's concern here. Commands come on standard input, one a line;
+the store as they are: the cost of their creation is not measured. Commands come on standard input, one a line;
 on standard output it tells, one JSON object a line, where it listens, who leads, and each command's outcome.
 """
 

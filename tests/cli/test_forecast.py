@@ -260,7 +260,7 @@ def test_plain_words_of_yaml_are_what_kubectl_means(tmp_path: Path, written: str
 
 
 class _Stdin(io.BytesIO):
-    """Standard input with nobody's word to wait for; itself its buffer."""
+    """Standard input without a writer. It is its own buffer."""
 
     def read(self, *_: Any) -> bytes:
         with pytest.raises(RuntimeError, match="no running event loop"):

@@ -1,4 +1,4 @@
-"""What the manager remembers of requests: nothing of those that nobody has anything left to do about."""
+"""The manager's cache of requests: it keeps no request that needs no more work."""
 
 from dataclasses import replace
 

@@ -164,7 +164,7 @@ async def test_an_edit_of_what_only_new_pods_use_goes_live_at_once(managed: Mana
     assert sorted(container for _, container in cluster.stops) == ["app", "app"]
 
 
-def test_an_object_that_nobody_uses_causes_a_look_now_and_then() -> None:
+def test_an_unused_object_is_checked_now_and_then() -> None:
     memory = Memory()
     times = (0.0, 1.0, UNUSED_SECONDS - 1, UNUSED_SECONDS, UNUSED_SECONDS + 1)
     assert [memory.wants_look(Kind.CONFIG_MAP, "noisy", now) for now in times] == [True, False, False, True, False]
@@ -185,7 +185,7 @@ async def test_metadata_and_a_change_that_is_taken_back_restart_nothing(managed:
     assert managed.cluster.stops == []
 
 
-async def test_a_change_while_nobody_led_is_seen(managed: Managed) -> None:
+async def test_a_change_without_a_leader_is_seen(managed: Managed) -> None:
     await managed.policy()
     await managed.lead()
     await managed.until(is_idle)

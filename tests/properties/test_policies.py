@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.config import Data, Running
-from crrd.core.policy.decide import Found, decide, ended
+from crrd.core.policy.decide import Observed, decide, ended
 from crrd.core.policy.types import ConfigChange, Policy, TargetRef
 
 SETTLE = 5
@@ -67,7 +67,7 @@ class World:
         """One look of whoever leads; returns whether something is left to do."""
         running = tuple(Running(name, "app", at(each.started), (USE,)) for name, each in self.pods.items())
         data = {KEY: Data(str(self.value), at(self.noted))}
-        decision = decide(self.policy, Found(running, data), at(self.now))
+        decision = decide(self.policy, Observed(running, data), at(self.now))
         self.policy = replace(self.policy, status=decision.status)
         if (run := decision.run) is None:
             return decision.wake_at is not None

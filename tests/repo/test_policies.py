@@ -137,7 +137,7 @@ def those(allowed: str) -> set[str]:
 
 
 def everybody(world: str) -> dict[str, Who]:
-    """Who writes, by the names that the tables use; nobody's plain rights differ."""
+    """The users that write, by the names that the tables use. Their plain rights are the same."""
     return {
         "node": node(world),
         "other node": node(world, "worker-2"),

@@ -34,12 +34,12 @@ def sha256(file: Path) -> str:
 
 
 def tar(target: Path, folder: Path, epoch: int, *, inside: str = "") -> None:
-    """Pack a folder, below the folder `inside` of the archive: sorted, with one time, and nobody's.
+    """Pack a folder, below the folder `inside` of the archive: sorted, with one time, and without owners.
 
     `epoch`: the time of all files, seconds since 1970. An archive named .gz or .tgz is compressed.
     """
 
-    def nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    def without_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.mtime, info.uid, info.gid, info.uname, info.gname = epoch, 0, 0, "", ""
         info.mode = 0o755 if info.isdir() or info.mode & 0o100 else 0o644
         return info
@@ -49,7 +49,7 @@ def tar(target: Path, folder: Path, epoch: int, *, inside: str = "") -> None:
         with out, tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for file in sorted(folder.rglob("*")):
                 name = Path(inside, file.relative_to(folder))
-                archive.add(file, str(name), recursive=False, filter=nobodys)
+                archive.add(file, str(name), recursive=False, filter=without_owner)
 
 
 def install(lock: Path, wheel: Path, target: Path, platform: str, pythons: Iterable[str]) -> None:

@@ -180,7 +180,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 def _not_behaviour(tree: ast.Module) -> set[int]:
-    """Nodes that nobody's behaviour hangs on: docstrings, annotations, what is logged."""
+    """Nodes without an effect on behaviour: docstrings, annotations, logging."""
     found: set[int] = set()
     for node in ast.walk(tree):
         parts: list[ast.AST] = []

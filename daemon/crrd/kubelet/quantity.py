@@ -19,7 +19,7 @@ _NANO = -9
 _INT64_MAX = 2**63 - 1
 _FAST_DIGITS = 18
 _LONGEST = 256
-"""Characters of a quantity that are looked at: more are nobody's, and exponents could take all memory."""
+"""Maximum length of a quantity. Real ones are shorter, and a large exponent could take all memory."""
 _LARGEST_EXPONENT = 1000
 
 

@@ -140,7 +140,7 @@ class _Root:
                 try:
                     _mount(entry.path, target, MS_BIND | MS_REC)
                 except OSError as error:
-                    # An entry that vanished meanwhile, or a dead network mount, is nobody's need as a rule.
+                    # An entry that vanished meanwhile, or a dead network mount, is usually not needed.
                     sys.stderr.write(f"{error}\n")
         self._own.add(path)
 

@@ -9,7 +9,7 @@ import pytest
 
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.config import Data, Running, UseKey, due, merged_uses
-from crrd.core.policy.decide import Decision, Found, PolicyReason, decide, ended, make_run
+from crrd.core.policy.decide import Decision, Observed, PolicyReason, decide, ended, make_run
 from crrd.core.policy.schedule import Schedule
 from crrd.core.policy.types import Budget, ConfigChange, Policy, PolicyStatus, RunRecord, TargetRef, UsedObject, Window
 from crrd.core.rollout.run import Amount, Target
@@ -46,8 +46,8 @@ def data(value: str, changed: float | None = None, *keys: UseKey) -> dict[UseKey
     return {key: Data(value, None if changed is None else at(changed)) for key in keys or (KEY,)}
 
 
-class Told:
-    """A policy through a series of looks; its status goes from one to the next."""
+class History:
+    """A policy over a series of decisions. Each decision gets the status that the one before it returned."""
 
     def __init__(self, policy: Policy = PLAIN) -> None:
         self.policy = policy
@@ -56,7 +56,7 @@ class Told:
     def look(
         self, seconds: float, known: Mapping[UseKey, Data] | None = None, *running: Running, **found: Any
     ) -> Decision:
-        self.last = decide(self.policy, Found(running or (app(),), known or {}, **found), at(seconds))
+        self.last = decide(self.policy, Observed(running or (app(),), known or {}, **found), at(seconds))
         self.policy = replace(self.policy, status=self.last.status, conditions=self.last.conditions)
         return self.last
 
@@ -76,148 +76,150 @@ def message(decision: Decision) -> str:
 
 class TestConfigChange:
     def test_begins_a_run_when_it_has_settled(self) -> None:
-        told = Told()
-        assert reason(told.look(1, data("a"))) == PolicyReason.IDLE
-        waits = told.look(100, data("b", 99))
+        history = History()
+        assert reason(history.look(1, data("a"))) == PolicyReason.IDLE
+        waits = history.look(100, data("b", 99))
         assert (reason(waits), waits.wake_at, waits.run) == (PolicyReason.SETTLING, at(109), None)
         assert message(waits) == f"ConfigMap cfg changed; waiting until {text(109)} for more changes"
-        begins = told.look(109, data("b", 99))
+        begins = history.look(109, data("b", 99))
         assert begins.run is not None
         assert (begins.run.containers, begins.run.since, begins.run.started) == (("app",), text(109), text(109))
         assert begins.run.reason == "policy web: ConfigMap cfg changed"
         assert begins.run == begins.status.run
-        again = told.look(111, data("b", 99), progress="0 of 3 pods recreated")
+        again = history.look(111, data("b", 99), progress="0 of 3 pods recreated")
         assert again.run == begins.run, "it goes on with it"
         assert message(again) == f"run {begins.run.name}: 0 of 3 pods recreated"
-        told.end(120)
-        over = told.look(121, data("b", 99), app(115))
+        history.end(120)
+        over = history.look(121, data("b", 99), app(115))
         assert (reason(over), over.run) == (PolicyReason.IDLE, None)
-        assert reason(told.look(122, data("b", 99))) == PolicyReason.IDLE, "one that could not be restarted, say"
+        assert reason(history.look(122, data("b", 99))) == PolicyReason.IDLE, (
+            "for example a container that could not be restarted"
+        )
 
     def test_that_is_taken_back_restarts_nothing(self) -> None:
-        told = Told()
-        told.look(1, data("a"))
-        told.look(100, data("b", 99))
-        told.look(104, data("c", 104))
-        back = told.look(108, data("a", 108))
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        history.look(104, data("c", 104))
+        back = history.look(108, data("a", 108))
         assert (reason(back), back.wake_at) == (PolicyReason.SETTLING, at(118)), "a container may start meanwhile"
-        over = told.look(118, data("a", 108))
+        over = history.look(118, data("a", 108))
         assert (reason(over), over.run) == (PolicyReason.IDLE, None)
-        told.look(200, data("b", 199))
-        told.look(204, data("a", 203))
-        assert told.look(300, data("a", 203), app(150)).run is None, "it started between the two"
+        history.look(200, data("b", 199))
+        history.look(204, data("a", 203))
+        assert history.look(300, data("a", 203), app(150)).run is None, "it started between the two"
 
     def test_that_is_taken_back_restarts_what_started_in_between(self) -> None:
-        told = Told()
-        told.look(1, data("a"))
-        told.look(100, data("b", 99))
-        told.look(108, data("a", 108))
-        assert told.look(118, data("a", 108), app(), app(103, "web-1")).run is not None
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        history.look(108, data("a", 108))
+        assert history.look(118, data("a", 108), app(), app(103, "web-1")).run is not None
 
     def test_in_the_second_of_the_first_look_counts(self) -> None:
-        told = Told()
-        told.look(1, data("a", 1))
-        told.look(1, data("b", 1))
-        assert told.look(11, data("b", 1)).run is not None
+        history = History()
+        history.look(1, data("a", 1))
+        history.look(1, data("b", 1))
+        assert history.look(11, data("b", 1)).run is not None
 
     def test_that_is_taken_back_after_a_run_began_is_a_change(self) -> None:
-        told = Told()
-        told.look(1, data("a"))
-        told.look(100, data("b", 99))
-        assert told.look(110, data("b", 99)).run is not None
-        told.look(112, data("a", 112))
-        second = told.look(122, data("a", 112))
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        assert history.look(110, data("b", 99)).run is not None
+        history.look(112, data("a", 112))
+        second = history.look(122, data("a", 112))
         assert second.run is not None
         assert second.run.since == text(122), "the first run gives way to it"
 
     def test_during_a_run_begins_another_one(self) -> None:
-        told = Told()
-        told.look(1, data("a"))
-        told.look(100, data("b", 99))
-        first = told.look(110, data("b", 99)).run
-        assert told.look(112, data("c", 111)).run == first, "not before it has settled"
-        second = told.look(121, data("c", 111)).run
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        first = history.look(110, data("b", 99)).run
+        assert history.look(112, data("c", 111)).run == first, "not before it has settled"
+        second = history.look(121, data("c", 111)).run
         assert first is not None
         assert second is not None
         assert (second.since, second.name != first.name) == (text(121), True)
 
     def test_of_two_containers_at_two_times_are_two_runs(self) -> None:
-        told = Told()
+        history = History()
         both = (app(), app(name="side"))
-        told.look(1, data("a", None, KEY, SIDE), *both)
-        told.look(100, data("a", None, SIDE) | data("b", 99), *both)
-        told.look(104, data("b", 103, SIDE) | data("b", 99), *both)
-        first = told.look(115, data("b", 103, SIDE) | data("b", 99), *both).run
+        history.look(1, data("a", None, KEY, SIDE), *both)
+        history.look(100, data("a", None, SIDE) | data("b", 99), *both)
+        history.look(104, data("b", 103, SIDE) | data("b", 99), *both)
+        first = history.look(115, data("b", 103, SIDE) | data("b", 99), *both).run
         assert first is not None
         assert (first.containers, first.since) == (("app",), text(109))
-        told.end(116)
-        second = told.look(117, data("b", 103, SIDE) | data("b", 99), app(112), both[1]).run
+        history.end(116)
+        second = history.look(117, data("b", 103, SIDE) | data("b", 99), app(112), both[1]).run
         assert second is not None
         assert (second.containers, second.since) == (("side",), text(113))
 
     def test_of_an_object_that_two_containers_use_is_one_run(self) -> None:
-        told = Told()
+        history = History()
         both = (app(), app(name="side"))
-        told.look(1, data("a", None, KEY, SIDE), *both)
-        told.look(100, data("b", 99, KEY, SIDE), *both)
-        run = told.look(109, data("b", 99, KEY, SIDE), *both).run
+        history.look(1, data("a", None, KEY, SIDE), *both)
+        history.look(100, data("b", 99, KEY, SIDE), *both)
+        run = history.look(109, data("b", 99, KEY, SIDE), *both).run
         assert run is not None
         assert run.containers == ("app", "side")
 
     def test_while_the_manager_was_away_counts_from_the_change(self) -> None:
-        told = Told()
-        told.look(1, data("a"))
-        first = told.look(1000, data("b", 500), app(505), app(520, "web-1")).run
+        history = History()
+        history.look(1, data("a"))
+        first = history.look(1000, data("b", 500), app(505), app(520, "web-1")).run
         assert first is not None
         assert first.since == text(510)
-        told = Told()
-        told.look(1, data("a"))
-        late = told.look(1000, data("b", 500), app(520))
+        history = History()
+        history.look(1, data("a"))
+        late = history.look(1000, data("b", 500), app(520))
         assert (late.run, reason(late)) == (None, PolicyReason.IDLE), "it has the new data"
 
     @pytest.mark.parametrize("changed", [None, -100, 5000])
     def test_whose_time_cannot_be_is_of_now(self, changed: float | None) -> None:
-        told = Told()
-        told.look(1, data("a"))
-        assert told.look(100, data("b", changed)).status.config[0].since == text(100)
+        history = History()
+        history.look(1, data("a"))
+        assert history.look(100, data("b", changed)).status.config[0].since == text(100)
 
     def test_before_the_policy_was_created_is_not_its_concern(self) -> None:
-        told = Told()
-        assert told.look(1, data("a", -60)).run is None
-        assert told.look(500, data("a", -60)).run is None
+        history = History()
+        assert history.look(1, data("a", -60)).run is None
+        assert history.look(500, data("a", -60)).run is None
 
     @pytest.mark.parametrize(("started", "restarted"), [(20, True), (48, False), (60, False)])
     def test_between_the_creation_and_the_first_look(self, started: float, *, restarted: bool) -> None:
-        run = Told().look(100, data("a", 50), app(started)).run
+        run = History().look(100, data("a", 50), app(started)).run
         assert (run is not None) is restarted
 
     def test_of_an_object_that_is_used_elsewhere_says_nothing_of_this_container(self) -> None:
         other = app(20, "web-0", "app", Reference(Kind.CONFIG_MAP, "other", Use.ENV_FROM))
-        assert Told().look(100, data("a", 50), other).run is None
+        assert History().look(100, data("a", 50), other).run is None
 
     def test_only_of_the_containers_that_are_named(self) -> None:
-        told = Told(replace(PLAIN, containers=("side",)))
-        told.look(1, data("a"))
-        told.look(100, data("b", 99))
-        assert told.look(200, data("b", 99)).run is None
+        history = History(replace(PLAIN, containers=("side",)))
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        assert history.look(200, data("b", 99)).run is None
 
     def test_objects_that_are_not_used_any_more_are_forgotten(self) -> None:
-        told = Told()
-        told.look(1, data("a"))
-        kept = told.look(2, {})
+        history = History()
+        history.look(1, data("a"))
+        kept = history.look(2, {})
         assert [each.name for each in kept.status.config] == ["cfg"], "it is gone, or cannot be read now"
-        gone = told.look(3, {}, app(-3600, "web-0", "app", Reference(Kind.SECRET, "tls", Use.ENV_FROM)))
+        gone = history.look(3, {}, app(-3600, "web-0", "app", Reference(Kind.SECRET, "tls", Use.ENV_FROM)))
         assert gone.status.config == ()
 
     def test_a_status_that_somebody_has_spoilt_begins_nothing(self) -> None:
         odd = UsedObject("app", Kind.CONFIG_MAP, "cfg", "a", "soon")
-        told = Told(replace(PLAIN, status=PolicyStatus((odd,))))
-        assert told.look(1, data("a")).run is None
-        told.look(100, data("b", 99))
-        assert told.look(200, data("b", 99)).run is not None
-        told.policy = replace(told.policy, status=replace(told.policy.status, config=(odd,)))
-        told.end(201)
-        assert told.policy.status.config == (odd,)
+        history = History(replace(PLAIN, status=PolicyStatus((odd,))))
+        assert history.look(1, data("a")).run is None
+        history.look(100, data("b", 99))
+        assert history.look(200, data("b", 99)).run is not None
+        history.policy = replace(history.policy, status=replace(history.policy.status, config=(odd,)))
+        history.end(201)
+        assert history.policy.status.config == (odd,)
 
 
 class TestObstacles:
@@ -232,11 +234,11 @@ class TestObstacles:
         ],
     )
     def test_nothing_is_begun_and_the_status_says_why(self, policy: Policy, found: dict[str, Any], why: str) -> None:
-        told = Told()
-        told.look(1, data("a"))
-        told.look(100, data("b", 99))
-        told.policy = replace(policy, status=told.policy.status)
-        decision = told.look(200, data("b", 99), **found)
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        history.policy = replace(policy, status=history.policy.status)
+        decision = history.look(200, data("b", 99), **found)
         assert (decision.run, reason(decision)) == (None, why)
         ready, *others = decision.conditions
         assert (ready["status"], ready["lastTransitionTime"], ready["observedGeneration"]) == ("False", text(200), 1)
@@ -247,96 +249,96 @@ class TestObstacles:
         )
 
     def test_a_condition_keeps_the_time_of_its_last_transition(self) -> None:
-        told = Told()
-        told.look(1, data("a"))
-        assert {each["lastTransitionTime"] for each in told.look(50, data("a")).conditions} == {text(1)}
+        history = History()
+        history.look(1, data("a"))
+        assert {each["lastTransitionTime"] for each in history.look(50, data("a")).conditions} == {text(1)}
 
     def test_a_failed_run_stops_the_policy_until_the_next_change(self) -> None:
-        told = Told()
-        told.look(1, data("a"))
-        told.look(100, data("b", 99))
-        failed = told.look(110, data("b", 99)).run
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        failed = history.look(110, data("b", 99)).run
         assert failed is not None
-        told.end(120, failed=True, message="web-0: it broke")
-        stopped = told.look(121, data("b", 99))
+        history.end(120, failed=True, message="web-0: it broke")
+        stopped = history.look(121, data("b", 99))
         assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
         assert (
             message(stopped) == f"run {failed.name} failed: web-0: it broke; the policy continues after the next change"
         )
-        fresh = told.look(122, data("b", 99), app(115))
+        fresh = history.look(122, data("b", 99), app(115))
         assert reason(fresh) == PolicyReason.FAILED, "also when nothing is due"
-        edited = Told(replace(told.policy, generation=2))
+        edited = History(replace(history.policy, generation=2))
         again = edited.look(130, data("b", 99)).run
         assert again is not None
         assert again.name != failed.name
-        told.look(200, data("c", 199))
-        assert told.look(209, data("c", 199)).run is not None
+        history.look(200, data("c", 199))
+        assert history.look(209, data("c", 199)).run is not None
 
     def test_a_window_holds_runs_and_ends_them(self) -> None:
         policy = replace(PLAIN, window=Window(Schedule("10 12 * * *"), 600))
-        told = Told(policy)
-        told.look(1, data("a"))
-        told.look(100, data("b", 99))
-        waits = told.look(110, data("b", 99))
+        history = History(policy)
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        waits = history.look(110, data("b", 99))
         assert (waits.run, reason(waits), waits.wake_at) == (None, PolicyReason.WINDOW, at(600))
         assert message(waits) == f"the window opens at {text(600)}"
-        opens = told.look(600, data("b", 99))
+        opens = history.look(600, data("b", 99))
         assert opens.run is not None
         assert (opens.run_until, opens.wake_at) == (at(1200), at(1200))
-        closed = told.look(1201, data("b", 99))
+        closed = history.look(1201, data("b", 99))
         assert (closed.run, closed.status.run) == (None, opens.run)
-        assert told.look(600 + 24 * 3600, data("b", 99)).run == opens.run, "the next day it goes on"
+        assert history.look(600 + 24 * 3600, data("b", 99)).run == opens.run, "the next day it goes on"
 
     def test_two_runs_keep_their_distance(self) -> None:
-        told = Told(replace(PLAIN, budget=Budget(min_interval=600)))
-        told.look(1, data("a"))
-        told.look(100, data("b", 99))
-        told.look(110, data("b", 99))
-        told.end(120)
-        told.look(200, data("c", 199), app(115))
-        waits = told.look(210, data("c", 199), app(115))
+        history = History(replace(PLAIN, budget=Budget(min_interval=600)))
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        history.look(110, data("b", 99))
+        history.end(120)
+        history.look(200, data("c", 199), app(115))
+        waits = history.look(210, data("c", 199), app(115))
         assert (waits.run, reason(waits), waits.wake_at) == (None, PolicyReason.INTERVAL, at(709))
-        assert told.look(709, data("c", 199), app(115)).run is not None
+        assert history.look(709, data("c", 199), app(115)).run is not None
 
 
 class TestSchedule:
     POLICY = replace(PLAIN, config=None, schedule=Schedule("0 * * * *"))
 
     def test_begins_a_run_once_for_each_time(self) -> None:
-        told = Told(self.POLICY)
-        assert told.look(1).wake_at == at(3600)
-        run = told.look(3601).run
+        history = History(self.POLICY)
+        assert history.look(1).wake_at == at(3600)
+        run = history.look(3601).run
         assert run is not None
         assert (run.trigger, run.since, run.started, run.containers) == ("schedule", text(3600), text(3600), ("app",))
-        told.end(3700)
-        assert told.look(3701).run is None
-        missed = told.look(4 * 3600 + 5).run
+        history.end(3700)
+        assert history.look(3701).run is None
+        missed = history.look(4 * 3600 + 5).run
         assert missed is not None
         assert missed.since == text(4 * 3600), "only the last of those that were missed"
 
     def test_without_containers_there_is_nothing_to_do(self) -> None:
-        found = decide(self.POLICY, Found(), at(3601))
+        found = decide(self.POLICY, Observed(), at(3601))
         assert (found.run, found.status.scheduled) == (None, "")
 
     def test_a_policy_without_a_time_of_creation_begins_now(self) -> None:
-        assert Told(replace(self.POLICY, created="")).look(3601).run is None
+        assert History(replace(self.POLICY, created="")).look(3601).run is None
 
 
 class TestMaxAge:
     POLICY = replace(PLAIN, config=None, max_age=600)
 
     def test_begins_a_run_for_what_is_too_old(self) -> None:
-        told = Told(self.POLICY)
+        history = History(self.POLICY)
         running = (app(0), app(300, "web-1", "side"))
-        assert told.look(500, None, *running).wake_at == at(600)
-        run = told.look(600, None, *running).run
+        assert history.look(500, None, *running).wake_at == at(600)
+        run = history.look(600, None, *running).run
         assert run is not None
         assert (run.containers, run.since, run.started) == (("app",), text(0), text(600))
-        told.end(620)
-        left = told.look(621, None, *running)
+        history.end(620)
+        left = history.look(621, None, *running)
         assert (left.run, left.wake_at) == (None, at(900)), "it could not be restarted"
-        assert told.look(1220, None, *running).run is not None
-        assert Told(self.POLICY).look(500, None, app(450)).wake_at == at(1050)
+        assert history.look(1220, None, *running).run is not None
+        assert History(self.POLICY).look(500, None, app(450)).wake_at == at(1050)
 
 
 def test_the_run_as_kubectl_recreate_knows_it() -> None:
@@ -352,10 +354,10 @@ def test_the_run_as_kubectl_recreate_knows_it() -> None:
 
 
 def test_names_of_runs_fit_and_differ() -> None:
-    told = Told(replace(PLAIN, name="a.very.long.name-of-a-policy-that-goes-on-and-on"))
-    told.look(1, data("a"))
-    told.look(100, data("b", 99))
-    run = told.look(110, data("b", 99)).run
+    history = History(replace(PLAIN, name="a.very.long.name-of-a-policy-that-goes-on-and-on"))
+    history.look(1, data("a"))
+    history.look(100, data("b", 99))
+    run = history.look(110, data("b", 99)).run
     assert run is not None
     assert run.name.startswith("a-very-long-name-of-a-policy-")
     assert len(run.name) <= 40

@@ -169,7 +169,7 @@ class TestBudgets:
         assert chosen(planned(World(PODS, (foreign,), budgets=(budget(2),)), wide)) == ["web-0"]
         again = asked(run(name="third", target=Target("pod/api-0")), member("api-0"))
         assert chosen(planned(World(PODS, (foreign, again), budgets=(budget(2),)), wide)) == ["web-0"], "one pod is one"
-        assert len(chosen(planned(World(PODS, (foreign,)), wide))) == 3, "without a budget it is nobody's concern"
+        assert len(chosen(planned(World(PODS, (foreign,)), wide))) == 3, "without a budget it does not matter"
         ended = succeeded(other, member("api-0"))
         assert chosen(planned(World(PODS, (ended,), budgets=(budget(1),)), wide)) == ["web-0"]
         found = planned(World(PODS, (foreign,), budgets=(budget(0),)), wide)
@@ -522,7 +522,7 @@ class TestRivals:
     def test_of_several_the_one_that_began_first_is_told(self) -> None:
         runs = [run(name=name, started=f"2026-01-01T12:00:0{at}Z") for at, name in enumerate(("c", "b", "a"))]
         world = World(PODS, tuple(asked(of, pod) for of, pod in zip(reversed(runs), PODS, strict=True)))
-        assert first_rival(world, runs[1]) == runs[0], "whoever came later is nobody's rival"
+        assert first_rival(world, runs[1]) == runs[0], "a later run is not a rival"
         assert unfinished(world, run(name="new", started=AFTER), NOW) == runs[0]
 
     def test_another_target_with_a_pod_in_common(self) -> None:

@@ -1,4 +1,4 @@
-"""Certificates of our own and mounted ones: when they are renewed, and that nobody is cut off meanwhile."""
+"""Certificates that the manager issues and mounted ones: when they are renewed, and that no client is cut off."""
 
 import asyncio
 import base64
@@ -96,11 +96,11 @@ def test_a_clock_that_is_behind_changes_nothing() -> None:
     made = renew(Certificates(), FIRST, NAMES, NOW, lifetimes)
     behind = NOW - lifetimes.backdate
     assert find_due(made.inventory, behind, lifetimes).nothing
-    assert not find_due(made.inventory, behind - timedelta(seconds=1), lifetimes).nothing, "nobody would accept it"
+    assert not find_due(made.inventory, behind - timedelta(seconds=1), lifetimes).nothing, "clients would not accept it"
 
 
 def test_many_renewals_without_a_gap() -> None:
-    """Hour by hour: what is served is trusted by whoever read the bundle an hour ago, and never runs out."""
+    """Hour by hour: clients with a bundle of an hour ago trust the served certificate, and it has not expired."""
     kept, bundles, served = Certificates(), [], set()
     lifetimes = replace(LIFETIMES, authority=timedelta(days=10), serving=timedelta(days=3))
     for hour in range(24 * 40):
@@ -468,7 +468,7 @@ async def test_while_nothing_can_be_published_what_is_trusted_is_renewed(
 async def test_a_good_certificate_is_served_though_the_secret_cannot_be_written(
     api: FaultyApiServer, client: KubeClient
 ) -> None:
-    """A renewal is due and the Secret is immutable, say: the certificate in it lasts for some time."""
+    """A renewal fails, for example because the Secret is immutable: the old certificate is served meanwhile."""
     await install(client)
     await Replica(client).sync(NOW)
     before = await held(client)

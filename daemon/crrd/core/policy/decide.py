@@ -47,7 +47,7 @@ _NOT_READY = (*_BEFORE_READING, PolicyReason.UNREADABLE, PolicyReason.MISSING, P
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Observed:
     """What was seen of a policy's target."""
 
     running: tuple[Running, ...] = ()
@@ -75,7 +75,7 @@ class Decision:
     wake_at: datetime | None = None
 
 
-def decide(policy: Policy, found: Found, now: datetime) -> Decision:
+def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     """Decide by what is known now; `now` is the API server's time."""
     obstacles = (
         (PolicyReason.INVALID, policy.error),
@@ -119,8 +119,8 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
 class _Round:
     """One decision. `status` changes on the way."""
 
-    def __init__(self, policy: Policy, found: Found, now: datetime, status: PolicyStatus) -> None:
-        self._policy, self._found, self._now = policy, found, now
+    def __init__(self, policy: Policy, found: Observed, now: datetime, status: PolicyStatus) -> None:
+        self._policy, self._observed, self._now = policy, found, now
         self._status = status
         self._wakes: list[datetime] = []
         self._settles_at: datetime | None = None
@@ -128,8 +128,8 @@ class _Round:
 
     def decide(self) -> Decision:
         """See `decide`."""
-        if self._found.missing:
-            why = f"{self._found.missing[0]}; not restarting containers, because they could not start again"
+        if self._observed.missing:
+            why = f"{self._observed.missing[0]}; not restarting containers, because they could not start again"
             return self.rest(PolicyReason.MISSING, why)
         wanted, last = self._wanted(), self._status.run
         active = last if last is not None and not last.finished else None
@@ -151,7 +151,7 @@ class _Round:
         if active is None:
             scheduled = run.since if run.trigger == Trigger.SCHEDULE else self._status.scheduled
             self._status = replace(self._status, run=run, scheduled=scheduled, config=self._config_of(run))
-        message = f"run {run.name}: {self._found.progress or run.reason}"
+        message = f"run {run.name}: {self._observed.progress or run.reason}"
         return replace(self.rest(PolicyReason.RUNNING, message), run=run, run_until=closes)
 
     def _config_of(self, run: RunRecord) -> tuple[UsedObject, ...]:
@@ -162,7 +162,7 @@ class _Round:
 
     def _wanted(self) -> RunRecord | None:
         """The run that should begin now."""
-        policy, found, now = self._policy, self._found, self._now
+        policy, found, now = self._policy, self._observed, self._now
         changed, self._settles_at = due(policy, self._status.config, found.running, now)
         self._wakes += [self._settles_at] if self._settles_at is not None else []
         if changed is not None:
@@ -186,7 +186,7 @@ class _Round:
         if policy.max_age is None:
             return None
         age = timedelta(seconds=policy.max_age)
-        running = sorted((each.started, each.name) for each in self._found.running if each.name in names)
+        running = sorted((each.started, each.name) for each in self._observed.running if each.name in names)
         old = tuple(dict.fromkeys(name for started, name in running if started <= now - age))
         self._wakes += [started + age for started, _ in running if started > now - age][:1]
         if not old:
@@ -234,7 +234,7 @@ class _Round:
 
     def _conditions(self, reason: PolicyReason, message: str) -> tuple[Mapping[str, Any], ...]:
         """The conditions, each with the time of its last transition."""
-        policy, unreadable = self._policy, self._found.unreadable
+        policy, unreadable = self._policy, self._observed.unreadable
         wanted = [("Ready", reason not in _NOT_READY, reason, message)]
         if policy.config is not None and reason not in _BEFORE_READING:
             why = PolicyReason.UNREADABLE if unreadable else PolicyReason.READABLE
@@ -260,7 +260,7 @@ class _Round:
 def _record(
     policy: Policy, trigger: Trigger, containers: tuple[str, ...], times: tuple[datetime, datetime], reason: str
 ) -> RunRecord:
-    """A run with a name of its own, the same whoever begins it; `times` are `since` and `started`."""
+    """A run. Every process computes the same name for it. `times` are `since` and `started`."""
     since, started = map(rfc3339, times)
     identity = "|".join([policy.uid, str(policy.generation), trigger, since, *containers])
     readable = policy.name.replace(".", "-")[:28].rstrip("-")

@@ -266,7 +266,7 @@ class PolicyController:
 
 
 def _without_daemon(plan: Plan) -> list[str]:
-    """The pods that were skipped because nobody could serve their requests."""
+    """The pods that were skipped because no node daemon could serve their requests."""
     return [f"{row.pod}: {row.why}" for row in plan.rows if row.skip is Skip.NO_DAEMON]
 
 

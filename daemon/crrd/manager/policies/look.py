@@ -11,7 +11,7 @@ from crrd.core.api.time import parse_time
 from crrd.core.config.objects import data_hash, missing, read_object
 from crrd.core.config.references import Kind, Reference, references
 from crrd.core.policy.config import Data, Running, UseKey, merged_uses
-from crrd.core.policy.decide import Found
+from crrd.core.policy.decide import Observed
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
@@ -68,24 +68,26 @@ class Looker:
             self._client, policy.namespace, await kind_of(self._client, ref.api_version, ref.kind), ref.name
         )
 
-    async def look(self, policy: Policy, memory: Memory, group: asyncio.TaskGroup) -> tuple[Aim | None, Found | None]:
+    async def look(
+        self, policy: Policy, memory: Memory, group: asyncio.TaskGroup
+    ) -> tuple[Aim | None, Observed | None]:
         """The target and its observed state; None while a list is not complete yet.
 
         Raises ApiUnavailableError.
         """
         if policy.error or policy.suspended:
-            return None, Found()
+            return None, Observed()
         try:
             aim = await self.aim(policy)
         except ConfigurationError as error:
-            return None, Found(problem=str(error))
+            return None, Observed(problem=str(error))
         except ApiRefusedError as error:
-            return None, Found(unreadable=self._grant(error, policy.namespace, "crrd-read-config"))
+            return None, Observed(unreadable=self._grant(error, policy.namespace, "crrd-read-config"))
         listing = await self._client.list_all(PODS, _running, namespace=policy.namespace, label_selector=aim.pods_query)
         wanted = {*policy.containers}
         running = tuple(each for pod in listing.items for each in pod if not wanted or each.name in wanted)
         if policy.config is None:
-            return aim, Found(running)
+            return aim, Observed(running)
         running = tuple(replace(each, uses=tuple(filter(policy.config.includes, each.uses))) for each in running)
         kinds = [Kind.CONFIG_MAP, *([Kind.SECRET] if policy.config.secrets else [])]
         listed = True
@@ -94,15 +96,15 @@ class Looker:
                 listed &= await self._versions.watch(policy.namespace, kind, group)
             except ApiRefusedError as error:
                 role = "crrd-read-config" if kind is Kind.CONFIG_MAP else "crrd-read-secrets"
-                return aim, Found(running, unreadable=self._grant(error, policy.namespace, role))
+                return aim, Observed(running, unreadable=self._grant(error, policy.namespace, role))
         if not listed:
             return aim, None
         try:
             return aim, await self._with_data(policy, memory, running)
         except ApiRefusedError as error:
-            return aim, Found(running, unreadable=self._grant(error, policy.namespace, "crrd-read-config"))
+            return aim, Observed(running, unreadable=self._grant(error, policy.namespace, "crrd-read-config"))
 
-    async def _with_data(self, policy: Policy, memory: Memory, running: tuple[Running, ...]) -> Found:
+    async def _with_data(self, policy: Policy, memory: Memory, running: tuple[Running, ...]) -> Observed:
         uses = merged_uses(running)
         for key in [*memory.seen]:
             if key not in uses:
@@ -114,7 +116,7 @@ class Looker:
                 memory.seen[key] = (version, reference, *await self._read(policy, reference))
         data = {key: found for key, (_, _, found, _) in memory.seen.items() if found is not None}
         gaps = tuple(dict.fromkeys(gap for *_, gap in memory.seen.values() if gap))
-        return Found(running, data, gaps)
+        return Observed(running, data, gaps)
 
     async def _read(self, policy: Policy, reference: Reference) -> tuple[Data | None, str]:
         """The data that is used of an object as a hash, and what is missing of it."""
