@@ -15,7 +15,7 @@ from aiohttp import web
 from crrd_localnode.api import resources
 from crrd_localnode.api.admission import Admission
 from crrd_localnode.api.controllers import Controllers
-from crrd_localnode.api.crds import load_crd
+from crrd_localnode.api.crds import POLICIES, REQUESTS, load_crd
 from crrd_localnode.api.deletion import Deletion
 from crrd_localnode.api.front import Front, make_request
 from crrd_localnode.api.handlers import Handlers
@@ -39,7 +39,7 @@ class ApiServer:
     def __init__(self, port: int = 0) -> None:
         """`port` of 127.0.0.1 is listened on; 0 is any free one, which stays the same when started again."""
         self._port = port
-        self.crds = [load_crd()]
+        self.crds = [load_crd(REQUESTS), load_crd(POLICIES)]
         """What is made sure of at the start."""
         self.store = self.STORE()
         self.registry = Registry(resources.BUILTIN)

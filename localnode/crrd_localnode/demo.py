@@ -1,8 +1,8 @@
 """`crrd demo`: a local node, a pod, the node daemon, one request, and what it changed, live on a terminal.
 
-The daemon runs as a separate process and is told nothing but what a cluster would tell it. In the end a workload of
-three pods is recreated by `crrd recreate`. Everything goes away with the demo, however it is ended; with `--keep` it
-stays until then.
+The daemon runs as a separate process and is told nothing but what a cluster would tell it. Then a workload of three
+pods is recreated by `crrd recreate`, and a policy brings an edit of a ConfigMap into the same pods. Everything goes
+away with the demo, however it is ended; with `--keep` it stays until then.
 """
 
 import asyncio
@@ -18,10 +18,12 @@ import structlog
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.types import API_VERSION, KIND, Request
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.policy.types import API_VERSION as POLICY_API_VERSION
+from crrd.core.policy.types import KIND as POLICY_KIND
 from crrd.cri.client import CriClient
 from crrd.cri.discovery import discover
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import PODS, REQUESTS
+from crrd.kube.resources import CONFIG_MAPS, PODS, POLICIES, REQUESTS
 from crrd.lib.errors import CrrdError
 from crrd_localnode import leftovers
 from crrd_localnode.daemons import node_daemon, running_manager
@@ -82,6 +84,7 @@ class _Demo:
     def __init__(self, view: View, image: str) -> None:
         self._view = view
         self._image = image
+        self._policy_message = ""
 
     async def run(self, cri_endpoints: list[str], *, keep: bool) -> int:
         """Set up, show, compare, clean up."""
@@ -121,10 +124,11 @@ class _Demo:
         created = await client.create(REQUESTS, NAMESPACE, _request())
         final = await self._follow(client, parse_request(created))
         after = await self._pod_ready(client)
-        hook = await _read_hook(node.cri_endpoint, after)
+        hook = await _run_inside(node.cri_endpoint, after, "app", f"cat {IN_VOLUME}")
         self._view.summary(_comparison(before, after, final, hook))
         ok = all(state.phase.value == "Succeeded" for state in final.status.states)
         ok = await self._recreate_workload(node) and ok
+        ok = await self._edit_configuration(node.client, node.cri_endpoint) and ok
         if keep:
             self._view.say("everything keeps running, until Ctrl-C; in another terminal (docs/local-testing.md):")
             self._view.say(f"export KUBECONFIG={node.kubeconfig} CONTAINER_RUNTIME_ENDPOINT={node.cri_endpoint}")
@@ -139,9 +143,16 @@ class _Demo:
             "nodeName": node.node_name,
             "hostNetwork": True,
             "terminationGracePeriodSeconds": 10,
-            "containers": [{"name": "app", **command}, {"name": "side", **command}],
+            "containers": [
+                {"name": "app", **command},
+                {"name": "side", "envFrom": [{"configMapRef": {"name": WORKLOAD}}], **command},
+            ],
         }
-        self._view.say(f'creating Deployment "{WORKLOAD}" of three pods')
+        self._view.say(
+            f'creating ConfigMap "{WORKLOAD}" and Deployment "{WORKLOAD}" of three pods, whose "side" uses it'
+        )
+        config = {"metadata": {"name": WORKLOAD}, "data": {"GREETING": "hello"}}
+        await node.client.create(CONFIG_MAPS, NAMESPACE, config)
         await Maker(node.client, NAMESPACE).workload("Deployment", WORKLOAD, 3, spec)
         await _until_pods(node.client, lambda pods: all(map(_all_ready, pods)))
         arguments = ["recreate", f"deployment/{WORKLOAD}", "-c", "app", "--reason", "demo"]
@@ -156,6 +167,36 @@ class _Demo:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+    async def _edit_configuration(self, client: KubeClient, endpoint: str) -> bool:
+        """A policy for the Deployment, and an edit of its ConfigMap that goes live in the same pods."""
+        self._view.say(f'creating ContainerRecreatePolicy "{WORKLOAD}" for the Deployment')
+        await client.create(POLICIES, NAMESPACE, _policy())
+        await self._until_policy(client, lambda status: bool(status.get("config")))
+        before = [await _greeting(pod, endpoint) for pod in await _workload_pods(client)]
+        self._view.say(f'editing ConfigMap "{WORKLOAD}": GREETING: welcome')
+        await client.merge_patch(CONFIG_MAPS, NAMESPACE, WORKLOAD, {"data": {"GREETING": "welcome"}})
+        status = await self._until_policy(client, lambda status: bool(status.get("run", {}).get("finished")))
+        after = [await _greeting(pod, endpoint) for pod in await _workload_pods(client)]
+        self._view.summary([(name, old, new) for (name, _, old), (*_, new) in zip(before, after, strict=True)])
+        self._view.say(f"policy: {status['run']['message']}")
+        same = [uid for _, uid, _ in before] == [uid for _, uid, _ in after]
+        return same and {value for *_, value in after} == {"welcome"}
+
+    async def _until_policy(
+        self, client: KubeClient, condition: Callable[[Mapping[str, Any]], bool]
+    ) -> Mapping[str, Any]:
+        """The policy's status, once the condition holds of it; what it waits for is shown."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                status: Mapping[str, Any] = (await client.get(POLICIES, NAMESPACE, WORKLOAD)).get("status") or {}
+                message = "".join(each["message"] for each in status.get("conditions", ()) if each["type"] == "Ready")
+                if message not in ("", self._policy_message):
+                    self._view.say(f"policy: {message}")
+                    self._policy_message = message
+                if condition(status):
+                    return status
+                await asyncio.sleep(0.1)
 
     def _pod(self, node_name: str) -> dict[str, Any]:
         """The pod of the demo."""
@@ -242,6 +283,30 @@ def _all_ready(pod: Pod) -> bool:
     return bool(pod.containers) and all(container.ready for container in pod.containers.values())
 
 
+async def _workload_pods(client: KubeClient) -> list[Pod]:
+    """Those of the Deployment, by name."""
+    return sorted((pod for pod in await _pods(client) if pod.name != POD), key=lambda pod: pod.name)
+
+
+async def _greeting(pod: Pod, endpoint: str) -> tuple[str, str, str]:
+    """Name and UID of a pod, and what its "side" has for GREETING."""
+    return pod.name, pod.uid, await _run_inside(endpoint, pod, "side", "echo $GREETING")
+
+
+def _policy() -> dict[str, Any]:
+    """The policy as a user writes it."""
+    return {
+        "apiVersion": POLICY_API_VERSION,
+        "kind": POLICY_KIND,
+        "metadata": {"name": WORKLOAD, "namespace": NAMESPACE},
+        "spec": {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": WORKLOAD},
+            "triggers": {"configChange": {"settle": "1s"}},
+            "budget": {"maxUnavailable": "100%"},
+        },
+    }
+
+
 def _request() -> dict[str, Any]:
     """The request as a user writes it: admission adds labels, defaults and the container's ID."""
     return {
@@ -262,12 +327,12 @@ async def _watch(
                 await changes.put((resource.plural, event.object))
 
 
-async def _read_hook(endpoint: str, pod: Pod) -> str:
-    """What the hook left in the volume, read inside the new container."""
+async def _run_inside(endpoint: str, pod: Pod, name: str, script: str) -> str:
+    """What a shell prints that runs inside of a container."""
     client = CriClient(endpoint)
     try:
-        bare = pod.containers["app"].container_id.partition("://")[2]
-        result = await client.exec_sync(bare, ["sh", "-c", f"cat {IN_VOLUME}"], 10)
+        bare = pod.containers[name].container_id.partition("://")[2]
+        result = await client.exec_sync(bare, ["sh", "-c", script], 10)
     finally:
         await client.close()
     return result.stdout.decode(errors="replace").strip() or result.stderr.decode(errors="replace").strip()

@@ -102,7 +102,7 @@ class Kubelet:
         name, version = await self._patiently(runtime.version)
         handlers = Handlers(runtime, NODE_IP)
         retry = self._timing.retry
-        starter = Starter(runtime, handlers, self._folders, self.node_name, NODE_IP, self._backoff, retry)
+        starter = Starter(self._client, runtime, handlers, self._folders, self.node_name, NODE_IP, self._backoff, retry)
         self._node = Node(
             client=self._client,
             runtime=runtime,

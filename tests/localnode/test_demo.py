@@ -25,6 +25,8 @@ async def test_it_shows_a_recreated_container() -> None:
         assert words in out
     assert "preStop hook ran" in out
     assert "Completed: 1 of 1 containers recreated" in out
+    assert out.count("changed  hello -> welcome") == 3, "an edit of a ConfigMap goes live in the same pods"
+    assert "policy: 3 of 3 pods recreated" in out
 
 
 @pytest.mark.usefixtures("log_as_before")

@@ -92,8 +92,6 @@ async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> N
                 },
             }
             # A policy that does nothing; what its runs need is granted by namespace.
-            crd = yaml.safe_load((MANIFESTS / "base" / "policies-crd.yaml").read_text(encoding="utf-8"))
-            await cluster.client.create(CRDS, "", crd)
             spec = {"selector": {"matchLabels": {"a": "b"}}, "triggers": {"maxAge": "72h"}, "suspend": True}
             policy = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "rest"}, "spec": spec}
             await cluster.client.create(POLICIES, cluster.namespace, policy)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from crrd.core.api.time import rfc3339
 from crrd.core.config.references import Kind
@@ -107,9 +106,7 @@ async def managed(tmp_path: Path) -> AsyncIterator[Managed]:
 
 @asynccontextmanager
 async def managing(folder: Path) -> AsyncIterator[Managed]:
-    crd = yaml.safe_load((MANIFESTS / "base" / "policies-crd.yaml").read_text(encoding="utf-8"))
     async with played(folder) as cluster:
-        await cluster.client.create(CRDS, "", crd)
         found = Managed(cluster)
         await found.config(LOG="info")
         await cluster.workload("Deployment", "web", 2, envFrom=ENV_FROM)

@@ -14,17 +14,19 @@ from crrd_localnode.api.objects import Object, dig, metadata
 from crrd_localnode.api.printers import AGE, age_since
 from crrd_localnode.api.schema import Schema
 
+REQUESTS, POLICIES = "crd.yaml", "policies-crd.yaml"
 
-def crd_path() -> Path:
-    """The file with the project's CRD: beside this package in an installed wheel, else in the checkout's manifests."""
+
+def crd_path(name: str = REQUESTS) -> Path:
+    """The file with a CRD of the project: beside this package in an installed wheel, else in the manifests."""
     package = Path(__file__).resolve().parents[1]
-    installed = package / "crd.yaml"
-    return installed if installed.exists() else package.parents[1] / "manifests" / "base" / "crd.yaml"
+    installed = package / name
+    return installed if installed.exists() else package.parents[1] / "manifests" / "base" / name
 
 
-def load_crd() -> Object:
-    """The project's CRD."""
-    crd: Object = yaml.safe_load(crd_path().read_text(encoding="utf-8"))
+def load_crd(name: str = REQUESTS) -> Object:
+    """A CRD of the project."""
+    crd: Object = yaml.safe_load(crd_path(name).read_text(encoding="utf-8"))
     return crd
 
 

@@ -7,6 +7,7 @@ Source: pkg/kubelet/kuberuntime/labels.go, kuberuntime_container.go and security
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from cri_stubs import api_pb2
@@ -45,10 +46,6 @@ _FIELD_ORDER = {
     "ports": ("name", "hostPort", "containerPort", "protocol", "hostIP"),
     "preStop": ("exec", "httpGet", "tcpSocket", "sleep"),
 }
-
-
-class ConfigError(Exception):
-    """The container's spec cannot be turned into a config: the message of CreateContainerConfigError."""
 
 
 def pod_labels(pod: Json) -> dict[str, str]:
@@ -132,15 +129,9 @@ def container_config(
     restart_count: int,
     container_hash: str,
     mounts: list[api_pb2.Mount],
-    pod_ip: str,
-    host_ip: str,
+    variables: Mapping[str, str],
 ) -> api_pb2.ContainerConfig:
-    """The config of one container instance.
-
-    Raises:
-        ConfigError: an environment variable comes from something that a local node does not have.
-    """
-    variables = environment(pod, spec, pod_ip=pod_ip, host_ip=host_ip)
+    """The config of one container instance with these environment variables."""
     return api_pb2.ContainerConfig(
         metadata=api_pb2.ContainerMetadata(name=spec["name"], attempt=restart_count),
         image=api_pb2.ImageSpec(image=image_id, user_specified_image=spec["image"]),
@@ -157,49 +148,6 @@ def container_config(
         tty=bool(spec.get("tty")),
         linux=api_pb2.LinuxContainerConfig(security_context=_security_context(pod, spec)),
     )
-
-
-def environment(pod: Json, spec: Json, *, pod_ip: str, host_ip: str) -> dict[str, str]:
-    """The container's variables in the order of the spec, references to earlier ones put in.
-
-    Raises:
-        ConfigError: see `container_config`.
-    """
-    variables: dict[str, str] = {}
-    for entry in spec.get("env") or []:
-        source = entry.get("valueFrom")
-        if not source:
-            variables[entry["name"]] = podspec.expand(entry.get("value") or "", variables)
-            continue
-        if "fieldRef" in source:
-            variables[entry["name"]] = _field(pod, source["fieldRef"]["fieldPath"], pod_ip=pod_ip, host_ip=host_ip)
-        elif not any((reference or {}).get("optional") for reference in source.values()):
-            kind = ", ".join(source)
-            raise ConfigError(f"env {entry['name']}: a local node has no values from {kind}")
-    return variables
-
-
-def _field(pod: Json, path: str, *, pod_ip: str, host_ip: str) -> str:
-    """The value of a `fieldRef`, by the paths that the API allows for it."""
-    metadata, spec = pod["metadata"], pod["spec"]
-    plain = {
-        "metadata.name": metadata["name"],
-        "metadata.namespace": metadata["namespace"],
-        "metadata.uid": metadata["uid"],
-        "spec.nodeName": spec.get("nodeName", ""),
-        "spec.serviceAccountName": spec.get("serviceAccountName", ""),
-        "status.podIP": pod_ip,
-        "status.podIPs": pod_ip,
-        "status.hostIP": host_ip,
-        "status.hostIPs": host_ip,
-    }
-    if path in plain:
-        return str(plain[path])
-    for kind in ("labels", "annotations"):
-        prefix = f"metadata.{kind}['"
-        if path.startswith(prefix) and path.endswith("']"):
-            return str((metadata.get(kind) or {}).get(path[len(prefix) : -2], ""))
-    raise ConfigError(f'fieldRef "{path}" is not known')
 
 
 def _security(pod: Json, spec: Json, name: str) -> Any:

@@ -10,10 +10,12 @@ import time
 from dataclasses import dataclass, field
 
 from cri_stubs import api_pb2
+from crrd.kube.client import KubeClient
 from crrd.lib.errors import RuntimeCallError
 from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.backoff import BackOff, go_duration
-from crrd_localnode.pods.configs import ConfigError, container_config, sandbox_config
+from crrd_localnode.pods.configs import container_config, sandbox_config
+from crrd_localnode.pods.environment import ConfigError, environment, read_config
 from crrd_localnode.pods.handlers import Handlers
 from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimePod
 from crrd_localnode.pods.spec import Json
@@ -47,6 +49,7 @@ class Sandboxed:
 class Starter:
     """Starts sandboxes and containers on one node; keeps the back-offs of all its pods."""
 
+    client: KubeClient
     runtime: KubeRuntime
     handlers: Handlers
     folders: PodFolders
@@ -89,6 +92,7 @@ class Starter:
         current = place.view.newest(spec["name"])
         attempt = current.restart_count + 1 if current else self.folders.next_log(place.pod, spec["name"])
         try:
+            objects = await read_config(self.client, place.pod["metadata"]["namespace"], spec)
             config = container_config(
                 place.pod,
                 spec,
@@ -96,8 +100,7 @@ class Starter:
                 restart_count=attempt,
                 container_hash=container_hash,
                 mounts=self.folders.mounts(place.pod, spec, attempt),
-                pod_ip=self.node_ip,
-                host_ip=self.node_ip,
+                variables=environment(place.pod, spec, objects, pod_ip=self.node_ip, host_ip=self.node_ip),
             )
         except (ConfigError, VolumeError) as error:
             raise self._error("CreateContainerConfigError", str(error)) from error

@@ -1,7 +1,7 @@
 """The pod's folders on the node: where volumes, logs and termination messages lie, and how volumes get mounted.
 
 Kubelet's own layout below a root folder of choice. Only emptyDir and hostPath volumes are known: a local node has
-neither storage nor ConfigMaps.
+no storage, and mounts no ConfigMaps and Secrets.
 """
 
 import shutil

@@ -4,13 +4,14 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from crrd.kube.resources import NODES, PODS
+from crrd.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS
 from crrd.lib.errors import GoneError
 from tests.support import programs
 from tests.support.cluster import (
@@ -37,6 +38,10 @@ def waiting(name: str, reason: str) -> Callable[[Json], bool]:
 
 def state(pod: Json, name: str) -> Json:
     return dict(container_status(pod, name).get("state") or {})
+
+
+def is_held(wanted: Json) -> Callable[[Json], bool]:
+    return lambda pod: state(pod, "app") == wanted
 
 
 def phase(wanted: str) -> Callable[[Json], bool]:
@@ -112,6 +117,33 @@ async def test_environment_command_and_working_folder_are_the_spec_s(cluster: Cl
     node = cluster.node_name
     expected = ["one-$(MISSING)-$(PLAIN)", "127.0.0.1", "127.0.0.1", "web", node, "front", "", "unset", "one", "/tmp"]
     assert cluster.read("web", "out").splitlines() == expected
+
+
+async def test_variables_come_from_config_maps_and_secrets_as_they_are_at_the_start(cluster: Cluster) -> None:
+    client, namespace = cluster.client, cluster.namespace
+    await client.create(CONFIG_MAPS, namespace, {"metadata": {"name": "cfg"}, "data": {"LOG": "info", "SIZE": "1"}})
+    await client.create(SECRETS, namespace, {"metadata": {"name": "key"}, "data": {"KEY": "c2VjcmV0"}})
+    env: list[Json] = [
+        {"name": "SIZE", "value": "own"},
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "key", "key": "KEY"}}},
+        {"name": "NONE", "valueFrom": {"configMapKeyRef": {"name": "cfg", "key": "no", "optional": True}}},
+        {"name": "LATE", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "value"}}},
+    ]
+    sources = [{"configMapRef": {"name": "cfg"}}, {"prefix": "P_", "secretRef": {"name": "key"}}]
+    script = f'echo "$LOG $SIZE $TOKEN ${{NONE-unset}} $P_KEY $LATE" >> /shared/log; {WAITING_SCRIPT}'
+    app = container("app", script, env=env, envFrom=[*sources, {"configMapRef": {"name": "no", "optional": True}}])
+    await cluster.create_pod("web", [app])
+    for message, data in (
+        ('configmap "late" not found', {"other": ""}),
+        (f"couldn't find key value in ConfigMap {namespace}/late", {"value": "now"}),
+    ):
+        held = {"waiting": {"reason": "CreateContainerConfigError", "message": message}}
+        await cluster.wait_pod("web", is_held(held), message)
+        with suppress(GoneError):
+            await client.delete(CONFIG_MAPS, namespace, "late")
+        await client.create(CONFIG_MAPS, namespace, {"metadata": {"name": "late"}, "data": data})
+    await cluster.wait_pod("web", pod_ready, "ready")
+    await cluster.wait_words("web", "log", *["info", "own", "secret", "unset", "secret", "now"])
 
 
 # Restarts
@@ -375,9 +407,9 @@ async def test_a_readiness_gate_holds_the_pod_back_and_its_condition_is_kept(clu
             'Container image "local/absent:1" is not present with pull policy of Never',
         ),
         (
-            {"env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}]},
+            {"env": [{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]},
             "CreateContainerConfigError",
-            "configMapKeyRef",
+            "resourceFieldRef",
         ),
         (
             {"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.nothing"}}}]},

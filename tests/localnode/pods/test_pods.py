@@ -285,8 +285,7 @@ def config_of(pod: Json, spec: Json) -> pb.ContainerConfig:
         restart_count=2,
         container_hash="ab",
         mounts=[],
-        pod_ip="",
-        host_ip="",
+        variables={},
     )
 
 

@@ -1,0 +1,120 @@
+"""A container's environment variables as kubelet resolves them: from plain values, fields, ConfigMaps and Secrets.
+
+Source: `makeEnvironmentVariables` in pkg/kubelet/kubelet_pods.go in Kubernetes.
+"""
+
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+
+from crrd.core.config.references import Kind
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import CONFIGURATION
+from crrd.lib.errors import CrrdError, GoneError
+from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.spec import Json
+
+ConfigData = Mapping[tuple[Kind, str], Mapping[str, str] | None]
+"""Data of ConfigMaps and Secrets by kind and name; None for an object that does not exist."""
+_IN_ENV = {"configMapKeyRef": Kind.CONFIG_MAP, "secretKeyRef": Kind.SECRET}
+_IN_ENV_FROM = {"configMapRef": Kind.CONFIG_MAP, "secretRef": Kind.SECRET}
+
+
+class ConfigError(Exception):
+    """The container's spec cannot be turned into a config: the message of CreateContainerConfigError."""
+
+
+async def read_config(client: KubeClient, namespace: str, spec: Json) -> ConfigData:
+    """Read the ConfigMaps and Secrets that a container's variables come from, as they are now.
+
+    Raises:
+        ConfigError: one of them could not be read.
+    """
+    found: dict[tuple[Kind, str], Mapping[str, str] | None] = {}
+    for kind, name in {(kind, reference["name"]) for kind, reference in _references(spec)}:
+        try:
+            data = (await client.get(CONFIGURATION[kind], namespace, name)).get("data") or {}
+        except GoneError:
+            found[kind, name] = None
+            continue
+        except CrrdError as error:
+            raise ConfigError(f"failed to sync {kind.lower()} cache: {error}") from error
+        encoded = kind is Kind.SECRET
+        found[kind, name] = {key: b64decode(value).decode() if encoded else value for key, value in data.items()}
+    return found
+
+
+def _references(spec: Json) -> Iterator[tuple[Kind, Json]]:
+    for entry in spec.get("envFrom") or []:
+        yield from ((kind, entry[field]) for field, kind in _IN_ENV_FROM.items() if field in entry)
+    for entry in spec.get("env") or []:
+        source = entry.get("valueFrom") or {}
+        yield from ((kind, source[field]) for field, kind in _IN_ENV.items() if field in source)
+
+
+def environment(pod: Json, spec: Json, config: ConfigData, *, pod_ip: str, host_ip: str) -> dict[str, str]:
+    """The container's variables: those of `envFrom`, then `env` in its order, references to earlier ones put in.
+
+    Raises:
+        ConfigError: a variable comes from something that is missing, or that a local node does not have.
+    """
+    variables: dict[str, str] = {}
+    for entry in spec.get("envFrom") or []:
+        for field, kind in _IN_ENV_FROM.items():
+            data = _data(config, kind, entry[field]) if field in entry else None
+            variables |= {f"{entry.get('prefix') or ''}{key}": value for key, value in (data or {}).items()}
+    for entry in spec.get("env") or []:
+        source = entry.get("valueFrom")
+        if not source:
+            variables[entry["name"]] = podspec.expand(entry.get("value") or "", variables)
+        elif "fieldRef" in source:
+            variables[entry["name"]] = _field(pod, source["fieldRef"]["fieldPath"], pod_ip=pod_ip, host_ip=host_ip)
+        elif (value := _value(pod, entry["name"], source, config)) is not None:
+            variables[entry["name"]] = value
+    return variables
+
+
+def _value(pod: Json, name: str, source: Json, config: ConfigData) -> str | None:
+    """The value of one key; None where it is missing and optional."""
+    for field, kind in _IN_ENV.items():
+        if (reference := source.get(field)) is not None:
+            data = _data(config, kind, reference)
+            if data is not None and reference["key"] in data:
+                return data[reference["key"]]
+            if reference.get("optional"):
+                return None
+            where = f"{pod['metadata']['namespace']}/{reference['name']}"
+            raise ConfigError(f"couldn't find key {reference['key']} in {kind} {where}")
+    if any((reference or {}).get("optional") for reference in source.values()):
+        return None
+    raise ConfigError(f"env {name}: a local node has no values from {', '.join(source)}")
+
+
+def _data(config: ConfigData, kind: Kind, reference: Json) -> Mapping[str, str] | None:
+    """An object's data; None where it does not exist and is optional."""
+    data = config.get((kind, reference["name"]))
+    if data is None and not reference.get("optional"):
+        raise ConfigError(f'{kind.lower()} "{reference["name"]}" not found')
+    return data
+
+
+def _field(pod: Json, path: str, *, pod_ip: str, host_ip: str) -> str:
+    """The value of a `fieldRef`, by the paths that the API allows for it."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    plain = {
+        "metadata.name": metadata["name"],
+        "metadata.namespace": metadata["namespace"],
+        "metadata.uid": metadata["uid"],
+        "spec.nodeName": spec.get("nodeName", ""),
+        "spec.serviceAccountName": spec.get("serviceAccountName", ""),
+        "status.podIP": pod_ip,
+        "status.podIPs": pod_ip,
+        "status.hostIP": host_ip,
+        "status.hostIPs": host_ip,
+    }
+    if path in plain:
+        return str(plain[path])
+    for kind in ("labels", "annotations"):
+        prefix = f"metadata.{kind}['"
+        if path.startswith(prefix) and path.endswith("']"):
+            return str((metadata.get(kind) or {}).get(path[len(prefix) : -2], ""))
+    raise ConfigError(f'fieldRef "{path}" is not known')
