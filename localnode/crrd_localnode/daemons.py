@@ -1,4 +1,4 @@
-"""crrd's daemons on a local node: each a process of its own that is told nothing but what a cluster would tell it.
+"""crrd's daemons on a local node: each a separate process with the same configuration as in a cluster.
 
 What they do there is shown by `demo`.
 """

@@ -93,19 +93,19 @@ class _Demo:
             (probe, *_) = await discover(cri_endpoints)
             endpoint = probe.endpoint
         for folder in await leftovers.clear():
-            self._view.say(f"cleared what an earlier demo has left: {folder}")
+            self._view.print_line(f"removed the remains of an earlier demo: {folder}")
         async with AsyncExitStack() as stack:
-            self._view.say(
+            self._view.print_line(
                 "starting a local node: API server, kubelet, " + (endpoint or "a runtime of plain processes")
             )
             node = await stack.enter_async_context(LocalNode(cri_endpoint=endpoint))
             try:
                 return await self._play(node, stack, keep=keep)
             except TimeoutError:
-                self._view.say(f"not there after {PATIENCE_SECONDS:.0f} s; giving up")
+                self._view.print_line(f"timed out after {PATIENCE_SECONDS:.0f}s")
                 if endpoint:
-                    self._view.say("the image has to be one that the runtime has or can pull: --image (crictl images)")
-                    self._view.say("this node's own kubelet, if one runs, removes the demo's pod: stop it meanwhile")
+                    self._view.print_line("use an image that the runtime has or can pull: --image (crictl images)")
+                    self._view.print_line("stop this machine's own kubelet, if any, because it removes the demo's pod")
                 return 1
             finally:
                 with suppress(CrrdError, TimeoutError):
@@ -114,13 +114,13 @@ class _Demo:
     async def _play(self, node: LocalNode, stack: AsyncExitStack, *, keep: bool) -> int:
         client = node.client
         await client.create(PODS, NAMESPACE, self._pod(node.node_name))
-        self._view.say(f'creating pod "{POD}": "app" with a preStop hook that writes into a volume, and "side"')
+        self._view.print_line(f'creating pod "{POD}": "app" with a preStop hook that writes into a volume, and "side"')
         before = await self._pod_ready(client)
-        self._view.say("starting crrd manager (admission, lifecycle) and crrd node, as processes of their own")
+        self._view.print_line("starting crrd manager (admission, lifecycle) and crrd node as separate processes")
         manager = await stack.enter_async_context(running_manager(node))
         daemon = await stack.enter_async_context(node_daemon(node))
-        self._view.say(f"manager {manager.pid} and node daemon {daemon.pid} are ready, their logs in {node.root}")
-        self._view.say(f'posting ContainerRecreateRequest "{REQUEST}" for container "app"')
+        self._view.print_line(f"manager {manager.pid} and node daemon {daemon.pid} are ready; logs: {node.root}")
+        self._view.print_line(f'creating ContainerRecreateRequest "{REQUEST}" for container "app"')
         created = await client.create(REQUESTS, NAMESPACE, _request())
         final = await self._follow(client, parse_request(created))
         after = await self._pod_ready(client)
@@ -130,8 +130,8 @@ class _Demo:
         ok = await self._recreate_workload(node) and ok
         ok = await self._edit_configuration(node.client, node.cri_endpoint) and ok
         if keep:
-            self._view.say("everything keeps running, until Ctrl-C; in another terminal (docs/local-testing.md):")
-            self._view.say(f"export KUBECONFIG={node.kubeconfig} CONTAINER_RUNTIME_ENDPOINT={node.cri_endpoint}")
+            self._view.print_line("running until Ctrl-C; to use it in another terminal (docs/local-testing.md):")
+            self._view.print_line(f"export KUBECONFIG={node.kubeconfig} CONTAINER_RUNTIME_ENDPOINT={node.cri_endpoint}")
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
         return 0 if ok else 1
@@ -148,7 +148,7 @@ class _Demo:
                 {"name": "side", "envFrom": [{"configMapRef": {"name": WORKLOAD}}], **command},
             ],
         }
-        self._view.say(
+        self._view.print_line(
             f'creating ConfigMap "{WORKLOAD}" and Deployment "{WORKLOAD}" of three pods, whose "side" uses it'
         )
         config = {"metadata": {"name": WORKLOAD}, "data": {"GREETING": "hello"}}
@@ -156,7 +156,7 @@ class _Demo:
         await Maker(node.client, NAMESPACE).workload("Deployment", WORKLOAD, 3, spec)
         await _until_pods(node.client, lambda pods: all(map(_all_ready, pods)))
         arguments = ["recreate", f"deployment/{WORKLOAD}", "-c", "app", "--reason", "demo"]
-        self._view.say(f"crrd {' '.join(arguments)}")
+        self._view.print_line(f"crrd {' '.join(arguments)}")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "crrd", *arguments, "--kubeconfig", str(node.kubeconfig), "-n", NAMESPACE),
             env={**os.environ, "NO_COLOR": "1"} if not sys.stdout.isatty() else None,
@@ -170,16 +170,16 @@ class _Demo:
 
     async def _edit_configuration(self, client: KubeClient, endpoint: str) -> bool:
         """A policy for the Deployment, and an edit of its ConfigMap that goes live in the same pods."""
-        self._view.say(f'creating ContainerRecreatePolicy "{WORKLOAD}" for the Deployment')
+        self._view.print_line(f'creating ContainerRecreatePolicy "{WORKLOAD}" for the Deployment')
         await client.create(POLICIES, NAMESPACE, _policy())
         await self._until_policy(client, lambda status: bool(status.get("config")))
         before = [await _greeting(pod, endpoint) for pod in await _workload_pods(client)]
-        self._view.say(f'editing ConfigMap "{WORKLOAD}": GREETING: welcome')
+        self._view.print_line(f'editing ConfigMap "{WORKLOAD}": GREETING: welcome')
         await client.merge_patch(CONFIG_MAPS, NAMESPACE, WORKLOAD, {"data": {"GREETING": "welcome"}})
         status = await self._until_policy(client, lambda status: bool(status.get("run", {}).get("finished")))
         after = [await _greeting(pod, endpoint) for pod in await _workload_pods(client)]
         self._view.summary([(name, old, new) for (name, _, old), (*_, new) in zip(before, after, strict=True)])
-        self._view.say(f"policy: {status['run']['message']}")
+        self._view.print_line(f"policy: {status['run']['message']}")
         same = [uid for _, uid, _ in before] == [uid for _, uid, _ in after]
         return same and {value for *_, value in after} == {"welcome"}
 
@@ -192,7 +192,7 @@ class _Demo:
                 status: Mapping[str, Any] = (await client.get(POLICIES, NAMESPACE, WORKLOAD)).get("status") or {}
                 message = "".join(each["message"] for each in status.get("conditions", ()) if each["type"] == "Ready")
                 if message not in ("", self._policy_message):
-                    self._view.say(f"policy: {message}")
+                    self._view.print_line(f"policy: {message}")
                     self._policy_message = message
                 if condition(status):
                     return status
@@ -227,7 +227,7 @@ class _Demo:
                 self._view.show(Snapshot(pod, None))
                 for message in (found.waiting_message for found in pod.containers.values()):
                     if message and message not in shown:
-                        self._view.say(message)
+                        self._view.print_line(message)
                     shown.add(message)
                 if _all_ready(pod):
                     return pod

@@ -74,7 +74,7 @@ class View:
         self._start = time.monotonic()
         self._last = ""
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """One step of the story, with the time since the start."""
         self._console.print(Text(f"{time.monotonic() - self._start:6.2f} s ", "dim"), text, markup=False)
 
@@ -84,7 +84,7 @@ class View:
         line = f"request is {snapshot.phase}" if terminal and snapshot.phase else "" if terminal else snapshot.line()
         if line not in ("", self._last):
             self._last = line
-            self.say(line)
+            self.print_line(line)
         if terminal:
             self._live.start()
             self._live.update(snapshot.table(), refresh=True)

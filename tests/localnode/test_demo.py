@@ -47,5 +47,5 @@ def test_an_image_that_nobody_has(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert demo.run_demo(cri_endpoints=[], image=f"{MISSING}:1", keep=False) == 1
     said = capsys.readouterr().out
     assert f"image '{MISSING}:1' not found" in said
-    assert said.splitlines()[-1].endswith("not there after 3 s; giving up")
+    assert said.splitlines()[-1].endswith("timed out after 3s")
     assert "crictl" not in said  # advice for a real runtime only

@@ -9,6 +9,7 @@ from tests.tools.manifest_texts import ALERT, CHART, FIELD, HEADS, PANEL, POLICY
 from tests.tools.messages import (
     ADMISSION,
     CONDITION,
+    DEMO,
     DOCTOR,
     ERROR,
     EVENT,
@@ -51,6 +52,7 @@ GROUPS = {
     *(
         ADMISSION,
         CONDITION,
+        DEMO,
         DOCTOR,
         ERROR,
         EVENT,
@@ -64,7 +66,7 @@ GROUPS = {
         REMEDY,
         STATUS,
     ),
-    STEP,
+    *(STEP, DEMO),
 }
 
 

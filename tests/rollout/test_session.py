@@ -112,7 +112,7 @@ async def test_another_process_changes_the_limits_of_one_that_runs(
         await asyncio.gather(other, return_exceptions=True)
     cluster.goes_on.set()
     assert await running == 0
-    said = "another process has changed the options of the run; this process now uses them\n"
+    said = "another process has changed the options of the run; now using them\n"
     assert capsys.readouterr().out.count(said) == 1
 
 

@@ -20,7 +20,7 @@ PRODUCT = ROOT / "daemon" / "crrd"
 LOG, ERROR, EVENT, METRIC, HELP = "log events", "errors", "events", "metrics", "--help"
 STATUS, REMEDY, EXPLAIN, STEP = "status", "remedies", "crrd explain", "crrd explain: steps"
 ADMISSION, RECREATE, FORECAST, DOCTOR = "admission", "crrd recreate", "crrd forecast", "crrd doctor"
-CONDITION, HEALTH, OTHER = "conditions of policies", "healthz and readyz", "other texts"
+CONDITION, HEALTH, DEMO, OTHER = "conditions of policies", "healthz and readyz", "crrd demo", "other texts"
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 _METRICS = {"Counter", "Gauge", "Histogram", "GaugeMetricFamily", "CounterMetricFamily", "CallMetrics"}
 _NOT_READ = {
@@ -28,7 +28,7 @@ _NOT_READ = {
     *("InexpressibleError", "to_bytes"),
 }
 """Functions whose texts no person reads."""
-_ELSEWHERE = {"description", "epilog", "usage", "COMMANDS", "DESCRIPTION", "_BASH", "_ZSH", "_TABLE"}
+_ELSEWHERE = {"description", "epilog", "usage", "COMMANDS", "DESCRIPTION", "_BASH", "_ZSH", "_TABLE", "SHELL_LOOP"}
 """Names of what `_help` lists, and of what is no sentence."""
 _FLAGS = {"add_argument", "add_flag", "flag", "add", "name", "file"}
 _TABLES = (
@@ -43,6 +43,7 @@ _ROOMS = {
     **dict.fromkeys(("core/doctor", "cli/doctor.py"), DOCTOR),
     **dict.fromkeys(("core/policy", "core/config", "manager/policies"), CONDITION),
     **dict.fromkeys(("core/explain", "cli/explain.py", "cli/explain_text.py"), EXPLAIN),
+    "crrd_localnode": DEMO,
     **dict.fromkeys(("lib/health.py", "lib/heartbeat.py", "node/daemon.py", "manager/daemon.py"), HEALTH),
 }
 """Packages and modules, each with the group of its texts."""
@@ -86,8 +87,9 @@ def _help() -> Iterator[Sentence]:
 
 
 def _source() -> Iterator[Sentence]:
-    for path in sorted(PRODUCT.rglob("*.py")):
-        where = str(path.relative_to(PRODUCT))
+    demo = ROOT / "localnode" / "crrd_localnode"
+    for path in (*sorted(PRODUCT.rglob("*.py")), demo / "demo.py", demo / "demo_view.py"):
+        where = str(path.relative_to(PRODUCT if path.is_relative_to(PRODUCT) else demo.parent))
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node, parents in _texts(tree, ()):
             text = _text(node)

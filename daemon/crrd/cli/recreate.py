@@ -35,7 +35,7 @@ _CHANGEABLE = (
 _FIXED = ("since", "partition", "stale", "run")
 """Flags of a run that stay as it began with them."""
 _OF_A_PROCESS = ("timeout", "yes", "retry_failed")
-"""Flags of whoever carries a run out."""
+"""Flags of the process that carries out a run."""
 _TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")
 """In seconds."""
 

@@ -124,7 +124,7 @@ class CriClient:
         """Ask the runtime what it is.
 
         Raises:
-            ConfigurationError: whoever answers does not serve CRI v1.
+            ConfigurationError: the server does not serve CRI v1.
         """
         response = await self._call(VERSION, self._version, api_pb2.VersionRequest(version="v1"), seconds)
         return RuntimeVersion(response.runtime_name, response.runtime_version)

@@ -215,7 +215,7 @@ def _not_allowed(path: str) -> str:
 
 
 async def _greet(path: str) -> str:
-    """Open HTTP/2 with whoever listens: "" for an answer in kind, else why this is not gRPC.
+    """Open HTTP/2 on the socket: "" for a valid answer, else why this is not gRPC.
 
     gRPC's own error for this (UNAVAILABLE) is the same as for a runtime that is down.
 

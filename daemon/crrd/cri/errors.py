@@ -1,6 +1,6 @@
 """What a failed CRI call means to the rest of the daemon.
 
-gRPC's errors end here: whoever calls `crrd.cri` sees only the errors of `crrd.lib.errors`, with gRPC's own as
+gRPC's errors end here: callers of `crrd.cri` see only the errors of `crrd.lib.errors`, with gRPC's own as
 their cause. Whether a failure is tried again is not decided here.
 """
 

@@ -1,6 +1,6 @@
 """Forecasts of this node's containers, from the runtime, the API server and the specs that were kept.
 
-`crrd forecast` asks once. The node daemon, where it is told to, asks now and then for a metric and to keep specs, and
+`crrd forecast` asks once. The node daemon, if configured, asks now and then for a metric and to keep specs, and
 whenever its page `/forecast` is opened.
 """
 
@@ -183,7 +183,7 @@ class NodeForecast:
                     await active.wait()
 
     async def _look_safely(self) -> bool:
-        """Look once, and say whether it went well. What goes wrong is told once; nothing else depends on a look."""
+        """Compare once, and return whether it succeeded. The same error is logged once. Nothing else depends on it."""
         try:
             async with asyncio.timeout(LOOK_LIMIT_SECONDS):
                 await self.look()

@@ -57,7 +57,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "ResourceClaim": ("name",),
     "HTTPHeader": ("name",),
 }
-"""By which fields the elements of a list are told apart, where their order does not matter."""
+"""The fields that identify the elements of a list whose order does not matter."""
 _NO_RESTART = (
     "imagePullPolicy",
     "lifecycle.preStop",

@@ -23,7 +23,7 @@ class ServerClock:
     lower bound, unless an upper bound contradicts it.
 
     Several API servers may answer, by clocks of their own. As long as one of them agrees with the estimate, it stays
-    what it is, and nobody is told of a step with every answer of another.
+    what it is, and one deviating answer after the other does not report a step each time.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Turns what an API server answers into crrd's errors, with the server's own sentence in them.
 
-The ports' errors are what the controllers handle; the two more here are told apart only inside `kube`.
+The ports' errors are what the controllers handle; the two more here are used only inside `kube`.
 """
 
 import json

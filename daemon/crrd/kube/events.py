@@ -177,7 +177,7 @@ class KubeEventSink:
 
 
 def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:
-    """References to the objects that are told, as far as the request names them."""
+    """References to the objects of the event, as far as the request names them."""
     request = event.request
     if not request.namespace:
         return

@@ -74,7 +74,7 @@ class Handler(Generic[T]):
     changed: Callable[[T], None]
     deleted: Callable[[T], None]
     expect_list: Callable[[], None] = lambda: None
-    """The newest list is asked for now, which is not older than anything that was told before."""
+    """The newest list is asked for now, which is not older than any event before."""
 
 
 RestartObserver = Callable[[str, str], None]
@@ -175,7 +175,7 @@ class Reflector(Generic[T]):
             self._ended("refused" if isinstance(error, ApiRefusedError) else "silent" if silent else "error")
             patience = self._failed(error)
             if isinstance(error, MalformedAnswerError):
-                self._failures = failures  # whoever accepted the watch is no API server
+                self._failures = failures  # the server that accepted the watch is not an API server
         if self._short_watches > short_watches and self._short_watches >= _SHORT_WATCHES:
             self._forget_version()
             self._unavailable(f"the API server ends each watch of {self.plural} at once")

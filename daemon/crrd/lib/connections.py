@@ -1,4 +1,4 @@
-"""A server's connections: at most so many, whoever comes; one that is not being answered makes room for the next.
+"""Limits the number of a server's connections. An unused one is closed to make room for a new one.
 
 Anybody who reaches the port can open connections and say nothing. Each costs memory from the first byte on, so they are
 counted from when they are accepted, and above the limit the one that was used longest ago is closed: who asks on its

@@ -1,4 +1,4 @@
-"""File descriptors: how many the process may have, and how many of them are for connections of whoever comes."""
+"""File descriptors: how many the process may have, and how many of them are for incoming connections."""
 
 import resource
 from contextlib import suppress

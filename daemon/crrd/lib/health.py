@@ -129,7 +129,7 @@ async def listen(runner: web.AppRunner, connections: Connections, address: tuple
 
 
 class StatusServer:
-    """Serves the pages of one daemon, to whoever comes and whatever they do (see Connections).
+    """Serves the pages of one daemon to any client (see Connections).
 
     Args:
         address: where to listen, as `split_address` takes it; port 0 picks a free one.

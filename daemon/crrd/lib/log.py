@@ -42,7 +42,7 @@ class _Level:
 class _StandardError(io.TextIOBase):
     """The current standard error. Its failures are ignored, because work must not stop when the log is not read.
 
-    A pipe whose reader has stalled would block whoever writes, and that is the event loop. So only what the pipe takes
+    A pipe whose reader has stalled would block the writer, which is the event loop. So only what the pipe takes
     at once is written; the rest is kept for later, up to PENDING_BYTES, and lines beyond that are dropped and counted.
     """
 

@@ -9,7 +9,7 @@ LINE_CHARACTERS = 1024
 def plain(text: str) -> str:
     """The words, with escapes for what is not printable.
 
-    Whoever may write a status or an event could else have the terminal of whoever asks do as they like.
+    Otherwise a user who may write a status or an event could control the terminal of the reader.
     """
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 

@@ -238,7 +238,7 @@ class RequestMetrics:
             self._metrics.count_request("gone")
 
     def _count_ended(self, request: Request, unknown: str) -> None:
-        """Count what has ended and was not counted yet: a write whose answer was lost is told by nobody."""
+        """Count what has ended and was not counted yet, because the response to a write was lost."""
         for state in request.status.states:
             if not state.phase.final or state.name in self._counted:
                 continue

@@ -178,7 +178,7 @@ class Pods:
         self._all_known_since: float | None = None
         """Monotonic time since which it is known of every pod of the node whether it is there."""
         self.live_changed = asyncio.Event()
-        """Set when a request begins or ceases to be live; whoever heeds it clears it."""
+        """Set when a request becomes live or ends. The reader clears it."""
         self.active = asyncio.Event()
         """Set while at least one request is live."""
         self.idle = asyncio.Event()
@@ -241,7 +241,7 @@ class Pods:
     # What the watches and this process' own writes tell of requests.
 
     def request_changed(self, request: Request, *, own_pins: bool = False) -> None:
-        """A request was added or modified, or written. Its pins stay, whoever changes them.
+        """A request was added or modified, or written. Its pins stay, even if another client changes them.
 
         A request without the active label is none of the node's. `own_pins`: they are what this process has just
         written.

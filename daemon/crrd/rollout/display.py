@@ -82,9 +82,9 @@ class Display:
     def begin(self, run: Run, message: str) -> None:
         """What is about to be done, or gone on with."""
         self._changes, self._began = Changes(), time.monotonic()
-        self.say(f"run {run.name}: {message}")
+        self.print_line(f"run {run.name}: {message}")
 
-    def say(self, message: str) -> None:
+    def print_line(self, message: str) -> None:
         """Something else."""
         print(plain(message))
         sys.stdout.flush()
@@ -102,17 +102,17 @@ class Display:
                 parts += [f"in {seconds:.1f} s", f"({done} of {total})"]
             elif row.why:
                 parts.append(f"- {row.with_command}")
-            self.say("  ".join(parts))
+            self.print_line("  ".join(parts))
         if waiting := self._changes.waiting(plan):
-            self.say(f"{passed}  waiting: {Wait(waiting, plan.command).with_command}")
+            self.print_line(f"{passed}  waiting: {Wait(waiting, plan.command).with_command}")
         for each in self._changes.overdue(plan):
-            self.say(f"{passed}  still waiting: {each}")
+            self.print_line(f"{passed}  still waiting: {each}")
 
     async def ask(self, question: str) -> bool:
         """Whether somebody has said yes; False where nobody is there to be asked."""
         if sys.stdin is None or not sys.stdin.isatty() or not sys.stdout.isatty():
             return False
-        self.say(f"{question}. Continue? [y/N]")
+        self.print_line(f"{question}. Continue? [y/N]")
         loop = asyncio.get_running_loop()
         line: asyncio.Future[str] = loop.create_future()
 
@@ -128,7 +128,7 @@ class Display:
 
     def end(self, outcome: str, message: str) -> None:
         """How it has ended: one word for machines, a sentence for people."""
-        self.say(f"{outcome}: {message} (after {format_duration(time.monotonic() - self._began)})")
+        self.print_line(f"{outcome}: {message} (after {format_duration(time.monotonic() - self._began)})")
 
     def print_status(self, status: RunStatus, plan: Plan, resume: str) -> None:
         """How a run stands, and how to go on with it; "" where nobody has to."""

@@ -34,7 +34,7 @@ class JsonLines(Display):
         self._run, self._changes = run.name, Changes()
         self._line("begin", target=run.target.words, containers=list(run.options.containers), message=message)
 
-    def say(self, message: str) -> None:
+    def print_line(self, message: str) -> None:
         """See Display."""
         self._line("message", message=message)
 

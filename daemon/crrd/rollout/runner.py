@@ -69,7 +69,7 @@ class Runner:
             world = self._cluster.world()
             latest = with_latest_options(world, run)
             if latest != run:
-                self._display.say("another process has changed the options of the run; this process now uses them")
+                self._display.print_line("another process has changed the options of the run; now using them")
             run = latest
             plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed)
             if not trouble and await self._cluster.learn_probes(plan):
@@ -166,7 +166,7 @@ class Runner:
         return any(each.uid == row.uid for each in plan.create)
 
     async def _take_over(self, run: Run, row: Row) -> None:
-        """It is there already: whoever has created it, an answer was lost or a process was killed."""
+        """The request exists already: a response was lost, a process was killed, or another process created it."""
         name = run.request_name(row.uid)
         with suppress(GoneError):  # it was there a moment ago: everything is decided anew
             found = await self._client.get(REQUESTS, run.namespace, name)

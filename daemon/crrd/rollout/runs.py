@@ -61,7 +61,7 @@ class Runs:
         rest = f"; in progress, to finish on their own: {under_way}" if under_way else ""
         if kept in waiting:
             rest = f"; request {kept.name} is kept to record the abort, and may still run"
-        self.display.say(f"run {name} aborted, pending requests deleted: {deleted}{rest}")
+        self.display.print_line(f"run {name} aborted, pending requests deleted: {deleted}{rest}")
         return 0
 
     async def _check_not_over(self, run: Run) -> None:

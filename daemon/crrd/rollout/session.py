@@ -39,7 +39,7 @@ from crrd.rollout.target import Aim, check_run, find_target, split_targets
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """As Kubernetes makes up names: nothing that spells words."""
 _LAST_WORDS_SECONDS = 5.0
-"""For what is written of a run that is interrupted: whoever pressed Ctrl-C waits."""
+"""Time limit for the last writes of an interrupted run, because the user waits after Ctrl-C."""
 Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any]], Awaitable[str]]
 """Says in some lines where a request stands."""
 
@@ -103,7 +103,7 @@ class Session(Runs):
         for done, aim in enumerate(aims, start=1):
             if code := await self._start(aim):
                 if left := [each.target.words for each in aims[done:]]:
-                    self.display.say(f"not started: {', '.join(left)}")
+                    self.display.print_line(f"not started: {', '.join(left)}")
                 return code
         return 0
 
@@ -142,7 +142,7 @@ class Session(Runs):
         if self.command.dry_run == "server":
             refused = await refusals(self.client, run, preview)
         if len(split_targets(self.command.arguments)) > 1 and not self.command.as_json:
-            self.display.say(f"{run.target.words}:")
+            self.display.print_line(f"{run.target.words}:")
         self.display.print_preview(run.target.words, preview, refused)
         return EXIT_FAILED if refused else 0
 
@@ -222,7 +222,7 @@ class Session(Runs):
         for row in plan.rows:
             if row.stage is not Stage.FAILED:
                 continue
-            self.display.say(f"{row.pod} failed: {row.with_command}")
+            self.display.print_line(f"{row.pod} failed: {row.with_command}")
             if row.request is None or self.command.as_json:
                 continue
             with suppress(CrrdError):  # gone, or not to be read: its own words stand above

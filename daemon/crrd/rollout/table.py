@@ -48,7 +48,7 @@ class Terminal(Display):
         self._title, self._at_first = f"run {run.name}", None
         super().begin(run, message)
 
-    def say(self, message: str) -> None:
+    def print_line(self, message: str) -> None:
         """See Display."""
         self._live.stop()
         self._console.print(plain(message), markup=False, soft_wrap=True)

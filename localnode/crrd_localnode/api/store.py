@@ -102,7 +102,7 @@ class Changed(Exception):  # noqa: N818 - not an error: the writer looks again
 
 
 class Subscriber(Protocol):
-    """Whoever is told of changes as they happen; it must not raise and must not write to the store."""
+    """Called for each change. It must not raise and must not write to the store."""
 
     def __call__(self, event: Event, /) -> None:
         """Take note of one change."""

@@ -309,7 +309,7 @@ def _status_context(name: str, pod: Mapping[str, Any]) -> dict[str, Any]:
     """The container's instance as the pod's status has it now.
 
     Nothing else of the container goes into the request, its preStop hook least of all: hook, ports and environment
-    may hold secrets, an answer goes to whoever asked, and the node takes them from what kubelet recorded anyway.
+    may hold secrets, the response goes to the client, and the node takes them from what kubelet recorded anyway.
     """
     status = mapping(pod.get("status"))
     entries = [*items(status.get("containerStatuses")), *items(status.get("initContainerStatuses"))]

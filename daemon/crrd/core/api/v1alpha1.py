@@ -157,7 +157,7 @@ def _strategy(section: Section) -> Strategy:
 
 
 def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mapping[str, Pin], Mapping[str, StartTimes]]:
-    """What the annotation says of these containers; whoever else may write it, it is about no other."""
+    """The annotation's entries for these containers. Entries for other containers are ignored."""
     path = f"the annotation {ANNOTATION_PINNED}"
     annotation = reader.text(raw, path)
     if not annotation:

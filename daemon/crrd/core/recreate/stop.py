@@ -82,7 +82,7 @@ def retry_delay(attempts: int, salt: str) -> float:
 def finish_hooked(draft: Draft) -> bool:
     """Step 9: the stops after hooks of requests that have ended or gone since; whether one is sent now.
 
-    A container whose preStop hook has run has said goodbye: it is stopped, whoever has ended its request, while the
+    A container whose preStop hook has run is stopped, even if its request has ended, while the
     grace period in which the hook began lasts.
     """
     observed, sent = draft.observed, False

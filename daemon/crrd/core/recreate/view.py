@@ -300,7 +300,7 @@ class ContainerView:
         started, wall = parse_time(self.start_times.hook or self.start_times.stop), self.observed.wall
         seen_for = self.now - self.observed.first_seen.get(self.request.uid, self.now)
         if started is None or started.timestamp() + 1 > wall - seen_for:
-            return 0.0  # times are told in whole seconds
+            return 0.0  # times are recorded in whole seconds
         return min(max(0.0, wall - started.timestamp()), float(self.grace))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Whose certificates callers of the webhook must present, from a file that changes: API servers are told by them.
+"""The CAs of client certificates that the webhook accepts, from a file that changes. They identify API servers.
 
 Renewing an authority needs no restart, as long as the file holds the old and the new one for a while.
 """

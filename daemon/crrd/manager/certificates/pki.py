@@ -141,7 +141,7 @@ def issued_by_one_of(certificate: bytes, authorities: bytes) -> bool:
 
 
 def usable(certificate: bytes, authorities: bytes) -> Validity:
-    """From when to when a certificate (PEM, with its chain) is accepted by whoever trusts these authorities (PEM).
+    """From when to when a certificate (PEM, with its chain) is accepted by clients that trust these authorities (PEM).
 
     Raises ValueError, x509.InvalidVersion for what is no certificate.
     """

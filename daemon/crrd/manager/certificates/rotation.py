@@ -1,6 +1,6 @@
 """When the webhook's own certificates are renewed: the rules, as pure functions of the time.
 
-Invariant: at any time, whoever trusts the bundle as it has been for `settle` trusts every serving certificate in use.
+Invariant: a client with the bundle of `settle` ago trusts every serving certificate in use, at any time.
 So a new authority is only published at first, and signs when it has settled; an old one stays in the bundle until it
 expires, and no serving certificate outlives the authority that signed it (see `pki`).
 """

@@ -281,6 +281,6 @@ class _Progress(Display):
         """See Display."""
         self._on_progress(": ".join([summary(plan.rows), *plan.waits[:1]]))
 
-    def say(self, message: str) -> None:
+    def print_line(self, message: str) -> None:
         """See Display."""
         log.debug(message)
