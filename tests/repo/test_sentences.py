@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.tools.manifest_texts import ALERT, CHART, FIELD, HEADS, PANEL, POLICY, RUNBOOK, SCRIPT
+from tests.tools.manifest_texts import ALERT, CHART, FIELD, HEADS, PANEL, POLICY, ROOT, RUNBOOK, SCRIPT
 from tests.tools.messages import (
     ADMISSION,
     CONDITION,
@@ -28,6 +29,8 @@ from tests.tools.messages import (
 
 LONGEST = 200
 """Characters of one sentence: more than two lines of a terminal are read twice."""
+LONGEST_IN_DOCS = 250
+"""Likewise in a page, which has room for lists and links."""
 COMMAND = re.compile(r"`[^`]*`|(?<=: )(?:kubectl|crrd) .*$", re.MULTILINE)
 """What is no prose: commands do not count."""
 FORBIDDEN = {
@@ -70,14 +73,14 @@ GROUPS = {
 }
 
 
-def faults(text: str) -> Iterator[str]:
-    """What is wrong with the sentences of a text; each with what to do."""
+def faults(text: str, longest: int = LONGEST) -> Iterator[str]:
+    """The faults of a text's sentences, each with a remedy."""
     prose = COMMAND.sub("", text)
     for name, (pattern, remedy) in FORBIDDEN.items():
         if found := re.search(pattern, prose):
             yield f"{name} ({found[0].strip()}): {remedy}"
     for each in re.split(r"(?<=[.?!])\s|\n", prose):
-        if len(each) > LONGEST:
+        if len(each) > longest:
             yield f"{len(each)} characters: {each[:40]}..."
 
 
@@ -88,6 +91,19 @@ def test_every_sentence_is_read_once() -> None:
 
 def test_the_listing_has_every_kind() -> None:
     assert {each.group for each in sentences()} >= GROUPS
+
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "manifests" / "chart" / "README.md"]
+NOT_PROSE = re.compile(r"```.*?```|^(    |\|).*?$|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
+"""Blocks of code, tables and addresses of links."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_have_the_same_form(page: Path) -> None:
+    prose = NOT_PROSE.sub("", page.read_text(encoding="utf-8"))
+    blocks = re.split(r"\n\n|\n(?=- |\d+\. )", prose)
+    wrong = [fault for each in blocks for fault in faults(" ".join(each.split()), longest=LONGEST_IN_DOCS)]
+    assert not wrong, "\n".join(wrong)
 
 
 CAUGHT = {
