@@ -42,7 +42,7 @@ TESTS = {
                     "tests/lib/test_metrics.py", "tests/cli/test_node.py", "tests/cli/test_forecast_all_nodes.py",
                     "tests/cli/test_forecast.py"),
 }  # fmt: skip
-"""Which tests are asked about which room, one after the other, the quick ones first."""
+"""The tests for each package, one after the other, the quick ones first."""
 EQUIVALENT: dict[str, str] = {
     "core/admission/rules.py: True -> False: for (index, given), wanted in zip(_containers(obj), complete":
         "what was completed has as many containers",
@@ -50,7 +50,7 @@ EQUIVALENT: dict[str, str] = {
         "only asked whether it is above 30",
     "core/explain/container.py: condition true: for seconds in (facts.request.strategy.grace_seconds, facts.":
         "asked only about a container that the pod's status shows: there is a pod",
-    "core/explain/request.py: Lt -> LtE: before = sorted((other for other in served if turn_order(oth":
+    "core/explain/request.py: Lt -> LtE: before = sorted((other for other in served if serving_order(":
         "no two requests of a namespace have one name",
     "core/lifecycle/steps.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
     "core/recreate/draft.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
@@ -62,11 +62,11 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/state.py: False -> True: ready: bool = False": "who reads a pod always says it",
     "core/rollout/state.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",
     "core/rollout/preview.py: 0 -> 1: asks_after: int = 0": "preview always says it",
-    "core/rollout/preview.py: False -> True: requests = tuple((RunRequest(_request(run, row), RunMark(run":
-        "what is previewed has not begun: nobody reads it from there",
+    "core/rollout/preview.py: False -> True: requests = tuple((RunRequest(_request(run, row), RunAnnotati":
+        "a previewed request is not started, so it is not read",
     "core/recreate/draft.py: Lt -> LtE: if self.wake_at is None or at < self.wake_at:":
         "the same time once more",
-    "core/recreate/decide.py: 0.0 -> 1.0: if seen.listed_at < seen.first_seen.get(request.uid, 0.0):":
+    "core/recreate/decide.py: 0.0 -> 1.0: if observed.listed_at < observed.first_seen.get(request.uid,":
         "a request that is served has been seen: the cache always says when",
     "core/recreate/stop.py: 1000 -> 1001: return base * (1 + RETRY_JITTER * (crc32(f'{salt}/{attempts}":
         "a thousandth of a jitter",
