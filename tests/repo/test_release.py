@@ -55,7 +55,14 @@ def test_two_runs_give_the_same_bytes_and_they_work(tmp_path: Path) -> None:
     assert names == {
         *(f"{each}.yaml" if each.startswith("monitoring") else f"install-{each}.yaml" for each in overlays),
         *(f"{each}-{__version__}-py3-none-any.whl" for each in ("crrd", "crrd_localnode")),
-        *("install.yaml", "monitoring.yaml", "recreate.yaml", "crrd.cdx.json", "kubectl-recreate.cdx.json"),
+        *(
+            "install.yaml",
+            "uninstall.sh",
+            "monitoring.yaml",
+            "recreate.yaml",
+            "crrd.cdx.json",
+            "kubectl-recreate.cdx.json",
+        ),
         *(f"crrd-{__version__}.tgz", plugin, tool.PROVENANCE, tool.SUMS),
     }
     for name in (name for name in names if name.startswith("install")):

@@ -69,7 +69,8 @@ def wheels(source: Path, dist: Path, epoch: int) -> Path:
 
 
 def manifests(source: Path, dist: Path, image: str) -> None:
-    """install.yaml, install-OVERLAY.yaml for each overlay, and the monitoring, which has no image."""
+    """install.yaml and what takes it away, install-OVERLAY.yaml for each overlay, and the monitoring."""
+    shutil.copy(source / "manifests" / "uninstall.sh", dist)
     overlays = [f"overlays/{each.name}" for each in (source / "manifests" / "overlays").iterdir()]
     for folder in ("default", "monitoring", *overlays):
         name = Path(folder).name
