@@ -232,6 +232,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ),
             says="At most 1024 per replica. Reasons to close one: crowded (to make room), silent (no call arrived).",
         ),
+        Panel(
+            "caBundle written",
+            (("sum by (instance) (increase(crrd_ca_bundle_writes_total[30m]))", "{{instance}}"),),
+            says="How often a manager wrote the caBundle in the last 30 minutes, because it was renewed or changed.",
+        ),
         Panel("Deleted after their TTL", (("sum(crrd_ttl_deletions_total)", ""),), "stat"),
         Panel(
             "Policies",

@@ -23,6 +23,7 @@ from crrd.lib.metrics import metrics_route
 from crrd.lib.signals import stop_on_signals
 from crrd.lib.supervise import Loop, supervise
 from crrd.manager.certificates.callers import CallerAuthorities
+from crrd.manager.certificates.guard import CaBundleGuard
 from crrd.manager.certificates.keeper import CaBundlePublisher, MountedCertificates, SecretCertificates
 from crrd.manager.certificates.pki import service_names
 from crrd.manager.certificates.tls import ServingTls
@@ -162,9 +163,12 @@ async def _serve(
     health.live["leader"] = election.check_alive
     health.live["controller"] = _controller_check(election, controller)
     health.ready["lifecycle"] = controller.check
-    certificates = _certificates(config, clients.admission, tls, clock)
+    trust = CaBundlePublisher(clients.admission, config.webhook_configurations, metrics.ca_bundle_written)
+    guard = CaBundleGuard(clients.admission, trust)
+    certificates = _certificates(config, clients.admission, tls, clock, trust)
     loops = [
         Loop("certificates", certificates.run, (certificates.heartbeat,)),
+        Loop("ca-bundle", guard.run, guard.heartbeats),
         Loop("election", lambda: election.run(lead), (election.heartbeat,)),
         Loop("events", events.run, (events.heartbeat,)),
     ]
@@ -190,10 +194,9 @@ def _controller_check(election: LeaderElection, controller: LifecycleController)
 
 
 def _certificates(
-    config: ManagerConfig, client: KubeClient, tls: ServingTls, clock: ServerClock
+    config: ManagerConfig, client: KubeClient, tls: ServingTls, clock: ServerClock, trust: CaBundlePublisher
 ) -> SecretCertificates | MountedCertificates:
     """What keeps the webhook's certificate in force."""
-    trust = CaBundlePublisher(client, config.webhook_configurations)
     if config.tls_cert_file:
         ca_file = Path(config.ca_file) if config.ca_file else None
         return MountedCertificates(tls, Path(config.tls_cert_file), Path(config.tls_key_file), ca_file, trust)

@@ -89,6 +89,11 @@ class ManagerMetrics:
             ["reason"],
             registry=registry,
         )
+        self._ca_bundle_writes = Counter(
+            "crrd_ca_bundle_writes",
+            "How often this manager wrote the caBundle of a webhook configuration.",
+            registry=registry,
+        )
         self._policy_runs = Counter(
             "crrd_policy_runs",
             "Finished runs of ContainerRecreatePolicies, by trigger and result.",
@@ -133,6 +138,10 @@ class ManagerMetrics:
     def admitted(self, user: str) -> None:
         """A new request was let in."""
         self._admitted.labels(self._user(user or NONE)).inc()
+
+    def ca_bundle_written(self) -> None:
+        """A webhook configuration got its caBundle."""
+        self._ca_bundle_writes.inc()
 
     def policy_run_ended(self, trigger: str, result: str) -> None:
         """A run of a policy has ended; see `crrd.manager.policies.controller.RunObserver`."""

@@ -59,16 +59,28 @@ class CaBundlePublisher:
     Args:
         api: the API server.
         names: of mutating and validating webhook configurations.
+        on_write: called for each configuration that was written.
     """
 
-    def __init__(self, api: KubeClient, names: Sequence[str]) -> None:
+    def __init__(self, api: KubeClient, names: Sequence[str], on_write: Callable[[], None] = lambda: None) -> None:
         self._api = api
-        self._configurations = [(resource, name) for resource in WEBHOOKS for name in names]
+        self._on_write = on_write
+        self.lost = asyncio.Event()
+        """Set by whoever sees that the bundle has to be published again."""
+        self.configurations = [(resource, name) for resource in WEBHOOKS for name in names]
         self._published = b""
+        self._wanted = b""
+        """What is published, or about to be."""
 
     def trusted(self, certificate: bytes) -> bool:
         """Whether the bundle that was published last trusts this certificate, PEM."""
         return issued_by_one_of(certificate, self._published)
+
+    def stands_in(self, configuration: Mapping[str, Any]) -> bool:
+        """Whether all webhooks of a configuration trust the bundle; true while there is none."""
+        encoded = base64.b64encode(self._wanted).decode()
+        webhooks = [mapping(webhook) for webhook in items(configuration.get("webhooks"))]
+        return not self._wanted or all(_trusting(webhook, encoded) == webhook for webhook in webhooks)
 
     async def publish(self, bundle: bytes) -> None:
         """Make every webhook of the configurations trust exactly this bundle; one that is not there is left out.
@@ -77,7 +89,9 @@ class CaBundlePublisher:
             ApiUnavailableError, ApiRefusedError: see there.
         """
         encoded = base64.b64encode(bundle).decode()
-        for resource, name in self._configurations:
+        self._wanted = bundle
+        self.lost.clear()
+        for resource, name in self.configurations:
             try:
                 await _unless_conflict(self._publish, resource, name, encoded)
             except GoneError:
@@ -93,6 +107,7 @@ class CaBundlePublisher:
             body = {"metadata": {"resourceVersion": version}, "webhooks": trusting}
             await self._api.merge_patch(resource, "", name, body)
             log.info("caBundle written", resource=resource.plural, name=name)
+            self._on_write()
 
 
 @dataclass(slots=True)
@@ -120,7 +135,7 @@ class SecretCertificates:
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
-        await repeat(self.sync, SYNC_SECONDS, self.heartbeat)
+        await repeat(self.sync, SYNC_SECONDS, self.heartbeat, self.trust.lost)
 
     async def sync(self) -> None:
         """One round.
@@ -190,7 +205,7 @@ class MountedCertificates:
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
-        await repeat(self.sync, FILES_SECONDS, self.heartbeat)
+        await repeat(self.sync, FILES_SECONDS, self.heartbeat, self.trust.lost if self.trust is not None else None)
 
     async def sync(self) -> None:
         """One round: what the files hold now is published and loaded.
@@ -205,7 +220,8 @@ class MountedCertificates:
             return
         authority = content(self.ca_file)
         now = asyncio.get_running_loop().time()
-        if self._known != (certificate, key, authority) or now - self._published >= SYNC_SECONDS:
+        due = self.trust.lost.is_set() or now - self._published >= SYNC_SECONDS
+        if due or self._known != (certificate, key, authority):
             await _put_in_force(self.tls, certificate, key, self.trust, authority)
             self._known, self._published = (certificate, key, authority), now
 
@@ -229,8 +245,13 @@ def _load(tls: ServingTls, certificate: bytes, key: bytes, bundle: bytes) -> Non
         log.info("serving certificate loaded", expires=f"{tls.not_after:%Y-%m-%dT%H:%M:%SZ}")
 
 
-async def repeat(sync: Callable[[], Awaitable[None]], seconds: float, heartbeat: Heartbeat) -> NoReturn:
-    """Do this every so many seconds for ever; what fails is logged, and tried again sooner."""
+async def repeat(
+    sync: Callable[[], Awaitable[None]], seconds: float, heartbeat: Heartbeat, wanted: asyncio.Event | None = None
+) -> NoReturn:
+    """Do this every so many seconds for ever, or when it is wanted; what fails is logged, and tried again sooner.
+
+    A `sync` that succeeds clears `wanted`.
+    """
     failures = 0
     while True:
         heartbeat.within(_SYNC_SECONDS_AT_MOST, "checking the certificate")
@@ -243,7 +264,12 @@ async def repeat(sync: Callable[[], Awaitable[None]], seconds: float, heartbeat:
             pause = min(seconds, _RETRIES.delay(failures))
             log.warning("certificate renewal failed", error=str(error), retry_seconds=round(pause, 1))
         heartbeat.within(pause + LATE_SECONDS, "waiting to check the certificate again")
-        await asyncio.sleep(pause)
+        if wanted is None or failures:
+            await asyncio.sleep(pause)
+            continue
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await wanted.wait()
 
 
 async def _unless_conflict(attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,0 +1,84 @@
+"""Notices within seconds that another client has changed the caBundle of the webhook configurations.
+
+Without its caBundle the API server cannot call the webhook: requests are rejected, or the pods' webhook is skipped.
+An install that is applied again, or a GitOps tool, may take it away. If that happens again and again, the guard waits
+longer each time, so that two writers do not load the API server.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import structlog
+
+from crrd.kube.client import KubeClient
+from crrd.kube.reflector import Handler, Reflector, Selection
+from crrd.kube.resources import Resource
+from crrd.lib.backoff import Backoff
+from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.jsonfields import items, mapping, text
+from crrd.manager.certificates.keeper import CaBundlePublisher
+
+REPAIRS = Backoff(initial=0.5, factor=2, maximum=60, jitter=0.2)
+QUIET_SECONDS = 300.0
+"""After so long without a change by others, the next one is repaired at once again."""
+
+_OURS = "crrd"
+"""What the API server calls the managers in managedFields: the User-Agent up to its version."""
+
+log = structlog.get_logger(__name__)
+Json = Mapping[str, Any]
+
+
+class CaBundleGuard:
+    """Watches the webhook configurations of `trust`, and sets `trust.lost`. The constructor starts nothing."""
+
+    def __init__(self, api: KubeClient, trust: CaBundlePublisher) -> None:
+        self._trust = trust
+        self._changed = asyncio.Event()
+        self._reflectors = [self._reflector(api, *each) for each in trust.configurations]
+
+    @property
+    def heartbeats(self) -> tuple[Heartbeat, ...]:
+        """Those of its watches."""
+        return tuple(reflector.heartbeat for reflector in self._reflectors)
+
+    async def run(self) -> NoReturn:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                group.create_task(reflector.run(), name=f"watch {reflector.plural}")
+            group.create_task(self._ask_for_repairs(), name="caBundle repairs")
+        raise AssertionError("watches run until they are cancelled")
+
+    def _reflector(self, api: KubeClient, resource: Resource, name: str) -> Reflector[Json]:
+        def changed(obj: Json) -> None:
+            if self._changed.is_set() or self._trust.stands_in(obj):
+                return
+            self._changed.set()
+            client = _last_writer(obj)
+            report = log.info if client == _OURS else log.warning  # another replica renews the certificate first
+            report("caBundle changed", resource=resource.plural, name=name, client=client)
+
+        def listed(found: tuple[Json, ...], _: str) -> None:
+            for obj in found:
+                changed(obj)
+
+        selection: Selection[Json] = Selection(resource, lambda obj: obj, field_selector=f"metadata.name={name}")
+        return Reflector(api, selection, Handler(listed, changed, lambda _: None), strict=False)
+
+    async def _ask_for_repairs(self) -> NoReturn:
+        loop, changes, last = asyncio.get_running_loop(), 0, float("-inf")
+        while True:
+            await self._changed.wait()
+            changes = changes + 1 if loop.time() - last < QUIET_SECONDS else 1
+            await asyncio.sleep(REPAIRS.delay(changes))
+            self._changed.clear()
+            last = loop.time()
+            self._trust.lost.set()
+
+
+def _last_writer(obj: Json) -> str:
+    """The field manager of the newest entry of managedFields; "" for none."""
+    entries = [mapping(each) for each in items(mapping(obj.get("metadata")).get("managedFields"))]
+    return text(max(entries, key=lambda each: text(each.get("time")), default={}).get("manager"))
