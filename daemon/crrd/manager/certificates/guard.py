@@ -57,8 +57,9 @@ class CaBundleGuard:
                 return
             self._changed.set()
             client = _last_writer(obj)
-            report = log.info if client == _OURS else log.warning  # another replica renews the certificate first
-            report("caBundle changed", resource=resource.plural, name=name, client=client)
+            renewed = client == _OURS and not _is_missing(obj)  # by another replica
+            report = log.info if renewed else log.warning
+            report("caBundle changed", resource=resource.plural, name=name, last_client=client)
 
         def listed(found: tuple[Json, ...], _: str) -> None:
             for obj in found:
@@ -79,6 +80,12 @@ class CaBundleGuard:
 
 
 def _last_writer(obj: Json) -> str:
-    """The field manager of the newest entry of managedFields; "" for none."""
+    """The field manager of the newest entry of managedFields; "" for none. Who only removes a field leaves none."""
     entries = [mapping(each) for each in items(mapping(obj.get("metadata")).get("managedFields"))]
     return text(max(entries, key=lambda each: text(each.get("time")), default={}).get("manager"))
+
+
+def _is_missing(obj: Json) -> bool:
+    """Whether a webhook has no caBundle at all."""
+    webhooks = [mapping(each) for each in items(obj.get("webhooks"))]
+    return any(not mapping(each.get("clientConfig")).get("caBundle") for each in webhooks)
