@@ -13,7 +13,7 @@ from crrd.kube.leader import LEASE_NAME
 from crrd.kube.resources import PODS, POLICIES, REQUESTS
 from crrd.kubelet.quantity import parse as parse_quantity
 from tests.support import manifests
-from tests.support.manifests import needs_kubectl, rendered
+from tests.support.manifests import MANIFESTS, needs_kubectl, rendered
 
 PARTS = ["base", "node", "manager"]
 RENDERED = [*PARTS, "default", *(f"overlays/{name}" for name in ("containerd", "crio", "k3s", "host-network"))]
@@ -81,6 +81,39 @@ def test_all_calls_of_the_node_daemon_have_seats_of_their_own(folder: str) -> No
     )
     assert _calls(rule["resourceRules"]) == _calls(role["rules"])
     assert all(each["namespaces"] == ["*"] for each in rule["resourceRules"])
+
+
+@pytest.mark.parametrize("folder", ["default", "overlays/host-network"])
+def test_all_calls_of_the_manager_have_seats_of_their_own(folder: str) -> None:
+    flow = one(folder, "FlowSchema", "crrd-manager")["spec"]
+    level = one(folder, "PriorityLevelConfiguration", flow["priorityLevelConfiguration"]["name"])["spec"]
+    assert level["limited"]["limitResponse"]["type"] == "Queue"
+    assert flow["matchingPrecedence"] < 9000  # Kubernetes' own for service accounts
+    (rule,) = flow["rules"]
+    (subject,) = rule["subjects"]
+    account = one(folder, "ServiceAccount", subject["serviceAccount"]["name"])
+    assert subject["serviceAccount"]["namespace"] == account["metadata"]["namespace"]
+    assert _calls(rule["resourceRules"]) == {("*", "*", "*")}
+
+
+def test_each_right_of_the_daemons_is_in_the_table_of_what_a_thief_could_do() -> None:
+    """Whoever adds a right says what it is worth to a thief."""
+    text = (MANIFESTS.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+    section = text.partition("## What is granted, and why")[2].partition("RBAC cannot express")[0]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("|")]
+    owners = {
+        "node daemon": ("crrd-node", "crrd-serve-requests"),
+        "manager": ("crrd-manager", "crrd-manage-requests"),
+        "manager, where bound": ("crrd-read-config", "crrd-read-secrets"),
+    }
+    for owner, names in owners.items():
+        cells = [cell for to, cell, _, thief in rows if to.strip() == owner and thief.strip()]
+        roles = [each for each in rendered("default") if each["kind"] in ("ClusterRole", "Role")]
+        rules = [rule for role in roles if role["metadata"]["name"] in names for rule in role["rules"]]
+        assert rules
+        for _, resource, verb in _calls(rules):
+            told = [cell for cell in cells if f"`{resource}`" in cell and verb in cell]
+            assert told, f"{owner}: {verb} {resource}"
 
 
 def _calls(rules: list[Json]) -> set[tuple[str, str, str]]:
