@@ -63,7 +63,8 @@ bench: $(READY) runtime ## Measure: 30 pods on real containerd, admission, forec
 mutants: $(READY) ## Count which small wrongs in the core and the node the fast tests find (COUNT=400 SEED=1)
 	$(BIN)/python -m tests.tools.mutants $(or $(COUNT),400) $(or $(SEED),1)
 
-pictures: $(READY) runtime ## Draw docs/monitoring.png from a run on real containerd, with a real Prometheus
+pictures: $(READY) runtime ## Draw docs/recreate.svg, and docs/monitoring.png from real containerd and Prometheus
+	$(BIN)/python -m tests.tools.recording
 	$(BIN)/python -m tests.tools.pictures
 
 # What the image is built from, for every Python and machine: exact versions, each file by its hash.
