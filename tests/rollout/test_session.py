@@ -168,12 +168,14 @@ async def test_a_time_out_and_an_interrupt_are_events_too(cluster: PlayedCluster
     asks = "PodDisruptionBudget strict allows no more disruptions (kubectl describe pdb strict -n default)"
     said = f"run nightly: 0 of 2 pods recreated; last waited for: {asks}; no pod was restarted"
     assert (await events(cluster))["ContainersRecreateTimedOut"] == f"Warning: {said}"
-    running = asyncio.create_task(recreated(cluster, *words))
-    await asyncio.sleep(0.2)
+    running = asyncio.create_task(recreated(cluster, *words, "--run", "weekly"))
+    async with asyncio.timeout(20):
+        while "run weekly" not in (await events(cluster))["ContainersRecreating"]:
+            await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    said = "Normal: run nightly: 0 of 2 pods recreated; no pod was restarted"
+    said = "Normal: run weekly: 0 of 2 pods recreated; no pod was restarted"
     assert (await events(cluster))["ContainersRecreateInterrupted"] == said
 
 
