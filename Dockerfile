@@ -15,10 +15,12 @@ ARG SOURCE_DATE_EPOCH=1767225600
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY locks locks
-# Removed: what only compilers and type checkers read, and PyYAML's C parser (2.6 MB), which no daemon uses.
+# Removed: what only compilers, type checkers and tests read, and what no daemon uses: PyYAML's C parser (2.6 MB) and
+# aiohttp's compiled websockets (2.2 MB).
 RUN pip install --no-cache-dir --require-hashes -r locks/build.txt \
     && pip install --no-cache-dir --no-compile --ignore-installed --require-hashes --prefix /install -r locks/image.txt \
-    && find /install -name '*.py[ix]' -delete -o -name '*.px[di]' -delete -o -name '*.h' -delete -o -name '_yaml.*.so' -delete
+    && find /install -name '*.py[ix]' -delete -o -name '*.px[di]' -delete -o -name '*.h' -delete -o -name '_yaml.*.so' -delete \
+    -o -path '*/aiohttp/_websocket/*.so' -delete -o -name '_testcapi.*.so' -delete
 COPY pyproject.toml README.md LICENSE ./
 COPY daemon daemon
 COPY cri_stubs cri_stubs
