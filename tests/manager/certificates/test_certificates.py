@@ -628,6 +628,18 @@ async def test_a_mounted_authority_is_published(tmp_path: Path, client: KubeClie
     assert handshake(tls, second.bundle) == serial(second)
 
 
+async def test_a_configuration_that_cannot_be_written_does_not_hold_up_the_other(
+    api: FaultyApiServer, client: KubeClient
+) -> None:
+    await install(client)
+    api.fail_next(1000, 403, match=lambda call: (call.verb, call.resource) == ("patch", MUTATING_WEBHOOKS.plural))
+    bundle = new().bundle
+    with pytest.raises(ApiRefusedError):
+        await CaBundlePublisher(client, ["crrd"]).publish(bundle)
+    (webhook,) = (await client.get(VALIDATING_WEBHOOKS, "", "crrd"))["webhooks"]
+    assert base64.b64decode(webhook["clientConfig"].get("caBundle", "")) == bundle
+
+
 async def test_mounted_files_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certs, "_RETRIES", replace(certs._RETRIES, initial=0.01, maximum=0.01))
     tls = ServingTls()

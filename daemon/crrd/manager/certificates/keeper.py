@@ -86,16 +86,21 @@ class CaBundlePublisher:
         """Make every webhook of the configurations trust exactly this bundle; one that is not there is left out.
 
         Raises:
-            ApiUnavailableError, ApiRefusedError: see there.
+            ApiUnavailableError, ApiRefusedError: a configuration was not written; the others were, where possible.
         """
         encoded = base64.b64encode(bundle).decode()
         self._wanted = bundle
         self.lost.clear()
+        failure: ApiUnavailableError | ApiRefusedError | None = None
         for resource, name in self.configurations:
             try:
                 await _unless_conflict(self._publish, resource, name, encoded)
             except GoneError:
                 log.warning("webhook configuration not found", resource=resource.plural, name=name)
+            except (ApiUnavailableError, ApiRefusedError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
         self._published = bundle
 
     async def _publish(self, resource: Resource, name: str, bundle: str) -> None:
