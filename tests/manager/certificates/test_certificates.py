@@ -628,6 +628,27 @@ async def test_a_mounted_authority_is_published(tmp_path: Path, client: KubeClie
     assert handshake(tls, second.bundle) == serial(second)
 
 
+@pytest.mark.parametrize("held", [b"", b"no certificate\n"])
+async def test_a_file_without_an_authority_is_not_published(tmp_path: Path, client: KubeClient, held: bytes) -> None:
+    """For example a file that is being written: the API server could no longer call the webhook."""
+    await install(client)
+    tls, first = ServingTls(), new()
+    write(tmp_path, first)
+    trust = CaBundlePublisher(client, ["crrd"])
+    keeper = MountedCertificates(tls, tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt", trust)
+    await keeper.sync()
+    (tmp_path / "ca.crt").write_bytes(held)
+    with pytest.raises(ConfigurationError, match=r"the file .*ca\.crt contains no certificate"):
+        await keeper.sync()
+    assert await bundles(client) == [first.bundle] * 3
+    assert handshake(tls, first.bundle) == serial(first)
+    anew = ServingTls()
+    keeper = MountedCertificates(anew, tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt", trust)
+    with pytest.raises(ConfigurationError, match="contains no certificate"):
+        await keeper.sync()
+    assert handshake(anew, first.bundle) == serial(first), "the webhook is still trusted"
+
+
 async def test_a_configuration_that_cannot_be_written_does_not_hold_up_the_other(
     api: FaultyApiServer, client: KubeClient
 ) -> None:

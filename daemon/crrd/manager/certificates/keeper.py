@@ -27,6 +27,7 @@ from crrd.manager.certificates.pki import (
     CERTIFICATE,
     KEY,
     Certificates,
+    contains_certificate,
     from_data,
     issued_by_one_of,
     or_remembered,
@@ -216,7 +217,7 @@ class MountedCertificates:
         """One round: what the files hold now is published and loaded.
 
         Raises:
-            ConfigurationError: the files cannot be read or used; a certificate that was loaded stays in force.
+            ConfigurationError: the files cannot be read or used; what was published and loaded stays in force.
             ApiUnavailableError, ApiRefusedError: see there.
         """
         certificate, key = content(self.cert_file), content(self.key_file)
@@ -224,6 +225,10 @@ class MountedCertificates:
             await _put_in_force(self.tls, certificate, key)
             return
         authority = content(self.ca_file)
+        if not contains_certificate(authority):
+            if not self.tls.lasts(_LAST):  # better than nothing: others may have published the authority
+                _load(self.tls, certificate, key, b"")
+            raise ConfigurationError(f"the file {self.ca_file} contains no certificate")
         now = asyncio.get_running_loop().time()
         due = self.trust.lost.is_set() or now - self._published >= SYNC_SECONDS
         if due or self._known != (certificate, key, authority):

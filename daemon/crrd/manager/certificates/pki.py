@@ -132,6 +132,13 @@ def or_remembered(found: Certificates, known: Certificates) -> Certificates:
     return Certificates(None, (*found.trusted, *kept), found.serving or known.serving)
 
 
+def contains_certificate(pem: bytes) -> bool:
+    """Whether there is a certificate in it, and every certificate in it can be read."""
+    with suppress(*_ODD):
+        return bool(x509.load_pem_x509_certificates(pem))
+    return False
+
+
 def issued_by_one_of(certificate: bytes, authorities: bytes) -> bool:
     """Whether one of these authorities signed the certificate; all PEM."""
     with suppress(*_ODD):
