@@ -234,7 +234,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "caBundle written",
-            (("sum by (instance) (increase(crrd_ca_bundle_writes_total[30m]))", "{{instance}}"),),
+            (
+                ("sum by (instance) (increase(crrd_ca_bundle_writes_total[30m]))", "{{instance}}"),
+                ("min(crrd_ca_bundles_wrong)", "wrong now"),
+            ),
             says="How often a manager wrote the caBundle in the last 30 minutes, because it was renewed or changed.",
         ),
         Panel("Deleted after their TTL", (("sum(crrd_ttl_deletions_total)", ""),), "stat"),

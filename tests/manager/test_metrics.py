@@ -217,7 +217,11 @@ async def test_the_page_in_both_formats(counted: Counted) -> None:
     expires: datetime | None = None
     leads = False
     counted.metrics.watch(
-        leading=lambda: leads, not_after=lambda: expires, connections=lambda: 7, policies=lambda: {"Idle": 3}
+        leading=lambda: leads,
+        not_after=lambda: expires,
+        connections=lambda: 7,
+        policies=lambda: {"Idle": 3},
+        wrong_ca_bundles=lambda: 2,
     )
     await counted.ask("/mutate-crr", new_review(new_request(podName="elsewhere")))
     server = StatusServer("127.0.0.1:0", [metrics_route(counted.metrics.registry)])
@@ -240,6 +244,7 @@ async def test_the_page_in_both_formats(counted: Counted) -> None:
         assert {"crrd_build_info", "crrd_leader", "crrd_admission_review_duration_seconds"} <= families.keys()
         assert all(family.documentation for family in families.values())
         assert [sample.value for sample in families["crrd_admission_connections"].samples] == [7]
+        assert [sample.value for sample in families["crrd_ca_bundles_wrong"].samples] == [2]
     assert [sample.value for sample in before["crrd_leader"].samples] == [0]
     assert "crrd_certificate_expiry_timestamp_seconds" not in before
     assert [sample.value for sample in after["crrd_leader"].samples] == [1]

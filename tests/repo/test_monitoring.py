@@ -82,7 +82,7 @@ async def exposed() -> set[str]:
     now = asyncio.get_running_loop().time()
     NodeMetrics(registry).show(NodeState(list, int, lambda: None, lambda: [WatchState("pods", now, now)]))
     manager = ManagerMetrics()
-    manager.watch(lambda: True, lambda: None, lambda: 0, dict)
+    manager.watch(lambda: True, lambda: None, lambda: 0, dict, lambda: 0)
     return families(registry) | families(manager.registry) | {"crrd_certificate_expiry_timestamp_seconds"}
 
 

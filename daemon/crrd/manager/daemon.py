@@ -147,11 +147,13 @@ async def _serve(
     )
     election = LeaderElection(clients.election, config.namespace, config.identity, now=lambda: datetime.now(UTC))
     policies = PolicyController(clients.policies, clock, f"{config.namespace}:{_ACCOUNT}", metrics.policy_run_ended)
+    trust = CaBundlePublisher(clients.admission, config.webhook_configurations, metrics.ca_bundle_written)
     metrics.watch(
         leading=lambda: election.leading,
         not_after=lambda: tls.not_after,
         connections=lambda: len(webhook.connections),
         policies=policies.states,
+        wrong_ca_bundles=lambda: trust.wrong,
     )
 
     async def lead() -> NoReturn:
@@ -163,7 +165,6 @@ async def _serve(
     health.live["leader"] = election.check_alive
     health.live["controller"] = _controller_check(election, controller)
     health.ready["lifecycle"] = controller.check
-    trust = CaBundlePublisher(clients.admission, config.webhook_configurations, metrics.ca_bundle_written)
     guard = CaBundleGuard(clients.admission, trust)
     certificates = _certificates(config, clients.admission, tls, clock, trust)
     loops = [

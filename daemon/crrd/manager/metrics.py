@@ -113,11 +113,12 @@ class ManagerMetrics:
         not_after: Callable[[], datetime | None],
         connections: Callable[[], int],
         policies: Callable[[], Mapping[str, int]],
+        wrong_ca_bundles: Callable[[], int],
     ) -> None:
         """Ask these whenever the page is read.
 
-        Whether this manager leads, when its certificate expires, how many connections its webhooks have, and how many
-        policies there are by the reason of their condition Ready.
+        Whether this manager leads, when its certificate expires, how many connections its webhooks have, how many
+        policies there are by the reason of their condition Ready, and how many caBundles are wrong.
         """
         leader = Gauge("crrd_leader", "1 if this manager is the leader, else 0.", registry=self.registry)
         leader.set_function(lambda: float(leading()))
@@ -125,6 +126,12 @@ class ManagerMetrics:
         self.registry.register(_Policies(policies))
         opened = Gauge("crrd_admission_connections", "Connections to the admission webhooks.", registry=self.registry)
         opened.set_function(lambda: float(connections()))
+        wrong = Gauge(
+            "crrd_ca_bundles_wrong",
+            "Webhook configurations whose caBundle is not the one that this manager wants.",
+            registry=self.registry,
+        )
+        wrong.set_function(lambda: float(wrong_ca_bundles()))
 
     def reviewed(self, webhook: str, decision: str, reason: str, seconds: float) -> None:
         """An admission call was answered; see `crrd.manager.webhook.server.ReviewObserver`."""

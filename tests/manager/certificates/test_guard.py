@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import WEBHOOKS
 from crrd.manager.certificates import guard as guards
+from crrd.manager.certificates import keeper as keepers
 from crrd.manager.certificates.guard import CaBundleGuard
 from crrd.manager.certificates.keeper import CaBundlePublisher, SecretCertificates
 from crrd.manager.certificates.tls import ServingTls
@@ -23,7 +24,8 @@ from tests.support.faulty_api import FaultyApiServer
 class Kept:
     """A manager's certificates with the guard, on an API server."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, api: FaultyApiServer, client: KubeClient) -> None:
+        self.api = api
         self.client = client
         self.writes = 0
         self.trust = CaBundlePublisher(client, ["crrd"], self._wrote)
@@ -39,6 +41,11 @@ class Kept:
     async def bundles(self) -> list[str]:
         found = [await self.client.get(resource, "", "crrd") for resource in WEBHOOKS]
         return [webhook["clientConfig"].get("caBundle", "") for each in found for webhook in each["webhooks"]]
+
+    async def until_wrong(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while self.trust.wrong != count:
+                await asyncio.sleep(0.01)
 
     async def take_away(self) -> None:
         """As the manifest that is applied again."""
@@ -67,7 +74,7 @@ async def running() -> AsyncIterator[Kept]:
     async with FaultyApiServer() as api, KubeClient(LocalAccess(api.url)) as client:
         for resource in WEBHOOKS:
             await client.create(resource, "", {"metadata": {"name": "crrd"}, "webhooks": [webhook("one")]})
-        kept = Kept(client)
+        kept = Kept(api, client)
         tasks = [asyncio.create_task(kept.keeper.run()), asyncio.create_task(kept.guard.run())]
         try:
             await kept.until(all)
@@ -122,3 +129,21 @@ async def test_its_own_writes_are_no_change() -> None:
             await kept.take_away()  # seen after the writes before it
             await kept.until(lambda _: kept.writes > 4)
         assert [each["event"] for each in logs].count("caBundle changed") == 1
+
+
+async def test_a_bundle_that_cannot_be_put_back_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written, so only this count shows that the API server cannot call the webhook."""
+    monkeypatch.setattr(guards, "REPAIRS", replace(guards.REPAIRS, initial=0.01))
+    monkeypatch.setattr(keepers, "_RETRIES", replace(keepers._RETRIES, initial=0.01, maximum=0.01))
+    async with running() as kept:
+        assert kept.trust.wrong == 0
+        first = iter([False])
+        kept.api.fail_next(1000, 403, match=lambda call: call.verb == "patch" and next(first, True))
+        await kept.take_away()
+        await kept.until_wrong(1)
+        kept.api.clear_faults()
+        await kept.until_wrong(0)
+        assert all(await kept.bundles())
+        await kept.client.delete(WEBHOOKS[0], "", "crrd")
+        await kept.trust.publish(b"another")
+        assert kept.trust.wrong == 0, "there is nothing to be wrong"

@@ -53,7 +53,7 @@ class CaBundleGuard:
 
     def _reflector(self, api: KubeClient, resource: Resource, name: str) -> Reflector[Json]:
         def changed(obj: Json) -> None:
-            if self._changed.is_set() or self._trust.stands_in(obj):
+            if self._trust.stands_in(resource, name, obj) or self._changed.is_set():
                 return
             self._changed.set()
             client = _last_writer(obj)

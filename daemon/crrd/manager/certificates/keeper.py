@@ -72,16 +72,25 @@ class CaBundlePublisher:
         self._published = b""
         self._wanted = b""
         """What is published, or about to be."""
+        self._wrong: set[tuple[str, str]] = set()
+        """Plural and name of configurations."""
 
     def trusted(self, certificate: bytes) -> bool:
         """Whether the bundle that was published last trusts this certificate, PEM."""
         return issued_by_one_of(certificate, self._published)
 
-    def stands_in(self, configuration: Mapping[str, Any]) -> bool:
-        """Whether all webhooks of a configuration trust the bundle; true while there is none."""
+    @property
+    def wrong(self) -> int:
+        """The number of configurations that had another caBundle than the wanted one when they were last seen."""
+        return len(self._wrong)
+
+    def stands_in(self, resource: Resource, name: str, configuration: Mapping[str, Any]) -> bool:
+        """Whether all webhooks of a configuration trust the bundle; true while there is none. `wrong` follows."""
         encoded = base64.b64encode(self._wanted).decode()
         webhooks = [mapping(webhook) for webhook in items(configuration.get("webhooks"))]
-        return not self._wanted or all(_trusting(webhook, encoded) == webhook for webhook in webhooks)
+        stands = not self._wanted or all(_trusting(webhook, encoded) == webhook for webhook in webhooks)
+        (self._wrong.discard if stands else self._wrong.add)((resource.plural, name))
+        return stands
 
     async def publish(self, bundle: bytes) -> None:
         """Make every webhook of the configurations trust exactly this bundle; one that is not there is left out.
@@ -89,14 +98,14 @@ class CaBundlePublisher:
         Raises:
             ApiUnavailableError, ApiRefusedError: a configuration was not written; the others were, where possible.
         """
-        encoded = base64.b64encode(bundle).decode()
         self._wanted = bundle
         self.lost.clear()
         failure: ApiUnavailableError | ApiRefusedError | None = None
         for resource, name in self.configurations:
             try:
-                await _unless_conflict(self._publish, resource, name, encoded)
+                await _unless_conflict(self._publish, resource, name)
             except GoneError:
+                self._wrong.discard((resource.plural, name))
                 log.warning("webhook configuration not found", resource=resource.plural, name=name)
             except (ApiUnavailableError, ApiRefusedError) as error:
                 failure = failure or error
@@ -104,14 +113,14 @@ class CaBundlePublisher:
             raise failure
         self._published = bundle
 
-    async def _publish(self, resource: Resource, name: str, bundle: str) -> None:
+    async def _publish(self, resource: Resource, name: str) -> None:
         found = await self._api.get(resource, "", name)
-        webhooks = [mapping(webhook) for webhook in items(found.get("webhooks"))]
-        trusting = [_trusting(webhook, bundle) for webhook in webhooks]
-        if trusting != webhooks:
+        if not self.stands_in(resource, name, found):
+            bundle = base64.b64encode(self._wanted).decode()
+            trusting = [_trusting(mapping(webhook), bundle) for webhook in items(found.get("webhooks"))]
             version = text(mapping(found.get("metadata")).get("resourceVersion"))
             body = {"metadata": {"resourceVersion": version}, "webhooks": trusting}
-            await self._api.merge_patch(resource, "", name, body)
+            self.stands_in(resource, name, await self._api.merge_patch(resource, "", name, body))
             log.info("caBundle written", resource=resource.plural, name=name)
             self._on_write()
 
