@@ -14,20 +14,17 @@ from typing import Any, Self
 import aiohttp
 
 from crrd.core.api.types import GROUP, PLURAL, VERSIONS
-from crrd.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
+from crrd.kube.resources import WEBHOOKS, Resource
 from crrd.lib.errors import ConfigurationError, ConflictError
 from crrd_localnode.node import LocalNode
 
 READY_SECONDS = 60.0
 END_SECONDS = 30.0
 """For a daemon to end by itself."""
-_WEBHOOKS = {
-    MUTATING_WEBHOOKS: ("mutate-crr", ["CREATE", "UPDATE"]),
-    VALIDATING_WEBHOOKS: ("validate-crr", ["CREATE", "UPDATE"]),
-}
-"""By kind of webhook configuration: the path that it names, and the operations that it is about."""
 _CONFIGURATION = "crrd"
-"""The name of both configurations."""
+"""The name of the webhook configuration."""
+_PATH = "mutate-crr"
+"""That it names."""
 
 
 class Daemon:
@@ -131,15 +128,14 @@ def manager_daemon(node: LocalNode, log_file: Path, kubeconfig: Path, *flags: st
 
 @asynccontextmanager
 async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> AsyncIterator[Daemon]:
-    """`crrd manager` for a local node, and the webhook configurations by which the API server asks it while it runs.
+    """`crrd manager` for a local node, and the webhook configuration by which the API server asks it while it runs.
 
-    They are asked about every update: matchConditions, which in a cluster keep the daemons' own writes from them, are
-    CEL, and CEL is not evaluated here.
+    It is asked about every update: matchConditions, which in a cluster keep the daemons' own writes from it, are CEL,
+    and CEL is not evaluated here.
 
     `kubeconfig` is the manager's; None for the node's own.
     """
-    for resource, (path, operations) in _WEBHOOKS.items():  # the manager writes the caBundle into what it finds
-        await node.client.create(resource, "", _webhook_configuration(path, operations))
+    await node.client.create(WEBHOOKS, "", _webhook_configuration())  # the manager writes the caBundle into it
     try:
         with suppress(ConflictError):
             await node.client.create(Resource("namespaces"), "", {"metadata": {"name": "crrd-system"}})
@@ -147,25 +143,24 @@ async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> As
             await ask_manager(node, manager)
             yield manager
     finally:
-        for resource in _WEBHOOKS:
-            await node.client.delete(resource, "", _CONFIGURATION)
+        await node.client.delete(WEBHOOKS, "", _CONFIGURATION)
 
 
 async def ask_manager(node: LocalNode, manager: Daemon) -> None:
     """Have the API server ask this manager, as a Service sees to it in a cluster."""
-    for resource, (path, _) in _WEBHOOKS.items():
-        (webhook,) = (await node.client.get(resource, "", _CONFIGURATION))["webhooks"]
-        url = f"https://{manager.admission_address}/{path}"
-        asking = {**webhook, "clientConfig": {**webhook["clientConfig"], "url": url}}
-        await node.client.merge_patch(resource, "", _CONFIGURATION, {"webhooks": [asking]})
+    (webhook,) = (await node.client.get(WEBHOOKS, "", _CONFIGURATION))["webhooks"]
+    url = f"https://{manager.admission_address}/{_PATH}"
+    asking = {**webhook, "clientConfig": {**webhook["clientConfig"], "url": url}}
+    await node.client.merge_patch(WEBHOOKS, "", _CONFIGURATION, {"webhooks": [asking]})
 
 
-def _webhook_configuration(path: str, operations: list[str]) -> dict[str, Any]:
+def _webhook_configuration() -> dict[str, Any]:
     """What manifests install, with a URL instead of a Service; the port is not known yet, and nobody is at this one."""
+    operations = ["CREATE", "UPDATE"]
     rule = {"apiGroups": [GROUP], "apiVersions": list(VERSIONS), "resources": [PLURAL], "operations": operations}
     webhook = {
-        "name": f"{path}.{GROUP}",
-        "clientConfig": {"url": f"https://127.0.0.1:1/{path}"},
+        "name": f"{_PATH}.{GROUP}",
+        "clientConfig": {"url": f"https://127.0.0.1:1/{_PATH}"},
         "rules": [rule],
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],

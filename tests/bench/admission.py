@@ -18,18 +18,19 @@ from statistics import quantiles
 import aiohttp
 from aiohttp import web
 
-from crrd.core.admission.rules import Admitted, review_create
 from crrd.kube.client import KubeClient
 from crrd.lib.health import Health
 from crrd.lib.log import configure
 from crrd.manager.certificates.tls import ServingTls
 from crrd.manager.metrics import ManagerMetrics
 from crrd.manager.webhook.server import WebhookServer
-from tests.support.admission import USER, new_pod, new_request, new_review
+from tests.support.admission import new_pod, new_request, new_review
 from tests.support.scripted_api import FixedAccess
 from tests.support.webhook import QUICK, load, new_certificates
 
 WARM_UP = 50
+ASKED = "/mutate-crr?timeout=10s", json.dumps(new_review(new_request())).encode()
+"""A call: its path and its body."""
 
 
 async def serve(api: str, core: int) -> None:
@@ -89,15 +90,6 @@ async def pod_api() -> tuple[web.AppRunner, str]:
     return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
 
 
-def calls() -> list[tuple[str, bytes]]:
-    completed = review_create(new_request(), new_pod(), USER)
-    assert isinstance(completed, Admitted)
-    return [
-        ("/mutate-crr?timeout=10s", json.dumps(new_review(new_request())).encode()),
-        ("/validate-crr?timeout=10s", json.dumps(new_review(dict(completed.obj))).encode()),
-    ]
-
-
 async def measure(url: str, tls: ssl.SSLContext, rate: float, seconds: float) -> list[float]:
     """Seconds that each call took, from when it was sent."""
     headers = {"Content-Type": "application/json"}
@@ -112,14 +104,13 @@ async def measure(url: str, tls: ssl.SSLContext, rate: float, seconds: float) ->
                     raise RuntimeError(answer)
             return time.perf_counter() - began
 
-        kinds = calls()
-        for number in range(WARM_UP):
-            await call(*kinds[number % 2])
+        for _ in range(WARM_UP):
+            await call(*ASKED)
         tasks, began = [], time.perf_counter()
         for number in range(int(rate * seconds)):
             due = began + number / rate
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            tasks.append(asyncio.create_task(call(*kinds[number % 2])))
+            tasks.append(asyncio.create_task(call(*ASKED)))
         return await asyncio.gather(*tasks)
 
 

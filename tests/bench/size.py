@@ -26,7 +26,7 @@ import aiohttp
 
 from crrd.manager.certificates.pki import CERTIFICATE, KEY, Certificates, to_data
 from crrd_localnode.daemons import Daemon
-from tests.bench.admission import WARM_UP, calls, summary
+from tests.bench.admission import ASKED, WARM_UP, summary
 from tests.bench.watched_manager import OUTPUT
 from tests.support.webhook import new_certificates, trusting
 
@@ -147,7 +147,6 @@ def _is_open(connection: ssl.SSLSocket) -> bool:
 
 async def ask(url: str, tls: ssl.SSLContext) -> tuple[list[float], int]:
     """Calls at a fixed rate: the seconds that each took which was let in, and how many were not."""
-    kinds = calls()
     took: list[float] = []
     connector = aiohttp.TCPConnector(ssl=tls, limit=0)
     async with aiohttp.ClientSession(connector=connector, headers={"Content-Type": "application/json"}) as session:
@@ -158,13 +157,13 @@ async def ask(url: str, tls: ssl.SSLContext) -> tuple[list[float], int]:
                 if json.loads(await response.read())["response"]["allowed"]:
                     took.append(time.perf_counter() - began)
 
-        for number in range(WARM_UP):  # as an API server that has asked before
-            await call(*kinds[number % 2])
+        for _ in range(WARM_UP):  # as an API server that has asked before
+            await call(*ASKED)
         took.clear()
         tasks, began = [], time.perf_counter()
         for number in range(int(RATE * SECONDS)):
             await asyncio.sleep(max(0.0, began + number / RATE - time.perf_counter()))
-            tasks.append(asyncio.create_task(call(*kinds[number % 2])))
+            tasks.append(asyncio.create_task(call(*ASKED)))
         await asyncio.gather(*tasks, return_exceptions=True)
     return took, len(tasks) - len(took)
 

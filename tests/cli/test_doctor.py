@@ -85,8 +85,8 @@ class Installation:
             each for each in self.objects if each["kind"] != kind or name not in ("", each["metadata"]["name"])
         ]
 
-    def hook(self, kind: str) -> Json:
-        found: Json = self.one(f"{kind}WebhookConfiguration", "crrd")["webhooks"][0]
+    def hook(self) -> Json:
+        found: Json = self.one("MutatingWebhookConfiguration", "crrd")["webhooks"][0]
         return found
 
     def schema(self) -> Json:
@@ -100,7 +100,7 @@ class Installation:
 
     def kruise(self, *, daemon: bool) -> None:
         """Install OpenKruise's manager, and its daemon."""
-        hook = {"name": "mcontainerrecreaterequest.kb.io", "rules": self.hook("Mutating")["rules"], "clientConfig": {}}
+        hook = {"name": "mcontainerrecreaterequest.kb.io", "rules": self.hook()["rules"], "clientConfig": {}}
         meta = {"name": "kruise-mutating-webhook-configuration"}
         self.objects.append({"kind": "MutatingWebhookConfiguration", "metadata": meta, "webhooks": [hook]})
         if daemon:
@@ -212,7 +212,6 @@ def node_down(api: Installation) -> None:
 
 def no_webhooks(api: Installation) -> None:
     api.remove("MutatingWebhookConfiguration")
-    api.remove("ValidatingWebhookConfiguration")
 
 
 def no_managers(api: Installation) -> None:
@@ -254,17 +253,13 @@ BROKEN: dict[str, tuple[Break, Check, State, str]] = {
         no_webhooks,
         *(Check.WEBHOOKS, State.PROBLEM, "no webhook admits requests"),
     ),
-    "one webhook": (
-        lambda api: api.remove("ValidatingWebhookConfiguration"),
-        *(Check.WEBHOOKS, State.PROBLEM, "missing: validate-crr.apps.kruise.io"),
-    ),
     "no caBundle": (
-        lambda api: api.hook("Mutating")["clientConfig"].pop("caBundle"),
+        lambda api: api.hook()["clientConfig"].pop("caBundle"),
         *(Check.WEBHOOKS, State.PROBLEM, "no caBundle in mutate-crr.apps.kruise.io"),
     ),
     "ignored": (
-        lambda api: api.hook("Validating").update(failurePolicy="Ignore"),
-        *(Check.WEBHOOKS, State.WARNING, "failurePolicy is Ignore in validate-crr.apps.kruise.io"),
+        lambda api: api.hook().update(failurePolicy="Ignore"),
+        *(Check.WEBHOOKS, State.WARNING, "failurePolicy is Ignore in mutate-crr.apps.kruise.io"),
     ),
     "x509": (
         lambda api: setattr(api, "trial", ApiUnavailableError("failed calling webhook: x509: unknown authority")),
@@ -377,8 +372,7 @@ async def test_beside_openkruise() -> None:
     api.kruise(daemon=False)
     no_managers(api)
     api.remove("MutatingWebhookConfiguration", "crrd")
-    api.remove("ValidatingWebhookConfiguration", "crrd")
-    for name in ("crrd-manager", "crrd-manager-webhooks"):
+    for name in ("crrd-admission", "crrd-manager", "crrd-manager-webhooks"):
         api.remove("ValidatingAdmissionPolicy", name)
     findings = {each.check: each for each in await api.findings()}
     assert {each.state for each in findings.values()} == {State.OK}
@@ -390,7 +384,6 @@ async def test_beside_openkruise() -> None:
 READS = {
     "customresourcedefinitions": {Check.CRD},
     "mutatingwebhookconfigurations": {Check.WEBHOOKS, Check.OPENKRUISE},
-    "validatingwebhookconfigurations": {Check.WEBHOOKS, Check.OPENKRUISE},
     "validatingadmissionpolicies": {Check.POLICIES},
     "pods": {Check.MANAGER, Check.DAEMONS, Check.RUNTIME, Check.ACCOUNTS, Check.OPENKRUISE},
     "leases": {Check.CLOCKS},

@@ -70,10 +70,6 @@ def finished(user: str = "alice") -> JsonObject:
     return dict(outcome.obj)
 
 
-def by(user: str, **changes: Any) -> JsonObject:
-    return new_review(finished(user), userInfo={"username": user}, **changes)
-
-
 async def test_answers_by_webhook_decision_and_reason(counted: Counted) -> None:
     assert counted.reviews("mutate", "allowed") == 0
     assert counted.reviews("mutate", "denied", "pod_not_found") == 0
@@ -81,12 +77,10 @@ async def test_answers_by_webhook_decision_and_reason(counted: Counted) -> None:
     await counted.ask("/mutate-crr", new_review(new_request()))
     await counted.ask("/mutate-crr", new_review(new_request(podName="elsewhere")))
     await counted.ask("/mutate-crr", new_review(new_request(containers=[])))
-    await counted.ask("/validate-crr", new_review(new_request()))
     await counted.ask("/mutate-pod", new_review(new_pod(), kind={"group": "", "version": "v1", "kind": "Pod"}))
     assert counted.reviews("mutate", "allowed") == 2
     assert counted.reviews("mutate", "denied", "pod_not_found") == 1
     assert counted.reviews("mutate", "denied", "invalid_spec") == 1
-    assert counted.reviews("validate", "denied", "not_as_set") == 1
     assert counted.reviews("pods", "allowed") == 1
     assert value(counted.metrics, "crrd_admission_review_duration_seconds_count", webhook="mutate") == 4
     assert value(counted.metrics, "crrd_admission_review_duration_seconds_bucket", webhook="pods", le="10.0") == 1
@@ -113,9 +107,9 @@ async def test_what_the_manager_could_not_judge_is_an_error(
 
 async def test_calls_that_are_none_are_errors(counted: Counted, pods: Pods) -> None:
     assert (await counted.served.post("/mutate-crr", b"{}"))[0] == 400
-    assert (await counted.served.post("/validate-crr", b"", content_type="text/plain"))[0] == 415
+    assert (await counted.served.post("/mutate-pod", b"", content_type="text/plain"))[0] == 415
     assert counted.reviews("mutate", "error", "bad_call") == 1
-    assert counted.reviews("validate", "error", "bad_call") == 1
+    assert counted.reviews("pods", "error", "bad_call") == 1
 
     async def fail() -> None:
         raise RuntimeError("a bug")
@@ -138,14 +132,16 @@ async def test_who_asked_for_what_was_let_in(counted: Counted) -> None:
     def admitted(user: str) -> float | None:
         return value(counted.metrics, "crrd_admitted_requests_total", requested_by=user)
 
-    await counted.ask("/validate-crr", by("alice"))
-    await counted.ask("/validate-crr", by("alice"))
-    await counted.ask("/validate-crr", by("bob"))
-    await counted.ask("/validate-crr", by("carol", dryRun=True))
-    await counted.ask("/mutate-crr", new_review(new_request(), userInfo={"username": "carol"}))
-    await counted.ask("/validate-crr", new_review(new_request(), userInfo={"username": "carol"}))
-    changed = new_review(finished(), "UPDATE", old=finished(), userInfo={"username": "carol"})
-    await counted.ask("/validate-crr", changed)
+    def by(user: str, request: JsonObject | None = None, operation: str = "CREATE", **changes: Any) -> JsonObject:
+        return new_review(request or new_request(), operation, userInfo={"username": user}, **changes)
+
+    await counted.ask("/mutate-crr", by("alice"))
+    await counted.ask("/mutate-crr", by("alice"))
+    await counted.ask("/mutate-crr", by("alice", finished("alice")))  # asked again
+    await counted.ask("/mutate-crr", by("bob"))
+    await counted.ask("/mutate-crr", by("carol", dryRun=True))
+    await counted.ask("/mutate-crr", by("carol", new_request(podName="elsewhere")))
+    await counted.ask("/mutate-crr", by("carol", new_request(), "UPDATE", old=finished("carol")))
     assert (admitted("alice"), admitted("bob"), admitted("carol")) == (2, 1, None)
 
 

@@ -14,7 +14,8 @@ from crrd.core.api import types as model
 from crrd.core.api.pod import USER_AGENT, PodMeta
 from crrd.core.lifecycle.steps import AcquireUnready, InitReadiness, PodAction, ReleaseUnready
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import MUTATING_WEBHOOKS, Resource
+from crrd.kube.resources import WEBHOOKS as CONFIGURATIONS
+from crrd.kube.resources import Resource
 from crrd.manager.certificates.keeper import CaBundlePublisher
 from crrd.manager.readiness import change_readiness
 from tests.repo.test_policies import ROBOT, ROOT, USER, labelled, manager, node, rules_of
@@ -233,8 +234,8 @@ async def test_the_policy_allows_each_change_that_the_manager_decides_on(old: Js
         assert refused_pod_status("default", old, client.written, manager("default")) == ""
 
 
-def webhooks(kind: str = "Mutating") -> Json:
-    found = copy.deepcopy(one(rendered("default"), f"{kind}WebhookConfiguration", "crrd"))
+def webhooks() -> Json:
+    found = copy.deepcopy(one(rendered("default"), "MutatingWebhookConfiguration", "crrd"))
     for webhook in found["webhooks"]:
         webhook["clientConfig"]["caBundle"] = "b2xk"
     return found
@@ -287,26 +288,21 @@ WEBHOOKS: dict[str, tuple[Change, bool]] = {
 
 
 @pytest.mark.parametrize("world", ["default", "manager elsewhere"])
-@pytest.mark.parametrize("kind", ["Mutating", "Validating"])
 @pytest.mark.parametrize("what", WEBHOOKS)
-def test_the_manager_may_change_the_ca_bundle_of_webhooks_alone(world: str, kind: str, what: str) -> None:
+def test_the_manager_may_change_the_ca_bundle_of_webhooks_alone(world: str, what: str) -> None:
     change, allowed = WEBHOOKS[what]
-    new = webhooks(kind)
+    new = webhooks()
     change(new)
-    resource = f"{kind.lower()}webhookconfigurations"
-    write = Write(webhooks(kind), new, group="admissionregistration.k8s.io", resource=resource)
+    write = Write(webhooks(), new, group=CONFIGURATIONS.group, resource=CONFIGURATIONS.plural)
     rules = rules_of(world)
     assert bool(rules.refused(manager(world), write)) is not allowed
     for who in (USER, ROOT, ROBOT, node(world)):
         assert rules.refused(who, write) == ""
 
 
-@pytest.mark.parametrize("kind", ["Mutating", "Validating"])
-async def test_the_policy_allows_what_the_manager_publishes(kind: str) -> None:
-    client = OneObject(webhooks(kind))
+async def test_the_policy_allows_what_the_manager_publishes() -> None:
+    client = OneObject(webhooks())
     await CaBundlePublisher(client, ["crrd"]).publish(b"new")
     assert client.written != client.found
-    write = Write(
-        client.found, client.written, group=MUTATING_WEBHOOKS.group, resource=f"{kind.lower()}webhookconfigurations"
-    )
+    write = Write(client.found, client.written, group=CONFIGURATIONS.group, resource=CONFIGURATIONS.plural)
     assert rules_of("default").refused(manager("default"), write) == ""

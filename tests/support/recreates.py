@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from crrd.core.rollout.run import LABEL_RUN
-from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.kube.resources import PODS, REQUESTS, WEBHOOKS, Resource
 from crrd.lib.errors import GoneError
 from crrd_localnode.daemons import running_manager
 from crrd_localnode.node import LocalNode
@@ -27,7 +27,6 @@ from tests.support.cluster import (
 from tests.support.command import Ended, crrd
 from tests.support.daemons import NodeDaemon
 
-WEBHOOKS = Resource("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
 BUDGETS = Resource("poddisruptionbudgets", "policy")
 
 

@@ -178,13 +178,8 @@ class Reader:
         return found if isinstance(found, Unread) else tuple(each for each in found if not each.ended)
 
     async def _hooks(self) -> tuple[Hook, ...] | Unread:
-        found: tuple[Hook, ...] = ()
-        for resource in WEBHOOKS:
-            there = await self._list(resource, read.read_hooks)
-            if isinstance(there, Unread):
-                return there
-            found += tuple(chain.from_iterable(there))
-        return found
+        found = await self._list(WEBHOOKS, read.read_hooks)
+        return found if isinstance(found, Unread) else tuple(chain.from_iterable(found))
 
     async def _crd(self) -> Json | None:
         with suppress(GoneError):

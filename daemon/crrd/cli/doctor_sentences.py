@@ -24,10 +24,9 @@ SENTENCES: Mapping[Topic, tuple[str, str]] = {
         "the API server drops fields that the CRD does not have: {names}",
         "apply the CRD of this version of crrd (manifests/base/crd.yaml); beside OpenKruise, do not use these fields",
     ),
-    Topic.WEBHOOKS: ("both webhooks for requests are configured and have a caBundle", ""),
+    Topic.WEBHOOKS: ("the webhook for requests is configured and has a caBundle", ""),
     Topic.OTHER_WEBHOOKS: ("{names} admits requests", ""),
     Topic.NO_WEBHOOKS: ("no webhook admits requests, so node daemons do not serve them", _APPLY),
-    Topic.WEBHOOK_MISSING: ("missing: {names}", _APPLY),
     Topic.NO_CA_BUNDLE: ("no caBundle in {names}, so the API server does not trust the manager", _MANAGER_LOGS),
     Topic.WEBHOOK_IGNORED: (
         "failurePolicy is Ignore in {names}, so requests can pass without admission",

@@ -60,10 +60,7 @@ NAMESPACES = Resource("namespaces")
 CONFIG_MAPS = Resource("configmaps", page=25)
 SECRETS = Resource("secrets", page=25)
 CONFIGURATION: Mapping[Kind, Resource] = {Kind.CONFIG_MAP: CONFIG_MAPS, Kind.SECRET: SECRETS}
-_REGISTRATION = "admissionregistration.k8s.io"
-MUTATING_WEBHOOKS = Resource("mutatingwebhookconfigurations", _REGISTRATION)
-VALIDATING_WEBHOOKS = Resource("validatingwebhookconfigurations", _REGISTRATION)
-WEBHOOKS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+WEBHOOKS = Resource("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
 POLICIES = Resource(model.POLICY_PLURAL, model.POLICY_GROUP, "v1alpha1")
 BUDGETS = Resource("poddisruptionbudgets", "policy")
 DISCOVERY = Resource("discovery")

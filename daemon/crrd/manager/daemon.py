@@ -58,7 +58,7 @@ class ManagerConfig:
     default_deadline_slack: int
     """Seconds that a request without a deadline has above what it asks for."""
     webhook_configurations: tuple[str, ...]
-    """Names of the mutating and validating webhook configurations whose caBundle is its to write."""
+    """Names of the mutating webhook configurations whose caBundle is its to write."""
     tls_cert_file: str
     tls_key_file: str
     ca_file: str

@@ -27,7 +27,7 @@ from crrd.lib.metrics import (
 
 USERS = 50
 """The number of users who get a label of their own, until the process ends."""
-WEBHOOKS = ("mutate", "validate", "pods")
+WEBHOOKS = ("mutate", "pods")
 CLOSE_REASONS = ("crowded", "silent")
 _ACTIONS: dict[type[lc.LifecycleAction], str] = {
     lc.Complete: "completed",
@@ -103,7 +103,7 @@ class ManagerMetrics:
         start_at_zero(self._policy_runs, Trigger, ("succeeded", "failed"))
         start_at_zero(self._closed, CLOSE_REASONS)
         start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (NONE,))
-        start_at_zero(self._reviews, ("mutate", "validate"), ("denied",), DenialReason)
+        start_at_zero(self._reviews, ("mutate",), ("denied",), DenialReason)
         start_at_zero(self._actions, set(_ACTIONS.values()) - {"completed"}, [NONE])
         start_at_zero(self._actions, ["completed"], lc.ENDS)
 

@@ -27,7 +27,7 @@ from crrd.lib.log import configure
 from crrd.manager.readiness import change_readiness
 
 CONFIGURATION = "crrd"
-"""Name of both webhook configurations."""
+"""Name of the webhook configuration."""
 ROUND_SECONDS = 1.0
 MANAGER_ROUNDS = 30
 """Rounds that the manager has to release pods and requests before that is done here."""
@@ -57,9 +57,8 @@ async def uninstall(client: KubeClient) -> bool:
 
 async def _round(client: KubeClient, *, release: bool) -> bool:
     """Delete what is there, and release what is held if that is due; whether nothing was left."""
-    for resource in WEBHOOKS:
-        with suppress(GoneError):
-            await client.delete(resource, "", CONFIGURATION)
+    with suppress(GoneError):
+        await client.delete(WEBHOOKS, "", CONFIGURATION)
     requests: tuple[Request, ...] = ()
     with suppress(ResourceMissingError):  # the CRD has gone already
         requests = (await client.list_all(REQUESTS, parse_request)).items

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from crrd.core.admission.rules import Admitted, Denied, review_create, review_created
-from crrd.core.admission.update import put_back, review_update
+from crrd.core.admission.rules import Admitted, review_create
+from crrd.core.admission.update import put_back
 from crrd.core.api.schema import FIELDS, Field, SetBy, Type
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.lib.jsonfields import value_at, with_values
@@ -115,11 +115,9 @@ def test_a_default_that_was_changed_is_filled_in_and_may_be_left_out(
     created = review_create(file, pod, USER)
     assert isinstance(created, Admitted)
     assert value_at(created.obj, path) == value
-    assert isinstance(review_created(created.obj, pod, USER), Admitted)
+    assert review_create(created.obj, pod, USER) == created
     for applied in (file, {**created.obj, "spec": {**created.obj["spec"], **file["spec"]}}):
-        back = put_back(created.obj, applied)
-        assert back == created.obj
-        assert isinstance(review_update(created.obj, back), Admitted)
+        assert put_back(created.obj, applied) == created.obj
 
 
 def test_a_default_that_was_changed_holds_without_admission(other_default: tuple[str, Any]) -> None:
@@ -132,4 +130,4 @@ def test_another_value_than_the_default_may_not_be_left_out(other_default: tuple
     other = {"Ignore": "Fail", True: False}.get(value, 42)
     created = review_create(with_values(new_request(), {path: other}), new_pod(), USER)
     assert isinstance(created, Admitted)
-    assert isinstance(review_update(created.obj, put_back(created.obj, new_request())), Denied)
+    assert put_back(created.obj, new_request())["spec"] != created.obj["spec"]

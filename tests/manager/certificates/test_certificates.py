@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, WEBHOOKS, Resource
+from crrd.kube.resources import SECRETS, WEBHOOKS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError
 from crrd.manager.certificates import keeper as certs
 from crrd.manager.certificates.keeper import (
@@ -242,19 +242,21 @@ def webhook_of(name: str) -> dict[str, Any]:
     }
 
 
+CONFIGURATIONS = {"crrd": ("mutate-crr", "mutate-pod"), "crrd-two": ("mutate-other",)}
+"""The webhooks of each configuration, by its name."""
+
+
 async def install(client: KubeClient) -> None:
-    meta = {"metadata": {"name": "crrd"}}
-    await client.create(
-        MUTATING_WEBHOOKS, "", meta | {"webhooks": [webhook_of("mutate-crr"), webhook_of("mutate-pod")]}
-    )
-    await client.create(VALIDATING_WEBHOOKS, "", meta | {"webhooks": [webhook_of("validate-crr")]})
+    for name, webhooks in CONFIGURATIONS.items():
+        body = {"metadata": {"name": name}, "webhooks": [webhook_of(each) for each in webhooks]}
+        await client.create(WEBHOOKS, "", body)
 
 
 async def bundles(client: KubeClient) -> list[bytes]:
     """The caBundle of each installed webhook."""
     found = []
-    for resource in WEBHOOKS:
-        for webhook in (await client.get(resource, "", "crrd"))["webhooks"]:
+    for name in CONFIGURATIONS:
+        for webhook in (await client.get(WEBHOOKS, "", name))["webhooks"]:
             found.append(base64.b64decode(webhook["clientConfig"]["caBundle"]))
             rest = {key: value for key, value in webhook["clientConfig"].items() if key != "caBundle"}
             assert webhook | {"clientConfig": rest} == webhook_of(rest["service"]["path"].strip("/"))
@@ -270,7 +272,7 @@ class Replica:
         self.keeper = SecretCertificates(
             client,
             self.tls,
-            CaBundlePublisher(client, ["crrd"]),
+            CaBundlePublisher(client, [*CONFIGURATIONS]),
             namespace="default",
             secret="crrd-webhook",
             names=NAMES,
@@ -335,7 +337,7 @@ async def test_damage_is_repaired(client: KubeClient) -> None:
     replica = Replica(client)
     await replica.sync(NOW)
     await client.merge_patch(SECRETS, "default", "crrd-webhook", {"data": {"tls.key": "b2Rk", "odd": "="}})
-    await client.merge_patch(VALIDATING_WEBHOOKS, "", "crrd", {"webhooks": [webhook_of("validate-crr")]})
+    await client.merge_patch(WEBHOOKS, "", "crrd-two", {"webhooks": [webhook_of("mutate-other")]})
     await replica.sync(NOW)
     repaired = await held(client)
     assert await bundles(client) == [repaired.bundle] * 3
@@ -395,7 +397,7 @@ async def test_the_time_is_the_api_servers() -> None:
     async with server, KubeClient(FixedAccess(server.url)) as users:
         await install(users)
         async with KubeClient(FixedAccess(server.url), on_date=clock.observe) as client:
-            tls, trust = ServingTls(clock.now), CaBundlePublisher(client, ["crrd"])
+            tls, trust = ServingTls(clock.now), CaBundlePublisher(client, [*CONFIGURATIONS])
             keeper = SecretCertificates(client, tls, trust, "default", "crrd-webhook", NAMES, clock.now)
             await keeper.sync()
             assert tls.not_after is not None
@@ -435,7 +437,7 @@ async def test_a_certificate_is_not_served_before_it_is_trusted(api: FaultyApiSe
     before = await held(client)
     data = {key: base64.b64encode(value).decode() for key, value in to_data(new(before)).items()}
     await client.merge_patch(SECRETS, "default", "crrd-webhook", {"data": data})
-    api.fail_next(1, 500, match=lambda call: call.resource == "validatingwebhookconfigurations")
+    api.fail_next(1, 500, match=lambda call: call.verb == "patch" and call.name == "crrd-two")
     with pytest.raises(ApiUnavailableError):
         await replica.sync(NOW)
     assert handshake(replica.tls, before.bundle) == serial(before)
@@ -510,7 +512,7 @@ async def test_a_certificate_ends_with_its_authority(tmp_path: Path, client: Kub
     )
     with (tmp_path / ("tls.crt" if served else "ca.crt")).open("ab" if served else "wb") as file:
         file.write(authority.public_bytes(serialization.Encoding.PEM))
-    trust, file_of_authority = CaBundlePublisher(client, ["crrd"]), None if served else tmp_path / "ca.crt"
+    trust, file_of_authority = CaBundlePublisher(client, [*CONFIGURATIONS]), None if served else tmp_path / "ca.crt"
     keeper = MountedCertificates(
         tls, tmp_path / "tls.crt", tmp_path / "tls.key", ca_file=file_of_authority, trust=trust
     )
@@ -612,7 +614,7 @@ async def test_a_mounted_authority_is_published(tmp_path: Path, client: KubeClie
     await install(client)
     tls, first = ServingTls(), new()
     write(tmp_path, first)
-    trust = CaBundlePublisher(client, ["crrd"])
+    trust = CaBundlePublisher(client, [*CONFIGURATIONS])
     keeper = MountedCertificates(
         tls, tmp_path / "tls.crt", tmp_path / "tls.key", ca_file=tmp_path / "ca.crt", trust=trust
     )
@@ -634,7 +636,7 @@ async def test_a_file_without_an_authority_is_not_published(tmp_path: Path, clie
     await install(client)
     tls, first = ServingTls(), new()
     write(tmp_path, first)
-    trust = CaBundlePublisher(client, ["crrd"])
+    trust = CaBundlePublisher(client, [*CONFIGURATIONS])
     keeper = MountedCertificates(tls, tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt", trust)
     await keeper.sync()
     (tmp_path / "ca.crt").write_bytes(held)
@@ -653,11 +655,11 @@ async def test_a_configuration_that_cannot_be_written_does_not_hold_up_the_other
     api: FaultyApiServer, client: KubeClient
 ) -> None:
     await install(client)
-    api.fail_next(1000, 403, match=lambda call: (call.verb, call.resource) == ("patch", MUTATING_WEBHOOKS.plural))
+    api.fail_next(1000, 403, match=lambda call: (call.verb, call.name) == ("patch", "crrd"))
     bundle = new().bundle
     with pytest.raises(ApiRefusedError):
-        await CaBundlePublisher(client, ["crrd"]).publish(bundle)
-    (webhook,) = (await client.get(VALIDATING_WEBHOOKS, "", "crrd"))["webhooks"]
+        await CaBundlePublisher(client, [*CONFIGURATIONS]).publish(bundle)
+    (webhook,) = (await client.get(WEBHOOKS, "", "crrd-two"))["webhooks"]
     assert base64.b64decode(webhook["clientConfig"].get("caBundle", "")) == bundle
 
 

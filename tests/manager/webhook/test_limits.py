@@ -20,7 +20,7 @@ from tests.support.webhook import QUICK, Pods, Served, trusting, webhook
 
 MIB = 2**20
 SOUND = new_review(new_request())
-PATHS = ("/mutate-crr", "/validate-crr", "/mutate-pod")
+PATHS = ("/mutate-crr", "/mutate-pod")
 
 
 async def still_serves(served: Served) -> None:
@@ -205,9 +205,8 @@ async def test_bodies_of_all_callers_together_are_bounded(pods: Pods) -> None:
         slow.close()
 
 
-@pytest.mark.parametrize("path", ["/mutate-crr", "/validate-crr"])
 async def test_a_call_that_waits_for_its_pod_is_read_once_and_counts(
-    pods: Pods, path: str, monkeypatch: pytest.MonkeyPatch
+    pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bytes count until there is an answer."""
     body = json.dumps(given_(uid="waits")).encode()
@@ -225,18 +224,17 @@ async def test_a_call_that_waits_for_its_pod_is_read_once_and_counts(
     monkeypatch.setattr(server, "read_review", counted)
     pods.before = before
     async with webhook(pods, limits=replace(QUICK, bodies=calls * len(body))) as served:
-        waiting = [asyncio.create_task(served.post(path, body)) for _ in range(calls)]
+        waiting = [asyncio.create_task(served.post("/mutate-crr", body)) for _ in range(calls)]
         await looked.wait()
-        assert await served.post(path, body) == (503, b"too many calls at once: try again\n")
+        assert await served.post("/mutate-crr", body) == (503, b"too many calls at once: try again\n")
         go_on.set()
         assert [status for status, _ in await asyncio.gather(*waiting)] == [200] * calls
         assert len(read) == calls
-        assert (await served.post(path, body))[0] == 200
+        assert (await served.post("/mutate-crr", body))[0] == 200
 
 
-@pytest.mark.parametrize("path", ["/mutate-crr", "/validate-crr"])
 async def test_what_was_read_and_waits_for_its_pod_is_bounded(
-    served: Served, pods: Pods, path: str, monkeypatch: pytest.MonkeyPatch
+    served: Served, pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes many times the room of its bytes. What needs no pod is answered all the same."""
     body = json.dumps(SOUND).encode()
@@ -249,16 +247,16 @@ async def test_what_was_read_and_waits_for_its_pod_is_bounded(
 
     monkeypatch.setattr(handler, "WAITING_BYTES", 2 * len(body))
     pods.before = before
-    waiting = [asyncio.create_task(served.post(path, body)) for _ in range(2)]
+    waiting = [asyncio.create_task(served.post("/mutate-crr", body)) for _ in range(2)]
     await looked.wait()
-    status = (await served.ask(path, SOUND))["status"]
+    status = (await served.ask("/mutate-crr", SOUND))["status"]
     assert (status["code"], status["details"]) == (503, {"retryAfterSeconds": 1})
     assert status["message"] == ("spec.podName cannot be checked now: too many pod lookups at once; try again")
     unchanged = new_review(new_request(), "UPDATE", old=new_request())
-    assert (await served.ask(path, unchanged))["allowed"]
+    assert (await served.ask("/mutate-crr", unchanged))["allowed"]
     go_on.set()
     assert [status for status, _ in await asyncio.gather(*waiting)] == [200] * 2
-    assert (await served.post(path, body))[0] == 200
+    assert (await served.post("/mutate-crr", body))[0] == 200
     assert len(pods.asked) == 3
 
 
@@ -324,7 +322,7 @@ def test_any_body_gets_an_answer() -> None:
         @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
         @given(st.sampled_from(PATHS), bodies)
         def answered(path: str, body: bytes) -> None:
-            status, answer = runner.run(served.post(path, body))
+            status, answer = runner.run(served.post("/mutate-crr", body))
             assert status in (200, 400), answer
             if status == 200:
                 response = json.loads(answer)["response"]

@@ -12,11 +12,9 @@ from crrd.core.admission.rules import Admitted, review_create
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
-from crrd.manager.webhook import handler
 from tests.support.admission import (
     CREATE_REFUSALS,
     NODE_NAME,
-    POD_UID,
     REQUESTED_BY,
     USER,
     JsonObject,
@@ -67,93 +65,50 @@ async def test_every_refusal_of_a_new_request(served: Served, pods: Pods, refusa
     assert "details" not in response["status"], "clients would try again for nothing"
 
 
-async def test_a_sound_request_is_completed_and_then_valid(served: Served, pods: Pods) -> None:
+async def test_a_sound_request_is_completed(served: Served, pods: Pods) -> None:
     request = new_request()
     completed = patched(request, await served.ask("/mutate-crr", new_review(request)))
     assert completed == finished()
-    response = await served.ask("/validate-crr", new_review(completed))
-    assert response == {"uid": "review-1", "allowed": True}
-    assert pods.asked == [("shop", "web-0")], "one look at the pod is enough for both"
-    assert await served.ask("/validate-crr", new_review(completed)) == response
-    assert pods.asked == [("shop", "web-0")] * 2
+    assert pods.asked == [("shop", "web-0")]
 
 
-async def test_nobody_is_refused_by_a_pod_that_is_remembered(served: Served, pods: Pods) -> None:
-    """Another request of the pod was completed before; meanwhile the container has been started anew."""
-    await served.ask("/mutate-crr", new_review(new_request()))
-    restarted = copy.deepcopy(new_pod())
-    status = restarted["status"]["containerStatuses"][0]
-    status |= {"containerID": "containerd://later", "restartCount": status["restartCount"] + 1}
-    outcome = review_create(new_request(), restarted, USER)
-    assert isinstance(outcome, Admitted)
-    pods.put(restarted)
-    response = await served.ask("/validate-crr", new_review(dict(outcome.obj)))
-    assert response["allowed"]
+async def test_asked_again_about_its_own_work_it_changes_nothing(served: Served) -> None:
+    """Another webhook has changed the request in between (reinvocationPolicy IfNeeded)."""
+    request = finished()
+    request["metadata"]["labels"]["mesh"] = "on"
+    assert await served.ask("/mutate-crr", new_review(request)) == {"uid": "review-1", "allowed": True}
 
 
-async def test_a_pod_is_remembered_for_a_moment_only(
-    served: Served, pods: Pods, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handler, "REMEMBERED_SECONDS", 0.0)
-    await served.ask("/mutate-crr", new_review(new_request()))
-    pods.pods.clear()
-    message, _ = refusal_of(await served.ask("/validate-crr", new_review(finished())))
-    assert "pod 'web-0' not found" in message
-
-
-async def test_few_pods_are_remembered(served: Served, pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "REMEMBERED_PODS", 1)
-    other = {"metadata": {"name": "other"}, "spec": {**new_request()["spec"], "podName": "web-1"}}
-    pods.pods["shop", "web-1"] = new_pod()
-    await served.ask("/mutate-crr", new_review(new_request()))
-    await served.ask("/mutate-crr", new_review({**new_request(), **other}))
-    assert (await served.ask("/validate-crr", new_review(finished())))["allowed"]
-    assert pods.asked == [("shop", "web-0"), ("shop", "web-1"), ("shop", "web-0")]
-
-
-async def test_what_was_changed_after_mutation_is_refused(served: Served) -> None:
+async def test_what_was_changed_meanwhile_is_refused(served: Served) -> None:
     request = finished()
     request["metadata"]["annotations"][REQUESTED_BY] = "root"
-    message, code = refusal_of(await served.ask("/validate-crr", new_review(request)))
-    assert message == f"metadata.annotations[{REQUESTED_BY}] must be '{USER}', as admission sets it, not 'root'"
+    message, code = refusal_of(await served.ask("/mutate-crr", new_review(request)))
+    assert message == "spec.containers[0].statusContext must be left out: admission takes it from the pod"
     assert code == 422
-
-
-async def test_a_request_that_never_saw_mutation_is_refused(served: Served) -> None:
-    message, _ = refusal_of(await served.ask("/validate-crr", new_review(new_request())))
-    assert message == f"metadata.labels[{POD_UID}] must be 'pod-uid-1', as admission sets it, not null"
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "sentence"),
-    [
-        ("spec", {"podName": "x"}, "spec.podName is immutable: create a new request instead"),
-        ("metadata", {}, f"metadata.labels[{POD_UID}] must stay 'pod-uid-1'"),
-        ("metadata", {"labels": {POD_UID: "pod-uid-1"}}, f"metadata.labels[{NODE_NAME}] must stay 'node-1'"),
-    ],
-)
-async def test_every_refusal_of_a_change(served: Served, key: str, value: JsonObject, sentence: str) -> None:
-    review = new_review(finished() | {key: value}, "UPDATE", old=finished())
-    assert refusal_of(await served.ask("/validate-crr", review)) == (sentence, 422)
 
 
 async def test_changes_need_no_pod(served: Served, pods: Pods) -> None:
     old = finished()
     new = copy.deepcopy(old)
     del new["metadata"]["labels"]["crr.apps.kruise.io/active"]
-    for path in ("/validate-crr", "/mutate-crr"):
-        assert await served.ask(path, new_review(new, "UPDATE", old=old)) == {"uid": "review-1", "allowed": True}
+    review = new_review(new, "UPDATE", old=old)
+    assert await served.ask("/mutate-crr", review) == {"uid": "review-1", "allowed": True}
     assert not pods.asked
 
 
-@pytest.mark.parametrize("path", ["/mutate-crr", "/validate-crr"])
-async def test_what_admission_has_no_say_in_is_let_in(served: Served, path: str) -> None:
+async def test_what_an_update_leaves_out_is_put_back(served: Served) -> None:
+    old = finished()
+    file = new_request()
+    assert patched(file, await served.ask("/mutate-crr", new_review(file, "UPDATE", old=old))) == old
+
+
+async def test_what_admission_has_no_say_in_is_let_in(served: Served) -> None:
     for review in (
         new_review(None, "DELETE", old=finished()),
         new_review(None, "CONNECT"),
         new_review({"status": {}}, "UPDATE", old={"status": {"phase": "Pending"}}, subResource="status"),
     ):
-        assert await served.ask(path, review) == {"uid": "review-1", "allowed": True}
+        assert await served.ask("/mutate-crr", review) == {"uid": "review-1", "allowed": True}
 
 
 async def test_new_pods_get_the_readiness_gate(served: Served) -> None:
@@ -191,10 +146,9 @@ async def test_an_api_server_in_trouble(
         raise error
 
     pods.before = fail
-    for path in ("/mutate-crr", "/validate-crr"):
-        response = await served.ask(path, new_review(finished() if path == "/validate-crr" else new_request()))
-        assert refusal_of(response) == (sentence, code)
-        assert response["status"].get("details") == ({"retryAfterSeconds": 1} if retried else None)
+    response = await served.ask("/mutate-crr", new_review(new_request()))
+    assert refusal_of(response) == (sentence, code)
+    assert response["status"].get("details") == ({"retryAfterSeconds": 1} if retried else None)
 
 
 async def test_each_answer_is_reported(pods: Pods) -> None:

@@ -1,9 +1,8 @@
 """What a ContainerRecreateRequest has to be like to be let in, and what admission fills in; pods' readiness gates.
 
-The mutating webhook asks `review_create`, the validating one `review_created`, which holds the finished object against
-the same rules, so that nothing that ran in between can slip something in; changes are `update`'s concern. Pure: the pod
-is given, None where there is none. Nothing here raises for what somebody else wrote. Fetching the pod, AdmissionReviews
-and TLS are `manager.webhook`'s work.
+`review_create` judges new requests, `update` completes changed ones; what must not change is said by the CRD and by the
+policy crrd-admission. Pure: the pod is given, None where there is none. Nothing here raises for what somebody else
+wrote. Fetching the pod, AdmissionReviews and TLS are `manager.webhook`'s work.
 
 All denials carry 422 (Invalid). A 404 or a 409 would be taken for the API server's own word on the request that is
 being written: that its kind is not installed, that its name is taken.
@@ -40,6 +39,8 @@ SET_BY_ADMISSION = tuple(
     field.name for field in FIELDS.values() if field.parent == "spec.containers[]" and field.set_by is not SetBy.USER
 )
 """In an entry of spec.containers, what OpenKruise's admission sets included."""
+_COMPLETED = ("metadata.labels", "metadata.annotations", "spec.containers")
+"""Where a new request shows that admission has completed it."""
 _LONGEST_LABEL = 63
 
 
@@ -60,9 +61,6 @@ class DenialReason(StrEnum):
     CONTAINER_NOT_STARTED = "container_not_started"
     RESTARTS_POD = "restarts_whole_pod"
     """Its restartPolicyRules may have kubelet restart the whole pod, and the request does not allow that."""
-    NOT_AS_SET = "not_as_set"
-    """The finished object is not what admission made of it."""
-    IMMUTABLE = "immutable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,8 @@ def review_create(
     """Check and complete what a user wants to create.
 
     Labels and annotations that are admission's to set are set whatever the user gave; what only manager and node
-    write is taken away. Fields of the spec that are admission's to set are refused.
+    write is taken away. Fields of the spec that are admission's to set are refused, unless all of them are as admission
+    would set them now: the API server asks again about its own work when another webhook has changed something since.
 
     Args:
         obj: the request as the user wrote it.
@@ -116,42 +115,14 @@ def review_create(
     """
     if denied := _unfit(obj, pod, kubelet_minor):
         return denied
-    for index, entry in _containers(obj):
-        for key in SET_BY_ADMISSION:
-            if entry.get(key) is not None:
-                sentence = f"spec.containers[{index}].{key} must be left out: admission takes it from the pod"
-                return Denied(sentence, DenialReason.SET_BY_ADMISSION)
     completed = _completed(obj, mapping(pod), user)
+    given = ((i, key) for i, entry in _containers(obj) for key in SET_BY_ADMISSION if entry.get(key) is not None)
+    index, key = next(given, (0, ""))
+    if key and any(value_at(obj, path) != value_at(completed, path) for path in _COMPLETED):
+        sentence = f"spec.containers[{index}].{key} must be left out: admission takes it from the pod"
+        return Denied(sentence, DenialReason.SET_BY_ADMISSION)
     error = _spec_error(mapping(completed["spec"]))
     return Denied(error, DenialReason.INVALID_SPEC) if error else Admitted(completed)
-
-
-def review_created(
-    obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str, kubelet_minor: int | None = None
-) -> Admitted | Denied:
-    """Check a new request as it would be stored: sound, and with what `review_create` filled in.
-
-    The pod may have moved on since: a statusContext of an earlier instance is let in, it makes the node stop nothing.
-    """
-    if denied := _unfit(obj, pod, kubelet_minor):
-        return denied
-    completed = _completed(obj, mapping(pod), user)
-    for field, key in (
-        *(("labels", key) for key in (*NAMING_LABELS, LABEL_ACTIVE)),
-        ("annotations", ANNOTATION_REQUESTED_BY),
-    ):
-        given, wanted = of_meta(obj, field).get(key), completed["metadata"][field][key]
-        if given != wanted:
-            sentence = f"metadata.{field}[{key}] must be {shown(wanted)}, as admission sets it, not {shown(given)}"
-            return Denied(sentence, DenialReason.NOT_AS_SET)
-    for key in WHILE_SERVED:
-        if of_meta(obj, "annotations").get(key) is not None:
-            sentence = f"metadata.annotations[{key}] must be left out of a new request"
-            return Denied(sentence, DenialReason.SET_BY_ADMISSION)
-    if error := _spec_error(mapping(obj.get("spec"))):
-        return Denied(error, DenialReason.INVALID_SPEC)
-    wrong = next(_wrong_contexts(obj, mapping(completed["spec"])), "")
-    return Denied(wrong, DenialReason.NOT_AS_SET) if wrong else Admitted(obj)
 
 
 def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
@@ -318,16 +289,3 @@ def _status_context(name: str, pod: Mapping[str, Any]) -> dict[str, Any]:
         "containerID": text(current.get("containerID")),
         "restartCount": Reader().integer(current.get("restartCount"), "", high=INT32_MAX) or 0,
     }
-
-
-def _wrong_contexts(obj: Mapping[str, Any], completed: Mapping[str, Any]) -> Iterator[str]:
-    """What differs from what admission set. Hook and ports, which OpenKruise's own admission writes, are not used."""
-    for (index, given), wanted in zip(_containers(obj), completed["containers"], strict=True):
-        path = f"spec.containers[{index}].statusContext"
-        context, current = mapping(given.get("statusContext")), wanted["statusContext"]
-        count = Reader().integer(context.get("restartCount"), "") or 0
-        same_or_newer = count >= current["restartCount"]
-        if not context:
-            yield f"{path} must be set to the value that admission sets"
-        elif same_or_newer and (context["containerID"], count) != (current["containerID"], current["restartCount"]):
-            yield f"{path} must match the container's current instance, as admission sets it"

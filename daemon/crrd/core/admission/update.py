@@ -1,8 +1,8 @@
-"""What may be changed in a ContainerRecreateRequest that exists, and what is put back into it.
+"""What is put back into a ContainerRecreateRequest that somebody changes.
 
-Who applies the same file again (`kubectl apply`, GitOps tools) leaves out what admission had filled in: the mutating
-webhook puts that back, so that nothing has changed. What is then still different is somebody's wish, and the validating
-webhook refuses it. Pure, as `rules` is, and nothing here raises for what somebody else wrote.
+Who applies the same file again (`kubectl apply`, GitOps tools) leaves out what admission had filled in: the webhook
+puts that back, so that nothing has changed. What is then still different is somebody's wish; the CRD and the policies
+say whether it is allowed. Pure, as `rules` is, and nothing here raises for what somebody else wrote.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,11 @@ from crrd.core.admission.rules import (
     NAMING_LABELS,
     SET_BY_ADMISSION,
     WHILE_SERVED,
-    Admitted,
-    DenialReason,
-    Denied,
     of_meta,
 )
 from crrd.core.api.schema import FIELDS
-from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, LABEL_ACTIVE
-from crrd.lib.jsonfields import items, mapping, shown, value_at, with_values
+from crrd.core.api.types import ANNOTATION_REQUESTED_BY, LABEL_ACTIVE
+from crrd.lib.jsonfields import items, mapping, value_at, with_values
 
 
 def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,28 +40,6 @@ def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     }
     values = {f"metadata.{field}": {**mapping(meta.get(field)), **found} for field, found in kept.items() if found}
     return with_values(new, {**values, **_defaults(old, new), **_containers(old, new)})
-
-
-def review_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> Admitted | Denied:
-    """Check a change: the spec, the labels that name pod and node, and who asked for it stay what they were.
-
-    The mark unready-acquired stays once it is set, since the grace period runs from it. All else is free: status,
-    finalizers, the active label, other labels and annotations.
-    """
-    before, after = mapping(mapping(old).get("spec")), mapping(mapping(new).get("spec"))
-    for key in (*before, *after):
-        if before.get(key) != after.get(key):
-            sentence = f"spec.{key} is immutable: create a new request instead"
-            return Denied(sentence, DenialReason.IMMUTABLE)
-    checked = [("labels", key) for key in NAMING_LABELS] + [("annotations", ANNOTATION_REQUESTED_BY)]
-    if of_meta(old, "annotations").get(ANNOTATION_UNREADY_ACQUIRED):
-        checked.append(("annotations", ANNOTATION_UNREADY_ACQUIRED))
-    for field, key in checked:
-        was, is_now = of_meta(old, field).get(key), of_meta(new, field).get(key)
-        if was != is_now:
-            rule = "must not be added to a request that exists" if was is None else f"must stay {shown(was)}"
-            return Denied(f"metadata.{field}[{key}] {rule}", DenialReason.IMMUTABLE)
-    return Admitted(new)
 
 
 def _kept(old: Mapping[str, Any], new: Mapping[str, Any], *keys: str) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from crrd.core.doctor.findings import Finding, State, Topic
 from crrd.core.doctor.making import Make, names_of, unread, with_names
 from crrd.lib.jsonfields import items, mapping, text
 
-HOOKS = ("mutate-crr.apps.kruise.io", "validate-crr.apps.kruise.io")
-"""The webhooks of crrd's manager that requests need."""
+HOOK = "mutate-crr.apps.kruise.io"
+"""The webhook of crrd's manager that requests need."""
 POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
-POLICIES_OF_MANAGER = ("crrd-manager", "crrd-manager-webhooks")
+POLICIES_OF_MANAGER = ("crrd-admission", "crrd-manager", "crrd-manager-webhooks")
 _OTHERS = (SetBy.OPENKRUISE, SetBy.OTHERS)
 
 
@@ -67,8 +67,8 @@ def check_crd(new: Make, facts: Facts) -> list[Finding]:
 def webhooks_of(facts: Facts) -> tuple[dict[str, Hook], set[str]]:
     """The webhooks of crrd's manager by name, and the configurations of others."""
     found = () if isinstance(facts.hooks, Unread) else facts.hooks
-    return {each.name: each for each in found if each.name in HOOKS}, {
-        each.configuration for each in found if each.name not in HOOKS
+    return {each.name: each for each in found if each.name == HOOK}, {
+        each.configuration for each in found if each.name != HOOK
     }
 
 
@@ -82,7 +82,6 @@ def check_webhooks(new: Make, facts: Facts) -> list[Finding]:
             new(State.OK, Topic.OTHER_WEBHOOKS, names_of(others)) if others else new(State.PROBLEM, Topic.NO_WEBHOOKS)
         ]
     found = [
-        (State.PROBLEM, Topic.WEBHOOK_MISSING, set(HOOKS) - set(ours)),
         (State.PROBLEM, Topic.NO_CA_BUNDLE, {each.name for each in ours.values() if not each.trusted}),
         (State.WARNING, Topic.WEBHOOK_IGNORED, {each.name for each in ours.values() if each.ignored}),
     ]

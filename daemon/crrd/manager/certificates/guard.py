@@ -13,7 +13,7 @@ import structlog
 
 from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, Selection
-from crrd.kube.resources import Resource
+from crrd.kube.resources import WEBHOOKS
 from crrd.lib.backoff import Backoff
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import items, mapping, text
@@ -36,7 +36,7 @@ class CaBundleGuard:
     def __init__(self, api: KubeClient, trust: CaBundlePublisher) -> None:
         self._trust = trust
         self._changed = asyncio.Event()
-        self._reflectors = [self._reflector(api, *each) for each in trust.configurations]
+        self._reflectors = [self._reflector(api, name) for name in trust.names]
 
     @property
     def heartbeats(self) -> tuple[Heartbeat, ...]:
@@ -51,21 +51,21 @@ class CaBundleGuard:
             group.create_task(self._ask_for_repairs(), name="caBundle repairs")
         raise AssertionError("watches run until they are cancelled")
 
-    def _reflector(self, api: KubeClient, resource: Resource, name: str) -> Reflector[Json]:
+    def _reflector(self, api: KubeClient, name: str) -> Reflector[Json]:
         def changed(obj: Json) -> None:
-            if self._trust.stands_in(resource, name, obj) or self._changed.is_set():
+            if self._trust.stands_in(name, obj) or self._changed.is_set():
                 return
             self._changed.set()
             client = _last_writer(obj)
             renewed = client == _OURS and not _is_missing(obj)  # by another replica
             report = log.info if renewed else log.warning
-            report("caBundle changed", resource=resource.plural, name=name, last_client=client)
+            report("caBundle changed", name=name, last_client=client)
 
         def listed(found: tuple[Json, ...], _: str) -> None:
             for obj in found:
                 changed(obj)
 
-        selection: Selection[Json] = Selection(resource, lambda obj: obj, field_selector=f"metadata.name={name}")
+        selection: Selection[Json] = Selection(WEBHOOKS, lambda obj: obj, field_selector=f"metadata.name={name}")
         return Reflector(api, selection, Handler(listed, changed, lambda _: None), strict=False)
 
     async def _ask_for_repairs(self) -> NoReturn:

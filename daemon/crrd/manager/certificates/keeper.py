@@ -18,7 +18,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import structlog
 
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import SECRETS, WEBHOOKS, Resource
+from crrd.kube.resources import SECRETS, WEBHOOKS
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
@@ -59,7 +59,7 @@ class CaBundlePublisher:
 
     Args:
         api: the API server.
-        names: of mutating and validating webhook configurations.
+        names: of mutating webhook configurations.
         on_write: called for each configuration that was written.
     """
 
@@ -68,12 +68,12 @@ class CaBundlePublisher:
         self._on_write = on_write
         self.lost = asyncio.Event()
         """Set by whoever sees that the bundle has to be published again."""
-        self.configurations = [(resource, name) for resource in WEBHOOKS for name in names]
+        self.names = tuple(names)
         self._published = b""
         self._wanted = b""
         """What is published, or about to be."""
-        self._wrong: set[tuple[str, str]] = set()
-        """Plural and name of configurations."""
+        self._wrong: set[str] = set()
+        """Names of configurations."""
 
     def trusted(self, certificate: bytes) -> bool:
         """Whether the bundle that was published last trusts this certificate, PEM."""
@@ -84,12 +84,12 @@ class CaBundlePublisher:
         """The number of configurations that had another caBundle than the wanted one when they were last seen."""
         return len(self._wrong)
 
-    def stands_in(self, resource: Resource, name: str, configuration: Mapping[str, Any]) -> bool:
+    def stands_in(self, name: str, configuration: Mapping[str, Any]) -> bool:
         """Whether all webhooks of a configuration trust the bundle; true while there is none. `wrong` follows."""
         encoded = base64.b64encode(self._wanted).decode()
         webhooks = [mapping(webhook) for webhook in items(configuration.get("webhooks"))]
         stands = not self._wanted or all(_trusting(webhook, encoded) == webhook for webhook in webhooks)
-        (self._wrong.discard if stands else self._wrong.add)((resource.plural, name))
+        (self._wrong.discard if stands else self._wrong.add)(name)
         return stands
 
     async def publish(self, bundle: bytes) -> None:
@@ -101,27 +101,27 @@ class CaBundlePublisher:
         self._wanted = bundle
         self.lost.clear()
         failure: ApiUnavailableError | ApiRefusedError | None = None
-        for resource, name in self.configurations:
+        for name in self.names:
             try:
-                await _unless_conflict(self._publish, resource, name)
+                await _unless_conflict(self._publish, name)
             except GoneError:
-                self._wrong.discard((resource.plural, name))
-                log.warning("webhook configuration not found", resource=resource.plural, name=name)
+                self._wrong.discard(name)
+                log.warning("webhook configuration not found", name=name)
             except (ApiUnavailableError, ApiRefusedError) as error:
                 failure = failure or error
         if failure is not None:
             raise failure
         self._published = bundle
 
-    async def _publish(self, resource: Resource, name: str) -> None:
-        found = await self._api.get(resource, "", name)
-        if not self.stands_in(resource, name, found):
+    async def _publish(self, name: str) -> None:
+        found = await self._api.get(WEBHOOKS, "", name)
+        if not self.stands_in(name, found):
             bundle = base64.b64encode(self._wanted).decode()
             trusting = [_trusting(mapping(webhook), bundle) for webhook in items(found.get("webhooks"))]
             version = text(mapping(found.get("metadata")).get("resourceVersion"))
             body = {"metadata": {"resourceVersion": version}, "webhooks": trusting}
-            self.stands_in(resource, name, await self._api.merge_patch(resource, "", name, body))
-            log.info("caBundle written", resource=resource.plural, name=name)
+            self.stands_in(name, await self._api.merge_patch(WEBHOOKS, "", name, body))
+            log.info("caBundle written", name=name)
             self._on_write()
 
 

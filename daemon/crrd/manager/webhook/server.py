@@ -36,7 +36,7 @@ _TIMEOUT_MARGIN_SECONDS = 0.5
 _ANSWER_MARGIN_SECONDS = 5.0
 """By how much an answer may miss its limits before the server counts as hanging."""
 
-WEBHOOKS = {"/mutate-crr": "mutate", "/validate-crr": "validate", "/mutate-pod": "pods"}
+WEBHOOKS = {"/mutate-crr": "mutate", "/mutate-pod": "pods"}
 """Its pages, and what they are called in few words."""
 ALLOWED, DENIED, ERROR = "allowed", "denied", "error"
 BAD_CALL, INTERNAL = "bad_call", "internal"
@@ -83,7 +83,7 @@ _Answerer = Callable[[Review, float], Awaitable[Answer]]
 
 
 class WebhookServer:
-    """Serves /mutate-crr, /validate-crr and /mutate-pod, and the pages of `health`, over TLS.
+    """Serves /mutate-crr and /mutate-pod, and the pages of `health`, over TLS.
 
     Args:
         address: where to listen, as `split_address` takes it; port 0 picks a free one.
@@ -136,8 +136,7 @@ class WebhookServer:
         app = web.Application()
         app.add_routes(
             [
-                web.post("/mutate-crr", self._endpoint(REQUEST_KINDS, handler.mutate_request)),
-                web.post("/validate-crr", self._endpoint(REQUEST_KINDS, handler.validate_request)),
+                web.post("/mutate-crr", self._endpoint(REQUEST_KINDS, handler.review_request)),
                 web.post("/mutate-pod", self._endpoint(POD_KINDS, handler.mutate_pod)),
                 *health.routes(),
             ]
@@ -314,9 +313,9 @@ class WebhookServer:
             self._observe(path, ERROR if code >= 500 else DENIED, reason, began)
             return
         self._observe(path, ALLOWED, "", began)
-        # It is validated last, and once: what is let in there is written.
-        stored = review.operation == CREATE and not review.subresource and not review.dry_run
-        if self._on_admitted is not None and path == "/validate-crr" and stored:
+        # Where nothing was left to fill in, it is asked again about what it has let in before.
+        stored = review.operation == CREATE and not review.dry_run and bool(outcome)
+        if self._on_admitted is not None and path == "/mutate-crr" and stored:
             self._on_admitted(review.user)
 
     def _observe(self, path: str, decision: str, reason: str, began: float) -> None:
