@@ -10,6 +10,7 @@ from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.lifecycle import steps as lc
 from crrd.kube.resources import PODS, REQUESTS
+from crrd.manager import lifecycle
 from crrd_localnode.api import writes
 from crrd_localnode.api.meta import new_metadata
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, lifecycle_cluster
@@ -57,6 +58,25 @@ class TestPod:
         await cluster.request("one", {"metadata": {"name": "nowhere", "uid": "u"}})
         await cluster.settle("one")
         assert cluster.message("one") == "the pod no longer exists"
+
+    async def test_a_pod_is_asked_for_late_if_its_readiness_does_not_matter(
+        self, cluster: LifecycleCluster, manager: Replica, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Most requests have ended by then, and the pod was never read. One that lasts is not forgotten."""
+        monkeypatch.setattr(lifecycle, "PATIENCE_SECONDS", 1.0)
+        pod = await cluster.pod(gate=False)
+        await cluster.request("short", pod)
+        await cluster.node_says("short", "Recreating", "Recreating")
+        await cluster.node_says("short", "Completed", "Succeeded")
+        await cluster.settle("short")
+        asked = ("get", "pods")
+        assert asked not in [(call.verb, call.resource) for call in cluster.calls]
+        assert not manager.controller._asked
+        await cluster.request("long", pod)
+        await cluster.remove_pod()
+        await cluster.settle("long")
+        assert cluster.message("long") == "the pod no longer exists"
+        assert asked in [(call.verb, call.resource) for call in cluster.calls]
 
     @pytest.mark.parametrize("gate", [True, False])
     async def test_a_pod_that_is_replaced(self, cluster: LifecycleCluster, *, gate: bool) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import FINALIZER, LABEL_READINESS_GATE
@@ -19,6 +20,7 @@ from crrd.kube.config import Access
 from crrd.kube.leader import LeaderElection, LeaseTiming
 from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
+from crrd.manager import lifecycle
 from crrd.manager.lifecycle import LifecycleController
 from tests.support.faulty_api import Call, FaultyApiServer
 
@@ -363,5 +365,7 @@ def entry(*names: str) -> str:
 
 @asynccontextmanager
 async def lifecycle_cluster() -> AsyncIterator[LifecycleCluster]:
-    async with LifecycleCluster().running() as made:
-        yield made
+    """Its managers ask for pods at once, as they do after PATIENCE_SECONDS."""
+    with patch.object(lifecycle, "PATIENCE_SECONDS", 0.0):
+        async with LifecycleCluster().running() as made:
+            yield made

@@ -43,6 +43,8 @@ REFUSED_SECONDS = 30
 """After which what the API server refused is tried again: roles and schemas get repaired."""
 POD_SECONDS = 30.0
 """How long what was heard of a pod by asking for it is believed, while a request waits for something."""
+PATIENCE_SECONDS = 5.0
+"""After which a pod is first asked for whose readiness does not matter to its requests: most have ended by then."""
 LOOK_SECONDS = 300.0
 """The longest that the work on one request of a pod takes: every call has its deadline."""
 _RING_AFTER_SECONDS = 0.05
@@ -175,11 +177,12 @@ class LifecycleController:
             requests = self._cache.requests(key)
             pod: PodMeta | None = None
             failure: CrrdError | None = None
+            spare = self._spare(key, requests)
+            known = not spare
             try:
-                pod = await self._pod(key, requests)
+                pod = await self._pod(key, requests) if known else None
             except CrrdError as error:  # what needs no pod does not wait for it
-                failure = error
-            known = failure is None
+                failure, known = error, False
             first_seen = self._since(key, requests)
             wakes = []
             for request in requests:
@@ -204,6 +207,8 @@ class LifecycleController:
             elif failure is not None:
                 raise failure
         times = [self._asked[key] + POD_SECONDS] if known and key in self._asked else []
+        if spare:
+            times.append(asyncio.get_running_loop().time() + spare + _RING_AFTER_SECONDS)
         if wakes:
             seconds = (min(wakes) - self._clock.now()).total_seconds()
             times.append(asyncio.get_running_loop().time() + max(0.0, seconds) + _RING_AFTER_SECONDS)
@@ -232,6 +237,17 @@ class LifecycleController:
             yield
         finally:
             del began[key]
+
+    def _spare(self, key: str, requests: Sequence[Request]) -> float:
+        """Seconds for which nobody has to know a pod of which nothing is known yet."""
+        open_ = [request for request in requests if not request.completed and not request.deleting]
+        idle = all(request.strategy.unready_grace_seconds is None for request in open_)
+        known = key in self._asked or self._cache.pod(key) is not None
+        if not open_ or not idle or known or any(request.has_finalizer for request in requests):
+            return 0.0
+        seen = self._first_seen.get(key, {})
+        first = min(seen.get((request.uid, False), float("-inf")) for request in open_)
+        return max(0.0, first + PATIENCE_SECONDS - self._clock.monotonic())
 
     async def _pod(self, key: str, requests: Sequence[Request]) -> PodMeta | None:
         """The pod; asked for where no watch tells of it, or a request has another UID for it."""
