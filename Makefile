@@ -57,8 +57,8 @@ format: $(READY) ## Format the code
 stubs: $(READY) ## Generate cri_stubs from proto
 	$(BIN)/python proto/generate.py
 
-bench: $(READY) runtime ## Measure: 30 pods on real containerd, admission, forecast, a large cluster
-	$(BIN)/python -m tests.bench
+bench: $(READY) $(if $(CLUSTER),,runtime) ## Measure: 30 pods on real containerd and more; CLUSTER=1 for a real cluster
+	$(BIN)/python -m tests.bench$(if $(CLUSTER),.cluster)
 
 mutants: $(READY) ## Count which small wrongs in the core and the node the fast tests find (COUNT=400 SEED=1)
 	$(BIN)/python -m tests.tools.mutants $(or $(COUNT),400) $(or $(SEED),1)

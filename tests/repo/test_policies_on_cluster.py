@@ -111,18 +111,23 @@ class Server:
             assert time.monotonic() < ends, "the policy does not take effect"
             time.sleep(0.5)
 
+    def remove(self, kind: str, name: str) -> None:
+        """Delete an object if it is there, whatever finalizers it has."""
+        self.kubectl("delete", "--raw", self.path(kind, name) + "?gracePeriodSeconds=0")
+        self.kubectl("patch", kind, "-n", self.namespace, name, "--type=merge",
+                     "-p", '{"metadata":{"finalizers":null}}')  # fmt: skip
+
     def settle(self, kind: str, body: Json) -> None:
         """Make the stored object what `body` says, whatever it was."""
-        self.kubectl("delete", "--raw", self.path(kind, body["metadata"]["name"]) + "?gracePeriodSeconds=0")
-        self.kubectl("patch", kind, "-n", self.namespace, body["metadata"]["name"], "--type=merge",
-                     "-p", '{"metadata":{"finalizers":null}}')  # fmt: skip
-        new = self.placed(body)
+        self.remove(kind, body["metadata"]["name"])
+        new, who = self.placed(body), None
         if kind == model.PLURAL:  # a new request has nothing of what comes later, and the name of who creates it
+            who = USER
             asked = {model.ANNOTATION_REQUESTED_BY: USER.name}
             new["metadata"] |= {"annotations": asked, "labels": one()["metadata"]["labels"]}
-        code, output = self.kubectl("create", "--raw", self.path(kind), "-f", "-", given=json.dumps(new), who=USER)
+        code, output = self.kubectl("create", "--raw", self.path(kind), "-f", "-", given=json.dumps(new), who=who)
         assert code == 0, output
-        for part in ("", "status"):
+        for part in ("", "status") if kind == model.PLURAL else ("status",):
             code, output = self.put(kind, body, part)
             assert code == 0, output
 
@@ -160,8 +165,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 assert time.monotonic() < ends, "the policies do not take effect"
                 time.sleep(0.5)
         yield found
-        found.settle(model.PLURAL, {**one(), "metadata": {"name": "one"}})
     finally:
+        found.remove(model.PLURAL, one()["metadata"]["name"])
         found.kubectl("delete", "-f", "-", "--ignore-not-found", given=removable)
         found.kubectl("delete", "namespace", found.namespace, "--wait=false")
 
