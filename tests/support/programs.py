@@ -8,19 +8,37 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
+from aiohttp import web
+
 from crrd.kube.client import KubeClient
 from crrd.kube.config import KubeconfigAccess
 from crrd.lib.signals import stop_on_signals
+from crrd_localnode.api.admission import User
+from crrd_localnode.api.front import Front
+from crrd_localnode.api.routing import Route
 from crrd_localnode.apiserver import ApiServer
 from crrd_localnode.kubelet import Kubelet, Timing
 from crrd_localnode.runtime import ProcessRuntime
+from tests.bench.latency import pass_time
 
 MODULE = "tests.support.programs"
 
 
+class LateFront(Front):
+    """Answers after the latency of a real API server."""
+
+    async def serve(self, request: web.BaseRequest, route: Route, user: User) -> web.StreamResponse:
+        await pass_time(request.method)
+        return await super().serve(request, route, user)
+
+
+class LateApiServer(ApiServer):
+    FRONT = LateFront
+
+
 async def _api(arguments: argparse.Namespace) -> None:
     ended = stop_on_signals()
-    async with ApiServer() as server:
+    async with (LateApiServer if arguments.late else ApiServer)() as server:
         server.kubeconfig(arguments.kubeconfig_out)
         print(server.url, flush=True)
         await ended.wait()
@@ -57,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     api = programs.add_parser("api")
     api.set_defaults(run=_api)
     api.add_argument("--kubeconfig-out", type=Path, required=True)
+    api.add_argument("--late", action="store_true")
     kubelet = programs.add_parser("kubelet")
     kubelet.set_defaults(run=_kubelet)
     for flag in ("--kubeconfig", "--cri-endpoint", "--node-name"):
