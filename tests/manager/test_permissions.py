@@ -14,7 +14,7 @@ from crrd.core.policy.types import API_VERSION, KIND
 from crrd.kube.resources import POLICIES, REQUESTS, Resource
 from crrd_localnode.api.admission import User
 from crrd_localnode.daemons import running_manager
-from tests.support.cluster import on_local_node
+from tests.support.cluster import container, on_local_node, states
 from tests.support.daemons import NodeDaemon, second_manager
 from tests.support.faulty_api import Call, FaultyApiServer
 from tests.support.faulty_node import FaultyNode
@@ -108,6 +108,12 @@ async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> N
             await cluster.create_request(late)
             await cluster.wait_completed("two")
             await cluster.delete_pod("web", grace=1)
+            # Whether kubelet starts this one again depends on its version, which is in the Node.
+            await cluster.run_pod("own", [container("app", restartPolicy="Always")], restartPolicy="Never")
+            late |= {"metadata": {**body["metadata"], "name": "three"}}
+            late["spec"] = {"podName": "own", "containers": [{"name": "app"}]}
+            await cluster.create_request(late)
+            assert states(await cluster.wait_completed("three")) == {"app": "Succeeded"}
             async with asyncio.timeout(20):
                 while not any(call.user == "crrd-node" and call.resource == "events" for call in calls):
                     await asyncio.sleep(0.05)

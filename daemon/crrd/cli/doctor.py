@@ -45,12 +45,14 @@ OF_NODE = (
     f"list,watch,patch,serve {PLURAL}.{GROUP}",
     f"patch {PLURAL}.{GROUP}/status",
     "list,watch pods",
+    "get nodes",
     "create events",
 )
 OF_MANAGER = (
     f"get,list,watch,patch,delete,manage {PLURAL}.{GROUP}",
     f"patch {PLURAL}.{GROUP}/status",
     "get,list,watch pods",
+    "get nodes",
     "patch pods/status",
     "list,watch namespaces",
     "create events",
