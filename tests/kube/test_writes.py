@@ -21,11 +21,11 @@ from crrd.kube.client import KubeClient
 from crrd.kube.events import CAPACITY, KubeEventSink
 from crrd.kube.resources import EVENTS, PODS, REQUESTS
 from crrd.kube.writer import RequestWriter
-from crrd.lib.errors import ApiRefusedError, ConflictError, GoneError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
 from crrd.node.watches import PodSource, RequestSource
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.observers import Notes
-from tests.support.scripted_api import FixedAccess, ScriptedApi, refuse, reply, scripted_api
+from tests.support.scripted_api import FixedAccess, ScriptedApi, listing, refuse, reply, scripted_api
 
 REQUEST = {
     "apiVersion": "apps.kruise.io/v1alpha1",
@@ -155,6 +155,26 @@ async def test_another_request_of_the_name_is_not_deleted() -> None:
         with pytest.raises(ConflictError):
             await RequestWriter(client).carry_out(replace(request, uid="u-of-before"), lc.Delete())
         assert parse_request(await client.get(REQUESTS, "default", "r")) == request
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_one_404_does_not_make_a_request_gone(*, there: bool) -> None:
+    """An API server that is behind says it, too. The newest list decides; if that fails, nothing is known."""
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
+        request = event().request
+        meta = {"namespace": request.namespace, "name": request.name, "uid": request.uid}
+        other = {"metadata": {**meta, "uid": "another"}}
+        api.then(
+            refuse(404, name=request.name),
+            listing("9", {"metadata": meta} if there else other),
+            refuse(404, name=request.name),
+            refuse(403),
+        )
+        with pytest.raises(ApiUnavailableError if there else GoneError):
+            await RequestWriter(client).carry_out(request, lc.AddFinalizer())
+        assert api.seen[1].query["fieldSelector"] == f"metadata.name={request.name}"
+        with pytest.raises(ApiRefusedError, match="403"):
+            await RequestWriter(client).carry_out(request, lc.AddFinalizer())
 
 
 async def test_what_else_the_server_holds_invalid_is_refused_and_not_gone() -> None:

@@ -22,7 +22,7 @@ from crrd.core.api.v1alpha1 import parse_request, pins_to_json, status_to_json
 from crrd.core.lifecycle import steps as lc
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ApiRefusedError, GoneError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 
 _INVALID = 422
 """What a UID that is not the object's is answered with, unless the version is compared first (409)."""
@@ -76,8 +76,18 @@ class RequestWriter:
             answer = await self._client.merge_patch(
                 REQUESTS, request.namespace, request.name, bound, subresource=subresource
             )
+        except GoneError as error:
+            if await self._is_there(request):  # an API server that is behind, or a proxy, said so: it is not final
+                raise ApiUnavailableError(f"{error}, but the object exists") from error
+            raise
         except ApiRefusedError as error:
             if error.status == _INVALID and "metadata.uid" in str(error):
                 raise GoneError(str(error), status=error.status) from error
             raise
         return parse_request(answer)
+
+    async def _is_there(self, request: Request) -> bool:
+        """Whether the newest list has the request; the node daemon may not `get` requests."""
+        where = f"metadata.name={request.name}"
+        found = await self._client.list_all(REQUESTS, parse_request, namespace=request.namespace, field_selector=where)
+        return any(each.uid == request.uid for each in found.items)
