@@ -31,12 +31,15 @@ class Nodes:
         self.version = "v1.34.0"
         self.asked: list[str] = []
         self.refuses = False
+        self.conditions: list[dict[str, str]] = []
 
     async def get(self, _resource: Resource, _namespace: str, name: str) -> Mapping[str, Any]:
         self.asked.append(name)
         if self.refuses:
             raise ApiRefusedError("forbidden", status=403)
-        return node(self.version)
+        found = node(self.version)
+        found["status"]["conditions"] = self.conditions
+        return found
 
 
 @pytest.mark.virtual_time
@@ -59,3 +62,19 @@ async def test_who_is_refused_knows_nothing_and_asks_again() -> None:
     assert await versions.minor("a") is None
     nodes.refuses = False
     assert await versions.minor("a") == 34
+
+
+@pytest.mark.virtual_time
+async def test_whether_the_node_is_ready() -> None:
+    """As the API server says; a node that cannot be read is not."""
+    nodes = Nodes()
+    versions = KubeletVersions(nodes)
+    assert not await versions.ready("a")
+    nodes.conditions = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": "True"}]
+    assert not await versions.ready("a"), "known for a minute"
+    await asyncio.sleep(FRESH_SECONDS)
+    assert await versions.ready("a")
+    nodes.conditions = [{"type": "Ready", "status": "Unknown"}]
+    assert not await versions.ready("b")
+    nodes.refuses = True
+    assert not await versions.ready("c")

@@ -322,6 +322,29 @@ async def test_deleted_during_its_stop_the_next_one_runs() -> None:
         assert len(node.stops) == 1
 
 
+async def test_a_request_that_is_deleted_while_the_runtime_is_asked_stops_nothing() -> None:
+    class Slow(MemoryNode):
+        looks = 0
+
+        async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
+            found = await super().instances(pod_uid, urgent=urgent)
+            self.looks += 1
+            await asyncio.sleep(0.5)
+            if "r1" in self.requests:
+                self.delete("r1")
+            await asyncio.sleep(0.5)
+            return found
+
+    node = Slow()
+    async with node:
+        node.post(request())
+        await node.until(lambda: bool(node.looks))
+        await asyncio.sleep(60)
+        assert not node.stops
+        assert not node.writes
+        assert not node.emitted
+
+
 @pytest.mark.parametrize("end", ["deleted", "deadline", "label", "unknown phase"])
 async def test_whoever_ends_a_request_during_its_hook_the_stop_follows(end: str) -> None:
     async with MemoryNode(hook=HOOK) as node:

@@ -45,6 +45,10 @@ async def unasked() -> int | None:
     raise AssertionError
 
 
+async def not_ready() -> bool:
+    return False
+
+
 @pytest.fixture
 async def kubelet(unused_tcp_port: int) -> AsyncIterator[Kubelet]:
     made = Kubelet(unused_tcp_port)
@@ -56,7 +60,7 @@ async def kubelet(unused_tcp_port: int) -> AsyncIterator[Kubelet]:
 def probe(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> KubeletProbe:
     """One that asks each time."""
     monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", -1.0)
-    return KubeletProbe(kubelet.port, unasked)
+    return KubeletProbe(kubelet.port, unasked, not_ready)
 
 
 Hang = Callable[[], Awaitable[None]]
@@ -213,7 +217,7 @@ async def test_a_silence_does_not_outlast_what_fails_on_our_own_side_for_long(
 
 async def test_port_0_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(kubelet_health, "open_connection")
-    assert await KubeletProbe(0, unasked).silent_since() is None
+    assert await KubeletProbe(0, unasked, not_ready).silent_since() is None
 
 
 async def test_a_burst_asks_once(
@@ -229,3 +233,39 @@ async def test_a_burst_asks_once(
     monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", 3600.0)
     assert await asyncio.gather(*(probe.silent_since() for _ in range(20))) == [first] * 20
     assert len(kubelet.asked) == 2
+
+
+@pytest.mark.parametrize("ready", [True, False])
+async def test_one_that_serves_it_elsewhere_now_holds_up_nothing(
+    kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch, *, ready: bool
+) -> None:
+    """--healthz-port was changed, or set to 0, under a daemon that goes on."""
+    asked = 0
+
+    async def node_is_ready() -> bool:
+        nonlocal asked
+        asked += 1
+        return ready
+
+    monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", -1.0)
+    probe = KubeletProbe(kubelet.port, unasked, node_is_ready)
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    await kubelet.go()
+    began = await since(probe)
+    assert await probe.silent_since() == began
+    assert asked == 0, "a kubelet that restarts is away for seconds"
+    monkeypatch.setattr(kubelet_health, "MOVED_SECONDS", 0.0)
+    assert await probe.silent_since() == (None if ready else began)
+    assert await probe.silent_since() == (None if ready else began)
+    assert asked == (1 if ready else 2)
+
+
+async def test_one_that_hangs_has_not_moved(
+    kubelet: Kubelet, probe: KubeletProbe, hang: Hang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kubelet.come()
+    await hang()
+    began = await since(probe)
+    monkeypatch.setattr(kubelet_health, "MOVED_SECONDS", 0.0)
+    assert await probe.silent_since() == began

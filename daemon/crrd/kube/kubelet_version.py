@@ -1,4 +1,4 @@
-"""Which version of kubelet runs on a node, for the few decisions that depend on it.
+"""Which version of kubelet runs on a node, and whether it runs, for the few decisions that depend on it.
 
 A node's kubelet may be older than the API server, and it is kubelet's rules that say what becomes of a container.
 """
@@ -12,6 +12,7 @@ import structlog
 from crrd.kube.resources import NODES, ObjectReader
 from crrd.kubelet.version import known_minor, reported_version
 from crrd.lib.errors import CrrdError
+from crrd.lib.jsonfields import items, mapping, value_at
 
 FRESH_SECONDS = 60.0
 """For how long an answer counts: a kubelet is replaced while its node's daemon lives on."""
@@ -30,25 +31,37 @@ class KubeletVersions:
     def __init__(self, nodes: ObjectReader) -> None:
         self._nodes = nodes
         self._lock = asyncio.Lock()
-        self._known: dict[str, tuple[float, int | None]] = {}
-        """By node: when it was asked for, and the minor version."""
+        self._known: dict[str, tuple[float, int | None, bool]] = {}
+        """By node: when it was asked for, kubelet's minor version, and whether the node is Ready."""
 
     async def minor(self, node_name: str) -> int | None:
         """The minor version of the node's kubelet, 36 for 1.36; None where it cannot be learned."""
+        return (await self._look(node_name))[0]
+
+    async def ready(self, node_name: str) -> bool:
+        """Whether the node was Ready within the last minute: kubelet renews that, and a controller takes it away."""
+        return (await self._look(node_name))[1]
+
+    async def _look(self, node_name: str) -> tuple[int | None, bool]:
         async with self._lock:
             now = asyncio.get_running_loop().time()
-            asked_at, minor = self._known.get(node_name, (float("-inf"), None))
+            asked_at, minor, ready = self._known.get(node_name, (float("-inf"), None, False))
             if now - asked_at < FRESH_SECONDS:
-                return minor
+                return minor, ready
             try:
-                minor = minor_of(await self._nodes.get(NODES, "", node_name))
+                node = await self._nodes.get(NODES, "", node_name)
             except CrrdError as error:
                 log.warning("kubelet version unknown", node_name=node_name, error=str(error))
-                return None
+                return None, False
             if len(self._known) >= REMEMBERED_NODES:
                 self._known.clear()
-            self._known[node_name] = now, minor
-            return minor
+            self._known[node_name] = now, minor_of(node), _is_ready(node)
+            return minor_of(node), _is_ready(node)
+
+
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    conditions = map(mapping, items(value_at(node, "status.conditions")))
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def minor_of(node: Mapping[str, Any]) -> int | None:

@@ -140,7 +140,11 @@ class NodeDaemon:
         self._runtime, self._client = runtime, client
         events = KubeEventSink(client, config.node_name, on_drop=self._metrics.event_dropped)
         versions = KubeletVersions(client)
-        kubelet = KubeletProbe(config.kubelet_healthz_port, lambda: versions.minor(config.node_name))
+        kubelet = KubeletProbe(
+            config.kubelet_healthz_port,
+            lambda: versions.minor(config.node_name),
+            lambda: versions.ready(config.node_name),
+        )
         edges = Edges(
             runtime=runtime,
             hooks=HookRunner(runtime),

@@ -1,13 +1,18 @@
 """Whether this node's kubelet answers: a container that is stopped while it does not stays down.
 
 Kubelet serves /healthz on loopback (--healthz-port, 10248 by default); the daemon is on the host's network. One that
-was never there decides nothing: the port may be another one, or switched off. Nor does a question that fails on our own
-side, for want of file descriptors or ports.
+was never there decides nothing: the port may be another one, or switched off. The same goes for one that has moved
+meanwhile: nothing listens there any more, but the Node is Ready. Nor does a question that fails on our own side decide
+anything, for want of file descriptors or ports.
 """
 
 import asyncio
 from asyncio import open_connection
 from collections.abc import Awaitable, Callable
+
+import structlog
+
+log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS = 1.0
 """A healthy kubelet answers within milliseconds."""
@@ -16,6 +21,8 @@ FRESH_SECONDS = 0.5
 STALE_SECONDS = 30.0
 """How old the last word of a silence may be: who waits for kubelet asks every second; after a time in which nobody did
 it counts anew."""
+MOVED_SECONDS = 120.0
+"""For how long nothing listens before the Node is asked for. The node controller takes its Ready away after 50 s."""
 _QUESTION = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 
@@ -25,10 +32,14 @@ class KubeletProbe:
     Args:
         port: where kubelet serves /healthz on 127.0.0.1; 0 for never asking.
         minor: asks for its version.
+        ready: asks whether its Node is Ready.
     """
 
-    def __init__(self, port: int, minor: Callable[[], Awaitable[int | None]]) -> None:
+    def __init__(
+        self, port: int, minor: Callable[[], Awaitable[int | None]], ready: Callable[[], Awaitable[bool]]
+    ) -> None:
         self._minor = minor
+        self._ready = ready
         self._port = port
         self._lock = asyncio.Lock()
         self._there = False
@@ -49,11 +60,19 @@ class KubeletProbe:
                     self._there, self._silent_since = True, None
                 elif self._silent_since is None and (self._there or found == "hangs"):
                     self._silent_since = began
+                elif self._silent_since is not None and found == "refuses":
+                    await self._find_moved(began - self._silent_since)
             return self._silent_since
 
     async def minor(self) -> int | None:
         """See ports.Kubelet."""
         return await self._minor()
+
+    async def _find_moved(self, silent_seconds: float) -> None:
+        """Ignore the port from now on if kubelet runs without it."""
+        if silent_seconds > MOVED_SECONDS and await self._ready():
+            log.warning("kubelet healthz has moved", port=self._port, silent_seconds=round(silent_seconds))
+            self._there, self._silent_since = False, None
 
     async def _ask(self) -> str | None:
         """`answers`, whatever it says: kubelet is there; `hangs`, `refuses`; None where it could not be asked.
