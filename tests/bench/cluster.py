@@ -92,7 +92,7 @@ class Bench:
         return found
 
     @staticmethod
-    def _until(holds: Callable[[], bool], seconds: float = 600, pause: float = 0.2) -> None:
+    def _until(holds: Callable[[], bool], seconds: float = 600, pause: float = 0.5) -> None:
         ends = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > ends:
@@ -205,7 +205,7 @@ class Bench:
             began = time.time()
             self.post(name)
             answered = time.time()
-            stopped = self.finished_at(container_id, 0.001)
+            stopped = self.finished_at(container_id, 0.02)
             self.note("one at a time: POST, ms", (answered - began) * 1e3, by_request=True)
             self.note("one at a time: to stopped, ms", (stopped - answered) * 1e3, by_request=True)
             time.sleep(1)
@@ -216,7 +216,7 @@ class Bench:
             began = time.time()
             self.stop(container_id)
             self.note(
-                "one at a time: to stopped, ms", (self.finished_at(container_id, 0.001) - began) * 1e3, by_request=False
+                "one at a time: to stopped, ms", (self.finished_at(container_id, 0.02) - began) * 1e3, by_request=False
             )
             time.sleep(1)
 

@@ -2,10 +2,11 @@
 
 Run from the project's root: `python -m tests.bench.way_to_stop [--pods 110] [--kib 10]`. API server, kubelet and
 runtime are stand-ins, the runtime in a process of its own, which answer from prepared bytes over TLS and a unix socket,
-after the latency of a real API server (`latency`) and of a runtime that gets slower with each call under way; the
-daemon is crrd itself. So what is measured is the daemon, on the machine's one monotonic clock. Four ways: idle before; the same after the API server has closed all connections but that of the requests' watch, as it does after 90 s;
-busy (another request is served all the while); and all pods at once. Beside it, what it cannot go below: its two calls
-of the runtime alone, one after the other, by the same client.
+after the latency of a real API server (`latency`) and of a runtime that gets slower with each call under way. The
+daemon is crrd itself, so what is measured is the daemon, on the machine's one monotonic clock. Four ways: idle before;
+the same after the API server has closed all connections but that of the requests' watch, as it does after 90 s; busy
+(another request is served all the while); and all pods at once. Beside it, what it cannot go below: its two calls of
+the runtime alone, one after the other, by the same client.
 """
 
 import argparse

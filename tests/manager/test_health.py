@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from aiohttp import StreamReader
@@ -19,6 +20,7 @@ from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.lib.health import Health
 from crrd.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
+from crrd.manager import lifecycle
 from crrd.manager.certificates.tls import ServingTls
 from crrd.manager.daemon import Clients, _serve
 from crrd.manager.lifecycle import LOOK_SECONDS, REFUSED_SECONDS
@@ -63,7 +65,7 @@ class Managing(Watched):
 
 @asynccontextmanager
 async def managing(*mute: str) -> AsyncIterator[Managing]:
-    """The whole composition; `mute` are calls that are never answered, from the beginning."""
+    """The whole composition; `mute` are calls that are never answered, from the beginning. Pods are read at once."""
     api, health, stop = SilentApi(), Health(), asyncio.Event()
     api.mute |= set(mute)
     api.put(NAMESPACES, {"metadata": {"name": "default", "resourceVersion": "1"}})  # as if it had the label
@@ -74,7 +76,8 @@ async def managing(*mute: str) -> AsyncIterator[Managing]:
     )
     await asyncio.sleep(0)
     try:
-        yield Managing(health, api)
+        with patch.object(lifecycle, "PATIENCE_SECONDS", 0.0):
+            yield Managing(health, api)
         api.mute.clear()
         stop.set()
         await task

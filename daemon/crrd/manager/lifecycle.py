@@ -43,7 +43,7 @@ REFUSED_SECONDS = 30
 """After which what the API server refused is tried again: roles and schemas get repaired."""
 POD_SECONDS = 30.0
 """How long what was heard of a pod by asking for it is believed, while a request waits for something."""
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 """After which a pod is first asked for whose readiness does not matter to its requests: most have ended by then."""
 LOOK_SECONDS = 300.0
 """The longest that the work on one request of a pod takes: every call has its deadline."""

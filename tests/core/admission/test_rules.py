@@ -255,7 +255,10 @@ def test_a_container_that_was_never_restarted_may_have_no_count() -> None:
     assert finished["spec"]["containers"][0]["statusContext"] == {"containerID": "containerd://a1", "restartCount": 0}
 
 
-LEFT_OUT = "spec.containers[0].statusContext must be left out: admission takes it from the pod"
+LEFT_OUT = (
+    "spec.containers[0].statusContext must be left out: admission takes it from the pod "
+    "(if you left it out, another webhook has changed the request)"
+)
 SMUGGLED: list[tuple[Change, str]] = [
     (labelled(NODE_NAME, "node-2"), LEFT_OUT),
     (unlabelled(POD_UID), LEFT_OUT),

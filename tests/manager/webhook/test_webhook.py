@@ -83,7 +83,10 @@ async def test_what_was_changed_meanwhile_is_refused(served: Served) -> None:
     request = finished()
     request["metadata"]["annotations"][REQUESTED_BY] = "root"
     message, code = refusal_of(await served.ask("/mutate-crr", new_review(request)))
-    assert message == "spec.containers[0].statusContext must be left out: admission takes it from the pod"
+    assert message == (
+        "spec.containers[0].statusContext must be left out: admission takes it from the pod "
+        "(if you left it out, another webhook has changed the request)"
+    )
     assert code == 422
 
 

@@ -120,6 +120,8 @@ def review_create(
     index, key = next(given, (0, ""))
     if key and any(value_at(obj, path) != value_at(completed, path) for path in _COMPLETED):
         sentence = f"spec.containers[{index}].{key} must be left out: admission takes it from the pod"
+        if any(key in of_meta(obj, "labels") for key in NAMING_LABELS):
+            sentence += " (if you left it out, another webhook has changed the request)"
         return Denied(sentence, DenialReason.SET_BY_ADMISSION)
     error = _spec_error(mapping(completed["spec"]))
     return Denied(error, DenialReason.INVALID_SPEC) if error else Admitted(completed)
