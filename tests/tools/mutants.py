@@ -44,8 +44,6 @@ TESTS = {
 }  # fmt: skip
 """The tests for each package, one after the other, the quick ones first."""
 EQUIVALENT: dict[str, str] = {
-    "core/admission/rules.py: True -> False: for (index, given), wanted in zip(_containers(obj), complete":
-        "what was completed has as many containers",
     "core/explain/notes.py: 0.0 -> 1.0: late = (facts.seconds_since(completed) or 0.0) > MANAGER_PAT":
         "only asked whether it is above 30",
     "core/explain/container.py: condition true: for seconds in (facts.request.strategy.grace_seconds, facts.":
