@@ -88,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     name(
         "--webhook-configuration",
-        "name of the webhook configurations that get the caBundle; can be repeated",
+        "name of a webhook configuration whose caBundle the manager writes; can be repeated",
         shown="crrd",
         action="append",
         convert=subdomain,

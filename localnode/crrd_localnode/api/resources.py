@@ -112,7 +112,6 @@ BUILTIN: tuple[Kind, ...] = (
     _kind("policy", "PodDisruptionBudget", "pdb", status=True, generation=True),
     _kind("networking.k8s.io", "NetworkPolicy", "netpol", generation=True),
     _kind(_REGISTRATION, "MutatingWebhookConfiguration", **_ADMISSION),
-    _kind(_REGISTRATION, "ValidatingWebhookConfiguration", **_ADMISSION),
     _kind(_REGISTRATION, "ValidatingAdmissionPolicy", **_ADMISSION),
     _kind(_REGISTRATION, "ValidatingAdmissionPolicyBinding", **_ADMISSION),
     _kind(_RBAC, "Role", **_ROLE),

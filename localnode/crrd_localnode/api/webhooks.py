@@ -1,4 +1,4 @@
-"""Calls admission webhooks: those of the Mutating- and ValidatingWebhookConfigurations that the store holds.
+"""Calls admission webhooks: those of the MutatingWebhookConfigurations that the store holds.
 
 Webhooks are reached by `clientConfig.url` (there is no Service network here), over TLS with the configuration's
 caBundle. Rules match by group, version, resource and operation; matchPolicy, namespaceSelector, objectSelector and
@@ -23,9 +23,7 @@ from crrd_localnode.api.errors import ApiError
 from crrd_localnode.api.objects import Object, dig, metadata
 from crrd_localnode.api.store import Store
 
-REGISTRATION = "admissionregistration.k8s.io/"
-MUTATING = REGISTRATION + "mutatingwebhookconfigurations"
-VALIDATING = REGISTRATION + "validatingwebhookconfigurations"
+MUTATING = "admissionregistration.k8s.io/mutatingwebhookconfigurations"
 NAMESPACES = "/namespaces"
 """Keys of the store."""
 DEFAULT_SECONDS = 10
@@ -48,7 +46,6 @@ class Webhooks:
     def take_part(self, admission: Admission) -> None:
         """Be asked about every write from now on."""
         admission.mutating.append(self._mutate)
-        admission.validating.append(self._validate)
 
     async def close(self) -> None:
         """Close connections."""
@@ -58,19 +55,15 @@ class Webhooks:
 
     async def _mutate(self, request: AdmissionRequest) -> Object | None:
         new = request.new
-        for webhook in self._asked(MUTATING, request):
+        for webhook in self._asked(request):
             answer = await self._call(webhook, request, new)
             if answer and answer.get("patch"):
                 new = jsonpatch.apply_patch(new, json.loads(base64.b64decode(answer["patch"])))
         return new
 
-    async def _validate(self, request: AdmissionRequest) -> None:
-        for webhook in self._asked(VALIDATING, request):
-            await self._call(webhook, request, request.new)
-
-    def _asked(self, key: str, request: AdmissionRequest) -> Iterator[Json]:
+    def _asked(self, request: AdmissionRequest) -> Iterator[Json]:
         """The webhooks that this write is for, in the order of their configurations' names."""
-        for _, stored in sorted(self._store.objects(key).items()):
+        for _, stored in sorted(self._store.objects(MUTATING).items()):
             for webhook in stored.obj.get("webhooks") or ():
                 if self._matches(webhook, request):
                     yield webhook

@@ -144,7 +144,7 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         ),
         Reason.POD_ELSEWHERE: Cause(
             "pod {key} is on node {found}, not on node {node}",
-            ("create a new request without the labels; admission sets them",),
+            ("create a new request without the labels pod-uid and node-name; admission sets them",),
             final=True,
         ),
         Reason.POD_DELETING: Cause(
