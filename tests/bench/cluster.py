@@ -27,7 +27,7 @@ from crrd.core.api.types import API_VERSION, GROUP, KIND, PLURAL, VERSION
 
 VARIABLES = ("CRRD_TEST_CRI_ENDPOINT", "CRRD_TEST_NODE", "CRRD_TEST_IMAGE")
 NAMESPACE = "crrd-bench"
-PODS, ROUNDS, SINGLE = 90, 3, 12
+BURSTS, ROUNDS, SINGLE = (90, 30), 3, 12
 PAD_BYTES = 8000
 """Of an annotation of each pod: pods of real clusters are not small."""
 POSTERS = 16
@@ -60,7 +60,7 @@ class Bench:
     def note(self, row: str, value: float, *, by_request: bool) -> None:
         self.rows.setdefault(row, ([], []))[by_request].append(value)
 
-    def fresh_pods(self) -> dict[str, str]:
+    def fresh_pods(self, count: int) -> dict[str, str]:
         """New pods, all ready; name -> container ID."""
         self.custom.delete_collection_namespaced_custom_object(*_COLLECTION)
         self.core.delete_collection_namespaced_pod(NAMESPACE, grace_period_seconds=0)
@@ -75,10 +75,10 @@ class Bench:
             "containers": [container],
         }
         stamp = time.time_ns()
-        for number in range(PODS):
+        for number in range(count):
             meta = {"name": f"web-{number}-{stamp}", "annotations": {"pad": "x" * PAD_BYTES}}
             self.core.create_namespaced_pod(NAMESPACE, {"metadata": meta, "spec": spec})
-        self._until(lambda: len(self._ready(0)) == PODS)
+        self._until(lambda: len(self._ready(0)) == count)
         time.sleep(5)  # kubelet and API server come to rest
         return self._ready(0)
 
@@ -128,41 +128,42 @@ class Bench:
             sys.exit(f"a request has failed: {failed[0]}")
         return len(ended)
 
-    def all_at_once(self, *, by_request: bool) -> None:
-        """Stop all containers, by hand or by a request each."""
-        pods = self.fresh_pods()
+    def all_at_once(self, count: int, *, by_request: bool) -> None:
+        """Stop the containers of so many new pods, by hand or by a request each."""
+        pods = self.fresh_pods(count)
         cpu, lists = cpu_seconds(), self.lists()
         began = time.time()
-        with ThreadPoolExecutor(POSTERS if by_request else PODS) as pool:
+        with ThreadPoolExecutor(POSTERS if by_request else count) as pool:
             list(pool.map(self.post, pods) if by_request else pool.map(self.stop, pods.values()))
         posted = time.time() - began
         took = sorted(self.finished_at(each, 0.02) - began for each in pods.values())
         if by_request:
-            self._until(lambda: self.completed() == PODS)
+            self._until(lambda: self.completed() == count)
         else:
-            self._until(lambda: len(self._ready(1)) == PODS)
+            self._until(lambda: len(self._ready(1)) == count)
         over = time.time() - began
         time.sleep(3)  # what goes on behind it is part of the cost
         if by_request:
-            self.note(f"{PODS} POSTs answered ({POSTERS} at a time), s", posted, by_request=True)
-        self.note(f"{PODS} at once, stopped: p50, s", took[len(took) // 2], by_request=by_request)
-        self.note(f"{PODS} at once, stopped: p99, s", took[int(len(took) * 0.99)], by_request=by_request)
-        self.note("all ready again, or Completed, s", over, by_request=by_request)
+            self.note(f"{count} POSTs answered ({POSTERS} at a time), s", posted, by_request=True)
+        self.note(f"{count} at once, stopped: p50, s", took[len(took) // 2], by_request=by_request)
+        self.note(f"{count} at once, stopped: p99, s", took[int(len(took) * 0.99)], by_request=by_request)
+        self.note(f"{count} at once, all ready again, or Completed, s", over, by_request=by_request)
         if by_request:
-            self.note("ListContainers a request", (self.lists() - lists) / PODS, by_request=True)
+            self.note(f"{count} at once, ListContainers a request", (self.lists() - lists) / count, by_request=True)
         after = cpu_seconds()
         for name in NAMES:
             if name in after:
-                self.note(f"CPU of a round: {name}, s", after[name] - cpu.get(name, 0.0), by_request=by_request)
+                self.note(f"{count} at once, CPU: {name}, s", after[name] - cpu.get(name, 0.0), by_request=by_request)
 
     def posts_alone(self) -> None:
         """POST for each pod while there is no node daemon."""
         with self.without_daemon():
-            pods = self.fresh_pods()
+            count = max(BURSTS)
+            pods = self.fresh_pods(count)
             began = time.time()
             with ThreadPoolExecutor(POSTERS) as pool:
                 list(pool.map(self.post, pods))
-            self.note(f"{PODS} POSTs answered ({POSTERS} at a time), s", time.time() - began, by_request=False)
+            self.note(f"{count} POSTs answered ({POSTERS} at a time), s", time.time() - began, by_request=False)
             self.custom.delete_collection_namespaced_custom_object(*_COLLECTION)
 
     @contextmanager
@@ -199,7 +200,7 @@ class Bench:
 
     def one_at_a_time(self) -> None:
         """A request, then a stop by hand, and so on."""
-        pods = iter(self.fresh_pods().items())
+        pods = iter(self.fresh_pods(2 * SINGLE).items())
         for _ in range(SINGLE):
             name, container_id = next(pods)
             began = time.time()
@@ -275,11 +276,12 @@ def main() -> None:
     try:
         for number in range(ROUNDS):
             print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
-            bench.all_at_once(by_request=True)
-            bench.all_at_once(by_request=False)
+            for count in BURSTS:
+                bench.all_at_once(count, by_request=True)
+                bench.all_at_once(count, by_request=False)
             bench.one_at_a_time()
-        bench.memory()
-        bench.posts_alone()
+            bench.memory()
+            bench.posts_alone()
         bench.report()
     finally:
         bench.core.delete_namespace(NAMESPACE)

@@ -350,11 +350,11 @@ async def _measure_posts(cluster: Cluster, folder: Path) -> None:
     print("admission: the POST of a request")
     (pod,) = await start_pods(cluster, "post", 1)
     if await has_manager(cluster):
-        _row("POST with crrd's webhooks", await _post(cluster, pod))
+        _row("POST with crrd's webhook", await _post(cluster, pod))
     else:
-        _row("POST without webhooks", await _post(cluster, pod))
+        _row("POST without the webhook", await _post(cluster, pod))
         async with own_manager(cluster, folder):
-            _row("POST with both webhooks", await _post(cluster, pod))
+            _row("POST with the webhook", await _post(cluster, pod))
     await remove_pods(cluster, [pod])
 
 
