@@ -40,6 +40,12 @@ def test_schedules(first: int) -> None:
             pytest.fail(f"make soak SEED={seed}\n{told}", pytrace=False)
 
 
+@pytest.mark.parametrize("seed", [90000688])
+def test_what_once_failed(seed: int) -> None:
+    """A variable of a loop that waits for the next request kept the last pod's record."""
+    assert not run(schedule(seed)).broken
+
+
 @pytest.mark.parametrize("seed", [3, 40, 171])
 def test_a_seed_always_tells_the_same_story(seed: int) -> None:
     """Here twice, and in a process of its own where strings hash otherwise."""

@@ -65,9 +65,8 @@ class NodeController:
             await self.pods.active.wait()
             self.runtime_heartbeat.within(POLL_SECONDS + LATE_SECONDS, "checking containers")
             await asyncio.sleep(POLL_SECONDS)
-            for record in self.pods:
-                if record.runtime.awaited:
-                    self.queue.wake(record.key)
+            for key in [record.key for record in self.pods if record.runtime.awaited]:
+                self.queue.wake(key)
 
     async def drain(self) -> None:
         """No new stops but those after a hook; let what is under way end, and write what became of it."""
