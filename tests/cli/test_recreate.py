@@ -870,7 +870,7 @@ async def test_without_the_crd(tmp_path: Path) -> None:
             2,
             (
                 "crrd recreate: the CRD ContainerRecreateRequest is not installed: install crrd with "
-                "`kubectl apply -k manifests/default`\n"
+                "`kubectl apply -f install.yaml`\n"
             ),
         )
 

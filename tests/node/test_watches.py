@@ -348,10 +348,7 @@ async def test_an_api_server_that_comes_late() -> None:
         ),
         (
             (reply(b"404 page not found\n", 404),) * 2,  # one for each version
-            (
-                "the API server has no containerrecreaterequests: "
-                "install the CRD with `kubectl apply -k manifests/default`"
-            ),
+            ("the API server has no containerrecreaterequests: install the CRD with `kubectl apply -f install.yaml`"),
         ),
     ],
 )

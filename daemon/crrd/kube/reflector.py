@@ -37,7 +37,7 @@ SILENT_SECONDS = 200.0
 _CALL_SECONDS = 240.0
 """The longest that a call takes to be answered, or one more page of a list to come: the client gives up before, and so
 does what gives credentials (`config`)."""
-APPLY = "kubectl apply -k manifests/default"
+APPLY = "kubectl apply -f install.yaml"
 """What brings the CRD and the RBAC role."""
 
 log = structlog.get_logger(__name__)

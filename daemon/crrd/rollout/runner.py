@@ -148,7 +148,7 @@ class Runner:
                 return
             except ApiUnavailableError as error:
                 failures += 1
-                reason = f"the API server rejected the request: {error}"
+                reason = f"cannot create the ContainerRecreateRequest, retrying: {error}"
                 self._display.show(replace(plan, create=(), waiting=reason, command=""))
                 await asyncio.sleep(max(_RETRY.delay(failures), error.retry_after))
             else:

@@ -146,7 +146,7 @@ class Runs:
                 differs = f"is on {run.target.words}, not on {aim.target.words}"
         given = command.options.containers
         if not differs and given and given != run.options.containers:
-            differs = f"recreates {', '.join(run.options.containers)}, not {', '.join(given)}"
+            differs = f"recreates {', '.join(run.options.containers) or 'stale containers'}, not {', '.join(given)}"
         if differs:
             again = self.line("resume", run.name)
             raise ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")

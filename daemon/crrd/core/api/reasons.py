@@ -81,7 +81,7 @@ class Cause:
     """Whether it ends a container, as Failed."""
 
 
-_AGAIN = "create a new request; kubectl get crr -o yaml shows the spec of this one"
+_AGAIN = "create a new request; kubectl -n {namespace} get crr {request} -o yaml shows the spec of this one"
 _PODS = "kubectl -n {namespace} get pods"
 _VALUE = re.compile(r"\{\w+\}")
 _RUNTIME = ("check the container runtime on node {node}", "{log}")
