@@ -344,7 +344,7 @@ async def test_an_api_server_that_comes_late() -> None:
         ((refuse(401),), "the API server does not accept a fixed token: give crrd valid credentials"),
         (
             (refuse(403, "User x cannot list"),),
-            "crrd lacks the right to read containerrecreaterequests: apply its RBAC role with `kubectl apply -k ",
+            "crrd lacks the right to read containerrecreaterequests: apply its RBAC role with `kubectl apply -f ",
         ),
         (
             (reply(b"404 page not found\n", 404),) * 2,  # one for each version
