@@ -85,7 +85,7 @@ class TestConfiguration:
             flags = ("--node-name", "a", "--cri-endpoint", local.cri_endpoint, "--kubeconfig", str(local.kubeconfig))
             result = await node(*flags)
         assert result.code == 2
-        assert "kubectl apply -k" in result.last_line
+        assert "kubectl apply -f install.yaml" in result.last_line
 
     async def test_no_permission(self, cluster: Cluster) -> None:
         cluster.local.api.fail_next(20, 403, match=lambda call: call.resource == "containerrecreaterequests")
@@ -93,7 +93,7 @@ class TestConfiguration:
         result = await node(*flags)
         cluster.local.api.clear_faults()
         assert result.code == 2
-        assert "kubectl apply -k" in result.last_line
+        assert "kubectl apply -f install.yaml" in result.last_line
 
 
 async def said(daemon: NodeDaemon, *words: str) -> None:
