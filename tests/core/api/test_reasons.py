@@ -117,7 +117,8 @@ def test_other_words_tell_no_reason(message: str) -> None:
 
 
 def test_what_is_not_known_has_a_remedy_too() -> None:
-    assert len(remedy(Reason.NONE)) == 1
+    (step,) = remedy(Reason.NONE, namespace="shop", request="restart-1")
+    assert "kubectl -n shop get crr restart-1" in step
 
 
 def test_the_final_ones_are_those_that_fail_a_container() -> None:
