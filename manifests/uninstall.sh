@@ -48,7 +48,7 @@ release_pods() {
     case "$rest" in *'"message":"[]"'*)
       rest=$(printf '%s' "$rest" | sed -e 's/"message":"\[\]"/"message":""/' -e 's/"status":"False"/"status":"True"/') ;;
     esac
-    echo "releasing pod $namespace/$name"
+    echo "making pod $namespace/$name ready again, as far as crrd keeps it unready"
     kubectl patch pod -n "$namespace" "$name" --subresource=status -o name \
       -p "{\"metadata\":{\"resourceVersion\":\"$version\"},\"status\":{\"conditions\":[$rest]}}" >/dev/null || :
   done
@@ -59,7 +59,7 @@ release_requests() {
     test -n "$name" || continue
     case "$finalizers" in *"\"$FINALIZER\","*) ;; *) continue ;; esac
     rest=$(printf '%s' "$finalizers" | sed -e "s|\"$FINALIZER\",||" -e 's/,$//')
-    echo "releasing request $namespace/$name"
+    echo "removing the finalizer of request $namespace/$name"
     kubectl patch "$RESOURCE" -n "$namespace" "$name" --type=merge -o name \
       -p "{\"metadata\":{\"resourceVersion\":\"$version\",\"finalizers\":[$rest]}}" >/dev/null || :
   done
@@ -94,6 +94,6 @@ EOF
   tries=$((tries + 1))
   sleep 1
 done
-echo "cannot release these pods and requests:" >&2
+echo "crrd still keeps these pods unready, or these requests still exist; check your rights and run this again:" >&2
 printf '%s\n' "$(held_pods)" "$(requests)" >&2
 exit 1

@@ -333,7 +333,11 @@ BROKEN: dict[str, tuple[Break, Check, State, str]] = {
     "two daemons": (two_systems, Check.OPENKRUISE, State.PROBLEM, "kruise-daemon runs beside crrd's daemon (2 pods)"),
     "two admissions": (
         lambda api: api.kruise(daemon=False),
-        *(Check.OPENKRUISE, State.PROBLEM, "kruise-mutating-webhook-configuration also admits requests"),
+        *(
+            Check.OPENKRUISE,
+            State.PROBLEM,
+            "both crrd's manager and kruise-mutating-webhook-configuration admit requests",
+        ),
     ),
 }
 
@@ -459,4 +463,4 @@ async def test_on_a_cluster_without_crrd(tmp_path: Path) -> None:
         assert (code, answer["state"], states["Crd"], states["Daemons"]) == (1, "problem", "ok", "problem")
     ended = await crrd("doctor", "--kubeconfig", kubeconfig)
     assert ended.code == 2
-    assert ended.last_line.startswith("crrd doctor: cannot ask the API server as ")
+    assert ended.last_line.startswith("crrd doctor: cannot read the version of the API server, using ")

@@ -238,7 +238,7 @@ async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
     )
 
     api.fail_next(status=403, match=on(model.PLURAL))
-    assert f"may not read requests in namespace '{cluster.namespace}'" in await refused()
+    assert f"not allowed to read requests in namespace '{cluster.namespace}'" in await refused()
     api.fail_next(status=401, match=on(model.PLURAL))
     assert "the API server does not accept the kubeconfig" in await refused()
     api.fail_next(status=503, match=on(model.PLURAL))

@@ -39,7 +39,7 @@ def test_what_no_certificate_can_name(name: str, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("name", ["", "a b", "Foo/Bar", "grün", "..", "-a", "\udcff"])
 @pytest.mark.parametrize("flag", ["namespace", "service", "secret", "webhook-configuration"])
 def test_what_no_object_can_be_called(flag: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"argument --{flag}: {name!r} must be a name of at most" in refused(capsys, f"--{flag}={name}")
+    assert f"argument --{flag}: {name!r} must be at most" in refused(capsys, f"--{flag}={name}")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_how_long_names_may_be(longest: str, flags: tuple[str, ...], capsys: pyt
 
 def test_a_name_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAMESPACE", "Foo/Bar")
-    with pytest.raises(ConfigurationError, match=r"^POD_NAMESPACE is 'Foo/Bar', but must be a name of at most 63"):
+    with pytest.raises(ConfigurationError, match=r"^POD_NAMESPACE is 'Foo/Bar', but must be at most 63"):
         build_parser("manager").parse_args(["manager"])
 
 

@@ -166,12 +166,12 @@ async def test_a_dry_run_changes_nothing(cluster: PlayedCluster) -> None:
             "then asks whether to continue",
             f"batch 2: {pods[1]} (node-a), {pods[2]} (node-a)",
             f"batch 3: {pods[3]} (node-a)",
-            "skipped, app: has no such container: web-other",
+            "skipped: web-other (container app not found in the pod)",
         ],
     )
     answer = json.loads((await cluster.recreate("-l", "app=web", *flags, "-o", "json")).out)
     assert [[each["pod"] for each in batch] for batch in answer["batches"]] == [[pods[0]], [*pods[1:3]], [pods[3]]]
-    assert answer["skipped"] == {"app: has no such container": ["web-other"]}
+    assert answer["skipped"] == {"container app not found in the pod": ["web-other"]}
     assert await cluster.requests() == []
     await cluster.budget("strict", {"app": "web"}, 0)
     _, out, _ = await cluster.recreate("deploy/web", "-c", "app", "--dry-run")
@@ -256,14 +256,17 @@ async def test_a_workload_that_is_being_rolled_out(cluster: PlayedCluster) -> No
     await cluster.client.merge_patch(deployments, NAMESPACE, "web", {"spec": {"paused": True}})
     code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--timeout", "2s")
     assert code == 3
-    assert (
-        "waiting: deployment.apps/web is being rolled out: waiting for its controller to observe the last change" in out
+    rolling = (
+        "the rollout of deployment.apps/web is not finished: waiting for its controller to observe the last change"
     )
+    assert f"waiting: {rolling}" in out
     assert (await cluster.recreate("deployment/web", "-c", "app", "--force")).code == 0
     unseen = {"status": {"observedGeneration": None}}
     await cluster.client.merge_patch(deployments, NAMESPACE, "web", unseen, subresource="status")
     _, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--dry-run")
-    assert out.startswith("then waits: deployment.apps/web is being rolled out: waiting for its controller to observe ")
+    assert out.startswith(
+        "then waits: the rollout of deployment.apps/web is not finished: waiting for its controller to observe "
+    )
 
 
 async def job(cluster: PlayedCluster, spec: dict[str, int], status: dict[str, int], *phases: str) -> None:
@@ -294,7 +297,7 @@ async def test_a_job_of_which_a_part_is_done(cluster: PlayedCluster) -> None:
     assert out.splitlines()[:2] == ["batch 1: work-3 (node-a)", "batch 2: work-4 (node-a)"]
     await cluster.client.merge_patch(JOBS, NAMESPACE, "work", {"status": {"succeeded": 2}}, subresource="status")
     _, out, _ = await cluster.recreate("job/work", "-c", "app", "--dry-run")
-    assert out.splitlines()[0] == "then waits: 1 of at most 1 pods unready: 1 missing", "one is to come"
+    assert out.splitlines()[0] == "then waits: 1 pod is unready, the limit is 1: 1 not created yet", "one is to come"
 
 
 async def test_whoever_is_unready_counts_and_zones_are_heeded(cluster: PlayedCluster) -> None:
@@ -308,7 +311,7 @@ async def test_whoever_is_unready_counts_and_zones_are_heeded(cluster: PlayedClu
     await cluster.pod("broken", {"app": "web"}, "else")
     await cluster.set_ready("broken", ready=False)
     code, out, _ = await cluster.recreate("-l", "app=web", "-c", "app", "--timeout", "2s")
-    assert (code, "waiting: 1 of at most 1 pods unready: broken" in out, cluster.stops) == (3, True, [])
+    assert (code, "waiting: 1 pod is unready, the limit is 1: broken" in out, cluster.stops) == (3, True, [])
     await cluster.set_ready(pods[0], ready=False)
     _, out, _ = await cluster.recreate("-l", "app=web", "-c", "app", "--dry-run", "--max-unavailable", "2")
     assert out.splitlines()[0] == f"batch 1: {pods[0]} (node-a)", "what is unready anyway costs nothing"
@@ -316,7 +319,7 @@ async def test_whoever_is_unready_counts_and_zones_are_heeded(cluster: PlayedClu
 
 RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}]
 MAY_RESTART_POD = (
-    "app: stopping it may restart all containers of the pod (restartPolicyRules); "
+    "container app: stopping it may restart all containers of the pod (restartPolicyRules); "
     "to allow this, use --allow-pod-restart"
 )
 
@@ -342,11 +345,11 @@ async def test_a_pod_that_would_be_restarted_as_a_whole_is_left_out(cluster: Pla
     dry = ("-l", "app=web", "-c", "app", "--dry-run")
     code, out, err = await cluster.recreate(*dry)
     assert (code, err) == (0, "")
-    assert out == f"batch 1: web-old (old)\nskipped, {MAY_RESTART_POD}: web-new\n"
+    assert out == f"batch 1: web-old (old)\nskipped: web-new ({MAY_RESTART_POD})\n"
     cluster.api.fail_next(9, status=403, match=on("get", "nodes"))
     for asked in (dry, dry[:-1]):
         code, out, err = await cluster.recreate(*asked)
-        said = f"crrd recreate: no container can be restarted: web-new: {MAY_RESTART_POD} (2 pods)\n"
+        said = f"crrd recreate: no container can be restarted: pod web-new: {MAY_RESTART_POD} (2 pods in all)\n"
         assert (code, out, err) == (2, "", said), "an unknown kubelet is taken to have the rules"
     cluster.api.clear_faults()
     assert await cluster.requests() == []
@@ -363,11 +366,11 @@ async def test_a_dry_run_warns_of_a_kubelet_that_may_not_restart_the_container(c
     await cluster.pod("web-2", {"app": "web"})
     flags = ("-l", "app=web", "-c", "app", "--dry-run")
     warning = (
-        "kubelet v1.35.1 may not restart regular containers of a pod with a sidecar that has a startupProbe, "
-        "if kubelet itself was restarted after the pod started (kubernetes#137146, fixed in 1.35.4)"
+        "kubelet v1.35.1 has a defect (kubernetes#137146, fixed in 1.35.4): if it was restarted after the pod "
+        "started, regular containers might stay down, because the pod has a sidecar with a startupProbe"
     )
     code, out, _ = await cluster.recreate(*flags)
-    assert (code, out) == (0, f"batch 1: web-1 (node-a)\nbatch 2: web-2 (node-a)\nwarning, {warning}: web-1\n")
+    assert (code, out) == (0, f"batch 1: web-1 (node-a)\nbatch 2: web-2 (node-a)\nwarning: web-1: {warning}\n")
     assert json.loads((await cluster.recreate(*flags, "-o", "json")).out)["warnings"] == {warning: ["web-1"]}
 
 
@@ -421,7 +424,7 @@ async def test_two_runs_on_one_target_see_each_other(cluster: PlayedCluster) -> 
     assert (code, f"run {name} on deployment.apps/web" in err) == (2, True)
 
     code, out, _ = await cluster.recreate("abort", name)
-    said = "pending requests deleted: 0; in progress, to finish on their own: 1"
+    said = "pending requests deleted: 0; 1 in progress will finish"
     assert (code, out) == (0, f"run {name} aborted, {said}\n")
     code, out = await first.end()
     assert (code, out.splitlines()[-1].startswith("aborted: 0 of 2 pods recreated, 1 in progress")) == (1, True)
@@ -434,8 +437,8 @@ async def test_what_has_not_begun_is_taken_back(cluster: PlayedCluster) -> None:
     await cluster.workload("Deployment", "web", 2, "app")
     run = await begin(cluster, "deployment/web", "-c", "app", "--max-unavailable", "2")
     cluster.api.fail_next(999, status=500, match=lambda call: call.subresource == "status")  # the node says nothing
-    await run.until("asked")
-    await run.until("asked")
+    await run.until("requested")
+    await run.until("requested")
     name = await the_run(cluster)
     made = [each["metadata"] for each in await cluster.requests()]
     _, kept = min((each["creationTimestamp"], each["name"]) for each in made)
@@ -509,7 +512,7 @@ async def test_the_first_part_then_somebody_is_asked(cluster: PlayedCluster) -> 
     name = await the_run(cluster)
     assert (code, cluster.stops) == (0, [(pods[0], "app")])
     assert out.splitlines()[-1].startswith(
-        "asks: 1 of 3 pods recreated; the first part (1) is done, 2 left; "
+        "paused: 1 of 3 pods recreated; the first part of the run (--partition) is done, 2 left; "
         f"to continue: crrd recreate resume {name} -n default --kubeconfig {cluster.kubeconfig} --yes"
     )
     assert (await cluster.recreate("resume", name, "--yes")).code == 0
@@ -572,7 +575,7 @@ async def test_pods_that_go_and_come_meanwhile(cluster: PlayedCluster) -> None:
     cluster.goes_on.set()
     code, out = await run.end()
     assert code == 0
-    assert "web-new  node-a  skipped  - was created after the run started" in out
+    assert "web-new  node-a  skipped  - the pod was created after the run started" in out
     assert sorted(cluster.stops) == [(pod, "app") for pod in pods[:2]]
 
 
@@ -588,7 +591,8 @@ async def test_only_containers_with_outdated_configuration(cluster: PlayedCluste
     head, *rows, _, _, _, skipped = out.splitlines()
     assert re.split(r" {3,}", head) == ["POD", "CONTAINER", "CHANGED", "STARTED"]
     assert [re.split(r" {3,}", row) for row in rows] == [[pod, "app", changed, "2026-01-01T00:00:00Z"] for pod in pods]
-    assert skipped.startswith("skipped, app its configuration has not changed since it started: other-")
+    assert skipped.startswith("skipped: other-")
+    assert skipped.endswith("(container app uses no ConfigMap or Secret that has changed since it started)")
     answer = json.loads((await cluster.recreate("--stale", "--dry-run", "-o", "json")).out)
     assert [(each["pod"], each["changes"][0]["object"]) for each in answer["stale"]] == [
         (pod, "ConfigMap web-cfg (env)") for pod in pods
@@ -634,7 +638,7 @@ async def test_since_is_by_the_clock_of_the_api_server(tmp_path: Path, hours: in
         ahead = rfc3339(cluster.api.now() + timedelta(minutes=30))
         for since in ("30m", ago):
             code, out, err = await cluster.recreate("deployment/web", "-c", "app", "--since", since, "--dry-run")
-            said = f"batch 1: {pods[0]} (node-a)\nskipped, app was already restarted: {pods[1]}\n"
+            said = f"batch 1: {pods[0]} (node-a)\nskipped: {pods[1]} (container app was already restarted)\n"
             assert (code, out, err) == (0, said, "")
         code, _, err = await cluster.recreate("deployment/web", "-c", "app", "--since", ahead, "--dry-run")
         assert (code, err) == (2, f"crrd recreate: --since {ahead} must not be in the future\n")
@@ -717,7 +721,7 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
     (("a/b/c", "-c", "app"), "'a/b/c' is not a workload or pod"),
     (("cm/x", "-c", "app"), 'configmap "x" not found in namespace "default"'),
     (("configmap/known", "-c", "app"), "configmap/known has no spec.selector"),
-    (("node/n", "-c", "app"), "node/n has no pods, because it is not namespaced"),
+    (("node/n", "-c", "app"), "node/n cannot be restarted, because it is not namespaced"),
     (("pod/nope", "-c", "app"), 'pod "nope" not found in namespace "default"'),
     (("-l", "app=nope", "-c", "app"), "no pods found in namespace 'default': pods app=nope not found"),
     (("-l", "app=!", "-c", "app"), "unable to parse requirement in selector"),
@@ -794,19 +798,19 @@ async def test_only_what_can_be_recreated_is_offered(cluster: PlayedCluster) -> 
     assert await cluster.requests() == []
     await cluster.pod("web-2", {"app": "web"}, "migrate")
     code, out, _ = await cluster.recreate("-l", "app=web", "-c", "migrate", "--dry-run")
-    said = "batch 1: web-2 (node-a)\nskipped, migrate: has no such container: web-1\n"
+    said = "batch 1: web-2 (node-a)\nskipped: web-1 (container migrate not found in the pod)\n"
     assert (code, out) == (0, said), "elsewhere it is an app container"
 
 
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        (("--max-unavailable", "0"), "'0' must be a number from 1, or a share from 1% to 100%"),
+        (("--max-unavailable", "0"), "'0' must be a number of at least 1, or a percentage from 1% to 100%"),
         (("--min-ready", "soon"), "'soon' must be a time like 30s, 5m or 1h30m, at least 0s"),
         (("--pod-timeout", "1s"), "'1s' must be a time like 30s, 5m or 1h30m, from 3s to 7 days"),
         (("--pod-timeout", "168h1s"), "'168h1s' must be a time like 30s, 5m or 1h30m, from 3s to 7 days"),
         (("--unready-grace", "86401"), "'86401' must be a time like 30s, 5m or 1h30m, from 0s to a day"),
-        (("--max-failures", "0"), "'0' must be a whole number from 1"),
+        (("--max-failures", "0"), "'0' must be a whole number of at least 1"),
     ],
 )
 def test_flags_that_cannot_be(flag: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -956,7 +960,7 @@ async def test_on_a_terminal_there_is_a_table_and_a_question(cluster: PlayedClus
     words = ("deployment/web", "-c", "app", "--partition", "1")
     code, out = await on_terminal(cluster, *words, answer=b"n\n")
     assert (code, cluster.stops) == (0, [(pods[0], "app")])
-    assert "the first part (1) is done, 2 left. Continue? [y/N]" in out
+    assert "the first part of the run (--partition) is done, 2 left. Continue? [y/N]" in out
     code, out = await on_terminal(cluster, "resume", await the_run(cluster), answer=b"y\n")
     assert (code, len(cluster.stops)) == (0, 3)
     assert re.search(r"pod +node +old +new +phase +s +waits for", out)

@@ -287,7 +287,9 @@ async def test_a_system_without_room_may_have_some_later(
     access = KubeconfigAccess(write(kubeconfig("https://x", user)))
     with monkeypatch.context() as patched:
         patched.setattr(function, no_room)
-        with pytest.raises(ApiUnavailableError, match=rf"^the kubeconfig .* now: .*{os.strerror(number)}"):
+        with pytest.raises(
+            ApiUnavailableError, match=rf"^the kubeconfig .* temporarily cannot be .*{os.strerror(number)}"
+        ):
             await access.current()
     await access.current()
 
@@ -465,7 +467,9 @@ def test_a_plugin_that_is_not_installed_says_how_to_install_it(write: Write) -> 
     user = {"exec": {"apiVersion": "v1", "command": "crrd-no-such-plugin", "installHint": "Get it\nfrom here."}}
     with pytest.raises(ApiUnavailableError) as caught:
         resolve(write(kubeconfig("http://x", user)))
-    assert str(caught.value).startswith("exec: the plugin cannot be run now: [Errno 2] No such file or directory")
+    assert str(caught.value).startswith(
+        "exec: the plugin temporarily cannot be started: [Errno 2] No such file or directory"
+    )
     assert str(caught.value).endswith(". Get it from here.")
 
 

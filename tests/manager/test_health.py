@@ -124,7 +124,9 @@ async def test_work_on_a_pod_that_hangs() -> None:
     async with managing("get pods") as world:
         await world.pass_by(20)
         world.request()
-        assert (await world.red("controller", LOOK_SECONDS + 40)).startswith("pod default/web has been processed for")
+        assert (await world.red("controller", LOOK_SECONDS + 40)).startswith(
+            "work on pod default/web has not finished for"
+        )
 
 
 async def test_work_on_a_pod_that_goes_on_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +172,10 @@ async def test_a_controller_that_does_not_work_where_the_manager_leads(monkeypat
 
     monkeypatch.setattr("crrd.manager.daemon.LifecycleController.run", idle)
     async with managing() as world:
-        assert await world.red("controller", 30) == "this manager is the leader, but its controller does not work"
+        assert (
+            await world.red("controller", 30)
+            == "this manager is the leader, but its lifecycle controller is not running"
+        )
 
 
 async def test_certificates_that_hang() -> None:

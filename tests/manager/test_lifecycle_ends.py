@@ -230,7 +230,7 @@ class TestTimes:
         await cluster.node_says("one", phase)
         cluster.jump(HOUR + 1)
         await cluster.settle("one")
-        reason = f"activeDeadlineSeconds ({HOUR}) has passed"
+        reason = f"activeDeadlineSeconds ({HOUR}s) has passed"
         assert cluster.message("one") == reason
         assert states(cluster, "one") == [("Failed", reason)]
         assert [event.message for event in manager.events.seen] == [f"Request one: {reason}"]
@@ -249,7 +249,7 @@ class TestTimes:
         await cluster.client.merge_patch(REQUESTS, "default", "one", {"status": status}, subresource="status")
         cluster.jump(HOUR + 1)
         await cluster.settle("one")
-        reason = f"activeDeadlineSeconds ({HOUR}) has passed"
+        reason = f"activeDeadlineSeconds ({HOUR}s) has passed"
         assert states(cluster, "one") == [("Succeeded", "kept"), ("Failed", reason), ("Failed", reason)]
         assert cluster.message("one") == reason
 
@@ -306,7 +306,7 @@ class TestTimes:
         cluster.manager()
         await cluster.settle("empty", "served")
         assert cluster.message("empty").startswith("the node daemon did not answer")
-        assert cluster.message("served") == "activeDeadlineSeconds (90) has passed"
+        assert cluster.message("served") == "activeDeadlineSeconds (90s) has passed"
         await cluster.settle("kept", "done")
         cluster.jump(61)
         await cluster.until("deleted", lambda: not cluster.crr("done"))

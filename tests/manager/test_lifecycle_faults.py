@@ -267,7 +267,7 @@ async def test_an_api_server_that_does_not_answer(cluster: LifecycleCluster) -> 
     await cluster.until("given up", lambda: ("patch", REQUESTS.plural, 0) in manager.client.answered)
     cluster.server.resume()
     await cluster.settle("one")
-    assert cluster.message("one") == "activeDeadlineSeconds (60) has passed"
+    assert cluster.message("one") == "activeDeadlineSeconds (60s) has passed"
 
 
 async def test_a_pod_that_cannot_be_looked_up(cluster: LifecycleCluster) -> None:
@@ -308,7 +308,7 @@ async def test_time_goes_on_for_a_pod_that_cannot_be_looked_up(
     await cluster.until("asked in vain", lambda: asked in manager.client.answered)
     cluster.jump(61)
     await cluster.until("ended", lambda: cluster.phase("one") == "Completed" and not cluster.active("one"))
-    assert cluster.message("one") == "activeDeadlineSeconds (60) has passed"
+    assert cluster.message("one") == "activeDeadlineSeconds (60s) has passed"
     await cluster.until("deleted", lambda: not cluster.crr("done"))
     assert cluster.has_finalizer("one")
     assert cluster.condition()[0] == "False"

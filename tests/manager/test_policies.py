@@ -301,7 +301,7 @@ async def test_a_node_without_daemon_is_waited_for_and_then_the_run_fails(
         assert (await managed.until(is_done))["run"]["message"] == "2 of 2 pods recreated"
     else:
         status = await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
-        assert "its node has no node daemon" in ready(status)["message"]
+        assert "the node has no node daemon" in ready(status)["message"]
         assert managed.ended == [("configChange", "failed")]
 
 

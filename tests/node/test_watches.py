@@ -527,7 +527,7 @@ async def test_only_the_pod_of_a_request_is_watched_and_only_while_it_is_live() 
 async def test_a_pod_that_nobody_tells_of_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "FIND_SECONDS", 0.1)
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
-        with pytest.raises(ApiUnavailableError, match="pod n/a was requested"):
+        with pytest.raises(ApiUnavailableError, match="timed out reading pod n/a"):
             await watches.KubePodFinder(client).find("n", "a")
 
 

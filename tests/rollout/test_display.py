@@ -20,7 +20,7 @@ LOGS = "kubectl logs web-2 -c app -n shop"
 def unready(seconds: int, why: str = "HTTP 503") -> Plan:
     """A plan whose only pod waits for its readiness."""
     of, pod = run(), member("web-2")
-    head = "app: running as 3fa9, not ready"
+    head = "container app (3fa9) is running, but not ready"
     row = Row("web-2", "uid", Stage.RECREATING, f"{head} for {seconds}s: {why}", LOGS, f"{head}: {why}", "node-a", pod)
     return Plan((replace(row, request=asked(of, pod)),))
 
@@ -30,13 +30,15 @@ def test_what_is_waited_for_is_printed_when_it_is_news(capsys: pytest.CaptureFix
     for plan in (unready(5), unready(6), unready(7, "HTTP 500")):
         display.show(plan)
     first, second = capsys.readouterr().out.splitlines()
-    assert first.endswith(f"web-2  node-a  recreating  - app: running as 3fa9, not ready for 5s: HTTP 503 ({LOGS})")
-    assert second.endswith(f"recreating  - app: running as 3fa9, not ready for 7s: HTTP 500 ({LOGS})")
+    assert first.endswith(
+        f"web-2  node-a  recreating  - container app (3fa9) is running, but not ready for 5s: HTTP 503 ({LOGS})"
+    )
+    assert second.endswith(f"recreating  - container app (3fa9) is running, but not ready for 7s: HTTP 500 ({LOGS})")
 
 
 def test_a_time_out_says_what_was_waited_for() -> None:
     ending = conclude(unready(45), "crrd recreate resume web", timed_out=True)
-    waits = f"web-2 app: running as 3fa9, not ready for 45s: HTTP 503 ({LOGS})"
+    waits = f"web-2 container app (3fa9) is running, but not ready for 45s: HTTP 503 ({LOGS})"
     assert f"; last waited for: {waits}; to continue: crrd recreate resume web" in ending.message
 
 
@@ -64,8 +66,8 @@ def test_a_wait_that_goes_on_is_told_of_again(
     assert (
         capsys.readouterr()
         .out.splitlines()[-1]
-        .endswith(f"still waiting: web-2 app: running as 3fa9, not ready for 40s: HTTP 503 ({LOGS})")
+        .endswith(f"still waiting: web-2 container app (3fa9) is running, but not ready for 40s: HTTP 503 ({LOGS})")
     )
     display.show(planned(World(members(1), (asked(run(), member("web-0")),))))
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said.endswith(f"still waiting: web-0 asked (crrd explain default/{run().request_name('uid-web-0')})")
+    assert said.endswith(f"still waiting: web-0 requested (crrd explain default/{run().request_name('uid-web-0')})")

@@ -69,7 +69,10 @@ def test_the_command_that_is_printed_keeps_what_was_given() -> None:
         (("resume", "a", "--run", "b"), "--run cannot be changed on resume: start a new run"),
         (("resume", "a", "--stale"), "--stale cannot be changed on resume: start a new run"),
         (("status", "a", "--max-unavailable", "2"), "--max-unavailable is not supported with status"),
-        (("deployment/a", "pod/b", "-c", "app", "--run", "c"), "--run names one run: give one TYPE/NAME"),
+        (
+            ("deployment/a", "pod/b", "-c", "app", "--run", "c"),
+            "--run can be used with only one TYPE/NAME, because each TYPE/NAME gets its own run",
+        ),
         (("status", "-w"), "--watch needs status and the name of one run"),
         (("abort", "a", "--yes"), "--yes is not supported with abort"),
         (("deployment/a", "-c", "app", "--retry-failed"), "--retry-failed needs resume RUN or --run NAME"),
@@ -112,7 +115,7 @@ async def test_another_process_changes_the_limits_of_one_that_runs(
         await asyncio.gather(other, return_exceptions=True)
     cluster.goes_on.set()
     assert await running == 0
-    said = "another process has changed the options of the run; now using them\n"
+    said = "another process has changed the options of this run; using the new options\n"
     assert capsys.readouterr().out.count(said) == 1
 
 
@@ -156,7 +159,7 @@ async def events(cluster: PlayedCluster) -> dict[str, str]:
 
 async def test_a_deadline_is_a_failure(cluster: PlayedCluster) -> None:
     (pod,) = await cluster.workload("Deployment", "web", 1, "app")
-    cluster.fails[pod] = (Reason.DEADLINE, "activeDeadlineSeconds (600) has passed")
+    cluster.fails[pod] = (Reason.DEADLINE, "activeDeadlineSeconds (600s) has passed")
     assert await recreated(cluster, "deployment/web", "-c", "app") == 1
 
 
@@ -266,6 +269,6 @@ async def test_a_dry_run_by_the_server_asks_admission(
     cluster.api.admission.validating.append(refuse)
     assert await recreated(cluster, *words) == 1
     out = capsys.readouterr().out
-    assert out.startswith(f"{batches}refused, {second}: create ")
+    assert out.startswith(f"{batches}{second}: the API server would reject the request: create ")
     assert out.endswith("not on a Friday (422)\n")
     assert await cluster.requests() == []

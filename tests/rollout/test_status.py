@@ -69,7 +69,7 @@ async def test_a_run_that_goes_on_here_or_elsewhere_or_not_at_all(cluster: Playe
         assert lines[1].startswith("running here: 0 of 2 pods recreated, 1 in progress; last activity ")
         assert lines[2] == f"waits for: {first} recreating"
         assert [line.split()[0] for line in lines[4:]] == [first, second]
-        assert "1 of at most 1 pods unready" in lines[5]
+        assert "1 pod is unready, the limit is 1" in lines[5]
         await write(cluster, "nightly-x7k2b/1")
         lines = await shown(cluster, capsys, "nightly")
         assert lines[1].startswith("running elsewhere (nightly-x7k2b): 0 of 2 ")

@@ -23,7 +23,7 @@ STATES = (RecreateState("app", StatePhase.RECREATING, "CrashLoopBackOff"),)
                 "pod           phase       s    waits for",
                 "web-6c7f9d5…  done",
                 "web-6c7f9d5…  recreating  0    CrashLoo…",
-                "web-6c7f9d5…  waiting          2 of at …",
+                "web-6c7f9d5…  waiting          2 pods a…",
             ],
         ),
         (
@@ -32,7 +32,7 @@ STATES = (RecreateState("app", StatePhase.RECREATING, "CrashLoopBackOff"),)
                 "pod                  node        phase       s    waits for",
                 "web-6c7f9d5b8-bbx7k  local-node  done",
                 "web-6c7f9d5b8-bcx7k  local-node  recreating  0    CrashLoop…",
-                "web-6c7f9d5b8-bdx7k  local-node  waiting          2 of at m…",
+                "web-6c7f9d5b8-bdx7k  local-node  waiting          2 pods ar…",
             ],
         ),
         (
@@ -41,7 +41,7 @@ STATES = (RecreateState("app", StatePhase.RECREATING, "CrashLoopBackOff"),)
                 "pod                  node        new           phase       s    waits for",
                 "web-6c7f9d5b8-bbx7k  local-node  app-2         done",
                 "web-6c7f9d5b8-bcx7k  local-node                recreating  0    CrashLoopBackOff",
-                "web-6c7f9d5b8-bdx7k  local-node                waiting          2 of at most 2 …",
+                "web-6c7f9d5b8-bdx7k  local-node                waiting          2 pods are unre…",
             ],
         ),
         (
@@ -50,7 +50,7 @@ STATES = (RecreateState("app", StatePhase.RECREATING, "CrashLoopBackOff"),)
                 "pod                  node        old           new           phase       s    waits for",
                 "web-6c7f9d5b8-bbx7k  local-node  app-1         app-2         done",
                 "web-6c7f9d5b8-bcx7k  local-node  app-1                       recreating  0    CrashLoopBackOff",
-                "web-6c7f9d5b8-bdx7k  local-node                              waiting          2 of at most 2 pods u…",
+                "web-6c7f9d5b8-bdx7k  local-node                              waiting          2 pods are unready or…",
             ],
         ),
     ],

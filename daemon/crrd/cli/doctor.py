@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Checks an installation of crrd: CRD, admission, policies, manager, node daemons, clocks and rights.\n"
         "Prints a line per check: ok, warning, problem or not checked, and what to do. Changes nothing, because the\n"
-        "only request that it creates is a dry run. Checks that you have no right to make are not made."
+        "only request that it creates is a dry run. It skips checks that your rights do not allow."
     )
     parser.epilog = (
         "examples:\n"
@@ -79,9 +79,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--namespace",
         metavar="NAME",
         default="default",
-        help="namespace of the dry-run request, and of your rights (default: %(default)s)",
+        help="namespace for the dry-run request, and for the check of your rights (default: %(default)s)",
     )
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
+    )
     add_kubeconfig_flag(parser)
 
 
@@ -126,7 +128,9 @@ async def _read(kubeconfig: str, namespace: str) -> Facts:
         try:
             version = await client.document("/version")
         except (ApiUnavailableError, ApiRefusedError) as error:
-            raise ConfigurationError(f"cannot ask the API server as {client.description}: {error}") from error
+            raise ConfigurationError(
+                f"cannot read the version of the API server, using {client.description}: {error}"
+            ) from error
         return await Reader(client).facts(version, namespace, clock)
 
 

@@ -14,11 +14,11 @@ SENTENCES: Mapping[Topic, tuple[str, str]] = {
     Topic.UNREAD: ("{why}", ""),
     Topic.SERVER: ("{version}", ""),
     Topic.SERVER_TOO_OLD: (
-        "{version} is older than Kubernetes 1.30, so the policies of the node daemon do not work",
+        "{version} is older than Kubernetes 1.30, so the ValidatingAdmissionPolicies that restrict crrd do not work",
         "upgrade the control plane",
     ),
     Topic.CRD: ("ContainerRecreateRequest is served in {names} and keeps all fields", ""),
-    Topic.CRD_MISSING: ("ContainerRecreateRequest is not installed", f"install crrd: {_APPLY}"),
+    Topic.CRD_MISSING: ("ContainerRecreateRequest is not installed", "install crrd: kubectl apply -f install.yaml"),
     Topic.CRD_NOT_SERVED: ("the API server serves none of the versions that crrd supports ({names})", _APPLY),
     Topic.FIELDS_DROPPED: (
         "the API server drops fields that the CRD does not have: {names}",
@@ -63,7 +63,7 @@ SENTENCES: Mapping[Topic, tuple[str, str]] = {
     Topic.NODES_NOT_READY: ("nodes that are not ready: {names}", "kubectl describe node NAME"),
     Topic.VERSIONS_DIFFER: ("different versions run: {names}", "wait for the rollout to finish, or apply one version"),
     Topic.RUNTIME: (
-        "each ready daemon ({count}) reaches its container runtime, and no request waits for it or for kubelet",
+        "all ready daemons ({count}) reach their container runtime; no request waits for a runtime or for kubelet",
         "",
     ),
     Topic.RUNTIME_UNAVAILABLE: (
@@ -95,7 +95,7 @@ SENTENCES: Mapping[Topic, tuple[str, str]] = {
         "turn kruise-daemon off",
     ),
     Topic.TWO_ADMISSIONS: (
-        "{names} also admits requests",
+        "both crrd's manager and {names} admit requests, but only one may",
         "install crrd without its manager (manifests/overlays/beside-openkruise), or uninstall OpenKruise",
     ),
 }

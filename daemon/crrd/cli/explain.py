@@ -66,7 +66,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("request", metavar="NAMESPACE/NAME", help="the request (with -n only its name)")
     parser.add_argument("-n", "--namespace", metavar="NAME", default="", help="the request's namespace")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
+    )
     add_kubeconfig_flag(parser)
 
 
@@ -118,7 +120,7 @@ async def _request(client: KubeClient, namespace: str, name: str) -> Json:
     except ApiRefusedError as error:
         who = client.description
         if error.status == 403:
-            raise NotExplainedError(f"{who} may not read requests in {where}: {error}") from error
+            raise NotExplainedError(f"not allowed to read requests in {where}, using {who}: {error}") from error
         if error.status == 401:
             raise NotExplainedError(f"the API server does not accept {who}: {error}") from error
         raise NotExplainedError(str(error)) from error

@@ -39,7 +39,9 @@ SENTENCES: Mapping[Topic, str] = {
     Topic.NO_ANSWER_FOR_LONG: (
         "the daemon on node {node} has not answered for {since:duration}; waiting for the manager to fail the request"
     ),
-    Topic.ANOTHER_REQUEST_FIRST: "waiting for request {first_namespace}/{first} of the same pod[ and {more} more]",
+    Topic.ANOTHER_REQUEST_FIRST: (
+        "waiting for request {first_namespace}/{first}[ and {more} more requests] of the same pod"
+    ),
     Topic.DAEMON_WAITS: "the node daemon is {message}",
     Topic.NO_NODE: "node {node} not found",
     Topic.NODE_NOT_READY: "node {node} is not ready: {why}",
@@ -104,8 +106,8 @@ SENTENCES: Mapping[Topic, str] = {
     Topic.NO_TTL: "ttlSecondsAfterFinished is not set, so the request stays until you delete it",
     Topic.TTL: "ttlSecondsAfterFinished: the request is deleted in {left:duration}",
     Topic.TTL_OVER: (
-        "ttlSecondsAfterFinished ended {over:duration} ago; a manager that has just become leader waits the full time "
-        "again"
+        "ttlSecondsAfterFinished ended {over:duration} ago, so the request should be deleted soon; after a change of "
+        "leader, the manager waits the full time again"
     ),
     Topic.UNREAD: "cannot read {object}: {error}",
 }
@@ -126,10 +128,10 @@ STEPS: Mapping[Step, str] = {
     ),
     Step.CHECK_ADMISSION: f"admission sets this label; check that the manager is running: {_MANAGER_PODS}",
     Step.CHECK_WEBHOOKS: "check the webhooks: kubectl get mutatingwebhookconfigurations",
-    Step.CREATE_AGAIN: "then create the request again",
+    Step.CREATE_AGAIN: "then delete this request and create it again: kubectl -n {namespace} delete crr {request}",
     Step.REMOVE_FINALIZERS: "the controller that set the finalizer must remove it: {finalizers:list}",
     Step.NODE_IS_GONE: SENTENCES[Topic.NO_NODE],
-    Step.NODE_IS_NOT_READY: "node {node} is not ready[ for {since:duration}]",
+    Step.NODE_IS_NOT_READY: "node {node} is not ready[ (for {since:duration})]",
     Step.CHECK_DAEMON: (
         "the daemon's pod {daemon_namespace}/{daemon} is {phase}, {ready}: kubectl -n {daemon_namespace} logs {daemon}"
     ),
@@ -138,8 +140,8 @@ STEPS: Mapping[Step, str] = {
     Step.EXPLAIN_FIRST: "to see what that request waits for: crrd explain {first_namespace}/{first}",
     Step.DELETE_FIRST: "to let this request continue, delete that one: kubectl -n {first_namespace} delete crr {first}",
     Step.DESCRIBE_NODE: "kubectl describe node {node}",
-    Step.RUNTIME_DOES_NOT_STOP: "the runtime does not stop the container: {log}",
-    Step.DAEMON_DOES_NOT_SEE: "check the log for the reason: {log}",
+    Step.RUNTIME_DOES_NOT_STOP: "check why the container runtime does not stop the container: {log}",
+    Step.DAEMON_DOES_NOT_SEE: "check why the node daemon does not see it: {log}",
     Step.AWAIT_BACK_OFF: "kubelet restarts the container when its back-off ends",
     Step.READ_PREVIOUS_LOG: (
         "if the container exits on its own, check its log: kubectl logs -n {namespace} {pod} -c {container} --previous"
@@ -157,8 +159,8 @@ STEPS: Mapping[Step, str] = {
     Step.READ_LOG: "check the container's log: kubectl logs -n {namespace} {pod} -c {container}",
 }
 _DEFAULTS = {
-    "crrd": "unless a flag changes it",
-    "any": "if it is running; OpenKruise's manager has no default",
+    "crrd": "unless a flag of the manager changes it",
+    "any": "if crrd's manager runs; OpenKruise's has none",
 }
 _OPTIONAL = re.compile(r"\[(.*?)\]")
 
@@ -223,7 +225,7 @@ def _common(found: Explanation) -> dict[str, str]:
         "node": found.node,
         "log": f"kubectl -n {daemon_namespace} logs {daemon}"
         if daemon
-        else f"check the log of crrd on node {found.node}",
+        else f"see the log of the node daemon on node {found.node}",
     }
 
 

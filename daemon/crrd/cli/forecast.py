@@ -86,9 +86,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="from_version",
         metavar="VERSION",
         default="auto",
-        help="version of the running kubelet, used in the reasons (default: %(default)s, read from the Node)",
+        help=(
+            "version of the running kubelet; changes only the explanations, not the result (default: %(default)s, read "
+            "from the Node; required with --pods)"
+        ),
     )
-    add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
+    add("-o", "--output", choices=FORMATS, default="table", help="format (default: %(default)s)")
     flag("--node-name", "name of this node in the cluster", env="NODE_NAME", shown="the host's name", metavar="NAME")
     add(
         "--pods",

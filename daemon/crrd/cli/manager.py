@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     flag(
         "--default-deadline-slack-seconds",
-        "default deadline for requests without activeDeadlineSeconds, added to their grace periods and "
+        "for requests without activeDeadlineSeconds: the deadline is this time plus their grace periods and "
         "minStartedSeconds",
         default=str(DEFAULT_SLACK_SECONDS),
         convert=number(60, 7 * 86400),

@@ -99,7 +99,7 @@ def switch(found: str) -> bool:
 def label(found: str) -> str:
     """What a Namespace or a Service can be called: a label of RFC 1123."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", found):
-        raise ValueError("a name of at most 63 characters: a-z, 0-9 and - in between")
+        raise ValueError("at most 63 characters (a-z, 0-9, '-'), and start and end with a letter or digit")
     return found
 
 
@@ -107,7 +107,7 @@ def subdomain(found: str) -> str:
     """What other objects can be called: a subdomain of RFC 1123, as Kubernetes reads that (IsDNS1123Subdomain)."""
     one = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
     if len(found) > 253 or not re.fullmatch(rf"{one}(\.{one})*", found):
-        raise ValueError("a name of at most 253 characters: a-z, 0-9, and - and . in between")
+        raise ValueError("at most 253 characters (a-z, 0-9, '-', '.'), and start and end with a letter or digit")
     return found
 
 
@@ -154,7 +154,7 @@ def count(low: int) -> Convert:
 
     def convert(found: str) -> int:
         if not (found.isascii() and found.isdigit() and int(found) >= low):
-            raise ValueError(f"a whole number from {low}")
+            raise ValueError(f"a whole number of at least {low}")
         return int(found)
 
     return convert

@@ -107,8 +107,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     flag("--since", "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time", metavar="TIME")
     whole = _optional(duration())
-    patience = "1h without progress"
-    flag("--timeout", "time limit of the whole run (0 = no limit)", shown=patience, convert=whole, metavar="TIME")
+    patience = "none, but the run ends after 1h without progress"
+    flag("--timeout", "time limit of the whole run (0: no limit at all)", shown=patience, convert=whole, metavar="TIME")
     pod_timeout = _optional(duration(3, LONGEST))
     flag("--pod-timeout", "time limit of each pod", shown="10m", convert=pod_timeout, metavar="TIME")
     flag("--max-failures", "stop after this many failed pods", convert=_optional(count(1)), shown="1", metavar="N")
@@ -135,8 +135,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")
     dry("--dry-run=server", const="server", help="also send the requests to the API server as a dry run")
     add("-w", "--watch", action="store_true", help="with status RUN: show the progress of the run until it ends")
-    add("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
-    add("-n", "--namespace", metavar="NAME", default="", help="(default: the kubeconfig's)")
+    add("-o", "--output", choices=("text", "json"), default="text", help="format (default: %(default)s)")
+    add(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        default="",
+        help="namespace of the run (default: that of the kubeconfig's context)",
+    )
     add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")
     add("--context", metavar="NAME", default="", help="context of the kubeconfig")
     add_kubeconfig_flag(parser)
@@ -190,7 +196,7 @@ def _check(args: argparse.Namespace, verb: str) -> None:
     if bool(arguments) == bool(args.selector):
         raise ConfigurationError("use either TYPE/NAME (for example deployment/web) or -l SELECTOR")
     if args.run and len(split_targets(tuple(arguments))) > 1:
-        raise ConfigurationError("--run names one run: give one TYPE/NAME")
+        raise ConfigurationError("--run can be used with only one TYPE/NAME, because each TYPE/NAME gets its own run")
     if args.run and not RUN_NAME.fullmatch(args.run):
         raise ConfigurationError(f"--run {args.run!r} must be at most 40 characters of a-z, 0-9 and '-'")
 

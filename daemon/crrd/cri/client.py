@@ -230,7 +230,10 @@ def _build(make: Callable[[], _Request]) -> _Request:
     try:
         return make()
     except ValueError as error:  # text with lone surrogates, which JSON can carry and protobuf cannot
-        raise RuntimeCallError(f"the CRI cannot carry this text: {error}", code="INVALID_ARGUMENT") from error
+        raise RuntimeCallError(
+            f"cannot send the call to the container runtime, because its text is not valid UTF-8: {error}",
+            code="INVALID_ARGUMENT",
+        ) from error
 
 
 def _whole(seconds: float) -> int:

@@ -199,7 +199,7 @@ def _unfit(path: str) -> str:
     if not stat.S_ISSOCK(Path(path).stat().st_mode):
         return "it is not a socket"
     if len(os.fsencode(path)) > PATH_BYTES:
-        return f"its path has more than the {PATH_BYTES} bytes that a unix socket's may have"
+        return f"its path is longer than {PATH_BYTES} bytes, the limit for unix sockets"
     return ""
 
 

@@ -245,7 +245,7 @@ def tls_context(ca: str, *, certificate: str = "", key: str = "", insecure: bool
     except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError(f"{where}: the TLS certificates cannot be used: {error}") from error
     except OSError as error:
-        raise ApiUnavailableError(f"{where}: the TLS certificates cannot be used now: {error}") from error
+        raise ApiUnavailableError(f"{where}: the TLS certificates temporarily cannot be read: {error}") from error
     return context
 
 

@@ -75,7 +75,7 @@ async def run_plugin(plugin: object, cluster: Mapping[str, Any]) -> Issued:
         return _issued(await _output([command, *arguments], environment), version)
     except OSError as error:
         hint = " ".join(text(section.get("installHint")).split())
-        message = ". ".join(filter(None, (f"exec: the plugin cannot be run now: {error}", hint)))
+        message = ". ".join(filter(None, (f"exec: the plugin temporarily cannot be started: {error}", hint)))
         raise ApiUnavailableError(message) from error
     except ApiUnavailableError as error:
         if section.get("interactiveMode") != "Always":

@@ -242,7 +242,7 @@ def _read(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno in _EXHAUSTED:
-            raise ApiUnavailableError(f"{file} cannot be read now: {error}") from error
+            raise ApiUnavailableError(f"{file} temporarily cannot be read: {error}") from error
         raise ConfigurationError(f"{file} cannot be read: {error}") from error
 
 

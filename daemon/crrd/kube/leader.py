@@ -104,7 +104,10 @@ class LeaderElection:
         """For liveness pages: work that outlives the lease is stuck."""
         if self._renewed is None or self.leading:
             return ""
-        return f"the lease {self._namespace}/{LEASE_NAME} has expired, and {self._identity} has not stopped its work"
+        return (
+            f"{self._identity} no longer holds the lease {self._namespace}/{LEASE_NAME}, but has not stopped its work "
+            "as the leader"
+        )
 
     async def run(self, work: Callable[[], Awaitable[object]]) -> NoReturn:
         """Wait for the lease, do the work while it is held, wait again; until cancelled.

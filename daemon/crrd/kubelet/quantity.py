@@ -58,7 +58,7 @@ class Quantity:
         if self.format == "DecimalExponent":
             return f"{number}e{exponent}" if exponent else str(number)
         if exponent not in _DECIMAL_SUFFIX:
-            raise ValueError(f"no suffix for ten to the power of {exponent}")
+            raise ValueError(f"the quantity is out of range: there is no suffix for 10^{exponent}")
         return f"{number}{_DECIMAL_SUFFIX[exponent]}"
 
 

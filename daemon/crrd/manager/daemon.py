@@ -188,7 +188,7 @@ def _controller_check(election: LeaderElection, controller: LifecycleController)
 
     def check() -> str:
         if election.leading and not controller.running:
-            return "this manager is the leader, but its controller does not work"
+            return "this manager is the leader, but its lifecycle controller is not running"
         return controller.check_alive()
 
     return check

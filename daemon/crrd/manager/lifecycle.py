@@ -115,7 +115,7 @@ class LifecycleController:
                 return found
         now = asyncio.get_running_loop().time()
         key, began = min(self._began.items(), key=lambda item: item[1], default=("", now))
-        return f"pod {key} has been processed for {now - began:.0f} s" if now - began > LOOK_SECONDS else ""
+        return f"work on pod {key} has not finished for {now - began:.0f}s" if now - began > LOOK_SECONDS else ""
 
     @property
     def running(self) -> bool:

@@ -91,7 +91,7 @@ async def _main() -> int:
     try:
         async with KubeClient(find_access(os.environ.get("KUBECONFIG", ""), os.environ)) as client:
             if not await uninstall(client):
-                failure = "some requests or pods could not be released: run manifests/uninstall.sh"
+                failure = "some requests still exist, or crrd keeps some pods unready: run manifests/uninstall.sh"
     except CrrdError as error:
         failure = str(error)
     if failure:

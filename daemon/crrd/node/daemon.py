@@ -230,9 +230,12 @@ class NodeDaemon:
 
         def stuck() -> str:
             now = asyncio.get_running_loop().time()
-            for what, since in (("waited", controller.queue.oldest), ("been processed", controller.queue.longest)):
+            for what, since in (
+                ("a pod has been in the queue", controller.queue.oldest),
+                ("work on a pod has not finished", controller.queue.longest),
+            ):
                 if since is not None and now - since > QUEUE_LIMIT:
-                    return f"a pod has {what} for {now - since:.0f} s"
+                    return f"{what} for {now - since:.0f}s"
             return ""
 
         self._health.live["queue"] = stuck

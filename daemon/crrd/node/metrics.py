@@ -78,14 +78,14 @@ class NodeMetrics:
         """For the runtime's client: see `crrd.cri.client.OnCall`."""
         self._requests = Counter(
             "crrd_requests",
-            "Ended requests. All containers recreated: succeeded, some: partial, none: failed, request deleted "
-            "before: gone.",
+            "Requests that ended, by outcome: succeeded (all containers recreated), partial (some), failed (none), "
+            "gone (deleted before its end).",
             ["outcome"],
             registry=registry,
         )
         self._recreations = Counter(
             "crrd_container_recreations",
-            "Containers of requests that reached a final phase.",
+            "Requested containers that reached the phase Succeeded or Failed.",
             ["result", "reason"],
             registry=registry,
         )

@@ -181,7 +181,5 @@ class KubePodFinder:
             async with asyncio.timeout(FIND_SECONDS):
                 listing = await self._client.list_all(PODS, parse_pod, namespace=namespace, field_selector=selector)
         except TimeoutError as error:
-            raise ApiUnavailableError(
-                f"pod {namespace}/{name} was requested, but the API server did not answer in time"
-            ) from error
+            raise ApiUnavailableError(f"timed out reading pod {namespace}/{name} from the API server") from error
         return next((pod for pod in listing.items if pod.name == name), None)

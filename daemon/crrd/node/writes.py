@@ -96,7 +96,7 @@ class RequestWrites:
             await asyncio.sleep(0)  # a stop that was decided with it goes first: gRPC sends in a task of its own
             written, ineffective = await self._send(write)
             if written.uid != request.uid:
-                raise CrrdError("the response to the write is another object")  # noqa: TRY301 - as any failure
+                raise CrrdError("unexpected response from the API server: it is not the request that was written")  # noqa: TRY301 - as any failure
             self._written(write, record, written, ineffective)
         except GoneError:
             self._pods.request_deleted(request)

@@ -167,9 +167,9 @@ class Display:
         if preview.stopped:
             lines.append(f"then waits: {Wait(preview.stopped, preview.command).with_command}")
         lines += numbered[now:]
-        lines += [f"refused, {pod}: {why}" for pod, why in refused.items()]
-        lines += [f"skipped, {why}: {', '.join(pods)}" for why, pods in skipped_pods(preview).items()]
-        lines += [f"warning, {warning}: {', '.join(pods)}" for warning, pods in warned_pods(preview).items()]
+        lines += [f"{pod}: the API server would reject the request: {why}" for pod, why in refused.items()]
+        lines += [f"skipped: {', '.join(pods)} ({why})" for why, pods in skipped_pods(preview).items()]
+        lines += [f"warning: {', '.join(pods)}: {warning}" for warning, pods in warned_pods(preview).items()]
         _print(*(lines or ["no pods left to restart"]))
 
 

@@ -33,7 +33,7 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
         )
     match plan.outcome:
         case End.ASK:
-            return Ending("asks", f"{message}; {plan.message}; {again}{' --yes' * started}", 0)
+            return Ending("paused", f"{message}; {plan.message}; {again}{' --yes' * started}", 0)
         case End.RIVAL:
             return Ending("stopped", f"{message}; {plan.message}", EXIT_BAD_INPUT)
         case End.ABORTED:

@@ -69,7 +69,7 @@ class Runner:
             world = self._cluster.world()
             latest = with_latest_options(world, run)
             if latest != run:
-                self._display.print_line("another process has changed the options of the run; now using them")
+                self._display.print_line("another process has changed the options of this run; using the new options")
             run = latest
             plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed)
             if not trouble and await self._cluster.learn_probes(plan):
@@ -172,7 +172,9 @@ class Runner:
             found = await self._client.get(REQUESTS, run.namespace, name)
             annotations = read_run(found)
             if annotations is None or annotations.run.name != run.name:
-                self._cluster.refused(row.uid, f"request {name} exists, but does not belong to this run")
+                self._cluster.refused(
+                    row.uid, f"request {name} exists, but does not belong to this run; delete it and resume the run"
+                )
             self._cluster.written(found)
 
     async def _not_let_in(self, run: Run, row: Row, error: ApiRefusedError) -> None:

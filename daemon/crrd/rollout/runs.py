@@ -58,7 +58,7 @@ class Runs:
                 with suppress(GoneError):
                     await self.client.delete(REQUESTS, self.namespace, request.name, uid=request.uid)
                     deleted += 1
-        rest = f"; in progress, to finish on their own: {under_way}" if under_way else ""
+        rest = f"; {under_way} in progress will finish" if under_way else ""
         if kept in waiting:
             rest = f"; request {kept.name} is kept to record the abort, and may still run"
         self.display.print_line(f"run {name} aborted, pending requests deleted: {deleted}{rest}")

@@ -150,8 +150,8 @@ class Session(Runs):
         """Say why no pod is recreated. Raises ConfigurationError for a reason that somebody has to see to."""
         odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
         if odd:
-            pods = "" if len(odd) == 1 else f" ({len(odd)} pods)"
-            raise ConfigurationError(f"no container can be restarted: {odd[0].pod}: {odd[0].why}{pods}")
+            pods = "" if len(odd) == 1 else f" ({len(odd)} pods in all)"
+            raise ConfigurationError(f"no container can be restarted: pod {odd[0].pod}: {odd[0].why}{pods}")
         self.display.show(plan)
         self.display.end("done", "nothing to do: " + summary(plan.rows))
         return 0
@@ -173,7 +173,8 @@ class Session(Runs):
                 return await self._preview(world, run)
             if (first := unfinished(world, run, now)) is not None:
                 raise ConfigurationError(
-                    f"run {first.name} on {first.target.words} is in progress: abort one of the two"
+                    f"cannot resume run {name}: run {first.name} on {first.target.words} is not finished; "
+                    f"finish it, or abort it: {self.line('abort', first.name)}"
                 )
             left = tally(make_plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
             await self.record_options(run, cluster, failed)

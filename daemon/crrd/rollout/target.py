@@ -58,7 +58,10 @@ async def find_target(client: KubeClient, namespace: str, names: tuple[str, ...]
     word, name = names
     served = await find_kind(client, word)
     if not served.namespaced:
-        raise ConfigurationError(f"{served.word}/{name} has no pods, because it is not namespaced")
+        raise ConfigurationError(
+            f"{served.word}/{name} cannot be restarted, because it is not namespaced: "
+            "use a workload, pod/NAME or -l SELECTOR"
+        )
     if served.kind == "Pod":
         return Aim(Target(f"pod/{name}", "v1", "Pod", name))
     return await find_workload(client, namespace, served, name)
@@ -70,7 +73,7 @@ async def find_again(client: KubeClient, namespace: str, target: Target) -> Aim:
         return Aim(target)
     aim = await find_workload(client, namespace, await kind_of(client, target.api_version, target.kind), target.name)
     if aim.target.uid != target.uid:
-        raise ConfigurationError(f"{target.words} was deleted and created again after the run started")
+        raise ConfigurationError(f"{target.words} was deleted and created again after the run started: start a new run")
     return aim
 
 

@@ -333,7 +333,7 @@ ROWS = [
         request(age=200),
         STUCK,
         f"{NO_DAEMON} 3m20s; waiting for the manager to fail the request",
-        "node n1 is not ready for 3m20s | the daemon's pod crrd-node/crrd-node-x is Running, ready: "
+        "node n1 is not ready (for 3m20s) | the daemon's pod crrd-node/crrd-node-x is Running, ready: "
         f"kubectl -n crrd-node logs crrd-node-x | {MANAGER}",
         changes={"node": AWAY},
         since=200,
@@ -367,7 +367,7 @@ ROWS = [
         request(),
         STUCK,
         "no node daemon handles the request, because it is for node n1 and the pod is on n2",
-        "then create the request again",
+        "then delete this request and create it again: ",
         pod=pod(node="n2"),
     ),
     Row(
@@ -441,7 +441,7 @@ ROWS = [
         "behind two",
         request(phase="Pending", age=10),
         MOVING,
-        "waiting for request shop/first of the same pod and 1 more",
+        "waiting for request shop/first and 1 more requests of the same pod",
         others=(
             request("second", age=12, phase="Pending"),
             request("first", age=5, **RECREATING),
@@ -501,7 +501,7 @@ ROWS = [
                 "kubelet says no more",
                 200,
                 {"node": read_node("n1", {"status": {"conditions": [condition("Ready", "False", 30)]}})},
-                "node n1 is not ready: kubelet reports it",
+                "node n1 is not ready: kubelet gives no reason",
                 30,
             ),
         )
@@ -562,7 +562,7 @@ ROWS = [
         STUCK,
         "container app: the new container containerd://new012345678 is running (for 1h), and is ready; "
         "waiting for the node daemon to record it",
-        "check the log for the reason: kubectl -n crrd-node logs crrd-node-x",
+        "check why the node daemon does not see it: kubectl -n crrd-node logs crrd-node-x",
         pod=runs(3600, ready_for=31),
         since=3600,
     ),
@@ -653,7 +653,7 @@ ROWS = [
         request(**KILLED),
         STUCK,
         "container app: stop sent; the container is still running; grace period 45s, exceeded by 1m15s",
-        "the runtime does not stop the container: check the log of crrd on node n1",
+        "check why the container runtime does not stop the container: see the log of the node daemon on node n1",
         events=(stop_event(120),),
         changes={"daemons": None},
         since=120,
@@ -731,7 +731,7 @@ ROWS = [
             (
                 "OtherRequestAtWork",
                 "Recreating",
-                "waiting for another request's stop of this container to finish",
+                "another request is already working on this container (stop); waiting for it to finish",
                 True,
                 MOVING,
                 "",
@@ -998,9 +998,9 @@ ROWS = [
     ),
     Row(
         "too late",
-        failed("activeDeadlineSeconds (90) has passed", "DeadlineExceeded"),
+        failed("activeDeadlineSeconds (90s) has passed", "DeadlineExceeded"),
         FAILED,
-        did_fail("activeDeadlineSeconds (90) has passed"),
+        did_fail("activeDeadlineSeconds (90s) has passed"),
         "set a longer spec.activeDeadlineSeconds in the next request",
         since=5,
     ),
@@ -1015,9 +1015,9 @@ ROWS = [
     ),
     Row(
         "failed where a CRD prunes reasons",
-        failed("activeDeadlineSeconds (90) has passed"),
+        failed("activeDeadlineSeconds (90s) has passed"),
         FAILED,
-        did_fail("activeDeadlineSeconds (90) has passed"),
+        did_fail("activeDeadlineSeconds (90s) has passed"),
         "set a longer spec.activeDeadlineSeconds in the next request",
         since=5,
     ),
@@ -1322,19 +1322,20 @@ def test_the_container_that_is_stuck_comes_first() -> None:
 
 
 DEFAULT = (
-    "deadline: 59m30s left of 3630s (crrd's default, unless a flag changes it); containers not recreated by then fail"
+    "deadline: 59m30s left of 3630s (crrd's default, unless a flag of the manager changes it); "
+    "containers not recreated by then fail"
 )
 GRACE_DEFAULT = DEFAULT.replace("59m30s left of 3630s", "1h left of 3660s")
-OVER = "a manager that has just become leader waits the full time again"
+OVER = "so the request should be deleted soon; after a change of leader, the manager waits the full time again"
 STAYS = "ttlSecondsAfterFinished is not set, so the request stays until you delete it"
 NOTES = [
     ("deadline", request(age=60, spec={"activeDeadlineSeconds": 300}, **KILLED),
      "deadline: 4m left of 300s; containers not recreated by then fail"),
     ("default", request("restart", "app", "log", age=3660, strategy={"minStartedSeconds": 20}, **KILLED),
-     ("deadline: 40s left of 3700s (crrd's default, unless a flag changes it); "
+     ("deadline: 40s left of 3700s (crrd's default, unless a flag of the manager changes it); "
      "containers not recreated by then fail")),
     ("default over", request(age=3640, **KILLED),
-     ("deadline passed 10s ago (crrd's default, unless a flag changes it); "
+     ("deadline passed 10s ago (crrd's default, unless a flag of the manager changes it); "
      f"waiting for the manager to complete the request; {MANAGER}")),
     ("late", request(age=60, spec={"activeDeadlineSeconds": 40}, **KILLED),
      f"deadline passed 20s ago; waiting for the manager to complete the request; {MANAGER}"),
@@ -1356,9 +1357,9 @@ f"stops the instances that are running"
     ("ttl", request(phase="Completed", completed=5, labels={}, spec={"ttlSecondsAfterFinished": 3605}),
      "ttlSecondsAfterFinished: the request is deleted in 1h"),
     ("ttl over", request(phase="Completed", completed=50, labels={}, spec={"ttlSecondsAfterFinished": 40}),
-     f"ttlSecondsAfterFinished ended 10s ago; {OVER}; {MANAGER}"),
+     f"ttlSecondsAfterFinished ended 10s ago, {OVER}; {MANAGER}"),
     ("ttl on the dot", request(phase="Completed", completed=40, labels={}, spec={"ttlSecondsAfterFinished": 40}),
-     f"ttlSecondsAfterFinished ended 0s ago; {OVER}; {MANAGER}"),
+     f"ttlSecondsAfterFinished ended 0s ago, {OVER}; {MANAGER}"),
     ("ttl by another clock",
      request(phase="Completed", completed=9000, labels={}, spec={"ttlSecondsAfterFinished": 40},
              managedFields=[{"subresource": "status", "time": ago(10)}]),
@@ -1426,8 +1427,8 @@ def beside_sidecar(*statuses: Json, probed: bool = True) -> Json:
 DOWN = status(state={"terminated": {"exitCode": 143, "finishedAt": ago(9)}}, ready=False)
 LOG = status(name="log")
 STAYS_DOWN = (
-    "kubelet v1.35.2 may not restart regular containers of a pod with a sidecar that has a startupProbe, if kubelet "
-    "itself was restarted after the pod started (kubernetes#137146, fixed in 1.35.4); "
+    "kubelet v1.35.2 has a defect (kubernetes#137146, fixed in 1.35.4): if it was restarted after the pod "
+    "started, regular containers might stay down, because the pod has a sidecar with a startupProbe; "
     "if the container stays down, delete the pod: kubectl delete pod -n shop web"
 )
 TIMED_OUT = [state(phase="Failed", message=TOO_LATE, reason="DeadlineExceeded")]
@@ -1462,7 +1463,7 @@ def test_another_manager_may_be_the_one_that_runs() -> None:
     found = told(request(age=3640, **KILLED), changes={"admitted": False}).notes
     assert found == (
         (
-            "deadline passed 10s ago (crrd's default, if it is running; OpenKruise's manager has no default);"
+            "deadline passed 10s ago (crrd's default, if crrd's manager runs; OpenKruise's has none);"
             " waiting for the manager to complete the request; "
             f"check that crrd's or OpenKruise's manager is running: {MANAGER.partition(': ')[2]}"
         ),

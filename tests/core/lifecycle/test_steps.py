@@ -161,7 +161,7 @@ class TestEnds:
         complete = steps.actions[0]
         assert isinstance(complete, lc.Complete)
         assert reasons(steps) == [Reason.DEADLINE, Reason.HOOK_FAILED, Reason.DEADLINE]
-        reason = "activeDeadlineSeconds (30) has passed"
+        reason = "activeDeadlineSeconds (30s) has passed"
         assert complete.status.states == (states[0], replace(states[1], phase=StatePhase.FAILED, message=reason))
         assert complete.status.message == reason
         assert complete.status.completion_time == "2026-03-01T12:00:30Z"
@@ -171,7 +171,7 @@ class TestEnds:
         view = replace(request(status=Status(RequestPhase.RECREATING, states)), deadline_seconds=30)
         complete = next_steps(view, POD, at(30)).actions[0]
         assert isinstance(complete, lc.Complete)
-        told = "activeDeadlineSeconds (30) has passed; container app: the new container is not ready"
+        told = "activeDeadlineSeconds (30s) has passed; container app was still waiting: the new container is not ready"
         assert (complete.status.message, complete.status.states[0].message) == (told, told)
         assert reason_of(told, final=True) is Reason.DEADLINE
 
@@ -192,7 +192,7 @@ class TestEnds:
         assert next_steps(view, POD, at(seconds - 1)) == Steps((), at(seconds))
         complete = next_steps(view, POD, at(seconds)).actions[0]
         assert isinstance(complete, lc.Complete)
-        assert complete.status.message == f"activeDeadlineSeconds ({seconds}, the manager's default) has passed"
+        assert complete.status.message == f"activeDeadlineSeconds ({seconds}s, the manager's default) has passed"
         assert complete.status.reason is Reason.DEADLINE
         assert next_steps(view, POD, at(0), slack=60).wake_at == at(seconds - 3600 + 60)
 

@@ -101,7 +101,7 @@ def test_the_defaults() -> None:
         ({"window": {"cron": "0 2 * * *"}}, "spec.window must have a duration"),
         (
             {"budget": {"maxUnavailable": "0"}},
-            "spec.budget.maxUnavailable must be a number from 1, or a share from 1% to 100%",
+            "spec.budget.maxUnavailable must be a number of at least 1, or a percentage from 1% to 100%",
         ),
     ],
 )

@@ -240,7 +240,9 @@ class TestOneAtATime:
         decision = decide([second], observed(instance("old"), works=stopping(), first_seen={"r2": 0.0}), NOW)
         assert not stops(decision)
         assert written(decision) == recreating(
-            RecreateState("app", message="waiting for another request's stop of this container to finish")
+            RecreateState(
+                "app", message="another request is already working on this container (stop); waiting for it to finish"
+            )
         )
 
     def test_pending_ones_are_written_once(self) -> None:
@@ -284,7 +286,7 @@ class TestTrust:
 
     def test_another_container_of_the_pod(self) -> None:
         message = self.failed(one(request(), instance("own"), instance("old", "side")))
-        assert message == 'container ID containerd://old is container "side", not "app"'
+        assert message == 'container ID containerd://old belongs to container "side", not to container "app"'
 
     def test_labels_in_the_runtime_that_are_not_the_requests(self) -> None:
         odd = instance("old", pod_namespace="kube-system")
@@ -297,7 +299,7 @@ class TestTrust:
     def test_another_runtime(self) -> None:
         req = request(pinned={"app": replace(pin("old"), container_id="docker://old")})
         message = self.failed(one(req, instance("old")))
-        assert message == "container ID docker://old is of runtime 'docker', but this node has containerd"
+        assert message == "container ID docker://old belongs to runtime 'docker', but this node runs containerd"
 
     def test_pod_of_another_uid(self) -> None:
         other = request(pod_uid="other")
@@ -1235,7 +1237,10 @@ class TestOfAnotherRequest:
         works = stopping(uid="gone", since=95.0, seconds=seconds)
         decision = one(request(), instance("old"), works=works, first_seen={"r1": 0.0})
         assert not stops(decision)
-        assert written(decision).states[0].message == "waiting for another request's stop of this container to finish"
+        assert (
+            written(decision).states[0].message
+            == "another request is already working on this container (stop); waiting for it to finish"
+        )
 
     def test_the_longest_of_two_is_what_a_shorter_grace_is_sent_beside(self) -> None:
         short = stopping(uid="gone", since=95.0, seconds=15.0)

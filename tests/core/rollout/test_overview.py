@@ -46,7 +46,7 @@ def one(found: Progress | None) -> RunRequest:
         (progress("stopped"), "stopped"),
         (progress("done", 3600), "done"),
         (progress("failed", 3600), "failed"),
-        (progress("asks", 3600), "waiting"),
+        (progress("paused", 3600), "waiting"),
         (None, "stopped"),
     ],
 )

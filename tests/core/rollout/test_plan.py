@@ -56,7 +56,7 @@ class TestStaleContainers:
         )
         found = planned(World(pods, config=EDITED), run(containers=(), stale=True))
         assert [(row.pod, row.containers) for row in found.create] == [("web-0", ("app",))]
-        assert why(found)["web-1"] == "app its configuration has not changed since it started"
+        assert why(found)["web-1"] == "container app uses no ConfigMap or Secret that has changed since it started"
         assert [row.skip.normal for row in found.rows if row.skip is not None] == [True]
         assert planned(World(pods, config=EDITED), run("side", stale=True)).end is End.DONE
 
@@ -90,7 +90,7 @@ class TestBudgets:
     def test_one_at_a_time_unless_more_may(self) -> None:
         found = planned(World(PODS))
         assert chosen(found) == ["web-0"]
-        assert why(found)["web-1"] == "1 of at most 1 pods unready or in progress: web-0", (
+        assert why(found)["web-1"] == "1 pod is unready or in progress, the limit is 1: web-0", (
             "nobody has touched web-0 yet"
         )
         assert (found.end, found.waiting) == (None, "")
@@ -107,28 +107,28 @@ class TestBudgets:
         skipped = replace(member("web-9", container(running=False)), ready=False)
         found = planned(World((ONE, skipped)))
         assert chosen(found) == []
-        assert found.waiting == "1 of at most 1 pods unready: web-9"
+        assert found.waiting == "1 pod is unready, the limit is 1: web-9"
 
     def test_unready_ones_go_first_and_not_all_at_once(self) -> None:
         down = tuple(replace(each, ready=False) for each in members(4))
         found = planned(World((*down, member("web-4"))), run(max_unavailable=Amount(2)))
         assert chosen(found) == ["web-0", "web-1"]
-        assert why(found)["web-2"] == "2 of at most 2 pods in progress"
-        assert why(found)["web-4"] == "4 of at most 2 pods unready: web-0, web-1, web-2 and 1 more"
+        assert why(found)["web-2"] == "2 pods are in progress, the limit is 2"
+        assert why(found)["web-4"] == "4 pods are unready, the limit is 2: web-0, web-1, web-2 and 1 more"
         found = planned(World((*down[1:], member("web-4"))), run(max_unavailable=Amount(2)))
-        assert why(found)["web-4"] == "3 of at most 2 pods unready: web-1, web-2, web-3"
+        assert why(found)["web-4"] == "3 pods are unready, the limit is 2: web-1, web-2, web-3"
         found = planned(World((ONE, replace(TWO, ready=False))), run(max_unavailable=Amount(2), first=1))
         assert chosen(found) == ["web-1"]
 
     def test_an_unready_one_takes_its_place_among_those_under_way(self) -> None:
         of = run()
         found = planned(World((ONE, replace(TWO, ready=False)), (asked(of, ONE),)), of)
-        assert (chosen(found), why(found)["web-1"]) == ([], "1 of at most 1 pods in progress")
+        assert (chosen(found), why(found)["web-1"]) == ([], "1 pod is in progress, the limit is 1")
 
     def test_pods_that_are_missing_count(self) -> None:
         found = planned(World(PODS, workload=workload(4)))
         assert chosen(found) == []
-        assert found.waiting == "1 of at most 1 pods unready: 1 missing"
+        assert found.waiting == "1 pod is unready, the limit is 1: 1 not created yet"
         going = replace(ONE, pod=replace(ONE.pod, deleting=True))
         found = planned(World((going, TWO, THREE), workload=workload(3)))
         assert (chosen(found), stages(found)["web-0"]) == ([], "skipped")
@@ -205,18 +205,24 @@ class TestBudgets:
         wide = Amount(4)
         found = planned(World(pods), run(max_unavailable=wide, max_per_node=1))
         assert chosen(found) == ["a1", "b1", "c1"]
-        assert why(found)["a2"] == "at most 1 at once on node node-a"
+        assert why(found)["a2"] == "node node-a has its limit of 1 pods in progress or unready"
         found = planned(World(pods, zones=zones), run(max_unavailable=wide, max_per_zone=2))
         assert chosen(found) == ["a1", "a2", "c1"]
-        assert why(found)["b1"] == "at most 2 at once on zone east"
+        assert why(found)["b1"] == "zone east has its limit of 2 pods in progress or unready"
         assert len(planned(World(pods), run(max_unavailable=wide, max_per_zone=1)).create) == 4, "no zone is known"
 
     def test_unready_ones_on_a_node_count_but_not_against_each_other(self) -> None:
         limited = run(max_unavailable=Amount(4), max_per_node=1)
         lost = replace(member("lost", container(running=False)), ready=False)
-        assert why(planned(World((ONE, lost)), limited))["web-0"] == "at most 1 at once on node node-a"
+        assert (
+            why(planned(World((ONE, lost)), limited))["web-0"]
+            == "node node-a has its limit of 1 pods in progress or unready"
+        )
         found = planned(World((replace(ONE, ready=False), replace(TWO, ready=False))), limited)
-        assert (chosen(found), why(found)["web-1"]) == (["web-0"], "at most 1 at once on node node-a")
+        assert (chosen(found), why(found)["web-1"]) == (
+            ["web-0"],
+            "node node-a has its limit of 1 pods in progress or unready",
+        )
 
     def test_somebody_elses_request_is_waited_for(self) -> None:
         other = run(name="other", started=AFTER, target=Target("pod/web-0"))
@@ -229,19 +235,22 @@ class TestOrder:
         world = World(members(11), workload=workload(11, kind="StatefulSet", in_order=True))
         found = planned(world, run(max_unavailable=Amount(2)))
         assert chosen(found) == ["web-10", "web-9"]
-        assert why(found)["web-8"] == "2 of at most 2 pods unready or in progress: web-10, web-9"
-        assert why(found)["web-0"] == f"after web-8: {why(found)['web-8']}"
+        assert why(found)["web-8"] == "2 pods are unready or in progress, the limit is 2: web-10, web-9"
+        assert why(found)["web-0"] == f"web-8 comes first: {why(found)['web-8']}"
 
     def test_nobody_overtakes(self) -> None:
         pods = (replace(member("web-0"), ready=False), member("web-1"))
         found = planned(World(pods, workload=workload(2, in_order=True)))
         assert chosen(found) == []
-        way_out = "web-0 comes after web-1: restart pod/web-0 first, or use --max-unavailable 2"
-        assert found.waiting == f"1 of at most 1 pods unready: web-0; {way_out}"
+        way_out = (
+            "pods are restarted from the highest ordinal down, so web-0 blocks web-1: restart pod/web-0 first, "
+            "or use --max-unavailable 2"
+        )
+        assert found.waiting == f"1 pod is unready, the limit is 1: web-0; {way_out}"
         assert found.command == "kubectl describe pod web-0 -n default"
         above = (member("web-0"), replace(member("web-1", container(running=False)), ready=False))
         found = planned(World(above, workload=workload(2, in_order=True)))
-        assert found.waiting == "1 of at most 1 pods unready: web-1", "its turn does not come at all"
+        assert found.waiting == "1 pod is unready, the limit is 1: web-1", "its turn does not come at all"
 
     def test_a_name_without_an_ordinal_is_the_last(self) -> None:
         world = World((member("odd"), member("web-0")), workload=workload(2, in_order=True))
@@ -251,7 +260,7 @@ class TestOrder:
 class TestProgress:
     def test_the_way_of_a_pod(self) -> None:
         of = run()
-        assert stages(planned(World((ONE,), (asked(of, ONE),)), of)) == {"web-0": "asked"}
+        assert stages(planned(World((ONE,), (asked(of, ONE),)), of)) == {"web-0": "requested"}
         states = (RecreateState("app", StatePhase.RECREATING, "stopping"),)
         found = planned(World((ONE,), (asked(of, ONE, RequestPhase.RECREATING, states=states),)), of)
         assert (stages(found), why(found)) == ({"web-0": "recreating"}, {"web-0": "stopping"})
@@ -260,7 +269,7 @@ class TestProgress:
         found = planned(World((ONE,), (succeeded(of, ONE),)), of)
         assert why(found) == {"web-0": "waiting for the pod's new status"}
         found = planned(World((recreated(ONE, ready=False),), (succeeded(of, ONE),)), of)
-        assert (stages(found), why(found)) == ({"web-0": "settling"}, {"web-0": "the pod is not ready"})
+        assert (stages(found), why(found)) == ({"web-0": "getting ready"}, {"web-0": "the pod is not ready"})
         found = planned(World((recreated(ONE),), (succeeded(of, ONE),)), of)
         assert (stages(found), found.end) == ({"web-0": "done"}, End.DONE)
 
@@ -278,7 +287,7 @@ class TestProgress:
         of = run(min_ready=40)
         world = World((recreated(ONE), TWO), (succeeded(of, ONE),))
         found = planned(world, of)
-        assert stages(found) == {"web-0": "settling", "web-1": "waiting"}
+        assert stages(found) == {"web-0": "getting ready", "web-1": "waiting"}
         assert why(found)["web-0"] == "must be ready for 40s"
         assert found.wake_at == NOW + timedelta(seconds=10)
         assert chosen(make_plan(world, of, NOW + timedelta(seconds=10))) == ["web-1"]
@@ -304,7 +313,7 @@ class TestProgress:
     def test_a_container_counts_from_its_start_even_where_ready_never_changed(self) -> None:
         of = run(min_ready=40)
         steady = replace(recreated(ONE), ready_since=ONE.ready_since)
-        assert stages(planned(World((steady,), (succeeded(of, ONE),)), of)) == {"web-0": "settling"}
+        assert stages(planned(World((steady,), (succeeded(of, ONE),)), of)) == {"web-0": "getting ready"}
 
     def test_a_request_without_context_is_done_when_the_pod_is_ready(self) -> None:
         of = run()
@@ -325,14 +334,14 @@ class TestProgress:
         )
         found = planned(World(pods, daemons=frozenset({"node-a"})))
         assert why(found) == {
-            "deleting": "is being deleted",
-            "ended": "has ended",
-            "new": "was created after the run started",
-            "other": "app: has no such container",
-            "never": "app kubelet would not start it again (restartPolicy Never)",
-            "stopped": "app is not running",
-            "recent": "app was already restarted",
-            "lost": "its node has no node daemon",
+            "deleting": "the pod is being deleted",
+            "ended": "the pod has ended",
+            "new": "the pod was created after the run started",
+            "other": "container app not found in the pod",
+            "never": "container app would not be started again (restartPolicy Never)",
+            "stopped": "container app is not running",
+            "recent": "container app was already restarted",
+            "lost": "the node has no node daemon",
         }
         assert found.end is End.DONE
         odd = {row.pod for row in found.rows if row.skip is not None and not row.skip.normal}
@@ -349,7 +358,7 @@ class TestProgress:
         assert chosen(found) == (["web-1"] if skipped else ["web-0"])
         if skipped:
             assert why(found)["web-0"] == (
-                "app: stopping it may restart all containers of the pod (restartPolicyRules); "
+                "container app: stopping it may restart all containers of the pod (restartPolicyRules); "
                 "to allow this, use --allow-pod-restart"
             )
             assert [row.skip.normal for row in found.rows if row.skip is not None] == [False]
@@ -384,7 +393,7 @@ class TestProgress:
         found = planned(World((pod,), kubelets={"node-a": kubelet}))
         assert chosen(found) == ([] if skipped else ["web-0"])
         if skipped:
-            assert why(found)["web-0"] == "app kubelet would not start it again (restartPolicy Never)"
+            assert why(found)["web-0"] == "container app would not be started again (restartPolicy Never)"
 
     def test_only_what_is_left_of_a_pod_is_asked_for(self) -> None:
         pod = member("web-0", container("app", started_at=AFTER), container("side"), container("other"))
@@ -406,7 +415,10 @@ class TestProgress:
         world = World(PODS, workload=workload(3, rolling="1 of 3 pods are updated"))
         found = planned(world)
         assert chosen(found) == []
-        assert found.waiting == "deployment.apps/web is being rolled out: 1 of 3 pods are updated"
+        assert (
+            found.waiting
+            == "the rollout of deployment.apps/web is not finished: 1 of 3 pods are updated (--force does not wait)"
+        )
         assert set(why(found).values()) == {found.waiting}
         assert found.command == "kubectl describe deployment.apps/web -n default"
         assert chosen(planned(world, run(force=True))) == ["web-0"]
@@ -432,9 +444,9 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("reason", "stage"),
         [
-            (Reason.POD_GONE, "gone"),
-            (Reason.POD_REPLACED, "gone"),
-            (Reason.POD_DELETING, "gone"),
+            (Reason.POD_GONE, "deleted"),
+            (Reason.POD_REPLACED, "deleted"),
+            (Reason.POD_DELETING, "deleted"),
             (Reason.LEFT_DOWN, "failed"),
         ],
     )
@@ -456,16 +468,16 @@ class TestEnds:
             {"web-0": "failed"},
             {"web-0": "side: still runs"},
         )
-        assert stages(planned(World((), (half,)), of)) == {"web-0": "gone"}
+        assert stages(planned(World((), (half,)), of)) == {"web-0": "deleted"}
 
     def test_pods_that_are_no_more(self) -> None:
         of = run()
         world = World((), (succeeded(of, ONE), failed(of, TWO), asked(of, THREE)))
         found = planned(world, of)
-        assert stages(found) == {"web-0": "done", "web-1": "gone", "web-2": "gone"}
+        assert stages(found) == {"web-0": "done", "web-1": "deleted", "web-2": "deleted"}
         assert found.end is End.DONE
         going = replace(ONE, pod=replace(ONE.pod, deleting=True))
-        assert stages(planned(World((going,), (failed(of, ONE),)), of)) == {"web-0": "gone"}
+        assert stages(planned(World((going,), (failed(of, ONE),)), of)) == {"web-0": "deleted"}
 
     def test_a_failure_in_its_own_words(self) -> None:
         of = run("app", "side")
@@ -495,7 +507,7 @@ class TestEnds:
         assert planned(half, of).waiting == "", "while a pod is under way it goes on"
         part = World((recreated(ONE), recreated(TWO), THREE), (succeeded(of, ONE), succeeded(of, TWO)))
         found = planned(part, of)
-        assert (found.end, found.message) == (End.ASK, "the first part (2) is done, 1 left")
+        assert (found.end, found.message) == (End.ASK, "the first part of the run (--partition) is done, 1 left")
         assert chosen(planned(part, of, confirmed=True)) == ["web-2"]
 
     def test_who_has_begun_the_rest_was_asked(self) -> None:
@@ -511,7 +523,10 @@ class TestRivals:
         world = World(PODS, (asked(first, ONE), asked(second, TWO)))
         assert planned(world, first).end is None
         found = planned(world, second)
-        assert (found.end, found.message) == (End.RIVAL, "run b on deployment.apps/web started first")
+        assert (found.end, found.message) == (
+            End.RIVAL,
+            "run b on deployment.apps/web started first: wait for it, or abort it",
+        )
 
     def test_of_two_at_the_same_second_the_name_decides(self) -> None:
         first, second = run(name="a"), run(name="b")

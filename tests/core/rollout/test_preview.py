@@ -68,7 +68,7 @@ def test_what_is_unready_and_in_no_batch_stays_so() -> None:
     lost = replace(member("lost", container(running=False)), ready=False)
     found = make_preview(World((replace(one, ready=False), two, lost)), run(), NOW)
     assert [[row.pod for row in batch] for batch in found.batches] == [["web-0"]]
-    assert found.stopped == "1 of at most 1 pods unready: lost"
+    assert found.stopped == "1 pod is unready, the limit is 1: lost"
 
 
 def test_it_says_where_it_would_stop() -> None:
@@ -117,4 +117,4 @@ def test_what_is_left_out_is_in_no_batch() -> None:
     world = World((*members(1), member("other", container("side"))))
     found = make_preview(world, run(), NOW)
     assert len(found.batches) == 1
-    assert [row.why for row in found.first.rows if row.skip] == ["app: has no such container"]
+    assert [row.why for row in found.first.rows if row.skip] == ["container app not found in the pod"]

@@ -192,7 +192,7 @@ def test_amounts(given: str, text: str) -> None:
 
 @pytest.mark.parametrize("given", ["", "0", "-1", "0%", "101%", "%", "1.5", "ten", "٣"])
 def test_amounts_that_are_none(given: str) -> None:
-    with pytest.raises(ValueError, match="a number from 1, or a share"):
+    with pytest.raises(ValueError, match="a number of at least 1, or a percentage"):
         read_amount(given)
 
 

@@ -87,7 +87,7 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
         (workload("Deployment", {"replicas": 3}, {"replicas": 3}), "0 of 3 pods are updated"),
         (
             workload("Deployment", {"replicas": 3, "paused": True}, {"replicas": 3, "updatedReplicas": 1}),
-            "1 of 3 pods are updated, it is paused",
+            "1 of 3 pods are updated, and the rollout is paused",
         ),
         (
             workload("Deployment", {"replicas": 3}, {"updatedReplicas": 3}, generation=2),

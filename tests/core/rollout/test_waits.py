@@ -45,8 +45,8 @@ def recreating(**status: Any) -> RunRequest:
 
 def test_a_pod_that_does_not_get_ready_names_its_probe_and_its_logs() -> None:
     row = row_of(unready(), recreating(), app=SAID)
-    assert row.why == "app: running as app-2, not ready for 45s: readiness probe failed: HTTP 503"
-    assert row.topic == "app: running as app-2, not ready: readiness probe failed: HTTP 503"
+    assert row.why == "container app (app-2) is running, but not ready for 45s: readiness probe failed: HTTP 503"
+    assert row.topic == "container app (app-2) is running, but not ready: readiness probe failed: HTTP 503"
     assert (row.stage, row.command) == (Stage.RECREATING, LOGS)
 
 
@@ -60,12 +60,15 @@ def test_a_pod_that_does_not_get_ready_names_its_probe_and_its_logs() -> None:
 def test_without_an_event_of_this_instance_the_probe_is_named(pod: Member, said: str) -> None:
     earlier = ProbeFailure("readiness probe failed: of the instance before", NOW - timedelta(minutes=5))
     for probes in ({}, {"app": earlier}):
-        assert row_of(pod, recreating(), **probes).why == f"app: running as app-2, not ready for 45s: {said}"
+        assert (
+            row_of(pod, recreating(), **probes).why
+            == f"container app (app-2) is running, but not ready for 45s: {said}"
+        )
 
 
 def test_a_time_that_cannot_be_read_is_not_held_against_an_event() -> None:
     row = row_of(unready(started_at=""), recreating(), app=SAID)
-    assert row.why == "app: running as app-2, not ready for 45s: readiness probe failed: HTTP 503"
+    assert row.why == "container app (app-2) is running, but not ready for 45s: readiness probe failed: HTTP 503"
     ready_meanwhile = replace(unready(started_at=""), ready=True)
     assert row_of(ready_meanwhile, recreating()).why == "", "nobody says for how long"
 
@@ -107,18 +110,21 @@ def test_a_recreated_pod_that_another_container_keeps_unready() -> None:
     pod = replace(recreated(member("web-2", container(), side), ready=False), ready_since=NOW - timedelta(seconds=20))
     pod = replace(pod, pod=replace(pod.pod, containers={**pod.pod.containers, "side": side}))
     row = row_of(pod, succeeded(RUN, pod))
-    assert row.why == "side: running as side-1, not ready for 20s: its readiness probe has not succeeded yet"
+    assert (
+        row.why
+        == "container side (side-1) is running, but not ready for 20s: its readiness probe has not succeeded yet"
+    )
     assert row.stage is Stage.SETTLING
     row = row_of(recreated(member("web-2"), ready=False), succeeded(RUN, member("web-2")))
     assert (row.why, row.command) == ("the pod is not ready", "kubectl describe pod web-2 -n default")
 
 
 def test_a_deadline_says_what_was_waited_for() -> None:
-    over = failed(RUN, member("web-2"), Reason.DEADLINE, "activeDeadlineSeconds (20) has passed")
+    over = failed(RUN, member("web-2"), Reason.DEADLINE, "activeDeadlineSeconds (20s) has passed")
     row = row_of(unready(), over, app=SAID)
-    waited = "app: running as app-2, not ready for 45s: readiness probe failed: HTTP 503"
+    waited = "container app (app-2) is running, but not ready for 45s: readiness probe failed: HTTP 503"
     assert (row.stage, row.command) == (Stage.FAILED, LOGS)
-    assert row.why == f"{waited}; app: activeDeadlineSeconds (20) has passed"
+    assert row.why == f"{waited}; app: activeDeadlineSeconds (20s) has passed"
     world = World((unready(),), (failed(RUN, member("web-2")),))
     found = planned(world, RUN)
     assert (found.end, found.rows[0].why) == (End.FAILED, "app: it would not end"), "only a deadline needs it"

@@ -17,7 +17,7 @@ REQUEST_MOVES: Mapping[tuple[RequestPhase, RequestPhase], str] = MappingProxyTyp
         (RequestPhase.PENDING, RequestPhase.PENDING): "waits for something else",
         (RequestPhase.PENDING, RequestPhase.RECREATING): "is served",
         (RequestPhase.PENDING, RequestPhase.COMPLETED): "cannot be served, or nothing is left to do",
-        (RequestPhase.RECREATING, RequestPhase.RECREATING): "a container has moved",
+        (RequestPhase.RECREATING, RequestPhase.RECREATING): "the state of a container has changed",
         (RequestPhase.RECREATING, RequestPhase.COMPLETED): "every container is Succeeded or Failed",
     }
 )
@@ -28,7 +28,7 @@ CONTAINER_MOVES: Mapping[tuple[StatePhase, StatePhase], str] = MappingProxyType(
         (StatePhase.PENDING, StatePhase.SUCCEEDED): "was already recreated",
         (StatePhase.PENDING, StatePhase.FAILED): "cannot be recreated, or the request ends",
         (StatePhase.RECREATING, StatePhase.SUCCEEDED): "the new instance is running and ready",
-        (StatePhase.RECREATING, StatePhase.FAILED): "does not stop or come back, or the request ends",
+        (StatePhase.RECREATING, StatePhase.FAILED): "does not stop or does not start again, or the request ends",
     }
 )
 """A container that stays where it is makes no move."""

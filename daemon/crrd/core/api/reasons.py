@@ -81,7 +81,7 @@ class Cause:
     """Whether it ends a container, as Failed."""
 
 
-_AGAIN = "create a new request; kubectl -n {namespace} get crr {request} -o yaml shows the spec of this one"
+_AGAIN = "create a new request; for the spec of this one: kubectl -n {namespace} get crr {request} -o yaml"
 _PODS = "kubectl -n {namespace} get pods"
 _VALUE = re.compile(r"\{\w+\}")
 _RUNTIME = ("check the container runtime on node {node}", "{log}")
@@ -143,8 +143,13 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
             final=True,
         ),
         Reason.POD_ELSEWHERE: Cause(
-            "pod {key} is on node {found}, not on node {node}",
-            ("create a new request without the labels pod-uid and node-name; admission sets them",),
+            "pod {key} is on {found}, not on node {node}",
+            (
+                (
+                    "create a new request without the labels crr.apps.kruise.io/node-name and "
+                    "crr.apps.kruise.io/pod-uid; admission sets them"
+                ),
+            ),
             final=True,
         ),
         Reason.POD_DELETING: Cause(
@@ -179,7 +184,9 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         Reason.WAITING_FOR_IP: Cause("waiting for the pod's IP, which the preStop hook needs"),
         Reason.NOT_CREATED: Cause("the container has not been created yet"),
         Reason.NOT_STARTED: Cause("the container has been created, but not started yet"),
-        Reason.OTHER_WORK: Cause("waiting for another request's {work} of this container to finish"),
+        Reason.OTHER_WORK: Cause(
+            "another request is already working on this container ({work}); waiting for it to finish"
+        ),
         Reason.NOT_PINNED: Cause(
             "cannot record the target container IDs in the request's annotations: {error}",
             (

@@ -144,7 +144,9 @@ def read_node(name: str, obj: Mapping[str, Any] | None) -> NodeFacts:
         return NodeFacts(name, exists=False, ready=False)
     ready = _condition(obj, "Ready")
     status, since = ready.get("status"), parse_time(text(ready.get("lastTransitionTime")))
-    message = ": ".join(filter(None, (text(ready.get("reason")), text(ready.get("message"))))) or "kubelet reports it"
+    message = (
+        ": ".join(filter(None, (text(ready.get("reason")), text(ready.get("message"))))) or "kubelet gives no reason"
+    )
     why = message if status == "False" else ""
     return NodeFacts(name, ready=status == "True", since=since, why=why, kubelet=reported_version(obj))
 

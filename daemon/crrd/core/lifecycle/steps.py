@@ -140,10 +140,10 @@ def next_steps(
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
     times = [(after(own.grace_ends if own else "", GOING_SECONDS), Reason.POD_DELETING)]
     created = request.created if since is None else since.isoformat()
-    seconds, deadline = request.deadline_seconds, str(request.deadline_seconds)
+    seconds, deadline = request.deadline_seconds, f"{request.deadline_seconds}s"
     if seconds is None:
         seconds = default_deadline(request, slack)
-        deadline = f"{seconds}, the manager's default"
+        deadline = f"{seconds}s, the manager's default"
     times.append((after(created, seconds), Reason.DEADLINE))
     if request.status.phase is RequestPhase.EMPTY:
         times.append((after(created, ANSWER_SECONDS), Reason.NO_ANSWER))
@@ -246,7 +246,7 @@ def _clean_up(request: Request, release: tuple[LifecycleAction, ...], now: datet
 def _last_wait(request: Request) -> str:
     """What its first unfinished container waited for, as the end of a sentence."""
     waits = (state for state in request.status.states if state.message and not state.phase.final)
-    return next((f"; container {state.name}: {state.message}" for state in waits), "")
+    return next((f"; container {state.name} was still waiting: {state.message}" for state in waits), "")
 
 
 def _end(request: Request, reason: Reason, now: datetime, **values: object) -> Steps:

@@ -134,10 +134,10 @@ class _Round:
         wanted, last = self._wanted(), self._status.run
         active = last if last is not None and not last.finished else None
         if active is not None and wanted is not None and _supersedes(wanted, active):
-            last = replace(active, finished=rfc3339(self._now), message="a newer change followed")
+            last = replace(active, finished=rfc3339(self._now), message="replaced by a run for a newer change")
             self._status, active = replace(self._status, run=last), None
         if active is None and last is not None and last.failed and not self._continues_after(last, wanted):
-            why = f"run {last.name} failed: {last.message}; the policy continues after the next change"
+            why = f"run {last.name} failed: {last.message}; the next run starts after a change"
             return self.rest(PolicyReason.FAILED, why)
         run = active or wanted
         if run is None:

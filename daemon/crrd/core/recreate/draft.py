@@ -107,7 +107,8 @@ class Draft:
         if request.pod_uid not in ("", found.uid):
             return Message.of(Reason.POD_REPLACED, wanted=request.pod_uid, key=key, found=found.uid)
         if found.node_name != node:
-            return Message.of(Reason.POD_ELSEWHERE, key=key, found=found.node_name or "none yet", node=node)
+            where = f"node {found.node_name}" if found.node_name else "no node yet"
+            return Message.of(Reason.POD_ELSEWHERE, key=key, found=where, node=node)
         return NO_MESSAGE
 
     def hold(self, request: Request, state: RecreateState, why: Message) -> RecreateState:

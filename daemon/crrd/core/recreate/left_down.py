@@ -6,8 +6,8 @@ from crrd.core.api.pod import ContainerKind, Pod
 from crrd.kubelet.restart_rules import forgets_startup
 
 STARTUP_FORGOTTEN = (
-    "kubelet {kubelet} may not restart regular containers of a pod with a sidecar that has a startupProbe, if kubelet "
-    "itself was restarted after the pod started (kubernetes#137146, fixed in 1.35.4)"
+    "kubelet {kubelet} has a defect (kubernetes#137146, fixed in 1.35.4): if it was restarted after the pod "
+    "started, regular containers might stay down, because the pod has a sidecar with a startupProbe"
 )
 
 

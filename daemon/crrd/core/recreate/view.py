@@ -130,7 +130,7 @@ class ContainerView:
         for pin in self.named:
             if pin.runtime not in self.observed.runtime_names:
                 names = ", ".join(sorted(self.observed.runtime_names))
-                yield pin, f"is of runtime {pin.runtime!r}, but this node has {names}"
+                yield pin, f"belongs to runtime {pin.runtime!r}, but this node runs {names}"
             yield pin, self._not_its_own(self.observed.instance(pin.bare_id) or self.observed.foreign.get(pin.bare_id))
         if self.newest is not None:
             yield self.newest.pin, self._not_its_own(self.newest)
@@ -142,7 +142,11 @@ class ContainerView:
         request, uid = self.request, self.pod.static_uid or self.request.pod_uid or self.pod.uid
         if (instance.pod_namespace, instance.pod_name, instance.pod_uid) != (request.namespace, request.pod_name, uid):
             return f"belongs to pod {instance.pod_namespace}/{instance.pod_name} with UID {instance.pod_uid}"
-        return "" if instance.name == self.name else f'is container "{instance.name}", not "{self.name}"'
+        return (
+            ""
+            if instance.name == self.name
+            else f'belongs to container "{instance.name}", not to container "{self.name}"'
+        )
 
     @cached_property
     def look_again_in(self) -> float | None:

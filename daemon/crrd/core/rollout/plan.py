@@ -26,7 +26,7 @@ class End(StrEnum):
     DONE = "done"
     FAILED = "failed"
     """As many pods have failed as may."""
-    ASK = "asks"
+    ASK = "paused"
     """The first part is done; the rest begins when somebody says so."""
     RIVAL = "rival"
     """Another run on the same target was first."""
@@ -81,7 +81,8 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way:
         waiting_pods = tally(rows)[Stage.WAITING]
-        return Plan(rows, end=End.ASK, message=f"the first part ({run.options.first}) is done, {waiting_pods} left")
+        done = f"the first part of the run (--partition) is done, {waiting_pods} left"
+        return Plan(rows, end=End.ASK, message=done)
     create, why = _Round(world, run, rows).choose(left)
     first = Wait() if create or under_way else next(iter(why.values()), Wait())
     return Plan(_with_reasons(rows, why), tuple(create), first.why, first.command, wake_at=wake)
@@ -113,7 +114,7 @@ def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str
         return End.ABORTED, "the run was aborted"
     rival = first_rival(world, run)
     if rival is not None:
-        return End.RIVAL, f"run {rival.name} on {rival.target.words} started first"
+        return End.RIVAL, f"run {rival.name} on {rival.target.words} started first: wait for it, or abort it"
     if counts[Stage.FAILED] >= run.options.max_failures:
         return End.FAILED, f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} not started"
     if any(row.stage is Stage.WAITING or row.stage.under_way for row in rows):
@@ -125,7 +126,7 @@ def _held(world: World, run: Run) -> Wait | None:
     """Why nothing at all may begin."""
     if world.workload is None or not world.workload.rolling or run.options.force:
         return None
-    why = f"{run.target.words} is being rolled out: {world.workload.rolling}"
+    why = f"the rollout of {run.target.words} is not finished: {world.workload.rolling} (--force does not wait)"
     return Wait(why, f"kubectl describe {run.target.words} -n {run.namespace}")
 
 
@@ -215,7 +216,7 @@ class _Round:
             if wait is not None:
                 why[row.uid] = wait
                 if self._in_order and blocked is None:
-                    blocked = Wait(f"after {row.pod}: {wait.why}", wait.command)
+                    blocked = Wait(f"{row.pod} comes first: {wait.why}", wait.command)
             else:
                 chosen.append(row)
                 self._take(member)
@@ -285,17 +286,17 @@ class _Round:
     def _places(self, most: int, what: str, name: str, there: Callable[[Member], bool], costs: bool) -> Iterator[Wait]:
         pods = self._down.values() if costs else self._under_way
         if most and sum(1 for other in pods if there(other)) >= most:
-            yield Wait(f"at most {most} at once on {what} {name}")
+            yield Wait(f"{what} {name} has its limit of {most} pods in progress or unready")
 
     def _too_many(self, member: Member, down: int, *, costs: bool) -> Wait:
         if not costs:
-            return Wait(f"{down} of at most {self._limit} pods in progress")
+            return Wait(f"{_pods_are(down)} in progress, the limit is {self._limit}")
         names = sorted(member.pod.name for member in self._down.values())
         more = len(names) - _NAMED
         named = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-        missing = f"{self._missing} missing" if self._missing else ""
+        missing = f"{self._missing} not created yet" if self._missing else ""
         state = "unready or in progress" if any(member.ready for member in self._down.values()) else "unready"
-        why = f"{down} of at most {self._limit} pods {state}: {', '.join(filter(None, (named, missing)))}"
+        why = f"{_pods_are(down)} {state}, the limit is {self._limit}: {', '.join(filter(None, (named, missing)))}"
         unready = [each for each in self._down.values() if not each.ready and each.pod.uid not in self._busy]
         if not unready:
             return Wait(why)
@@ -303,7 +304,8 @@ class _Round:
         if self._in_order and first.ordinal < member.ordinal:
             name = first.pod.name
             why += (
-                f"; {name} comes after {member.pod.name}: restart pod/{name} first, or use --max-unavailable {down + 1}"
+                f"; pods are restarted from the highest ordinal down, so {name} blocks {member.pod.name}: restart "
+                f"pod/{name} first, or use --max-unavailable {down + 1}"
             )
         return Wait(why, describe_pod(first))
 
@@ -318,3 +320,7 @@ class _Round:
 
 def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
     return budget.selector is not None and budget.selector.matches(labels)
+
+
+def _pods_are(count: int) -> str:
+    return "1 pod is" if count == 1 else f"{count} pods are"

@@ -50,7 +50,7 @@ def read_amount(given: str) -> Amount:
     """An amount as people write it: `2` or `20%`. Raises ValueError with what it has to be."""
     digits = given.removesuffix("%")
     if not (digits.isascii() and digits.isdigit()) or int(digits) < 1 or (given.endswith("%") and int(digits) > 100):
-        raise ValueError("a number from 1, or a share from 1% to 100%")
+        raise ValueError("a number of at least 1, or a percentage from 1% to 100%")
     return Amount(int(digits), given.endswith("%"))
 
 

@@ -26,14 +26,14 @@ class Stage(StrEnum):
 
     WAITING = "waiting"
     """Its turn has not come."""
-    ASKED = "asked"
+    ASKED = "requested"
     """Its request is there, and nothing was done for it yet."""
     RECREATING = "recreating"
-    SETTLING = "settling"
+    SETTLING = "getting ready"
     """Recreated, and not ready for long enough."""
     DONE = "done"
     SKIPPED = "skipped"
-    GONE = "gone"
+    GONE = "deleted"
     """The pod went before it was done."""
     FAILED = "failed"
 
@@ -46,18 +46,18 @@ class Stage(StrEnum):
 class Skip(StrEnum):
     """Why a pod is left out."""
 
-    DELETING = "is being deleted"
-    ENDED = "has ended"
-    NEW = "was created after the run started"
-    NO_CONTAINER = "has no such container"
-    NEVER = "kubelet would not start it again (restartPolicy Never)"
+    DELETING = "the pod is being deleted"
+    ENDED = "the pod has ended"
+    NEW = "the pod was created after the run started"
+    NO_CONTAINER = "not found in the pod"
+    NEVER = "would not be started again (restartPolicy Never)"
     NOT_RUNNING = "is not running"
     RESTARTS_POD = (
         "stopping it may restart all containers of the pod (restartPolicyRules); to allow this, use --allow-pod-restart"
     )
     RECENT = "was already restarted"
-    FRESH = "its configuration has not changed since it started"
-    NO_DAEMON = "its node has no node daemon"
+    FRESH = "uses no ConfigMap or Secret that has changed since it started"
+    NO_DAEMON = "the node has no node daemon"
 
     @property
     def normal(self) -> bool:
@@ -133,9 +133,11 @@ def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]
         yield Skip.NEW, ""
     wanted = _wanted(run, member)
     if not wanted:
-        yield Skip.NO_CONTAINER, ", ".join(run.options.containers) + ":"
-    unfit = [(skip, each.name) for each in wanted if (skip := _fit(world, run, member, each)) is not None]
-    yield from ((skip, f"{name}:") for skip, name in unfit if skip is Skip.RESTARTS_POD)
+        yield Skip.NO_CONTAINER, "container " + " or ".join(run.options.containers)
+    unfit = [
+        (skip, f"container {each.name}") for each in wanted if (skip := _fit(world, run, member, each)) is not None
+    ]
+    yield from ((skip, f"{detail}:") for skip, detail in unfit if skip is Skip.RESTARTS_POD)
     if len(unfit) == len(wanted):
         yield from unfit
     if world.daemons is not None and pod.node_name not in world.daemons:

@@ -184,7 +184,8 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
         rolls = revised or (known and obj.get("kind") in ("Deployment", "DaemonSet"))
         updated = 0 if rolls else expected
     if updated < expected:
-        return f"{updated} of {expected} pods are updated{', it is paused' if spec.get('paused') is True else ''}"
+        paused = ", and the rollout is paused" if spec.get("paused") is True else ""
+        return f"{updated} of {expected} pods are updated{paused}"
     old = (_number(status, "replicas") or 0) - updated
     return f"waiting for old pods to terminate, {old} left" if obj.get("kind") == "Deployment" and old > 0 else ""
 

@@ -65,7 +65,7 @@ def _not_ready(world: World, member: Member, container: PodContainer, now: datet
     why = f"its {'readiness' if container.started else 'startup'} probe has not succeeded yet"
     if probe is not None and (started is None or probe.at >= started):
         why = probe.message
-    head = f"{container.name}: running as {Pin(container.container_id).bare_id[:12]}, not ready"
+    head = f"container {container.name} ({Pin(container.container_id).bare_id[:12]}) is running, but not ready"
     logs = _logs(member, container.name)
     return Wait(f"{head} for {format_duration(seconds)}: {why}", logs, f"{head}: {why}")
 
