@@ -345,7 +345,9 @@ async def test_a_request_that_is_deleted_while_the_runtime_is_asked_stops_nothin
         assert not node.emitted
 
 
-@pytest.mark.parametrize("end", ["deleted", "deadline", "label", "unknown phase"])
+@pytest.mark.parametrize(
+    "end", ["deleted", "deadline", "label", "unknown phase", "deadline, then label", "deadline, then deleted"]
+)
 async def test_whoever_ends_a_request_during_its_hook_the_stop_follows(end: str) -> None:
     async with MemoryNode(hook=HOOK) as node:
         node.hook_seconds = 5.0
@@ -356,9 +358,14 @@ async def test_whoever_ends_a_request_during_its_hook_the_stop_follows(end: str)
             node.delete("r1")
         elif end == "label":
             node.post(replace(now, active=False))
-        elif end == "deadline":
+        elif end.startswith("deadline"):
             failed = replace(now.status, phase=RequestPhase.COMPLETED, completion_time="2026-01-01T00:02:00Z")
             node.post(replace(now, status=failed))
+            await asyncio.sleep(1)  # a round sees it
+            if end.endswith("label"):
+                node.post(replace(node.requests["r1"], active=False))
+            elif end.endswith("deleted"):
+                node.delete("r1")
         else:
             node.post(replace(now, error="status.phase must be one of Pending, Recreating, Completed"))
         await asyncio.sleep(10)
@@ -866,7 +873,7 @@ async def test_of_several_writes_that_wait_the_first_is_waited_for() -> None:
         now = asyncio.get_running_loop().time
         began = now()
         for uid, seconds in (("r1", 5.0), ("r2", 1.0), ("r3", 9.0)):
-            note(node, request(uid=uid)).status.next_try = began + seconds
+            note(node, request(uid=uid)).status_retry.next_try = began + seconds
         await node.controller.executor.writes.wait()
         assert now() - began == pytest.approx(1.0)
 
@@ -1018,7 +1025,7 @@ async def test_a_wait_for_kubelet_counts_from_the_end_of_one_that_nobody_saw_run
 async def test_the_next_try_of_a_write_that_falls_due_during_a_look_is_woken_for() -> None:
     async with MemoryNode() as node:
         due = asyncio.get_running_loop().time() - 1e-5
-        note(node, request()).status.next_try = due
+        note(node, request()).status_retry.next_try = due
         assert node.controller.executor.writes.wake_at("default/web") == due
 
 
@@ -1028,7 +1035,7 @@ async def test_failures_of_writes_are_forgotten_once_one_succeeds() -> None:
         node.write_errors = [ApiUnavailableError("away")] * 3
         node.post(request())
         await node.until(lambda: node.status().phase is RequestPhase.RECREATING)
-        assert node.controller.pods.peek("default/web").records["r1"].status.failures == 0
+        assert node.controller.pods.peek("default/web").records["r1"].status_retry.failures == 0
 
 
 class Wire(MemoryNode):
@@ -1381,7 +1388,7 @@ async def test_an_answer_that_comes_after_its_request_has_gone_is_not_kept() -> 
             await asyncio.sleep(0.001)
         node.delete("r1")
         await asyncio.sleep(1)
-        assert node.controller.pods.pod("default/web") is None
+        assert node.controller.pods.peek("default/web").state.pod is None
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["the node's list", "the pod's own"])

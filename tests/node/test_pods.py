@@ -167,7 +167,7 @@ async def test_the_deletion_of_an_earlier_pod_of_the_name_changes_nothing() -> N
     made, _ = cache()
     made.pod_changed(pod(uid="later"))
     made.pod_deleted(pod())
-    assert made.pod("default/web") == pod(uid="later")
+    assert made.peek("default/web").state.pod == pod(uid="later")
     assert not gone(made, "default/web")
 
 
@@ -238,7 +238,7 @@ async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> No
     made.pods_listed([], "13")
     assert gone(made, "default/web")
     assert not gone(made, "default/other")  # nobody asks for it
-    assert made.pod("default/web") is None
+    assert made.peek("default/web").state.pod is None
     made.pod_changed(pod())
     assert not gone(made, "default/web")
     made.pod_deleted(pod())

@@ -511,14 +511,14 @@ async def test_only_the_pod_of_a_request_is_watched_and_only_while_it_is_live() 
         here.cache.request_changed(live("a", "1"))
         await here.cache.wait_until_known("n/a")
         await here.asked(one("a"), one("a"))
-        known = here.cache.pod("n/a")
+        known = here.cache.peek("n/a").state.pod
         assert known is not None
         assert here.cache.known_since("n/b") is None
         await here.api.silent.wait()
         here.cache.request_deleted(live("a", "2"))
         while here.cache.known_since("n/a") is not None:
             await asyncio.sleep(0.001)
-        assert here.cache.pod("n/a") is None
+        assert here.cache.peek("n/a").state.pod is None
         assert here.watches.last_list_time is not None
         assert here.watches.last_activity is not None
         assert here.watches.check() == here.watches.last_error == ""
@@ -549,7 +549,7 @@ async def test_a_pod_that_is_not_there_is_known_not_to_be() -> None:
     async with watching(listing("5"), stream(event("ADDED", obj("a", "6")), end="silent")) as here:
         here.cache.request_changed(live("a", "1"))
         await here.cache.wait_until_known("n/a")
-        while here.cache.pod("n/a") is None:
+        while here.cache.peek("n/a").state.pod is None:
             await asyncio.sleep(0.001)
 
 
@@ -657,11 +657,11 @@ async def test_many_pods_have_one_watch_until_no_request_is_live(monkeypatch: py
         here.api.then(listing("6", obj("a", "3"), obj("b", "4"), obj("c", "4")))
         here.cache.request_changed(live("b", "2"))
         while len(here.watches._watches.keys) != 1 or here.cache.known_since("n/b") is None:
-            assert here.cache.pod("n/a")  # all the while
+            assert here.cache.peek("n/a").state.pod  # all the while
             await asyncio.sleep(0)
         assert here.cache.known_since("n/c") == here.cache.known_since("n/b")
         here.cache.request_deleted(live("b", "9"))
         await here.api.silent.wait()
         await here.asked(one("a"), one("a"), ALL, ALL)
         assert lists(here.api)[-1] == {"resourceVersion": "5"}
-        assert here.cache.pod("n/c")
+        assert here.cache.peek("n/c").state.pod

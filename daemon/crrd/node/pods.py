@@ -2,9 +2,10 @@
 
 Who forgets what, and when:
 
-- A request that is deleted or leaves the selection takes its RequestRecord with it; if a write of it is under way, or
-  the metrics have not heard of its end, the next round of the pod drops the record (`take_ended`).
-- What the runtime said of the containers (`RuntimeState`) goes when no request of the pod is live (`reconcile`).
+- A request that is deleted or leaves the selection takes its RequestRecord with it once nothing needs the record: no
+  write of it, no metrics that have yet to hear of its end, and no hook whose stop has to follow (`drop_if_done`).
+- What the runtime said of the containers (`RuntimeState`) goes when no request of the pod is live or owes such a stop
+  (`reconcile`).
 - What the API says of the pod (`PodState`) goes when no watch keeps it up to date (`forget_pod`, `forget_pods`).
 - What was done to a container (`Work`) goes by the rules of `works`.
 - A record in which nothing of this is left goes itself.
@@ -57,14 +58,14 @@ class RequestRecord:
     unpinned: bool = False
     """Whether somebody has removed pins from it: they are to be written again."""
     left: bool = False
-    """Whether it is deleted, or not active any more; see `Pods.take_ended`."""
+    """Whether it is deleted, or not active any more; see `Pods.drop_if_done`."""
     recorder: RequestRecorder | None = None
     """Where its metrics are counted, from the first round in which it is live to its end. While there is one, the
     record is kept though the request has left: a round that awaits something still finds it."""
     emitted: set[tuple[str, str]] = field(default_factory=set)
     """Reason and text of its events so far."""
-    status: WriteRetry = field(default_factory=WriteRetry)
-    pins: WriteRetry = field(default_factory=WriteRetry)
+    status_retry: WriteRetry = field(default_factory=WriteRetry)
+    pin_retry: WriteRetry = field(default_factory=WriteRetry)
     writing: bool = False
     """Whether a write of it is under way: there is one at most."""
     completing: bool = False
@@ -199,12 +200,8 @@ class Pods:
         if record.empty and not record.runtime.awaited and self._records.get(record.key) is record:
             del self._records[record.key]
 
-    def pod(self, pod_key: str) -> Pod | None:
-        """The pod as last seen, None where it was not seen or does not matter."""
-        return self.peek(pod_key).state.pod
-
     def peek(self, pod_key: str) -> PodRecord:
-        """What is known of the pod, to be read only: an empty record where that is nothing."""
+        """What is known of the pod; where that is nothing, an empty record that nobody keeps."""
         return self._records.get(pod_key) or PodRecord(pod_key)
 
     def live(self) -> list[RequestRecord]:
@@ -293,8 +290,7 @@ class Pods:
         pod = self._records[request.pod_key]
         record = pod.records[request.uid]
         record.left = True
-        if record.recorder is None and not record.writing:
-            del pod.records[request.uid]
+        self.drop_if_done(pod, record)
         if not pod.present:
             pod.state.gone_at = None
         self._on_change(request.pod_key)
@@ -313,23 +309,12 @@ class Pods:
         for request in listed:
             self.request_changed(request)
 
-    def take_ended(self, pod: PodRecord) -> list[RequestRecord]:
-        """Requests that have ended or gone since the round before; what this process kept for them is dropped by that.
-
-        The watch may bring the end of a request before the write that ended it is answered: what that write did is
-        noted first.
-        """
-        ended = [
-            each
-            for each in pod.records.values()
-            if (each.left or (each.recorder is not None and not each.request.live)) and not each.writing
-        ]
-        hooked = {record.request.uid for record in pod.ended_before_stop(self._clock())}
-        for record in ended:
-            if record.left and record.request.uid not in hooked:
-                del pod.records[record.request.uid]
-            record.status, record.pins, record.emitted = WriteRetry(), WriteRetry(), set()
-        return ended
+    def drop_if_done(self, pod: PodRecord, record: RequestRecord) -> None:
+        """Drop the record of a request that has left the node's selection, unless something still needs it."""
+        uid = record.request.uid
+        owed = any(key[0] == uid and work.owes_stop(self._clock()) for key, work in pod.works.items())
+        if record.left and record.recorder is None and not record.writing and not owed:
+            pod.records.pop(uid, None)
 
     # What the watches tell of pods.
 

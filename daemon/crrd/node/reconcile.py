@@ -15,7 +15,7 @@ from crrd.lib.errors import ApiUnavailableError, CrrdError
 from crrd.node.edges import Edges
 from crrd.node.execute import Executor
 from crrd.node.observe import PodInspector
-from crrd.node.pods import POD_RETRY, PodRecord, Pods, RuntimeState
+from crrd.node.pods import POD_RETRY, PodRecord, Pods, RuntimeState, WriteRetry
 
 log = structlog.get_logger(__name__)
 
@@ -92,7 +92,7 @@ class Reconciler:
             first_seen={each.request.uid: each.first_seen for each in live},
             unready_seen={each.request.uid: each.unready_seen for each in live if each.unready_seen is not None},
             unpinned=frozenset(each.request.uid for each in live if each.unpinned),
-            pin_errors={each.request.uid: each.pins.error for each in live if each.pins.error},
+            pin_errors={each.request.uid: each.pin_retry.error for each in live if each.pin_retry.error},
             may_stop=self._executor.slots.may_stop(record.key),
             prunes_is_killed=self._executor.writes.prunes_is_killed,
             draining=self.draining,
@@ -134,11 +134,17 @@ class Reconciler:
         return [each.request for each in record.ended_before_stop(asyncio.get_running_loop().time())]
 
     def _live_requests(self, record: PodRecord) -> list[Request]:
-        """The live requests of a pod. The metrics begin with those that came, and end with those that went."""
-        for ended in self._pods.take_ended(record):
+        """The live requests of a pod. The metrics begin with those that came, and end with those that went.
+
+        The watch may bring the end of a request before the write that ended it is answered: what that write did is
+        noted first.
+        """
+        for ended in [each for each in record.records.values() if not each.live and not each.writing]:
             if ended.recorder is not None:
                 ended.recorder.forgotten(ended.request)
-                ended.recorder = None
+            ended.recorder, ended.emitted = None, set()
+            ended.status_retry, ended.pin_retry = WriteRetry(), WriteRetry()
+            self._pods.drop_if_done(record, ended)
         for key in list(record.works):  # a hook may have been kept for a request that has gone since
             request = record.records.get(key[0])
             if request is None or not request.writing:

@@ -47,8 +47,8 @@ class Works:
             pod.expiries[key] = loop.call_at(kept_until, self.drop_unneeded, pod, key)
             return
         pod.works.pop(key, None)
-        if record is not None and record.left and record.recorder is None and not record.writing:
-            pod.records.pop(key[0], None)  # it was kept for its stop
+        if record is not None:
+            self._pods.drop_if_done(pod, record)  # it may have been kept for its stop
         self._pods.tidy(pod)
 
 

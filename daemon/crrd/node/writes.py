@@ -47,7 +47,7 @@ class RequestWrites:
         """Let no write of the pod's requests wait that was not decided on again: its answer may have been lost."""
         still = {(write.request.uid, type(write)) for write in wanted}
         for record in self._pods.peek(pod_key).present:
-            for kind, retry in ((WriteStatus, record.status), (PinContainers, record.pins)):
+            for kind, retry in ((WriteStatus, record.status_retry), (PinContainers, record.pin_retry)):
                 if retry.waiting and (record.request.uid, kind) not in still:
                     retry.release()
 
@@ -75,7 +75,7 @@ class RequestWrites:
     def pending(self) -> int:
         """How many requests have a write that is under way or waits for another try."""
         records = [each for pod in self._pods for each in pod.records.values()]
-        return sum(each.writing or each.status.waiting or each.pins.waiting for each in records)
+        return sum(each.writing or each.status_retry.waiting or each.pin_retry.waiting for each in records)
 
     async def wait(self) -> None:
         """Return when the writes under way have ended and the next try of those that failed may come."""
@@ -96,7 +96,8 @@ class RequestWrites:
             await asyncio.sleep(0)  # a stop that was decided with it goes first: gRPC sends in a task of its own
             written, ineffective = await self._send(write)
             if written.uid != request.uid:
-                raise CrrdError("unexpected response from the API server: it is not the request that was written")  # noqa: TRY301 - as any failure
+                why = "unexpected response from the API server: it is not the request that was written"
+                raise CrrdError(why)  # noqa: TRY301 - as any failure
             self._written(write, record, written, ineffective)
         except GoneError:
             self._pods.request_deleted(request)
@@ -148,11 +149,11 @@ class RequestWrites:
 
 
 def _retry_of(record: RequestRecord, write: Write) -> WriteRetry:
-    return record.status if isinstance(write, WriteStatus) else record.pins
+    return record.status_retry if isinstance(write, WriteStatus) else record.pin_retry
 
 
 def _next_try(records: Iterable[RequestRecord]) -> float | None:
-    retries = (retry for record in records for retry in (record.status, record.pins) if retry.waiting)
+    retries = (retry for record in records for retry in (record.status_retry, record.pin_retry) if retry.waiting)
     return min((retry.next_try for retry in retries), default=None)
 
 

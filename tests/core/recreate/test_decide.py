@@ -1535,6 +1535,18 @@ class TestTheStopAfterAHookOfAnEndedRequest:
         assert stops(decision) == []
         assert decision.waits_for_slot
 
+    def test_the_live_requests_are_looked_at_right_after_it(self) -> None:
+        looked = observed(instance("old"), ended=(request(),), works=hooked(HookResult(2.0)))
+        decision = decide([request(uid="r2")], looked, NOW)
+        assert (stops(decision), decision.wake_at) == (["old"], NOW)
+
+    @pytest.mark.parametrize("failed", [(), (StopAttempt(1, ended=NOW - 5, error="broken"),)])
+    def test_a_silent_kubelet_is_looked_at_once_a_second(self, failed: tuple[StopAttempt, ...]) -> None:
+        works = {key: replace(work, stop=next(iter(failed), None)) for key, work in hooked(HookResult(2.0)).items()}
+        looked = observed(instance("old"), ended=(request(),), works=works, kubelet_silent_since=NOW - 60)
+        decision = decide([], looked, NOW)
+        assert (stops(decision), decision.wake_at) == ([], NOW + 1)
+
 
 class TestWhatIsWaitedFor:
     """Steps 9 and 10: a wait that takes longer than a healthy container's is told."""

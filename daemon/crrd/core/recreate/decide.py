@@ -8,9 +8,9 @@ A round, file by file: here, which request is served, what it waits for as a who
 order; `view` is what is known of a container; `stop`, then `outcome`, is its recreate; `settle` writes what came of it.
 
 The invariant, checked by the property tests at every step: a StopContainer or RunHook names a live request of the
-pod, an instance that this request means (its statusContext, or what it pinned), that runs, that nothing else is at
-work on (but for an earlier request's stop with a longer timeout), and whose pod kubelet would start again; a
-Completed status is never followed by another.
+pod (a stop also one that has ended since its hook began), an instance that this request means (its statusContext, or
+what it pinned), that runs, that nothing else is at work on (but for an earlier request's stop with a longer timeout),
+and whose pod kubelet would start again; a Completed status is never followed by another.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,6 +47,7 @@ def decide(requests: Sequence[Request], observed: Observation, now: float) -> De
         if request.error:
             give_up(draft, request, Message.of(Reason.INVALID_REQUEST, error=request.error))
     if finish_hooked(draft):
+        draft.wake(now)  # the live requests are looked at in the next round: that one knows of the stop
         return draft.decision()
     if sound := in_serving_order(live, observed.works):
         _serve(draft, sound[0])
@@ -58,7 +59,7 @@ def decide(requests: Sequence[Request], observed: Observation, now: float) -> De
 
 
 def in_serving_order(requests: Iterable[Request], works: Mapping[tuple[str, str], Work]) -> list[Request]:
-    """The valid live requests in the order in which they are served (step 2). A request with work in progress is first.
+    """The valid live requests in the order in which they are served (step 2); first one that this process worked for.
 
     `works`: see Observation.
     """

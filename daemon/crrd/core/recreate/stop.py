@@ -1,7 +1,8 @@
 """The stop of one instance that has to go: its hook, then StopContainer, again after an error, until it is given up.
 
 Kubelet must be there to start the container again, no other request may be at work on it, and the node's stops must
-have a place for it. `_send` is the one place that makes a StopContainer. What follows its answer is in `outcome`.
+have a place for it. A StopContainer is made in two places: `_send` for a live request, and `finish_hooked` for one that
+has ended since its hook began. What follows the answer is in `outcome`.
 """
 
 from dataclasses import replace
@@ -10,7 +11,7 @@ from zlib import crc32
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import MINIMUM_GRACE_SECONDS, RecreateState, StatePhase
 from crrd.core.recreate.actions import RunHook, StopContainer
-from crrd.core.recreate.draft import ASK_AGAIN, PERSIST_SECONDS, Draft
+from crrd.core.recreate.draft import PERSIST_SECONDS, Draft
 from crrd.core.recreate.messages import LATER_STEPS, Message, waited
 from crrd.core.recreate.observation import Hook, HookKind, Instance, StopAttempt, Work, WorkKind
 from crrd.core.recreate.outcome import await_exit
@@ -82,8 +83,9 @@ def retry_delay(attempts: int, salt: str) -> float:
 def finish_hooked(draft: Draft) -> bool:
     """Step 9: the stops after hooks of requests that have ended or gone since; whether one is sent now.
 
-    A container whose preStop hook has run is stopped, even if its request has ended, while the
-    grace period in which the hook began lasts.
+    A container whose preStop hook has run is stopped, even if its request has ended, while the grace period in which
+    the hook began lasts. That period is the only limit: a stop that fails is tried again until then, a daemon that
+    shuts down sends it too, and nobody is left to be told how it went.
     """
     observed, sent = draft.observed, False
     requests = {request.uid: request for request in observed.ended}
@@ -100,8 +102,10 @@ def finish_hooked(draft: Draft) -> bool:
         if pod is None or pod.runtime_uid != instance.pod_uid or pod.deleting or pod.ended:
             continue  # kubelet stops it itself
         retry_at = work.stop.ended + retry_delay(work.stop.count, bare_id) if work.stop is not None else draft.now
-        if draft.now < retry_at or observed.kubelet_silent_since is not None:
-            draft.wake(max(retry_at, draft.now + ASK_AGAIN) if work.stop else draft.now + LOOK_AGAIN)
+        if draft.now < retry_at:
+            draft.wake(retry_at)
+        elif observed.kubelet_silent_since is not None:
+            draft.wake(draft.now + LOOK_AGAIN)
         elif not observed.may_stop:
             draft.waits_for_slot = True
         else:
