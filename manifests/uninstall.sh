@@ -48,7 +48,7 @@ release_pods() {
     case "$rest" in *'"message":"[]"'*)
       rest=$(printf '%s' "$rest" | sed -e 's/"message":"\[\]"/"message":""/' -e 's/"status":"False"/"status":"True"/') ;;
     esac
-    echo "making pod $namespace/$name ready again, as far as crrd keeps it unready"
+    echo "pod $namespace/$name: removing crrd's entries from the condition KruisePodReady"
     kubectl patch pod -n "$namespace" "$name" --subresource=status -o name \
       -p "{\"metadata\":{\"resourceVersion\":\"$version\"},\"status\":{\"conditions\":[$rest]}}" >/dev/null || :
   done
@@ -94,6 +94,6 @@ EOF
   tries=$((tries + 1))
   sleep 1
 done
-echo "crrd still keeps these pods unready, or these requests still exist; check your rights and run this again:" >&2
+echo "not finished: check your rights and run the script again. Pods that crrd keeps unready, and requests that exist:" >&2
 printf '%s\n' "$(held_pods)" "$(requests)" >&2
 exit 1

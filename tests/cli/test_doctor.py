@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -347,8 +348,7 @@ async def test_a_sound_installation() -> None:
     assert [(each.check, each.state) for each in findings] == [(check, State.OK) for check in Check]
     lines = render(findings).splitlines()
     assert (
-        lines[1]
-        == "ok           CRD               ContainerRecreateRequest is served in v1alpha1, v1beta1 and keeps all fields"
+        lines[1] == "ok           CRD               the CRD serves v1alpha1, v1beta1, and has all fields that crrd uses"
     )
     assert lines[5] == "ok           manager           2 ready, and one is the leader"
     assert render_json(findings)["state"] == "ok"
@@ -416,14 +416,14 @@ async def test_with_no_rights_at_all() -> None:
     api.version = {}
     findings = await api.findings()
     assert {each.state for each in findings if each.check is not Check.SERVER} == {State.NOT_CHECKED}
-    assert findings[0].values == {"version": "version unknown"}
+    assert findings[0].values["version"] == "version unknown"
 
 
 async def test_without_any_pods_no_account_is_checked() -> None:
     api = Installation()
     api.remove("Pod")
     found = {each.check: each for each in await api.findings()}
-    assert found[Check.ACCOUNTS].values == {"why": "crrd has no pods"}
+    assert found[Check.ACCOUNTS].values["why"] == "crrd has no pods"
     assert found[Check.RUNTIME].topic is Topic.NO_READY_DAEMON
 
 
@@ -463,4 +463,19 @@ async def test_on_a_cluster_without_crrd(tmp_path: Path) -> None:
         assert (code, answer["state"], states["Crd"], states["Daemons"]) == (1, "problem", "ok", "problem")
     ended = await crrd("doctor", "--kubeconfig", kubeconfig)
     assert ended.code == 2
-    assert ended.last_line.startswith("crrd doctor: cannot read the version of the API server, using ")
+    assert ended.last_line.startswith("crrd doctor: cannot reach the API server with ")
+
+
+def test_the_example_in_the_docs_has_only_sentences_of_today() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    lines = page.partition("$ crrd doctor\n")[2].partition("\n\n")[0].splitlines()
+    texts = [text for pair in SENTENCES.values() for text in pair if text]
+    known = "|".join(".*".join(map(re.escape, re.split(r"\{[^{}]*\}", text))) for text in texts)
+    checks, states = "|".join(Check), "|".join(State)
+    shapes = rf"    (?:(?:{states}) +(?:{checks}) +|  +> )(.*?)(?: \.\.\.)?"
+    for line in lines:
+        found = re.fullmatch(shapes, line)
+        assert found is not None, line
+        whole = re.fullmatch(known, found[1])
+        assert whole or any(text.startswith(found[1]) for text in texts), line
+    assert {line[17:].split("  ")[0] for line in lines if line[4] != " "} == set(Check)

@@ -78,13 +78,16 @@ async def test_no_daemon_is_there(cluster: Cluster) -> None:
     )
     assert (answer["verdict"], answer["phase"]) == ("stuck", "")
     assert answer["advice"] == [
-        f"check that the DaemonSet's pod is running there: {DAEMONS} spec.nodeName={cluster.node_name}"
+        (
+            f"check that the DaemonSet's pod is running on node {cluster.node_name}: "
+            f"{DAEMONS} spec.nodeName={cluster.node_name}"
+        )
     ]
     labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
     await cluster.create_pod("crrd-node-x", [container("crrd")], metadata={"labels": labels}, nodeName="elsewhere")
     out = await explained(cluster, "one")
     assert out.splitlines()[0].startswith(f"{cluster.namespace}/one: no phase yet, created ")
-    assert "\n  > the DaemonSet has no pod there" in out
+    assert "\n  > the DaemonSet has no pod on node " in out
     await cluster.delete_pod("crrd-node-x", grace=0)
 
 
@@ -96,12 +99,7 @@ async def test_a_request_without_admission_is_nobodys(cluster: Cluster) -> None:
     await cluster.create_request(body)
     answer = await told(cluster, "one")
     assert answer["what"] == f"no node daemon handles the request, because the label {model.LABEL_NODE_NAME} is missing"
-    assert answer["notes"][1:] == [
-        (
-            "the request has no statusContext, because it did not pass admission; the daemon stops the "
-            "instances that are running"
-        )
-    ]
+    assert answer["notes"][1:] == [], "no daemon stops anything"
 
 
 async def test_what_became_of_it(cluster: Cluster, node_daemon: NodeDaemon) -> None:

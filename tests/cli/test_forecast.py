@@ -45,15 +45,15 @@ async def test_a_node_whose_containers_are_kept(cluster: Cluster) -> None:
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines()]
     assert [(row[1], row[2], row[5]) for row in rows[1:-1]] == [("web", "app", "keep"), ("web", "log", "keep")]
-    assert out.splitlines()[-1] == f"node {cluster.node_name}: 2 keep, 0 rebuild, 0 unknown (kubelet v1.36.0 to 1.35)"
+    assert out.splitlines()[-1] == f"node {cluster.node_name}: 2 keep, 0 restart, 0 unknown (kubelet v1.36.0 to 1.35)"
 
 
-async def test_a_version_that_hashes_otherwise_rebuilds(cluster: Cluster) -> None:
+async def test_a_version_that_hashes_otherwise_restarts(cluster: Cluster) -> None:
     await run_pod(cluster, "web")
     code, out, _ = await crrd("forecast", "--to", "1.30", "-o", "json", *on_node(cluster))
     assert code == 3
     report = json.loads(out)
-    assert (report["totals"], report["from"]) == ({"keep": 0, "rebuild": 1, "unknown": 0}, "v1.36.0")
+    assert (report["totals"], report["from"]) == ({"keep": 0, "restart": 1, "unknown": 0}, "v1.36.0")
     assert report["containers"][0]["reason"] == (
         "kubelet 1.36 hashes only name and image, 1.30 the whole container's JSON"
     )
@@ -104,7 +104,7 @@ async def test_the_daemons_page(cluster: Cluster, tmp_path: Path) -> None:
                 assert answer.status == 400
         await daemon.kill()
     assert (report["node"], report["from"]) == (cluster.node_name, "v1.36.0")
-    assert report["totals"] == {"keep": 0, "rebuild": 1, "unknown": 0}
+    assert report["totals"] == {"keep": 0, "restart": 1, "unknown": 0}
     assert refused[0] == 400
     assert "'soon' is not a Kubernetes version" in refused[1]
 

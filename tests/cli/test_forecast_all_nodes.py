@@ -11,7 +11,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from crrd.cli.forecast import EXIT_REBUILD, EXIT_UNKNOWN, ForecastConfig, run_forecast
+from crrd.cli.forecast import EXIT_RESTART, EXIT_UNKNOWN, ForecastConfig, run_forecast
 from crrd.forecast.render import shape
 from crrd.forecast.report import ForecastInput, make_report
 from crrd.kube.client import KubeClient
@@ -101,11 +101,11 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 async def test_every_daemon_is_asked(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     code = await asyncio.to_thread(run_forecast, cluster.config())
-    assert code == EXIT_REBUILD
+    assert code == EXIT_RESTART
     reports = json.loads(capsys.readouterr().out)
     assert {each["node"]: each["totals"] for each in reports[:2]} == {
-        "n1": {"keep": 1, "rebuild": 0, "unknown": 0},
-        "n2": {"keep": 0, "rebuild": 1, "unknown": 0},
+        "n1": {"keep": 1, "restart": 0, "unknown": 0},
+        "n2": {"keep": 0, "restart": 1, "unknown": 0},
     }
     assert {each["node"]: each["failed"] for each in reports} == {
         "n1": False, "n2": False, "n3": True, "n4": True, "n5": True, "n6": True, "n7": True,
@@ -159,7 +159,7 @@ async def test_a_question_is_asked_when_the_client_has_room_for_it(
 
     monkeypatch.setattr(KubeClient, "through_pod", counted)
     cluster.nodes = [f"m{number}" for number in range(3 * PLACES)]
-    assert await asyncio.to_thread(run_forecast, cluster.config()) == EXIT_REBUILD
+    assert await asyncio.to_thread(run_forecast, cluster.config()) == EXIT_RESTART
     capsys.readouterr()
     assert len(cluster.asked) == len(cluster.nodes)
     assert 1 < most <= PLACES  # one that waits for room would use up the time of its call

@@ -30,7 +30,7 @@ async def test_each_outcome(cluster: Cluster) -> None:
     assert kept["proxy"]["kind"] == "sidecar"
     # kubelet 1.30 did not compare the hashes of sidecars
     code, rebuilt = await forecast(cluster, "--to", "1.30", *api)
-    assert {name: row["outcome"] for name, row in rebuilt.items()} == {"app": "rebuild", "proxy": "keep"}
+    assert {name: row["outcome"] for name, row in rebuilt.items()} == {"app": "restart", "proxy": "keep"}
     assert code == 3
     other = {**pod, "metadata": {"uid": "another"}}
     file = json.dumps({"kind": "List", "items": [other]})

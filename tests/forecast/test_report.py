@@ -40,39 +40,45 @@ BETWEEN = (
     "the hash includes fields that were added between 1.7 and 1.9: "
     "VolumeDevices, MountPropagation, AllowPrivilegeEscalation"
 )
-CHANGED = "the spec has changed since its start, so kubelet 1.31 would rebuild it, too"
+CHANGED = "the container's spec has changed since it started, so kubelet 1.31 would restart it, too"
 NO_POD = "the pods that were read do not include this container"
 INIT, SIDECAR, EPHEMERAL = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.EPHEMERAL
 SINCE_1_32 = "kubelet 1.32 compares the hash of a sidecar, but 1.31 does not"
 UNKNOWN_VERSION = (
-    "this version of crrd does not know kubelet 1.40, only versions up to 1.36. The report assumes that both compute "
-    "the same hashes. Use a newer crrd, or drain the node first"
+    "this version of crrd does not know kubelet 1.40, only versions up to 1.36. The report assumes that kubelet "
+    "1.40 computes the same hashes as 1.36. Use a newer crrd, or drain the node first"
 )
 NO_RECORD = (
-    "the hash stays the same, but kubelet 1.33 has no record of the resources that 1.32 set, and may restart the "
-    "container by its resizePolicy (RestartContainer)"
+    "the hash stays the same, but kubelet 1.33 may take the container's resources for a resize, and its resizePolicy "
+    "is RestartContainer"
 )
 SAME = "the hash stays the same"
 RESTART = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
 RESIZABLE = SPEC | {"resources": {"limits": {"memory": "1Gi"}}, "resizePolicy": RESTART}
 OTHER = RESIZABLE | {"resources": {"requests": {"cpu": "1"}}}
-NOT = ", and the stored hash differs"
+NOT = " differs from the stored one"
 CASES: list[tuple[ForecastInput, str, str, str, str]] = [
-    (one(stored("1.30")), "1.30", "1.31", "rebuild", ERAS),
-    (one(stored("1.15")), "1.15", "1.16", "rebuild", DUMPS),
-    (one(stored("1.7")), "v1.7.16", "v1.9.11", "rebuild", BETWEEN),
+    (one(stored("1.30")), "1.30", "1.31", "restart", ERAS),
+    (one(stored("1.15")), "1.15", "1.16", "restart", DUMPS),
+    (one(stored("1.7")), "v1.7.16", "v1.9.11", "restart", BETWEEN),
     (
         one(stored("1.9")),
         "1.9",
         "1.8",
-        "rebuild",
+        "restart",
         "the hash includes fields that were added between 1.8 and 1.9: VolumeDevices",
     ),
     (one(stored("1.31")), "1.31", "1.36", "keep", "the hash stays the same"),
     (one(stored("1.20")), "1.20", "1.30", "keep", "the hash stays the same"),
     (one(stored("1.31")), "1.30", "1.31", "keep", "the hash stays the same"),
-    (one("abc"), "1.31", "1.32", "rebuild", CHANGED),
-    (one("abc"), "1.6", "1.7", "rebuild", "kubelet 1.7 hashes a dump of the whole container" + NOT),
+    (one("abc"), "1.31", "1.32", "restart", CHANGED),
+    (
+        one("abc"),
+        "1.6",
+        "1.7",
+        "restart",
+        "the hash that kubelet 1.7 computes (of a dump of the whole container)" + NOT,
+    ),
     (one(None), "1.30", "1.31", "unknown", "kubelet recorded no hash on the container"),
     (one("x" * 50), "1.30", "1.31", "unknown", f"the hash on the container is invalid: {'x' * 40!r}"),
     (one("abc", None), "1.30", "1.31", "unknown", NO_POD),
@@ -88,9 +94,9 @@ CASES: list[tuple[ForecastInput, str, str, str, str]] = [
         "keep",
         "kubelet compares the hash of a sidecar only since 1.32",
     ),
-    (one(stored("1.30"), kind=SIDECAR), "1.30", "1.32", "rebuild", ERAS.replace("1.31", "1.32")),
-    (one(stored("1.30"), kind=SIDECAR), "1.31", "1.32", "rebuild", SINCE_1_32),
-    (one(stored("1.30"), kind=SIDECAR), "1.32", "1.33", "rebuild", CHANGED.replace("1.31", "1.32")),
+    (one(stored("1.30"), kind=SIDECAR), "1.30", "1.32", "restart", ERAS.replace("1.31", "1.32")),
+    (one(stored("1.30"), kind=SIDECAR), "1.31", "1.32", "restart", SINCE_1_32),
+    (one(stored("1.30"), kind=SIDECAR), "1.32", "1.33", "restart", CHANGED.replace("1.31", "1.32")),
     (one(stored("1.32"), kind=SIDECAR), "1.32", "1.33", "keep", "the hash stays the same"),
     (one(stored("1.32", RESIZABLE), RESIZABLE), "1.32", "1.33", "unknown", NO_RECORD),
     (one(stored("1.32", RESIZABLE), RESIZABLE), "1.33", "1.36", "keep", SAME),
@@ -130,7 +136,7 @@ def mixed() -> Report:
 
 def test_totals_and_order() -> None:
     report = mixed()
-    assert report.totals == {Outcome.KEEP: 1, Outcome.REBUILD: 1, Outcome.UNKNOWN: 1}
+    assert report.totals == {Outcome.KEEP: 1, Outcome.RESTART: 1, Outcome.UNKNOWN: 1}
     assert [each.pod for each in report.containers] == ["a", "b", "c"]
 
 
@@ -224,21 +230,21 @@ def test_pods_that_run_nothing_here(metadata: Json) -> None:
 def test_table() -> None:
     first, *_, last = to_text([mixed()], "table").splitlines()
     assert first.split() == ["NAMESPACE", "POD", "CONTAINER", "STORED", "EXPECTED", "OUTCOME", "REASON"]
-    assert last == "node n1: 1 keep, 1 rebuild, 1 unknown (kubelet v1.31.4 to 1.32)"
+    assert last == "node n1: 1 keep, 1 restart, 1 unknown (kubelet v1.31.4 to 1.32)"
     assert f"shop       b    app        {int(stored('1.31'), 16)}" in to_text([mixed()], "table")
 
 
 def test_a_table_without_containers_and_without_a_report() -> None:
     failed = make_report([], "1.30", "1.31", node="n2").failing("no daemon")
     assert to_text([make_report([], "1.30", "1.40"), failed], "table") == (
-        f"0 keep, 0 rebuild, 0 unknown (kubelet 1.30 to 1.40)\n{UNKNOWN_VERSION}\n\nnode n2: no report\nno daemon"
+        f"0 keep, 0 restart, 0 unknown (kubelet 1.30 to 1.40)\n{UNKNOWN_VERSION}\n\nnode n2: no report\nno daemon"
     )
 
 
 def test_json_and_yaml_say_the_same() -> None:
     as_json = json.loads(to_text([mixed()], "json"))
     assert as_json == yaml.safe_load(to_text([mixed()], "yaml")) == shape(mixed())
-    assert as_json["totals"] == {"keep": 1, "rebuild": 1, "unknown": 1}
+    assert as_json["totals"] == {"keep": 1, "restart": 1, "unknown": 1}
     assert as_json["containers"][0]["targetHash"] == container_hash(SPEC, "1.32")
     assert json.loads(to_text([mixed()] * 2, "json", several=True)) == [as_json, as_json]
     assert json.loads(to_text([mixed()], "json", several=True)) == [as_json]

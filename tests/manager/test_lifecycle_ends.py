@@ -152,8 +152,8 @@ class TestTimes:
         manager.done.clear()
         cluster.jump(61)
         await cluster.settle("one")
-        assert cluster.message("one") == "the node daemon did not answer on node node-a"
-        assert states(cluster, "one") == [("Failed", "the node daemon did not answer on node node-a")]
+        assert cluster.message("one") == "no node daemon answered the request on node node-a"
+        assert states(cluster, "one") == [("Failed", "no node daemon answered the request on node node-a")]
         ends = [action.status.reason for action in manager.done if isinstance(action, lc.Complete)]
         assert ends == [Reason.NO_ANSWER]
 
@@ -172,7 +172,7 @@ class TestTimes:
         assert cluster.phase("one") == "", "it was created 5 seconds ago, as the manager sees it"
         cluster.jump(56)
         await cluster.settle("one")
-        assert cluster.message("one") == "the node daemon did not answer on node node-a"
+        assert cluster.message("one") == "no node daemon answered the request on node node-a"
 
     @pytest.mark.usefixtures("manager")
     async def test_ages_count_in_time_that_has_passed_while_two_clocks_answer_in_turn(
@@ -200,7 +200,10 @@ class TestTimes:
         await cluster.later()
         cluster.jump(61)
         await cluster.settle("one")
-        assert cluster.message("one") == "the node daemon did not answer: the request has no node label"
+        assert (
+            cluster.message("one")
+            == "no node daemon answered the request, because admission set no label crr.apps.kruise.io/node-name"
+        )
 
     @pytest.mark.usefixtures("manager")
     async def test_nobody_sees_a_request_without_the_active_label(self, cluster: LifecycleCluster) -> None:
@@ -208,7 +211,7 @@ class TestTimes:
         await cluster.later()
         cluster.jump(61)
         await cluster.settle("one")
-        assert cluster.message("one") == "the node daemon did not answer on node node-a"
+        assert cluster.message("one") == "no node daemon answered the request on node node-a"
 
     @pytest.mark.usefixtures("manager")
     async def test_who_has_answered_may_take_long(self, cluster: LifecycleCluster) -> None:
@@ -305,7 +308,7 @@ class TestTimes:
         cluster.jump(120)
         cluster.manager()
         await cluster.settle("empty", "served")
-        assert cluster.message("empty").startswith("the node daemon did not answer")
+        assert cluster.message("empty").startswith("no node daemon answered the request")
         assert cluster.message("served") == "activeDeadlineSeconds (90s) has passed"
         await cluster.settle("kept", "done")
         cluster.jump(61)

@@ -399,5 +399,5 @@ async def test_a_late_answer_does_not_revive_a_request(cluster: LifecycleCluster
     await cluster.later()
     cluster.jump(61)
     await cluster.settle("one")
-    assert cluster.message("one") == "the node daemon did not answer on node node-a"
+    assert cluster.message("one") == "no node daemon answered the request on node node-a"
     assert FINALIZER not in cluster.crr("one")["metadata"].get("finalizers", [])

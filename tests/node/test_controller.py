@@ -154,7 +154,7 @@ async def test_that_a_hook_has_ended_is_told_while_the_runtime_hangs() -> None:
         node.list_seconds = 3600.0
         await asyncio.sleep(6.0)
         assert node.status().state("app").is_killed
-        assert node.status().message == "waiting for the container runtime: it has not answered within 2 s"
+        assert node.status().message == "waiting for the container runtime: it has not answered within 2s"
         assert node.stops == []
 
 

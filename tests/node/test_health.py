@@ -152,7 +152,7 @@ async def test_nobody_is_ready_before_the_requests_are_listed() -> None:
     async with running() as world:
         world.api.mute.add("list containerrecreaterequests")
         await asyncio.sleep(0)
-        assert (await page(world.health, "/readyz"))[1] == {"requests": "not listed yet"}
+        assert (await page(world.health, "/readyz"))[1] == {"requests": "requests are not listed yet"}
 
 
 async def test_a_forecast_before_any_runtime_has_answered() -> None:

@@ -126,7 +126,7 @@ async def test_only_exec_gets_some_more(hook: Hook, seconds: float) -> None:
     result = await runner(behave).run(RunHook(REQUEST, INSTANCE, hook, 5.0, 0.0))
 
     assert result.seconds == pytest.approx(seconds)
-    assert "was cancelled: it had not finished after 5s" in result.error
+    assert "was cancelled, because it had not finished when the grace period ended (5s)" in result.error
 
 
 async def test_exec_that_fails_tells_code_and_output() -> None:
@@ -149,7 +149,7 @@ async def test_a_command_that_cri_o_has_cancelled_used_up_its_grace_period() -> 
     async def behave(*_: object) -> ExecResult:
         return ExecResult(-1, b"", b"command timed out")
 
-    assert "it had not finished after" in (await runner(behave).run(exec_action())).error
+    assert "it had not finished when the grace period ended" in (await runner(behave).run(exec_action())).error
 
 
 async def test_exec_output_is_cut() -> None:
@@ -175,7 +175,7 @@ async def test_exec_that_the_runtime_cut_off_took_too_long() -> None:
 
     result = await runner(behave).run(exec_action())
 
-    assert result.error == "exec was cancelled: it had not finished after 30s, at the end of the grace period"
+    assert result.error == "exec was cancelled, because it had not finished when the grace period ended (30s)"
 
 
 async def test_exec_that_said_too_much_has_run() -> None:
@@ -221,7 +221,7 @@ async def test_sleep_waits() -> None:
 async def test_sleep_is_cut_when_the_grace_period_is_used_up() -> None:
     result = await run(Hook(HookKind.SLEEP, seconds=float(2**62)), seconds=0.01)
 
-    assert result.error == "sleep was cancelled: it had not finished after 0s, at the end of the grace period"
+    assert result.error == "sleep was cancelled, because it had not finished when the grace period ended (0s)"
     assert 0.01 <= result.seconds < 10
 
 

@@ -141,7 +141,7 @@ def test_length_counts_by_sentence_and_without_commands() -> None:
     [
         "the container is stopped; kubelet restarts it",
         "kubelet has not answered /healthz for 12s",
-        "another request is already working on this container (stop); waiting for it to finish",
+        "an earlier request that has ended is still working on this container (stop)",
     ],
 )
 def test_plain_sentences_pass(text: str) -> None:

@@ -46,7 +46,7 @@ def test_a_wait_that_goes_on_is_told_of_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocked = planned(World(members(3), budgets=(budget(0),)))
-    asks = "PodDisruptionBudget guard allows no more disruptions (kubectl describe pdb guard -n default)"
+    asks = "PodDisruptionBudget guard allows no disruption now (kubectl describe pdb guard -n default)"
     display, lines = Display(), JsonLines(lambda: NOW)
     for each in (display, lines):
         each.show(blocked)

@@ -66,4 +66,4 @@ async def test_a_run_that_gets_nowhere_ends_by_itself(monkeypatch: pytest.Monkey
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
     given = run(pod_timeout=0)
     plan, timed_out = await Runner(client, cluster, clock, Display(), timeout=None, confirmed=True).run(given)
-    assert (timed_out, plan.waiting) == (True, "PodDisruptionBudget guard allows no more disruptions")
+    assert (timed_out, plan.waiting) == (True, "PodDisruptionBudget guard allows no disruption now")

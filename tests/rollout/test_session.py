@@ -168,7 +168,7 @@ async def test_a_time_out_and_an_interrupt_are_events_too(cluster: PlayedCluster
     await cluster.budget("strict", {"app": "web"}, 0)
     words = ("deployment/web", "-c", "app", "--run", "nightly")
     assert await recreated(cluster, *words, "--timeout", "1s") == 3
-    asks = "PodDisruptionBudget strict allows no more disruptions (kubectl describe pdb strict -n default)"
+    asks = "PodDisruptionBudget strict allows no disruption now (kubectl describe pdb strict -n default)"
     said = f"run nightly: 0 of 2 pods recreated; last waited for: {asks}; no pod was restarted"
     assert (await events(cluster))["ContainersRecreateTimedOut"] == f"Warning: {said}"
     running = asyncio.create_task(recreated(cluster, *words, "--run", "weekly"))
@@ -189,7 +189,7 @@ async def test_a_blocked_dry_run_shows_its_batches_and_what_blocks(
     await cluster.budget("strict", {"app": "web"}, 0)
     assert await recreated(cluster, "deployment/web", "-c", "app", "--dry-run") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "then waits: PodDisruptionBudget strict allows no more disruptions (kubectl describe pdb strict -n default)",
+        "then waits: PodDisruptionBudget strict allows no disruption now (kubectl describe pdb strict -n default)",
         f"batch 1: {first} (node-a)",
         f"batch 2: {second} (node-a)",
     ]

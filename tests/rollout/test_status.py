@@ -95,7 +95,9 @@ async def test_one_that_is_interrupted_says_so_at_once(cluster: PlayedCluster, c
     assert await recreated(cluster, "status", display=JsonLines(cluster.api.now)) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["run"], found["state"], found["done"], found["waitsFor"]) == ("nightly", "done", 2, "")
-    with pytest.raises(ConfigurationError, match="run nightly is done already: there is nothing to abort"):
+    with pytest.raises(
+        ConfigurationError, match=r"run nightly has already ended \(done\), so there is nothing to abort"
+    ):
         await recreated(cluster, "abort", "nightly")
 
 
@@ -103,15 +105,15 @@ async def test_one_that_asks_or_has_failed_says_how_to_go_on(cluster: PlayedClus
     pods = await cluster.workload("Deployment", "web", 2, "app")
     await recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly", "--partition", "1")
     lines = await shown(cluster, capsys, "nightly")
-    assert (lines[1].startswith("waiting: 1 of 2 pods recreated"), lines[2]) == (True, f"{RESUME} --yes")
-    assert "waiting   1/2" in (await shown(cluster, capsys))[1]
+    assert (lines[1].startswith("paused: 1 of 2 pods recreated"), lines[2]) == (True, f"{RESUME} --yes")
+    assert "paused   1/2" in (await shown(cluster, capsys))[1]
     cluster.fails[pods[1]] = ("StillRuns", "it still runs")
     assert await recreated(cluster, "resume", "nightly", "--yes") == 1
     lines = await shown(cluster, capsys, "nightly")
     assert (lines[1].startswith("failed: 1 of 2 pods"), lines[2]) == (True, f"{RESUME} --retry-failed")
     assert await recreated(cluster, "abort", "nightly") == 0, "it could have been resumed"
     assert (await shown(cluster, capsys, "nightly"))[1].startswith("aborted: ")
-    with pytest.raises(ConfigurationError, match="run nightly is aborted already"):
+    with pytest.raises(ConfigurationError, match=r"run nightly has already ended \(aborted\)"):
         await recreated(cluster, "abort", "nightly")
 
 

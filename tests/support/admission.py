@@ -253,7 +253,7 @@ CREATE_REFUSALS = [
     ),
     Refusal(
         "node name that fits no label",
-        f"spec.podName must name a pod on a node whose name fits a label (63 characters), not on '{'n' * 60}'",
+        f"spec.podName must name a pod on a node whose name fits a label (at most 63 characters), not on '{'n' * 60}'",
         pod=spec(nodeName="n" * 64),
     ),
     Refusal(

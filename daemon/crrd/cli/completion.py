@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
         "Prints a script that makes the shell complete `crrd recreate` and `kubectl-recreate`. kubectl's own\n"
-        "completion does not need it, because it finds the program kubectl_complete-recreate."
+        "completion does not need this: it runs the program kubectl_complete-recreate."
     )
     parser.epilog = "examples:\n  source <(crrd completion bash)\n  source <(crrd completion zsh)"
     parser.add_argument("shell", choices=("bash", "zsh"))

@@ -128,9 +128,7 @@ async def _read(kubeconfig: str, namespace: str) -> Facts:
         try:
             version = await client.document("/version")
         except (ApiUnavailableError, ApiRefusedError) as error:
-            raise ConfigurationError(
-                f"cannot read the version of the API server, using {client.description}: {error}"
-            ) from error
+            raise ConfigurationError(f"cannot reach the API server with {client.description}: {error}") from error
         return await Reader(client).facts(version, namespace, clock)
 
 

@@ -6,9 +6,9 @@ from crrd.core.doctor.findings import Finding, Topic
 from crrd.kube.resources import MANAGERS, NODE_DAEMONS
 from crrd.lib.plain import plain
 
-_APPLY = "apply crrd's manifests again (kubectl apply -f install.yaml)"
-_DAEMON_LOGS = f"kubectl logs -n crrd-node -l {NODE_DAEMONS} --tail=20"
-_MANAGER_LOGS = f"check the log: kubectl logs -n crrd-system -l {MANAGERS} --tail=20"
+_APPLY = "install crrd again, the way you installed it (helm upgrade, or kubectl apply)"
+_DAEMON_LOGS = f"kubectl logs -n {{daemons}} -l {NODE_DAEMONS} --tail=20"
+_MANAGER_LOGS = f"check the log: kubectl logs -n {{managers}} -l {MANAGERS} --tail=20"
 
 SENTENCES: Mapping[Topic, tuple[str, str]] = {
     Topic.UNREAD: ("{why}", ""),
@@ -17,12 +17,12 @@ SENTENCES: Mapping[Topic, tuple[str, str]] = {
         "{version} is older than Kubernetes 1.30, so the ValidatingAdmissionPolicies that restrict crrd do not work",
         "upgrade the control plane",
     ),
-    Topic.CRD: ("ContainerRecreateRequest is served in {names} and keeps all fields", ""),
+    Topic.CRD: ("the CRD serves {names}, and has all fields that crrd uses", ""),
     Topic.CRD_MISSING: ("ContainerRecreateRequest is not installed", "install crrd: kubectl apply -f install.yaml"),
     Topic.CRD_NOT_SERVED: ("the API server serves none of the versions that crrd supports ({names})", _APPLY),
     Topic.FIELDS_DROPPED: (
         "the API server drops fields that the CRD does not have: {names}",
-        "apply the CRD of this version of crrd (manifests/base/crd.yaml); beside OpenKruise, do not use these fields",
+        "without OpenKruise, apply the CRD of this version of crrd; with it, keep its CRD and do not use these fields",
     ),
     Topic.WEBHOOKS: ("the webhook for requests is configured and has a caBundle", ""),
     Topic.OTHER_WEBHOOKS: ("{names} admits requests", ""),
@@ -46,12 +46,12 @@ SENTENCES: Mapping[Topic, tuple[str, str]] = {
     Topic.POLICIES_UNBOUND: ("ValidatingAdmissionPolicies not bound with the action Deny: {names}", _APPLY),
     Topic.MANAGER: ("{count} ready, and one is the leader", ""),
     Topic.OTHER_MANAGER: ("crrd's manager is not installed; another manager admits requests", ""),
-    Topic.NO_MANAGER: ("the manager has no pod", _APPLY),
+    Topic.NO_MANAGER: ("the manager has no pod", "kubectl describe deployment -A -l " + MANAGERS),
     Topic.MANAGER_DOWN: ("no pod is ready: {names}", _MANAGER_LOGS),
     Topic.MANAGER_DEGRADED: ("not ready: {names}", _MANAGER_LOGS),
     Topic.NO_LEADER: ("no pod has renewed the Lease crrd-manager in time, so there is no leader", _MANAGER_LOGS),
     Topic.DAEMONS: ("{count} ready, version {version}", ""),
-    Topic.NO_DAEMONS: ("the node daemon has no pod", _APPLY),
+    Topic.NO_DAEMONS: ("the node daemon has no pod", "kubectl describe daemonset -A -l " + NODE_DAEMONS),
     Topic.DAEMONS_DOWN: (
         "{count} not ready: {names}",
         "a daemon is ready once it reaches the API server and the container runtime: " + _DAEMON_LOGS,
@@ -85,14 +85,17 @@ SENTENCES: Mapping[Topic, tuple[str, str]] = {
         "synchronize their clocks (NTP)",
     ),
     Topic.RIGHTS: ("you may create, watch and delete requests in the namespace", ""),
-    Topic.RIGHTS_MISSING: ("you do not have the right to: {names}", "ask for the ClusterRole crrd-recreate"),
+    Topic.RIGHTS_MISSING: (
+        "you do not have the right to: {names}",
+        "ask for the ClusterRole crrd-recreate (an administrator binds it)",
+    ),
     Topic.ACCOUNTS: ("the ServiceAccounts have the rights they need ({names})", ""),
     Topic.ACCOUNT_LACKS: ("ServiceAccount {account} does not have the right to: {names}", _APPLY),
     Topic.NO_OPENKRUISE: ("not found, so crrd serves all requests", ""),
     Topic.OPENKRUISE_MANAGES: ("its manager admits requests, and crrd's node daemon serves them", ""),
     Topic.TWO_DAEMONS: (
         "kruise-daemon runs beside crrd's daemon ({count} pods), so both serve every request",
-        "turn kruise-daemon off",
+        "uninstall kruise-daemon: delete its DaemonSet, or set daemon.enabled=false in its Helm values",
     ),
     Topic.TWO_ADMISSIONS: (
         "both crrd's manager and {names} admit requests, but only one may",
@@ -108,4 +111,4 @@ def sentence(finding: Finding) -> str:
 
 def advice(finding: Finding) -> str:
     """What to do about it; "" for nothing."""
-    return SENTENCES[finding.topic][1]
+    return SENTENCES[finding.topic][1].format_map(finding.values)

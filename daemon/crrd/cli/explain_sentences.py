@@ -20,7 +20,7 @@ _RUNS = "the new container {id:id} is running[ (for {since:duration})]"
 
 SENTENCES: Mapping[Topic, str] = {
     Topic.COMPLETED: "Completed: {message}",
-    Topic.COMPLETED_WITH_FAILURES: "Completed, but some containers were not recreated: {failures}",
+    Topic.COMPLETED_WITH_FAILURES: "Completed; these containers were not recreated: {failures}",
     Topic.BEING_RELEASED: "the request is being deleted; the manager must make the pod ready again first",
     Topic.BEING_DELETED: "the request is being deleted, so no more containers are stopped for it",
     Topic.DELETED_ONCE_COMPLETED: "the request is being deleted",
@@ -56,7 +56,7 @@ SENTENCES: Mapping[Topic, str] = {
     Topic.UNREADY_GRACE_OVER: (
         "unreadyGracePeriodSeconds ended {over:duration} ago, but no container has been stopped yet"
     ),
-    Topic.TURN_NOT_GIVEN: "not started yet, although no other container or request is before it",
+    Topic.TURN_NOT_GIVEN: "the node daemon has not started on this container, although nothing is before it",
     Topic.ALL_ENDED: "all containers have finished; the request will be Completed soon",
     Topic.TURN_AWAITED: "not started yet",
     Topic.RECREATED: f"{_RECREATED}[; {{message}}]",
@@ -69,8 +69,8 @@ SENTENCES: Mapping[Topic, str] = {
     Topic.STOPPING: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
     Topic.STOP_SENT: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
     Topic.END_NOT_REPORTED: (
-        "{message}; the pod's status still shows the old instance[ {since:duration} after the stop], "
-        "because kubelet has not reported its exit"
+        "{message}; the pod's status still shows the old instance[ {since:duration} after the stop], because kubelet "
+        "has not reported that it has ended"
     ),
     Topic.STOPPED: "the container has stopped[ with exit code {exit_code}]; waiting for kubelet to restart it",
     Topic.NOT_STARTED_AGAIN: "the container has stopped[ with exit code {exit_code}]; {message}",
@@ -106,8 +106,8 @@ SENTENCES: Mapping[Topic, str] = {
     Topic.NO_TTL: "ttlSecondsAfterFinished is not set, so the request stays until you delete it",
     Topic.TTL: "ttlSecondsAfterFinished: the request is deleted in {left:duration}",
     Topic.TTL_OVER: (
-        "ttlSecondsAfterFinished ended {over:duration} ago, so the request should be deleted soon; after a change of "
-        "leader, the manager waits the full time again"
+        "ttlSecondsAfterFinished ended {over:duration} ago, so the request should be deleted soon; a new leader of the "
+        "manager counts from its own start"
     ),
     Topic.UNREAD: "cannot read {object}: {error}",
 }
@@ -122,21 +122,27 @@ _OTHERWISE = {
 """What takes the place of a message where there is none."""
 STEPS: Mapping[Step, str] = {
     Step.CHECK_MANAGER: f"check that the manager is running: {_MANAGER_PODS}",
-    Step.CHECK_ANY_MANAGER: f"check that crrd's or OpenKruise's manager is running: {_MANAGER_PODS}",
+    Step.CHECK_ANY_MANAGER: (
+        f"check that crrd's manager is running ({_MANAGER_PODS}), or OpenKruise's (kubectl get pods -n kruise-system)"
+    ),
     Step.AWAIT_MANAGER: (
         f"the manager completes the request as failed; if it does not, check the manager: {_MANAGER_PODS}"
     ),
     Step.CHECK_ADMISSION: f"admission sets this label; check that the manager is running: {_MANAGER_PODS}",
     Step.CHECK_WEBHOOKS: "check the webhooks: kubectl get mutatingwebhookconfigurations",
-    Step.CREATE_AGAIN: "then delete this request and create it again: kubectl -n {namespace} delete crr {request}",
-    Step.REMOVE_FINALIZERS: "the controller that set the finalizer must remove it: {finalizers:list}",
+    Step.CREATE_AGAIN: (
+        "then create a new request; for the spec of this one: kubectl -n {namespace} get crr {request} -o yaml"
+    ),
+    Step.REMOVE_FINALIZERS: "other controllers must remove their finalizers: {finalizers:list}",
     Step.NODE_IS_GONE: SENTENCES[Topic.NO_NODE],
     Step.NODE_IS_NOT_READY: "node {node} is not ready[ (for {since:duration})]",
     Step.CHECK_DAEMON: (
         "the daemon's pod {daemon_namespace}/{daemon} is {phase}, {ready}: kubectl -n {daemon_namespace} logs {daemon}"
     ),
-    Step.FIND_DAEMON: f"check that the DaemonSet's pod is running there: {_DAEMON_PODS}",
-    Step.START_DAEMON: f"the DaemonSet has no pod there: {_DAEMON_PODS}",
+    Step.FIND_DAEMON: f"check that the DaemonSet's pod is running on node {{node}}: {_DAEMON_PODS}",
+    Step.START_DAEMON: (
+        f"the DaemonSet has no pod on node {{node}}; to see why: kubectl describe daemonset -A -l {NODE_DAEMONS}"
+    ),
     Step.EXPLAIN_FIRST: "to see what that request waits for: crrd explain {first_namespace}/{first}",
     Step.DELETE_FIRST: "to let this request continue, delete that one: kubectl -n {first_namespace} delete crr {first}",
     Step.DESCRIBE_NODE: "kubectl describe node {node}",
@@ -159,8 +165,8 @@ STEPS: Mapping[Step, str] = {
     Step.READ_LOG: "check the container's log: kubectl logs -n {namespace} {pod} -c {container}",
 }
 _DEFAULTS = {
-    "crrd": "unless a flag of the manager changes it",
-    "any": "if crrd's manager runs; OpenKruise's has none",
+    "crrd": "see --default-deadline-slack-seconds of its manager",
+    "any": "OpenKruise's manager applies none",
 }
 _OPTIONAL = re.compile(r"\[(.*?)\]")
 

@@ -36,7 +36,7 @@ from crrd.lib.log import configure as configure_log
 
 EXIT_UNKNOWN = 4
 """Nothing is known to be rebuilt, but not every container could be judged, or the version is unknown."""
-EXIT_REBUILD = 3
+EXIT_RESTART = 3
 """At least one container would be rebuilt."""
 RUNTIME_SECONDS = 15.0
 """For how long a runtime that is down is waited for."""
@@ -75,8 +75,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  crrd forecast --to 1.31 --node-name worker-1\n"
         "  crrd forecast --to 1.31 --from v1.30.2 --pods pods.json     (kubectl get pods -A -o json > pods.json)\n"
         "  crrd forecast --to 1.31 --all-nodes --plot upgrade.png\n\n"
-        "exit codes: 0 kubelet keeps all containers, 2 bad input, 3 kubelet rebuilds at least one container,\n"
-        "4 unknown, because some containers could not be judged or crrd does not know the version"
+        "exit codes: 0 kubelet keeps all containers, 2 bad input, 3 kubelet restarts at least one container,\n"
+        "4 unknown for some containers, or crrd does not know the version"
     )
     flag = partial(add_flag, parser)
     add = parser.add_argument
@@ -179,9 +179,9 @@ def run_forecast(config: ForecastConfig) -> int:
 
 
 def exit_code(reports: Sequence[Report]) -> int:
-    """0 where everything is kept, EXIT_REBUILD where anything is rebuilt, EXIT_UNKNOWN where something is not known."""
-    if any(report.totals[Outcome.REBUILD] for report in reports):
-        return EXIT_REBUILD
+    """0 where everything is kept, EXIT_RESTART where anything is rebuilt, EXIT_UNKNOWN where something is not known."""
+    if any(report.totals[Outcome.RESTART] for report in reports):
+        return EXIT_RESTART
     known = all(not report.totals[Outcome.UNKNOWN] and not report.failed for report in reports)
     return 0 if reports and known else EXIT_UNKNOWN
 
@@ -267,7 +267,7 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
         except (ApiUnavailableError, ApiRefusedError) as error:
             if isinstance(error, ApiRefusedError) and error.status == 404:
                 return failed.failing("the node daemon does not serve forecasts: start it with --serve-forecast")
-            return failed.failing(f"the node daemon did not answer: {error}")
+            return failed.failing(f"cannot get the forecast from the node daemon: {error}")
         report = report_from(answer)
         reason = report.notes[-1] if report.notes else "the node daemon could not make a forecast, and gave no reason"
         return failed.failing(reason) if report.failed else report

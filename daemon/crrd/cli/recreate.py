@@ -52,7 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.description = (
         "Recreates containers of all pods of a workload in place, a few pods at a time, and waits for each to be\n"
-        "ready again. It only writes ContainerRecreateRequests. They hold all state of the run."
+        "ready again. It only writes ContainerRecreateRequests. They hold all state of the run.\n\n"
+        "status [RUN] shows runs. resume RUN continues a run that was interrupted, is paused or has failed. abort RUN\n"
+        "deletes its pending requests; requests in progress finish."
     )
     parser.epilog = (
         "examples:\n"
@@ -107,13 +109,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     flag("--since", "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time", metavar="TIME")
     whole = _optional(duration())
-    patience = "none, but the run ends after 1h without progress"
-    flag("--timeout", "time limit of the whole run (0: no limit at all)", shown=patience, convert=whole, metavar="TIME")
+    patience = "the run ends after 1h without progress"
+    flag(
+        "--timeout",
+        "time limit of the run; 0 waits without any limit",
+        shown=patience,
+        convert=whole,
+        metavar="TIME",
+    )
     pod_timeout = _optional(duration(3, LONGEST))
-    flag("--pod-timeout", "time limit of each pod", shown="10m", convert=pod_timeout, metavar="TIME")
+    flag(
+        "--pod-timeout",
+        "time limit of a pod, then it counts as failed",
+        shown="10m",
+        convert=pod_timeout,
+        metavar="TIME",
+    )
     flag("--max-failures", "stop after this many failed pods", convert=_optional(count(1)), shown="1", metavar="N")
     add("--retry-failed", action="store_true", help="with resume: restart pods again whose requests have failed")
-    add("--force", action="store_true", help="continue while the workload is being rolled out")
+    add("--force", action="store_true", help="do not wait for a rollout of the workload to finish")
     add(
         "--allow-pod-restart",
         action="store_true",

@@ -1,1 +1,1 @@
-"""Which containers a kubelet of another version would rebuild, and why."""
+"""Which containers a kubelet of another version would restart, and why."""

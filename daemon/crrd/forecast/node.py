@@ -168,7 +168,7 @@ class NodeForecast:
     async def run(self, active: asyncio.Event, idle: asyncio.Event) -> NoReturn:
         """Look at the start, after each busy time, and now and then; never while requests are `active`."""
         while True:
-            self.heartbeat.until(idle, "waiting for the last request to end")
+            self.heartbeat.until(idle, "waiting for all requests to end")
             await idle.wait()
             self.heartbeat.within(LOOK_LIMIT_SECONDS + _LOOK_MARGIN_SECONDS, "looking")
             known = await self._look_safely()

@@ -137,7 +137,7 @@ def draw(reports: Sequence[Report], path: str) -> None:
     axes.tick_params(axis="y", labelsize=min(10, 60 * bar))
     names = [(report.node or "this node") + (" (no report)" if report.failed else "") for report in reports]
     left = [0] * len(reports)
-    colours = {Outcome.KEEP: "tab:green", Outcome.REBUILD: "tab:red", Outcome.UNKNOWN: "tab:gray"}
+    colours = {Outcome.KEEP: "tab:green", Outcome.RESTART: "tab:red", Outcome.UNKNOWN: "tab:gray"}
     for outcome, colour in colours.items():
         counts = [report.totals[outcome] for report in reports]
         axes.barh(names, counts, left=left, color=colour, label=outcome.value)

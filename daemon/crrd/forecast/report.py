@@ -1,7 +1,7 @@
-"""Which containers a kubelet of another version will rebuild, and why.
+"""Which containers a kubelet of another version will restart, and why.
 
 Kubelet compares the hash that it stored with a running container to the one that it computes from the pod's spec, and
-rebuilds the container where they differ (`containerChanged` in pkg/kubelet/kuberuntime).
+restarts the container where they differ (`containerChanged` in pkg/kubelet/kuberuntime).
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ class Outcome(StrEnum):
     """What becomes of a container."""
 
     KEEP = "keep"
-    REBUILD = "rebuild"
+    RESTART = "restart"
     UNKNOWN = "unknown"
 
 
@@ -120,7 +120,8 @@ def make_report(containers: Iterable[ForecastInput], from_version: str, to_versi
     if target > NEWEST_MINOR:
         notes.append(
             f"this version of crrd does not know kubelet 1.{target}, only versions up to 1.{NEWEST_MINOR}. The report "
-            f"assumes that both compute the same hashes. Use a newer crrd, or drain the node first"
+            f"assumes that kubelet 1.{target} computes the same hashes as 1.{NEWEST_MINOR}. Use a newer crrd, or drain "
+            "the node first"
         )
     found = sorted((_one(each, today, target) for each in containers), key=lambda f: (f.namespace, f.pod, f.name, f.id))
     return Report(from_version, to_version, tuple(found), node, tuple(notes))
@@ -195,23 +196,29 @@ def _judge(
     if then.value == stored:
         return _same_hash(container, today, target)
     if now.value is None:
-        return Outcome.REBUILD, f"kubelet 1.{target} hashes {era_of(target).hashed}, and the stored hash differs"
+        return (
+            Outcome.RESTART,
+            f"the hash that kubelet 1.{target} computes (of {era_of(target).hashed}) differs from the stored one",
+        )
     if now.value != stored and not is_compared(container.kind, today):
-        return Outcome.REBUILD, f"kubelet 1.{target} compares the hash of a {container.kind}, but 1.{today} does not"
+        return Outcome.RESTART, f"kubelet 1.{target} compares the hash of a {container.kind}, but 1.{today} does not"
     if now.value != stored:
-        return Outcome.REBUILD, f"the spec has changed since its start, so kubelet 1.{today} would rebuild it, too"
+        return (
+            Outcome.RESTART,
+            f"the container's spec has changed since it started, so kubelet 1.{today} would restart it, too",
+        )
     before, after = era_of(today), era_of(target)
     if before is not after:
-        return Outcome.REBUILD, f"kubelet 1.{today} hashes {before.hashed}, 1.{target} {after.hashed}"
-    return Outcome.REBUILD, _changed_fields(today, target)
+        return Outcome.RESTART, f"kubelet 1.{today} hashes {before.hashed}, 1.{target} {after.hashed}"
+    return Outcome.RESTART, _changed_fields(today, target)
 
 
 def _same_hash(container: ForecastInput, today: int, target: int) -> tuple[Outcome, str]:
     if not _may_be_resized(container, today, target):
         return Outcome.KEEP, "the hash stays the same"
     return Outcome.UNKNOWN, (
-        f"the hash stays the same, but kubelet 1.{target} has no record of the resources that 1.{today} set, and "
-        "may restart the container by its resizePolicy (RestartContainer)"
+        f"the hash stays the same, but kubelet 1.{target} may take the container's resources for a resize, and its "
+        "resizePolicy is RestartContainer"
     )
 
 

@@ -1,7 +1,7 @@
 """What differs between two specs of a container, by meaning (Kubernetes' proposal #63814).
 
 Both specs get the API server's defaults first; 0.5 CPU is 500m; order counts only where kubelet or the runtime looks
-at it. A hash can do none of this, so a new kubelet may rebuild containers whose specs mean what they always meant.
+at it. A hash can do none of this, so a new kubelet may restart containers whose specs mean what they always meant.
 """
 
 import json

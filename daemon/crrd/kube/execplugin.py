@@ -130,7 +130,7 @@ async def _output(command: list[str], environment: Mapping[str, str]) -> bytes:
             await plugin.closed.wait()
     except TimeoutError as error:
         last = "".join(plugin.complaints.decode("utf-8", "replace").strip().splitlines()[-1:])
-        message = f"no credentials after {_DEADLINE_SECONDS:.0f} s"
+        message = f"no credentials after {_DEADLINE_SECONDS:.0f}s"
         raise ApiUnavailableError(": ".join(filter(None, (message, last)))) from error
     finally:
         if not plugin.closed.is_set():

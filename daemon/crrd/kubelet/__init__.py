@@ -1,1 +1,1 @@
-"""What kubelet does, as pure functions: which containers it starts, keeps, rebuilds, and how it hashes them."""
+"""What kubelet does, as pure functions: which containers it starts, keeps, restarts, and how it hashes them."""

@@ -53,7 +53,7 @@ class Heartbeat:
                 return ""
             self._came = now if self._came is None else self._came
             late = now - self._came
-            return f"hangs: {self._doing}, although its wait ended {late:.0f}s ago" if late > PATIENCE_SECONDS else ""
+            return f"hangs: {self._doing}, {late:.0f}s longer than expected" if late > PATIENCE_SECONDS else ""
         if self._due is None or now <= self._due:
             return ""
-        return f"hangs: {self._doing}, {now - self._due:.0f} s longer than expected"
+        return f"hangs: {self._doing}, {now - self._due:.0f}s longer than expected"

@@ -75,13 +75,13 @@ async def _round(client: KubeClient, *, release: bool) -> bool:
 async def _release(client: KubeClient, requests: tuple[Request, ...], held: list[PodMeta]) -> None:
     """Release pods, then requests: the requests show which pods crrd keeps unready, and which pods others do."""
     for pod in held:
-        log.info("releasing pod", pod=pod.key)
+        log.info("making the pod ready again", pod=pod.key)
         for key in pod.readiness.keys:
             await change_readiness(client, ReleaseUnready(pod, key), lambda: datetime.now(UTC))
     writer = RequestWriter(client)
     for request in requests:
         if request.deleting and request.has_finalizer:
-            log.info("releasing request", request=request.key)
+            log.info("removing the finalizer", request=request.key)
             with suppress(GoneError):
                 await writer.carry_out(request, RemoveFinalizer())
 

@@ -114,7 +114,7 @@ class NodeController:
 
         task = asyncio.create_task(forever())
         idle = asyncio.create_task(self.pods.idle.wait())
-        self.pods_heartbeat.until(self.pods.idle, "waiting for the last request to end")
+        self.pods_heartbeat.until(self.pods.idle, "waiting for all requests to end")
         try:
             await asyncio.wait((task, idle), return_when=asyncio.FIRST_COMPLETED)
             if task.done():

@@ -85,7 +85,7 @@ async def _tidy(pods: Pods, heartbeat: Heartbeat) -> NoReturn:
     """After the start and after every busy time, give back the memory that it took."""
     code_times = CODE_TIMES
     while True:
-        heartbeat.until(pods.idle, "waiting for the last request to end")
+        heartbeat.until(pods.idle, "waiting for all requests to end")
         await pods.idle.wait()
         await asyncio.sleep(TIDY_SECONDS)
         if pods.idle.is_set():
@@ -240,5 +240,7 @@ class NodeDaemon:
 
         self._health.live["queue"] = stuck
         self._health.ready["runtime"] = runtime.check
-        self._health.ready["requests"] = lambda: requests.last_error or ("" if requests.listed else "not listed yet")
+        self._health.ready["requests"] = lambda: (
+            requests.last_error or ("" if requests.listed else "requests are not listed yet")
+        )
         self._health.ready["pods"] = lambda: pods.last_error

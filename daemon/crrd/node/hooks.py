@@ -102,7 +102,7 @@ class HookRunner:
 
 
 def _too_slow(kind: str, seconds: float) -> str:
-    return f"{kind} was cancelled: it had not finished after {round(seconds, 1):g}s, at the end of the grace period"
+    return f"{kind} was cancelled, because it had not finished when the grace period ended ({round(seconds, 1):g}s)"
 
 
 async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:

@@ -71,7 +71,11 @@ class KubeletProbe:
     async def _find_moved(self, silent_seconds: float) -> None:
         """Ignore the port from now on if kubelet runs without it."""
         if silent_seconds > MOVED_SECONDS and await self._ready():
-            log.warning("kubelet healthz has moved", port=self._port, silent_seconds=round(silent_seconds))
+            log.warning(
+                "kubelet is ready, but has no /healthz; not checking it",
+                port=self._port,
+                silent_seconds=round(silent_seconds),
+            )
             self._there, self._silent_since = False, None
 
     async def _ask(self) -> str | None:

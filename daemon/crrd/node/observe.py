@@ -60,7 +60,7 @@ class PodInspector:
                 async with asyncio.timeout(_patience(record, live)):
                     listed_at, instances = await self._as_of_now(record, live, current, silent)
             except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
-                watched.error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f} s"
+                watched.error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f}s"
                 watched.retry.fail(loop.time())
             else:
                 _watch_instances(current, instances, watched)

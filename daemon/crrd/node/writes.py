@@ -144,7 +144,7 @@ class RequestWrites:
                     log.warning("CRD too old, field isKilled missing")
                 self.prunes_is_killed = True
                 return ""
-            return "the API server did not store the status"
+            return "the API server did not store the status (crrd doctor checks the CRD)"
         return ""
 
 

@@ -193,6 +193,6 @@ class Runner:
             return
         await self._client.delete(REQUESTS, run.namespace, str(meta.get("name")))
         raise ConfigurationError(
-            "the request did not pass admission, so no node daemon handles it: check that the manager is "
-            "running, and kubectl get mutatingwebhookconfigurations crrd"
+            "admission did not handle the request, so it was deleted again: check that the manager is running and that "
+            "its webhook exists (kubectl get mutatingwebhookconfigurations crrd)"
         )

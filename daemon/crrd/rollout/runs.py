@@ -60,7 +60,7 @@ class Runs:
                     deleted += 1
         rest = f"; {under_way} in progress will finish" if under_way else ""
         if kept in waiting:
-            rest = f"; request {kept.name} is kept to record the abort, and may still run"
+            rest = f"; request {kept.name} is kept to record the abort, and may still restart pod {kept.pod_name}"
         self.display.print_line(f"run {name} aborted, pending requests deleted: {deleted}{rest}")
         return 0
 
@@ -71,7 +71,7 @@ class Runs:
             async with await self.watch(run) as cluster:
                 end = (await self._look(run, cluster))[1].end
         if end in (End.DONE, End.ABORTED):
-            raise ConfigurationError(f"run {run.name} is {end} already: there is nothing to abort")
+            raise ConfigurationError(f"run {run.name} has already ended ({end}), so there is nothing to abort")
 
     async def status(self) -> int:
         """Show how a run stands; without a name, which runs there are, the newest first. Returns the exit code."""

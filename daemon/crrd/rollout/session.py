@@ -150,8 +150,8 @@ class Session(Runs):
         """Say why no pod is recreated. Raises ConfigurationError for a reason that somebody has to see to."""
         odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
         if odd:
-            pods = "" if len(odd) == 1 else f" ({len(odd)} pods in all)"
-            raise ConfigurationError(f"no container can be restarted: pod {odd[0].pod}: {odd[0].why}{pods}")
+            skipped = "pod" if len(odd) == 1 else f"{len(odd)} pods are skipped, for example"
+            raise ConfigurationError(f"no container can be restarted: {skipped} {odd[0].pod} ({odd[0].why})")
         self.display.show(plan)
         self.display.end("done", "nothing to do: " + summary(plan.rows))
         return 0

@@ -258,7 +258,7 @@ def failed(message: str, reason: str = "", summary: str = "0 of 1 containers rec
 
 
 def did_fail(message: str) -> str:
-    return f"Completed, but some containers were not recreated: app: {message}"
+    return f"Completed; these containers were not recreated: app: {message}"
 
 
 TOO_LATE = "recreating has exceeded the activeDeadlineSeconds"
@@ -306,7 +306,7 @@ ROWS = [
         request(age=45),
         STUCK,
         f"{NO_DAEMON} 45s; the manager fails the request in 15s",
-        f"the DaemonSet has no pod there: {PODS_THERE}",
+        "the DaemonSet has no pod on node n1; to see why: kubectl describe daemonset -A -l ",
         changes={"daemons": ()},
         since=45,
     ),
@@ -315,7 +315,7 @@ ROWS = [
         request(age=45),
         STUCK,
         f"{NO_DAEMON} 45s; the manager fails the request in 15s",
-        f"check that the DaemonSet's pod is running there: {PODS_THERE}",
+        f"check that the DaemonSet's pod is running on node n1: {PODS_THERE}",
         changes={"daemons": None, "node": None},
         since=45,
     ),
@@ -367,7 +367,7 @@ ROWS = [
         request(),
         STUCK,
         "no node daemon handles the request, because it is for node n1 and the pod is on n2",
-        "then delete this request and create it again: ",
+        "then create a new request; ",
         pod=pod(node="n2"),
     ),
     Row(
@@ -417,14 +417,14 @@ ROWS = [
         ),
         STUCK,
         "the node daemon is waiting for the container runtime: connection refused",
-        "check the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+        "check the container runtime on node n1 | read the node daemon's log: kubectl -n crrd-node logs crrd-node-x",
     ),
     Row(
         "a CRD that prunes reasons",
         request(phase="Pending", message="waiting for the container runtime: connection refused"),
         STUCK,
         "the node daemon is waiting for the container runtime: connection refused",
-        "check the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+        "check the container runtime on node n1 | read the node daemon's log: kubectl -n crrd-node logs crrd-node-x",
     ),
     # others
     Row(
@@ -521,7 +521,7 @@ ROWS = [
             request(**stands, age=1800),
             STUCK,
             "no node daemon is ready on node n1, so the request does not continue",
-            f"the DaemonSet has no pod there: {PODS_THERE}",
+            "the DaemonSet has no pod on node n1; to see why: kubectl describe daemonset -A -l ",
             pod=shown,
             changes={"daemons": ()},
         )
@@ -552,7 +552,7 @@ ROWS = [
         "a daemon that has the turn to give and gives none",
         request(phase="Pending", age=1800, managedFields=written_before(31)),
         STUCK,
-        "container app: not started yet, although no other container or request is before it",
+        "container app: the node daemon has not started on this container, although nothing is before it",
         "the daemon's pod crrd-node/crrd-node-x is Running, ready",
         since=31,
     ),
@@ -672,7 +672,7 @@ ROWS = [
         ),
         STUCK,
         "container app: StopContainer failed 3 times, retrying: no such socket",
-        "check the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+        "check the container runtime on node n1 | read the node daemon's log: kubectl -n crrd-node logs crrd-node-x",
     ),
     Row(
         "kubelet does not answer",
@@ -688,7 +688,7 @@ ROWS = [
         ),
         STUCK,
         "container app: kubelet on this node does not answer since 10s: nothing is stopped",
-        "check kubelet on node n1: systemctl status kubelet",
+        "check kubelet on node n1 | if its healthz port is not 10248, set --kubelet-healthz-port of the node daemon",
     ),
     *(
         Row(
@@ -731,7 +731,7 @@ ROWS = [
             (
                 "OtherRequestAtWork",
                 "Recreating",
-                "another request is already working on this container (stop); waiting for it to finish",
+                "an earlier request that has ended is still working on this container (stop)",
                 True,
                 MOVING,
                 "",
@@ -876,8 +876,8 @@ ROWS = [
         STUCK,
         "container app: kubelet has not restarted the container for 10s; the pod's status still "
 "shows the old instance 21s after "
-        "the stop, because kubelet has not reported its exit",
-        "check kubelet on node n1: systemctl status kubelet",
+        "the stop, because kubelet has not reported that it has ended",
+        "check kubelet on node n1 | if its healthz port is not 10248, set --kubelet-healthz-port of the node daemon",
         events=(stop_event(21),),
         since=21,
     ),
@@ -954,7 +954,7 @@ ROWS = [
         request(deletionTimestamp=ago(5), finalizers=["example.org/keep"], **KILLED),
         MOVING,
         "the request is being deleted, so no more containers are stopped for it",
-        "the controller that set the finalizer must remove it: example.org/keep",
+        "other controllers must remove their finalizers: example.org/keep",
         since=5,
     ),
     Row(
@@ -993,7 +993,7 @@ ROWS = [
         failed("StopContainer failed 8 times in 130s, last error: no", "StopFailed"),
         FAILED,
         did_fail("StopContainer failed 8 times in 130s, last error: no"),
-        "check the container runtime on node n1 | kubectl -n crrd-node logs crrd-node-x",
+        "check the container runtime on node n1 | read the node daemon's log: kubectl -n crrd-node logs crrd-node-x",
         since=5,
     ),
     Row(
@@ -1001,16 +1001,16 @@ ROWS = [
         failed("activeDeadlineSeconds (90s) has passed", "DeadlineExceeded"),
         FAILED,
         did_fail("activeDeadlineSeconds (90s) has passed"),
-        "set a longer spec.activeDeadlineSeconds in the next request",
+        "fix what the container was waiting for; if it only needs more time, set a longer spec.activeDeadlineSeconds",
         since=5,
     ),
     Row(
         "given up",
-        failed("the node daemon did not answer on node n1", "NoDaemonAnswered"),
+        failed("no node daemon answered the request on node n1", "NoDaemonAnswered"),
         FAILED,
-        did_fail("the node daemon did not answer on node n1"),
+        did_fail("no node daemon answered the request on node n1"),
         "the daemon's pod crrd-node/crrd-node-x is Running, ready: kubectl -n crrd-node logs crrd-node-x | "
-        "create a new request",
+        "check manager and node daemons: crrd doctor | create a new request",
         since=5,
     ),
     Row(
@@ -1018,7 +1018,7 @@ ROWS = [
         failed("activeDeadlineSeconds (90s) has passed"),
         FAILED,
         did_fail("activeDeadlineSeconds (90s) has passed"),
-        "set a longer spec.activeDeadlineSeconds in the next request",
+        "fix what the container was waiting for; if it only needs more time, set a longer spec.activeDeadlineSeconds",
         since=5,
     ),
     Row(
@@ -1061,8 +1061,8 @@ ROWS = [
             completed=5,
         ),
         FAILED,
-        "Completed, but some containers were not recreated: app: an earlier one failed; log: restartPolicy is Never",
-        "delete or replace the pod instead",
+        "Completed; these containers were not recreated: app: an earlier one failed; log: restartPolicy is Never",
+        "delete the pod instead, if a controller creates a new one: kubectl -n shop delete pod web",
         since=5,
     ),
 ]  # fmt: skip
@@ -1100,27 +1100,24 @@ LIMITS: list[tuple[Json, Json, tuple[Json, ...], Verdict, str]] = [
     (request(**KILLED, **LEAST), runs(3600, ready_for=30), (), MOVING, READY_SOON),
     (request(**KILLED, **LEAST), runs(3600), (), MOVING, READY_SOON),
     (request(phase="Pending", age=30), pod(), (), MOVING, "not started yet"),
-    (request(phase="Pending", age=31), pod(), (), STUCK, "although no other container or request is before it"),
-    (request(phase="Pending", age=31, strategy=GRACE), pod(), (), STUCK, (
-"although no other container or request is before "
-"it"
-)),
+    (request(phase="Pending", age=31), pod(), (), STUCK, "although nothing is before it"),
+    (request(phase="Pending", age=31, strategy=GRACE), pod(), (), STUCK, "although nothing is before it"),
     (request(phase="Pending", age=99, managedFields=written_before(30)), pod(), (), MOVING, "not started yet"),
     (not_started("for 14s"), pod(), (), MOVING, (
-"still shows the old instance, because kubelet has not reported its "
-"exit"
+"still shows the old instance, because kubelet has not reported "
+"that it has ended"
 )),
-    (not_started("for 10s", 14), pod(), (), MOVING, "kubelet has not reported its exit"),
-    (not_started("for 10s", 15), pod(), (), STUCK, "kubelet has not reported its exit"),
+    (not_started("for 10s", 14), pod(), (), MOVING, "kubelet has not reported that it has ended"),
+    (not_started("for 10s", 15), pod(), (), STUCK, "kubelet has not reported that it has ended"),
     (not_started("for 30s", 1, stop=59), pod(), (), MOVING, (
-" 59s after the stop, because kubelet has not reported its "
-"exit"
+" 59s after the stop, because kubelet has not reported "
+"that it has ended"
 )),
     (not_started("for 30s", 1, stop=60), pod(), (), STUCK, (
-"1m after the stop, because kubelet has not reported its "
-"exit"
+"1m after the stop, because kubelet has not reported "
+"that it has ended"
 )),
-    (not_started("", 1, stop=59), pod(), (stop_event(99),), MOVING, "kubelet has not reported its exit"),
+    (not_started("", 1, stop=59), pod(), (stop_event(99),), MOVING, "kubelet has not reported that it has ended"),
     (request(**KILLED, **LEAST), runs(None), (), MOVING, "it counts as recreated in 1m (minStartedSeconds 60)"),
     (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 39)), (), MOVING, "next try in about 1s"),
     (request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF, 40)), (), MOVING, "next try at any moment"),
@@ -1157,7 +1154,7 @@ def test_how_a_wait_is_printed() -> None:
     assert lines[2] == (
         "container app: kubelet has not restarted the container for 10s; the pod's status still "
         "shows the old instance 21s after "
-        "the stop, because kubelet has not reported its exit"
+        "the stop, because kubelet has not reported that it has ended"
     )
     assert told(request(**KILLED), events=(stop_event(9),)).lines[2].endswith("; grace period 45s (9s so far)")
     assert (
@@ -1282,7 +1279,7 @@ def test_what_became_of_each_container() -> None:
         ("log", "Failed", "preStop hook failed: exit code 1"),
     ]
     assert [each.stuck for each in found.containers] == [False, True]
-    assert found.cause.what.endswith("some containers were not recreated: log: preStop hook failed: exit code 1")
+    assert found.cause.what.endswith("these containers were not recreated: log: preStop hook failed: exit code 1")
 
 
 def test_a_container_that_was_recreated_tells_what_it_can() -> None:
@@ -1322,20 +1319,20 @@ def test_the_container_that_is_stuck_comes_first() -> None:
 
 
 DEFAULT = (
-    "deadline: 59m30s left of 3630s (crrd's default, unless a flag of the manager changes it); "
+    "deadline: 59m30s left of 3630s (crrd's default, see --default-deadline-slack-seconds of its manager); "
     "containers not recreated by then fail"
 )
 GRACE_DEFAULT = DEFAULT.replace("59m30s left of 3630s", "1h left of 3660s")
-OVER = "so the request should be deleted soon; after a change of leader, the manager waits the full time again"
+OVER = "so the request should be deleted soon; a new leader of the manager counts from its own start"
 STAYS = "ttlSecondsAfterFinished is not set, so the request stays until you delete it"
 NOTES = [
     ("deadline", request(age=60, spec={"activeDeadlineSeconds": 300}, **KILLED),
      "deadline: 4m left of 300s; containers not recreated by then fail"),
     ("default", request("restart", "app", "log", age=3660, strategy={"minStartedSeconds": 20}, **KILLED),
-     ("deadline: 40s left of 3700s (crrd's default, unless a flag of the manager changes it); "
+     ("deadline: 40s left of 3700s (crrd's default, see --default-deadline-slack-seconds of its manager); "
      "containers not recreated by then fail")),
     ("default over", request(age=3640, **KILLED),
-     ("deadline passed 10s ago (crrd's default, unless a flag of the manager changes it); "
+     ("deadline passed 10s ago (crrd's default, see --default-deadline-slack-seconds of its manager); "
      f"waiting for the manager to complete the request; {MANAGER}")),
     ("late", request(age=60, spec={"activeDeadlineSeconds": 40}, **KILLED),
      f"deadline passed 20s ago; waiting for the manager to complete the request; {MANAGER}"),
@@ -1382,8 +1379,8 @@ f"stops the instances that are running"
     ("being deleted and held", request(phase="Completed", completed=50, deletionTimestamp=ago(45), labels={},
                                        finalizers=[FINALIZER, "example.org/a", "example.org/b"]),
      (f"waiting for the manager to remove the finalizer {FINALIZER}; {MANAGER} | the request is being "
-f"deleted; the controller that set the "
-      "finalizer must remove it: example.org/a, example.org/b")),
+f"deleted; other controllers must remove "
+      "their finalizers: example.org/a, example.org/b")),
     ("still guarded", request(phase="Completed", completed=50, finalizers=[FINALIZER], labels={}),
      f"waiting for the manager to remove the finalizer {FINALIZER}; {MANAGER} | {STAYS}"),
 ]  # fmt: skip
@@ -1463,9 +1460,10 @@ def test_another_manager_may_be_the_one_that_runs() -> None:
     found = told(request(age=3640, **KILLED), changes={"admitted": False}).notes
     assert found == (
         (
-            "deadline passed 10s ago (crrd's default, if crrd's manager runs; OpenKruise's has none);"
+            "deadline passed 10s ago (crrd's default, OpenKruise's manager applies none);"
             " waiting for the manager to complete the request; "
-            f"check that crrd's or OpenKruise's manager is running: {MANAGER.partition(': ')[2]}"
+            f"check that crrd's manager is running ({MANAGER.partition(': ')[2]}), or OpenKruise's "
+            "(kubectl get pods -n kruise-system)"
         ),
     )
     assert is_admitted({"metadata": {"annotations": {"crr.apps.kruise.io/requested-by": "alice"}}})

@@ -115,8 +115,11 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("node", "message"),
         [
-            ("node-a", "the node daemon did not answer on node node-a"),
-            ("", "the node daemon did not answer: the request has no node label"),
+            ("node-a", "no node daemon answered the request on node node-a"),
+            (
+                "",
+                "no node daemon answered the request, because admission set no label crr.apps.kruise.io/node-name",
+            ),
         ],
     )
     def test_an_unanswered_request_ends_after_a_minute(self, node: str, message: str) -> None:

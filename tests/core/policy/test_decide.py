@@ -262,7 +262,10 @@ class TestObstacles:
         history.end(120, failed=True, message="web-0: it broke")
         stopped = history.look(121, data("b", 99))
         assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
-        assert message(stopped) == f"run {failed.name} failed: web-0: it broke; the next run starts after a change"
+        assert (
+            message(stopped)
+            == f"run {failed.name} failed: web-0: it broke; no run starts until the policy or the configuration changes"
+        )
         fresh = history.look(122, data("b", 99), app(115))
         assert reason(fresh) == PolicyReason.FAILED, "also when nothing is due"
         edited = History(replace(history.policy, generation=2))

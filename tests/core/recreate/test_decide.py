@@ -241,7 +241,8 @@ class TestOneAtATime:
         assert not stops(decision)
         assert written(decision) == recreating(
             RecreateState(
-                "app", message="another request is already working on this container (stop); waiting for it to finish"
+                "app",
+                message="an earlier request that has ended is still working on this container (stop)",
             )
         )
 
@@ -1239,7 +1240,7 @@ class TestOfAnotherRequest:
         assert not stops(decision)
         assert (
             written(decision).states[0].message
-            == "another request is already working on this container (stop); waiting for it to finish"
+            == "an earlier request that has ended is still working on this container (stop)"
         )
 
     def test_the_longest_of_two_is_what_a_shorter_grace_is_sent_beside(self) -> None:
@@ -1556,7 +1557,7 @@ class TestWhatIsWaitedFor:
         works = stopping(since=NOW - 40, seconds=30.0)  # since 10 s it should have ended
         state = written(one(req, instance("old"), works=works)).states[0]
         assert state.reason is Reason.NOT_ENDING
-        assert state.message.startswith("the container still runs 10s after its grace period")
+        assert state.message.startswith("the container is still running 10s after the end of its grace period")
         early = one(req, instance("old"), works=stopping(since=NOW - 34, seconds=30.0))
         assert not [each for each in actions(early, WriteStatus) if each.status.states[0].message]
         assert early.wake_at == NOW + 1
@@ -1565,7 +1566,7 @@ class TestWhatIsWaitedFor:
         day = 24 * 3600
         req, works = request(status=recreating(killed())), stopping(since=NOW - 30 - day, seconds=30.0)
         decision = one(req, instance("old"), works=works)
-        assert written(decision).states[0].message.startswith(f"the container still runs {day}s")
+        assert written(decision).states[0].message.startswith(f"the container is still running {day}s")
         assert decision.wake_at is None
         view = PodContainer("app", container_id="containerd://new", running=True)
         decision = one(req, instance("new", restart_count=1), pod=pod(view), running_since={"new": NOW - day})

@@ -46,7 +46,7 @@ def one(found: Progress | None) -> RunRequest:
         (progress("stopped"), "stopped"),
         (progress("done", 3600), "done"),
         (progress("failed", 3600), "failed"),
-        (progress("paused", 3600), "waiting"),
+        (progress("paused", 3600), "paused"),
         (None, "stopped"),
     ],
 )
@@ -77,7 +77,7 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
         (Plan((), end=End.FAILED), "stopped", "failed"),
         (Plan((Row("web-0", "uid", Stage.FAILED),), end=End.DONE), "stopped", "failed"),
         (Plan((), end=End.ABORTED), "running", "aborted"),
-        (Plan((), end=End.ASK), "stopped", "waiting"),
+        (Plan((), end=End.ASK), "stopped", "paused"),
         (Plan((), end=End.RIVAL), "stopped", "stopped"),
         (Plan(()), "done", "stopped"),
         (Plan(()), "stopped", "stopped"),

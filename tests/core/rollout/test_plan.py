@@ -138,7 +138,7 @@ class TestBudgets:
         assert chosen(planned(World(PODS, budgets=(budget(2),)), wide)) == ["web-0", "web-1"]
         found = planned(World(PODS, budgets=(budget(5), budget(0, "strict"))), wide)
         assert chosen(found) == []
-        assert found.waiting == "PodDisruptionBudget strict allows no more disruptions"
+        assert found.waiting == "PodDisruptionBudget strict allows no disruption now"
         assert {row.command for row in found.rows} == {found.command} == {"kubectl describe pdb strict -n default"}
         found = planned(World(PODS, budgets=(budget(2, current=False),)), wide)
         assert found.waiting == "the status of PodDisruptionBudget guard is out of date"
@@ -153,7 +153,7 @@ class TestBudgets:
         wide = run(max_unavailable=Amount(3))
         under_way = World(PODS, (asked(wide, ONE),), budgets=(budget(1),))
         assert chosen(planned(under_way, wide)) == []
-        assert why(planned(under_way, wide))["web-1"] == "PodDisruptionBudget guard allows no more disruptions"
+        assert why(planned(under_way, wide))["web-1"] == "PodDisruptionBudget guard allows no disruption now"
         assert chosen(planned(replace(under_way, budgets=(budget(2),)), wide)) == ["web-1"]
 
     def test_pods_of_other_workloads_under_way_may_be_of_the_same_disruption_budget(self) -> None:
@@ -164,7 +164,7 @@ class TestBudgets:
         found = planned(World(PODS, (foreign,), budgets=(budget(1),)), wide)
         assert chosen(found) == []
         assert found.waiting == (
-            "PodDisruptionBudget guard allows no more disruptions while run other restarts pod api-0"
+            "PodDisruptionBudget guard allows no disruption now while run other restarts pod api-0"
         )
         assert chosen(planned(World(PODS, (foreign,), budgets=(budget(2),)), wide)) == ["web-0"]
         again = asked(run(name="third", target=Target("pod/api-0")), member("api-0"))
@@ -173,7 +173,7 @@ class TestBudgets:
         ended = succeeded(other, member("api-0"))
         assert chosen(planned(World(PODS, (ended,), budgets=(budget(1),)), wide)) == ["web-0"]
         found = planned(World(PODS, (foreign,), budgets=(budget(0),)), wide)
-        assert found.waiting == "PodDisruptionBudget guard allows no more disruptions"
+        assert found.waiting == "PodDisruptionBudget guard allows no disruption now"
 
     def test_of_several_runs_beside_it_the_first_by_name_is_told(self) -> None:
         foreign = tuple(
@@ -205,10 +205,10 @@ class TestBudgets:
         wide = Amount(4)
         found = planned(World(pods), run(max_unavailable=wide, max_per_node=1))
         assert chosen(found) == ["a1", "b1", "c1"]
-        assert why(found)["a2"] == "node node-a has its limit of 1 pods in progress or unready"
+        assert why(found)["a2"] == "node node-a has reached the limit of 1 pods in progress or unready (--max-per-node)"
         found = planned(World(pods, zones=zones), run(max_unavailable=wide, max_per_zone=2))
         assert chosen(found) == ["a1", "a2", "c1"]
-        assert why(found)["b1"] == "zone east has its limit of 2 pods in progress or unready"
+        assert why(found)["b1"] == "zone east has reached the limit of 2 pods in progress or unready (--max-per-zone)"
         assert len(planned(World(pods), run(max_unavailable=wide, max_per_zone=1)).create) == 4, "no zone is known"
 
     def test_unready_ones_on_a_node_count_but_not_against_each_other(self) -> None:
@@ -216,12 +216,12 @@ class TestBudgets:
         lost = replace(member("lost", container(running=False)), ready=False)
         assert (
             why(planned(World((ONE, lost)), limited))["web-0"]
-            == "node node-a has its limit of 1 pods in progress or unready"
+            == "node node-a has reached the limit of 1 pods in progress or unready (--max-per-node)"
         )
         found = planned(World((replace(ONE, ready=False), replace(TWO, ready=False))), limited)
         assert (chosen(found), why(found)["web-1"]) == (
             ["web-0"],
-            "node node-a has its limit of 1 pods in progress or unready",
+            "node node-a has reached the limit of 1 pods in progress or unready (--max-per-node)",
         )
 
     def test_somebody_elses_request_is_waited_for(self) -> None:
@@ -236,16 +236,13 @@ class TestOrder:
         found = planned(world, run(max_unavailable=Amount(2)))
         assert chosen(found) == ["web-10", "web-9"]
         assert why(found)["web-8"] == "2 pods are unready or in progress, the limit is 2: web-10, web-9"
-        assert why(found)["web-0"] == f"web-8 comes first: {why(found)['web-8']}"
+        assert why(found)["web-0"] == f"pods are restarted in order, and web-8 waits: {why(found)['web-8']}"
 
     def test_nobody_overtakes(self) -> None:
         pods = (replace(member("web-0"), ready=False), member("web-1"))
         found = planned(World(pods, workload=workload(2, in_order=True)))
         assert chosen(found) == []
-        way_out = (
-            "pods are restarted from the highest ordinal down, so web-0 blocks web-1: restart pod/web-0 first, "
-            "or use --max-unavailable 2"
-        )
+        way_out = "web-0 comes later in the order: restart pod/web-0 first, or use --max-unavailable 2"
         assert found.waiting == f"1 pod is unready, the limit is 1: web-0; {way_out}"
         assert found.command == "kubectl describe pod web-0 -n default"
         above = (member("web-0"), replace(member("web-1", container(running=False)), ready=False))
@@ -415,10 +412,8 @@ class TestProgress:
         world = World(PODS, workload=workload(3, rolling="1 of 3 pods are updated"))
         found = planned(world)
         assert chosen(found) == []
-        assert (
-            found.waiting
-            == "the rollout of deployment.apps/web is not finished: 1 of 3 pods are updated (--force does not wait)"
-        )
+        rolling = "the rollout of deployment.apps/web is not finished: 1 of 3 pods are updated"
+        assert found.waiting == f"{rolling} (to continue anyway: --force)"
         assert set(why(found).values()) == {found.waiting}
         assert found.command == "kubectl describe deployment.apps/web -n default"
         assert chosen(planned(world, run(force=True))) == ["web-0"]

@@ -74,7 +74,7 @@ def test_what_is_unready_and_in_no_batch_stays_so() -> None:
 def test_it_says_where_it_would_stop() -> None:
     world = World(members(2), budgets=(budget(0),))
     found = make_preview(world, run(), NOW)
-    assert (found.batches, found.stopped) == ((), "PodDisruptionBudget guard allows no more disruptions")
+    assert (found.batches, found.stopped) == ((), "PodDisruptionBudget guard allows no disruption now")
     assert found.command == "kubectl describe pdb guard -n default"
     assert [[row.pod for row in batch] for batch in found.later] == [["web-0"], ["web-1"]]
     assert make_preview(replace(world, aborted=frozenset({"run"})), run(), NOW).stopped == "the run was aborted"

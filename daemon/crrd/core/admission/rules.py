@@ -207,7 +207,7 @@ def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
         sentence = f"spec.podName must name a scheduled pod: pod {shown(name)} has not been scheduled yet"
         return Denied(sentence, DenialReason.POD_NOT_SCHEDULED)
     if len(node) > _LONGEST_LABEL:
-        rule = "spec.podName must name a pod on a node whose name fits a label (63 characters)"
+        rule = "spec.podName must name a pod on a node whose name fits a label (at most 63 characters)"
         return Denied(f"{rule}, not on {shown(node)}", DenialReason.NODE_NAME_TOO_LONG)
     return None
 

@@ -84,7 +84,7 @@ class Cause:
 _AGAIN = "create a new request; for the spec of this one: kubectl -n {namespace} get crr {request} -o yaml"
 _PODS = "kubectl -n {namespace} get pods"
 _VALUE = re.compile(r"\{\w+\}")
-_RUNTIME = ("check the container runtime on node {node}", "{log}")
+_RUNTIME = ("check the container runtime on node {node}", "read the node daemon's log: {log}")
 
 CAUSES: Mapping[Reason, Cause] = MappingProxyType(
     {
@@ -110,12 +110,12 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         ),
         Reason.NOT_RESTARTABLE: Cause(
             "restartPolicy is Never, so kubelet would not start the container again",
-            ("delete or replace the pod instead",),
+            ("delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}",),
             final=True,
         ),
         Reason.LEFT_DOWN: Cause(
             "the container exited with code 0 and restartPolicy is OnFailure, so kubelet does not restart it",
-            ("kubelet restarts it only after a failure; delete or replace the pod instead",),
+            ("delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}",),
             final=True,
         ),
         Reason.RESTARTS_POD: Cause(
@@ -163,10 +163,20 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         Reason.EARLIER_FAILURE: Cause(
             '{what}: container "{name}" failed and failurePolicy is Fail', (_AGAIN,), final=True
         ),
-        Reason.NO_ANSWER: Cause("the node daemon did not answer{where}", (_AGAIN,), final=True),
+        Reason.NO_ANSWER: Cause(
+            "no node daemon answered the request{where}",
+            ("check manager and node daemons: crrd doctor", _AGAIN),
+            final=True,
+        ),
         Reason.DEADLINE: Cause(
             "activeDeadlineSeconds ({deadline}) has passed{waited}",
-            ("set a longer spec.activeDeadlineSeconds in the next request", _AGAIN),
+            (
+                (
+                    "fix what the container was waiting for; if it only needs more time, set a longer "
+                    "spec.activeDeadlineSeconds"
+                ),
+                _AGAIN,
+            ),
             final=True,
         ),
         Reason.WAITING_FOR_POD: Cause(
@@ -184,9 +194,7 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         Reason.WAITING_FOR_IP: Cause("waiting for the pod's IP, which the preStop hook needs"),
         Reason.NOT_CREATED: Cause("the container has not been created yet"),
         Reason.NOT_STARTED: Cause("the container has been created, but not started yet"),
-        Reason.OTHER_WORK: Cause(
-            "another request is already working on this container ({work}); waiting for it to finish"
-        ),
+        Reason.OTHER_WORK: Cause("an earlier request that has ended is still working on this container ({work})"),
         Reason.NOT_PINNED: Cause(
             "cannot record the target container IDs in the request's annotations: {error}",
             (
@@ -200,12 +208,15 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         Reason.KUBELET_SILENT: Cause(
             "kubelet on this node has not answered /healthz for {seconds}s; not stopping the container, "
             "because kubelet could not start it again",
-            ("check kubelet on node {node}: systemctl status kubelet",),
+            (
+                "check kubelet on node {node}",
+                "if its healthz port is not 10248, set --kubelet-healthz-port of the node daemon",
+            ),
         ),
         Reason.STOP_RETRIED: Cause("StopContainer failed {count} times, retrying: {error}", _RUNTIME),
         Reason.NOT_ENDING: Cause(
-            "the container still runs {seconds}s after its grace period: "
-            "its process cannot be killed, or the runtime hangs",
+            "the container is still running {seconds}s after the end of its grace period; either its process cannot be "
+            "killed, or the container runtime hangs",
             _RUNTIME,
         ),
         Reason.HOOK_FAILED: Cause("preStop hook failed: {error}"),
@@ -213,7 +224,7 @@ CAUSES: Mapping[Reason, Cause] = MappingProxyType(
         Reason.NOT_STARTED_AGAIN: Cause("kubelet has not restarted the container for {seconds}s{before}"),
         Reason.NOT_READY: Cause(
             "the new container has been running for {seconds}s, but is not ready: {why}",
-            ("kubectl -n {namespace} describe pod {pod}",),
+            ("check the events of its probe: kubectl -n {namespace} describe pod {pod}",),
         ),
         Reason.POD_RESTARTING: Cause("waiting for kubelet to restart all containers of the pod"),
         Reason.NOT_BACK: Cause("recreated; kubelet is restarting all containers of the pod, waiting for: {names}"),

@@ -1,18 +1,28 @@
 """The checks of `crrd doctor`: facts in, findings out. Each check has at least one finding."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from crrd.core.doctor.admission import check_admission, check_crd, check_openkruise, check_policies, check_webhooks
 from crrd.core.doctor.daemons import check_clocks, check_daemons, check_manager, check_runtime
-from crrd.core.doctor.facts import Facts, Unread
+from crrd.core.doctor.facts import Facts, PodSeen, Unread
 from crrd.core.doctor.findings import Check, Finding, State, Topic
 from crrd.core.doctor.making import Make, names_of, unread
 
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
     """All findings, in the order of the checks."""
-    return tuple(finding for check, look in _CHECKS.items() for finding in look(partial(Finding, check), facts))
+    places = {
+        "managers": next((each.namespace for each in _pods(facts.managers)), "crrd-system"),
+        "daemons": next((each.namespace for each in _pods(facts.daemons)), "crrd-node"),
+    }
+    found = (each for check, look in _CHECKS.items() for each in look(partial(Finding, check), facts))
+    return tuple(replace(each, values={**places, **each.values}) for each in found)
+
+
+def _pods(found: tuple[PodSeen, ...] | Unread) -> tuple[PodSeen, ...]:
+    return () if isinstance(found, Unread) else found
 
 
 def _server(new: Make, facts: Facts) -> list[Finding]:

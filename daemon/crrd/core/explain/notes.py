@@ -31,7 +31,7 @@ def notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     yield from _deadline(facts)
     if node is not None and request.status.phase is not RequestPhase.EMPTY:
         yield node
-    if any(target_of(request, container) is None for container in request.containers):
+    if request.node_name and any(target_of(request, container) is None for container in request.containers):
         yield Finding(Topic.FORCED if request.strategy.force else Topic.NOT_ADMITTED)
     no_gate = facts.pod is not None and not facts.pod.readiness_gate
     if request.strategy.unready_grace_seconds is not None and no_gate:

@@ -87,7 +87,7 @@ def _completed(facts: Facts, reports: tuple[ContainerReport, ...]) -> Finding:
         return Finding(Topic.COMPLETED, {"message": status.message}, since)
     reasons = [state.reason for state in status.states if state.phase is StatePhase.FAILED]
     reason = next((reason for reason in reasons if reason is not Reason.EARLIER_FAILURE), status.reason)
-    found = _find_daemon(facts) if reason is Reason.NO_ANSWER else ()
+    found = _find_daemon(facts) if reason is Reason.NO_ANSWER and facts.request.node_name else ()
     return Finding(Topic.COMPLETED_WITH_FAILURES, {}, since, advice=(*found, Advice(reason)))
 
 

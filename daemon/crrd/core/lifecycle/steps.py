@@ -17,7 +17,7 @@ from crrd.core.api.phases import check_move
 from crrd.core.api.pod import PodMeta
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import after, rfc3339
-from crrd.core.api.types import DEFAULT_GRACE_SECONDS, Request, RequestPhase, Status
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS, LABEL_NODE_NAME, Request, RequestPhase, Status
 from crrd.core.recreate.actions import EmitEvent
 from crrd.core.recreate.messages import Message
 from crrd.core.recreate.settle import given_up
@@ -149,7 +149,8 @@ def next_steps(
         times.append((after(created, ANSWER_SECONDS), Reason.NO_ANSWER))
     for at, reason in times:
         if at is not None and at <= now:
-            where = f" on node {request.node_name}" if request.node_name else ": the request has no node label"
+            no_label = f", because admission set no label {LABEL_NODE_NAME}"
+            where = f" on node {request.node_name}" if request.node_name else no_label
             return _end(request, reason, now, deadline=deadline, where=where, waited=_last_wait(request))
     wake_at = min((at for at, _ in times if at is not None), default=None)
     if own is not None and wants_unready(request, own):

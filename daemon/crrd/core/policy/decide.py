@@ -137,14 +137,14 @@ class _Round:
             last = replace(active, finished=rfc3339(self._now), message="replaced by a run for a newer change")
             self._status, active = replace(self._status, run=last), None
         if active is None and last is not None and last.failed and not self._continues_after(last, wanted):
-            why = f"run {last.name} failed: {last.message}; the next run starts after a change"
+            why = f"run {last.name} failed: {last.message}; no run starts until the policy or the configuration changes"
             return self.rest(PolicyReason.FAILED, why)
         run = active or wanted
         if run is None:
             return self._idle()
-        opened, closes = self._window()
-        if not opened:
-            return self.rest(PolicyReason.WINDOW, f"the window opens at {rfc3339(min(self._wakes))}")
+        opens, closes = self._window()
+        if opens is not None:
+            return self.rest(PolicyReason.WINDOW, f"the window opens at {rfc3339(opens)}")
         if active is None and last is not None and (next_at := self._next_start(last)) > self._now:
             self._wakes.append(next_at)
             return self.rest(PolicyReason.INTERVAL, f"the next run may start at {rfc3339(next_at)}")
@@ -203,18 +203,19 @@ class _Round:
             return True
         return wanted is not None and wanted.trigger == Trigger.CONFIG and wanted.since > failed.since
 
-    def _window(self) -> tuple[bool, datetime | None]:
-        """Whether runs may begin pods now, and until when; None for no end."""
+    def _window(self) -> tuple[datetime | None, datetime | None]:
+        """When the window opens, None where runs may begin pods now; and when it closes then, None for never."""
         window = self._policy.window
         if window is None:
-            return True, None
+            return None, None
         length = timedelta(seconds=window.duration)
         opened = window.opens.latest(self._now - length, self._now)
         if opened is not None:
             self._wakes.append(opened + length)
-            return True, opened + length
-        self._wakes.append(window.opens.next_after(self._now))
-        return False, None
+            return None, opened + length
+        opens = window.opens.next_after(self._now)
+        self._wakes.append(opens)
+        return opens, None
 
     def _next_start(self, last: RunRecord) -> datetime:
         """When the next run may begin."""

@@ -57,7 +57,6 @@ def run_status(
         state = End.ABORTED
     if plan is not None:
         state, (done, total), waits = _state_by_pods(plan, state), progress(plan.rows), "; ".join(plan.waits)
-    state = WAITING if state == End.ASK else state
     times = [each.request.created for each in own] + [each.request.status.completion_time for each in own]
     active_at = max((moment for moment in map(parse_time, times) if moment is not None), default=None)
     idle = (now - active_at).total_seconds() if active_at is not None else 0.0

@@ -126,7 +126,7 @@ def _held(world: World, run: Run) -> Wait | None:
     """Why nothing at all may begin."""
     if world.workload is None or not world.workload.rolling or run.options.force:
         return None
-    why = f"the rollout of {run.target.words} is not finished: {world.workload.rolling} (--force does not wait)"
+    why = f"the rollout of {run.target.words} is not finished: {world.workload.rolling} (to continue anyway: --force)"
     return Wait(why, f"kubectl describe {run.target.words} -n {run.namespace}")
 
 
@@ -216,7 +216,10 @@ class _Round:
             if wait is not None:
                 why[row.uid] = wait
                 if self._in_order and blocked is None:
-                    blocked = Wait(f"{row.pod} comes first: {wait.why}", wait.command)
+                    blocked = Wait(
+                        f"pods are restarted in order, and {row.pod} waits: {wait.why}",
+                        wait.command,
+                    )
             else:
                 chosen.append(row)
                 self._take(member)
@@ -249,7 +252,7 @@ class _Round:
             if not budget.current:
                 yield Wait(f"the status of PodDisruptionBudget {budget.name} is out of date", command)
             elif self._left[budget.uid] < 1:
-                why = f"PodDisruptionBudget {budget.name} allows no more disruptions{self._beside(budget)}"
+                why = f"PodDisruptionBudget {budget.name} allows no disruption now{self._beside(budget)}"
                 yield Wait(why, command)
         node, zones = member.pod.node_name, self._world.zones
         yield from self._places(options.max_per_node, "node", node, lambda other: other.pod.node_name == node, costs)
@@ -286,7 +289,7 @@ class _Round:
     def _places(self, most: int, what: str, name: str, there: Callable[[Member], bool], costs: bool) -> Iterator[Wait]:
         pods = self._down.values() if costs else self._under_way
         if most and sum(1 for other in pods if there(other)) >= most:
-            yield Wait(f"{what} {name} has its limit of {most} pods in progress or unready")
+            yield Wait(f"{what} {name} has reached the limit of {most} pods in progress or unready (--max-per-{what})")
 
     def _too_many(self, member: Member, down: int, *, costs: bool) -> Wait:
         if not costs:
@@ -303,10 +306,7 @@ class _Round:
         first = min(unready, key=lambda each: each.pod.name)
         if self._in_order and first.ordinal < member.ordinal:
             name = first.pod.name
-            why += (
-                f"; pods are restarted from the highest ordinal down, so {name} blocks {member.pod.name}: restart "
-                f"pod/{name} first, or use --max-unavailable {down + 1}"
-            )
+            why += f"; {name} comes later in the order: restart pod/{name} first, or use --max-unavailable {down + 1}"
         return Wait(why, describe_pod(first))
 
     def _take(self, member: Member) -> None:

@@ -215,7 +215,7 @@ class WebhookServer:
         now = asyncio.get_running_loop().time()
         longest = now - next(iter(self._began.values()), now)
         if longest > self._limits.read_seconds + self._limits.answer_seconds + _ANSWER_MARGIN_SECONDS:
-            return f"hangs: a call has been under way for {longest:.0f} s"
+            return f"hangs: a call has been under way for {longest:.0f}s"
         return self._heartbeat.check()
 
     async def _answered(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -290,9 +290,11 @@ class WebhookServer:
                     if self._held_bytes > self._limits.bodies:
                         raise _refused(web.HTTPServiceUnavailable, "too many calls at once: try again")
         except TimeoutError as error:
-            raise _refused(web.HTTPRequestTimeout, "the body must arrive in time") from error
+            raise _refused(web.HTTPRequestTimeout, "timed out reading the request body") from error
         except (web.RequestPayloadError, ConnectionError) as error:
-            raise _refused(web.HTTPBadRequest, "the body must be complete") from error
+            raise _refused(
+                web.HTTPBadRequest, "the connection was closed before the request body was complete"
+            ) from error
 
     def _too_large(self) -> web.HTTPException:
         sentence = f"the body must not be larger than {self._limits.body} bytes"
