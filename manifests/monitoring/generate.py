@@ -94,11 +94,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Leaders", (("sum(crrd_leader)", ""),), "stat", width=4),
         Panel(
-            "Containers that a kubelet would restart",
+            "Kubelet would restart",
             ((f"sum(crrd_kubelet_hash_mismatch_containers{{{HERE}}}) or vector(0)", ""),),
             "stat",
             width=4,
-            says="Their spec hash has changed. Only known if the daemon keeps specs (--spec-dir).",
+            says="Containers whose spec hash has changed. Only known if the daemon keeps specs (--spec-dir).",
             thresholds=(1, 1),
         ),
         Panel(

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-import shutil
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -23,7 +23,7 @@ async def run(node: LocalNode, command: str) -> str:
     """What a command prints."""
     program, *words = command.split()
     if words[0] == "recreate":  # the same program as the plugin
-        program = shutil.which("crrd") or "crrd"
+        program = str(Path(sys.executable).with_name("crrd"))
     where = ("--kubeconfig", str(node.kubeconfig), "-n", NAMESPACE)
     process = await asyncio.create_subprocess_exec(program, *words, *where, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
