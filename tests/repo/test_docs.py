@@ -52,3 +52,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_readme_is_for_two_minutes() -> None:
     assert len(text_of(ROOT / "README.md").splitlines()) <= 160
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_tests_that_are_named_are_there(page: Path) -> None:
+    for file, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", text_of(page)):
+        assert re.search(rf"^ *(async )?def {name}\(", text_of(ROOT / file), re.MULTILINE), f"{file}::{name}"
