@@ -1,6 +1,7 @@
 """What a request means, on a real runtime: containerd here, or whatever cluster the variables name."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -98,6 +99,12 @@ async def test_an_http_hook_reaches_the_pod(cluster: Cluster) -> None:
     lifecycle = {"preStop": {"httpGet": {"host": "127.0.0.1", "port": "admin", "path": "/bye"}}}
     script = serve + "trap 'exit 0' TERM; " + WAIT
     pod = await cluster.run_pod("web", [container("app", script, ports=ports, lifecycle=lifecycle)])
+    async with asyncio.timeout(20):
+        while True:
+            with suppress(OSError):
+                (await asyncio.open_connection("127.0.0.1", 18973))[1].close()
+                break
+            await asyncio.sleep(0.1)
     request = await finished(cluster, pod, ["app"])
     assert messages(request) == {"app": ""}
     assert "response:200" in cluster.read("web", "log")
@@ -255,7 +262,7 @@ async def test_bad_input_fails_plainly_and_touches_nothing(cluster: Cluster, nod
     sentences = {
         "unknown": f'pod {cluster.namespace}/web has no container "nope"',
         "foreign": f"belongs to pod {cluster.namespace}/db",
-        "runtime": "is of runtime 'docker'",
+        "runtime": "belongs to runtime 'docker'",
         "no-runtime": "containerID",
         "uid": "the pod was replaced: the request is for UID not-the-pods",
         "pins": ANNOTATION_PINNED,
