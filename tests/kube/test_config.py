@@ -355,7 +355,7 @@ async def test_a_plugin_that_never_answers_is_ended(
     user = plugin(tmp_path)
     (tmp_path / "plugin").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
     monkeypatch.setattr("crrd.kube.execplugin._DEADLINE_SECONDS", 4.0)
-    with pytest.raises(ApiUnavailableError, match=r"no credentials after 4 s$"):
+    with pytest.raises(ApiUnavailableError, match=r"no credentials after 4s$"):
         await KubeconfigAccess(write(kubeconfig("http://x", user))).current()
     wait_until_dead((tmp_path / "pid").read_text().strip())
 
@@ -369,7 +369,7 @@ async def test_the_deadline_holds_though_a_plugin_leaves_something_behind(
     (tmp_path / "plugin").write_text(f"#!/bin/sh\nsetsid sleep 20 &\necho $! > {tmp_path}/pid\nsleep {seconds}\n")
     monkeypatch.setattr("crrd.kube.execplugin._DEADLINE_SECONDS", 2.0)
     began = time.monotonic()
-    with pytest.raises(ApiUnavailableError, match=r"no credentials after 2 s$"):
+    with pytest.raises(ApiUnavailableError, match=r"no credentials after 2s$"):
         await KubeconfigAccess(write(kubeconfig("http://x", user))).current()
     assert time.monotonic() - began < 10
     with suppress(ProcessLookupError):
@@ -425,7 +425,7 @@ async def test_without_a_terminal_a_plugin_is_quoted_alone(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("crrd.kube.execplugin._DEADLINE_SECONDS", 4.0)
-    with pytest.raises(ApiUnavailableError, match=rf"no credentials after 4 s: {PROMPT}$"):
+    with pytest.raises(ApiUnavailableError, match=rf"no credentials after 4s: {PROMPT}$"):
         await KubeconfigAccess(write(kubeconfig("http://x", prompting(tmp_path, "exec sleep 600")))).current()
     assert capfd.readouterr().err == ""
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from crrd.kube.kubelet_version import FRESH_SECONDS, KubeletVersions, minor_of
+from crrd.kube.kubelet_version import FRESH_SECONDS, RETRY_SECONDS, KubeletVersions, minor_of
 from crrd.kube.resources import Resource
-from crrd.lib.errors import ApiRefusedError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 
 
 def node(version: object) -> dict[str, Any]:
@@ -31,10 +31,14 @@ class Nodes:
         self.version = "v1.34.0"
         self.asked: list[str] = []
         self.refuses = False
+        self.hangs = 0.0
         self.conditions: list[dict[str, str]] = []
 
     async def get(self, _resource: Resource, _namespace: str, name: str) -> Mapping[str, Any]:
         self.asked.append(name)
+        if self.hangs:
+            await asyncio.sleep(self.hangs)
+            raise ApiUnavailableError("no answer")
         if self.refuses:
             raise ApiRefusedError("forbidden", status=403)
         found = node(self.version)
@@ -55,13 +59,35 @@ async def test_it_is_asked_for_once_a_minute() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_who_is_refused_knows_nothing_and_asks_again() -> None:
+async def test_who_is_refused_knows_nothing_and_asks_again_soon() -> None:
     nodes = Nodes()
     nodes.refuses = True
     versions = KubeletVersions(nodes)
     assert await versions.minor("a") is None
     nodes.refuses = False
+    await asyncio.sleep(RETRY_SECONDS)
     assert await versions.minor("a") == 34
+
+
+@pytest.mark.virtual_time
+async def test_a_version_that_was_known_still_counts_when_the_node_cannot_be_read() -> None:
+    nodes = Nodes()
+    versions = KubeletVersions(nodes)
+    assert await versions.minor("a") == 34
+    await asyncio.sleep(FRESH_SECONDS)
+    nodes.refuses = True
+    assert await versions.minor("a") == 34
+    assert not await versions.ready("a")
+
+
+@pytest.mark.virtual_time
+async def test_nobody_waits_for_more_than_one_question_that_hangs() -> None:
+    nodes = Nodes()
+    nodes.hangs = 15.0
+    versions = KubeletVersions(nodes)
+    began = asyncio.get_running_loop().time()
+    assert await asyncio.gather(*(versions.minor("a") for _ in range(6))) == [None] * 6
+    assert asyncio.get_running_loop().time() - began == pytest.approx(15.0, abs=0.1)
 
 
 @pytest.mark.virtual_time

@@ -16,6 +16,8 @@ from crrd.lib.jsonfields import items, mapping, value_at
 
 FRESH_SECONDS = 60.0
 """For how long an answer counts: a kubelet is replaced while its node's daemon lives on."""
+RETRY_SECONDS = 5.0
+"""For how long nobody asks again after a question without an answer: what was known before counts on."""
 REMEMBERED_NODES = 256
 
 log = structlog.get_logger(__name__)
@@ -32,7 +34,7 @@ class KubeletVersions:
         self._nodes = nodes
         self._lock = asyncio.Lock()
         self._known: dict[str, tuple[float, int | None, bool]] = {}
-        """By node: when it was asked for, kubelet's minor version, and whether the node is Ready."""
+        """By node: when to ask again, kubelet's minor version, and whether the node is Ready."""
 
     async def minor(self, node_name: str) -> int | None:
         """The minor version of the node's kubelet, 36 for 1.36; None where it cannot be learned."""
@@ -44,19 +46,21 @@ class KubeletVersions:
 
     async def _look(self, node_name: str) -> tuple[int | None, bool]:
         async with self._lock:
-            now = asyncio.get_running_loop().time()
-            asked_at, minor, ready = self._known.get(node_name, (float("-inf"), None, False))
-            if now - asked_at < FRESH_SECONDS:
+            now = asyncio.get_running_loop().time
+            ask_at, minor, ready = self._known.get(node_name, (float("-inf"), None, False))
+            if now() < ask_at:
                 return minor, ready
+            ask_at = now() + FRESH_SECONDS
             try:
                 node = await self._nodes.get(NODES, "", node_name)
+                minor, ready = minor_of(node), _is_ready(node)
             except CrrdError as error:
-                log.warning("kubelet version unknown", node_name=node_name, error=str(error))
-                return None, False
+                log.warning("kubelet version cannot be read", node_name=node_name, error=str(error), known=minor)
+                ready, ask_at = False, now() + RETRY_SECONDS
             if len(self._known) >= REMEMBERED_NODES:
                 self._known.clear()
-            self._known[node_name] = now, minor_of(node), _is_ready(node)
-            return minor_of(node), _is_ready(node)
+            self._known[node_name] = ask_at, minor, ready
+            return minor, ready
 
 
 def _is_ready(node: Mapping[str, Any]) -> bool:

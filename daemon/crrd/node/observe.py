@@ -57,7 +57,7 @@ class PodInspector:
         if listed_at >= watched.retry.next_try:
             watched.error = ""
             try:
-                async with asyncio.timeout(_patience(record, live)):
+                async with asyncio.timeout(_patience(record)):
                     listed_at, instances = await self._as_of_now(record, live, current, silent)
             except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
                 watched.error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f}s"
@@ -116,7 +116,8 @@ class PodInspector:
         asked = loop.time()
         instances = await self._edges.runtime.instances(uid, urgent=urgent)
         answered = loop.time()
-        await self._pod_known(record.key)  # it is being asked for by its watch: the runtime's answer takes as long
+        if record.live:  # else no watch asks for the pod
+            await self._pod_known(record.key)  # it is being asked for by its watch: the runtime's answer takes as long
         pod = record.state.pod
         if pod is not None and pod.kubelet_matters:
             record.runtime.kubelet_minor = await self._edges.kubelet.minor()
@@ -153,10 +154,10 @@ def _runtime_uid(record: PodRecord, otherwise: str) -> str:
     return record.state.pod.runtime_uid if record.state.pod else otherwise
 
 
-def _patience(record: PodRecord, live: Sequence[Request]) -> float | None:
+def _patience(record: PodRecord) -> float | None:
     """Seconds that a look at the pod may take, None for as long as its calls may."""
-    now = asyncio.get_running_loop().time()
-    own = [(request, work) for request in live for (uid, _), work in record.works.items() if uid == request.uid]
+    now, live = asyncio.get_running_loop().time(), {each.request.uid: each.request for each in record.live}
+    own = [(live[uid], work) for (uid, _), work in record.works.items() if uid in live]
     unrecorded = (hook_end_unrecorded(request, work) or stop_unrecorded(request, work, now) for request, work in own)
     return SHORT_LOOK_SECONDS if any(unrecorded) else None
 

@@ -53,8 +53,8 @@ class Reconciler:
 
     @property
     def stops_outstanding(self) -> bool:
-        """Whether a hook has run whose stop waits for the runtime to answer."""
-        return any(record.runtime.error and record.stop_outstanding for record in self._pods)
+        """Whether a hook has run whose stop waits: for the runtime to answer, or for anything if its request ended."""
+        return any((record.runtime.error and record.stop_outstanding) or self._hooked(record) for record in self._pods)
 
     async def _round(self, pod_key: str) -> tuple[float | None, bool]:
         """When to look again, and whether a stop waits for its slot."""

@@ -162,16 +162,16 @@ def _hooks_ended(draft: Draft, request: Request) -> list[RecreateState]:
 def _unready_gate(draft: Draft, request: Request, pod: Pod) -> Gate:
     """Step 7: the mark, then the grace period on this node's monotonic clock from when the mark was seen.
 
-    A request that has already stopped something has its grace period behind it.
+    A request whose hook or stop has begun has its grace period behind it.
     """
     grace = request.strategy.unready_grace_seconds
     if grace is None:
         return Gate(open=True)
     if not pod.readiness_gate:
         return Gate(open=True, message=Message.of(Reason.NO_READINESS_GATE))
-    if any(state.is_killed for state in request.status.states) or any(
-        times.stop for times in request.start_times.values()
-    ):
+    begun = any(times.hook or times.stop for times in request.start_times.values())
+    told = begun or any(state.is_killed for state in request.status.states)
+    if told or any(uid == request.uid for uid, _ in draft.observed.works):
         return Gate(open=True)
     if not request.unready_acquired:
         return Gate(open=False, message=Message.of(Reason.WAITING_FOR_UNREADY))

@@ -13,6 +13,10 @@ from crrd.core.api.pod import Pod
 from crrd.core.api.types import Pin, Request
 from crrd.kubelet.runtime_status import ContainerState
 
+STOP_ATTEMPTS = 8
+STOP_PATIENCE = 120.0
+"""Step 9: a stop that errs is given up after this many attempts and seconds."""
+
 
 class HookKind(StrEnum):
     """What a preStop handler does."""
@@ -140,7 +144,15 @@ class Work:
 
     def owes_stop(self, now: float) -> bool:
         """Whether a hook has begun whose stop has not come about, and the grace period is not over yet."""
-        return self.hook_until is not None and now < self.hook_until and not self.stopped
+        return self.hook_until is not None and now < self.hook_until and not self.stopped and not self.given_up
+
+    @property
+    def given_up(self) -> bool:
+        """Whether its stop has failed so often, and for so long, that it is not tried again (step 9)."""
+        last = self.stop
+        if last is None or not last.error or self.stop_sent is None:
+            return False
+        return last.count >= STOP_ATTEMPTS and last.ended >= self.stop_sent + STOP_PATIENCE
 
     @property
     def stopped(self) -> bool:

@@ -13,16 +13,13 @@ from crrd.core.api.types import MINIMUM_GRACE_SECONDS, RecreateState, StatePhase
 from crrd.core.recreate.actions import RunHook, StopContainer
 from crrd.core.recreate.draft import PERSIST_SECONDS, Draft
 from crrd.core.recreate.messages import LATER_STEPS, Message, waited
-from crrd.core.recreate.observation import Hook, HookKind, Instance, StopAttempt, Work, WorkKind
+from crrd.core.recreate.observation import Hook, HookKind, Instance, Observation, StopAttempt, Work, WorkKind
 from crrd.core.recreate.outcome import await_exit
 from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.runtime_status import ContainerState
 
 IP_PATIENCE = 10.0
 """Seconds that a hook waits for the pod's IP: a list of pods can be older than the container that runs in one."""
-STOP_ATTEMPTS = 8
-STOP_PATIENCE = 120.0
-"""Step 9: a stop that errs is given up after this many attempts and seconds."""
 RETRY_FIRST = 0.5
 RETRY_LIMIT = 20.0
 RETRY_JITTER = 0.2
@@ -84,8 +81,8 @@ def finish_hooked(draft: Draft) -> bool:
     """Step 9: the stops after hooks of requests that have ended or gone since; whether one is sent now.
 
     A container whose preStop hook has run is stopped, even if its request has ended, while the grace period in which
-    the hook began lasts. That period is the only limit: a stop that fails is tried again until then, a daemon that
-    shuts down sends it too, and nobody is left to be told how it went.
+    the hook began lasts. A stop that fails is tried again until then, as long as one of a live request would be. A
+    daemon that shuts down sends it, too. A live request that stops the same instance is left to do it.
     """
     observed, sent = draft.observed, False
     requests = {request.uid: request for request in observed.ended}
@@ -93,7 +90,7 @@ def finish_hooked(draft: Draft) -> bool:
         instance, request = observed.instance(bare_id), requests.get(uid)
         if request is None or instance is None or instance.state is not ContainerState.RUNNING:
             continue
-        if work.under_way is not None or not work.owes_stop(draft.now):
+        if work.under_way is not None or not work.owes_stop(draft.now) or _stopped_by_another(observed, uid, bare_id):
             continue
         pod = observed.pod or (observed.api_answer.pod if observed.api_answer is not None else None)
         if pod is None and observed.api_answer is None:
@@ -104,7 +101,7 @@ def finish_hooked(draft: Draft) -> bool:
         retry_at = work.stop.ended + retry_delay(work.stop.count, bare_id) if work.stop is not None else draft.now
         if draft.now < retry_at:
             draft.wake(retry_at)
-        elif observed.kubelet_silent_since is not None:
+        elif observed.kubelet_silent_since is not None or pod.restarting:
             draft.wake(draft.now + LOOK_AGAIN)
         elif not observed.may_stop:
             draft.waits_for_slot = True
@@ -117,11 +114,20 @@ def finish_hooked(draft: Draft) -> bool:
     return sent
 
 
+def _stopped_by_another(observed: Observation, uid: str, bare_id: str) -> bool:
+    """Whether another request stops the instance now, or a live one has tried to, which it does again by itself."""
+    return any(
+        stopped == bare_id
+        and other != uid
+        and (work.under_way is WorkKind.STOP or (work.stop_sent is not None and other in observed.first_seen))
+        for (other, stopped), work in observed.works.items()
+    )
+
+
 def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: StopAttempt) -> RecreateState | None:
     """Give up after so many attempts and seconds, or wait before the next one; None when that is due."""
-    began = view.work.stop_sent if view.work.stop_sent is not None else last.ended
-    if last.count >= STOP_ATTEMPTS and last.ended >= began + STOP_PATIENCE:
-        seconds = round(last.ended - began)
+    if view.work.given_up:
+        seconds = round(last.ended - (view.work.stop_sent or last.ended))
         why = Message.of(Reason.STOP_FAILED, count=last.count, seconds=seconds, error=last.error)
         return draft.fail(view.request, view.state, why)
     retry_at = last.ended + retry_delay(last.count, instance.id)

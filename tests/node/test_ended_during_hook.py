@@ -1,0 +1,172 @@
+"""Requests that end during their hook: the stop that follows, and what it must not do to others."""
+
+import asyncio
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from crrd.core.api.pod import Pod
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import RecreateState, Request, RequestPhase, StartTimes, StatePhase, Status, Strategy
+from crrd.core.recreate.actions import RunHook
+from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance
+from crrd.lib.errors import RuntimeCallError
+from tests.support.standins import MemoryNode
+from tests.support.worlds import pin, request
+
+pytestmark = pytest.mark.virtual_time
+
+HOOK = Hook(HookKind.EXEC, command=("true",))
+GATED = Strategy(unready_grace_seconds=300)
+
+
+class Timed(MemoryNode):
+    """Notes when hooks end and stops are sent."""
+
+    hook_ended = 0.0
+
+    def __init__(self, hook: Hook = HOOK) -> None:
+        super().__init__(hook=hook)
+        self.sent: list[tuple[float, float]] = []
+        """When a stop was sent, and with which timeout."""
+        self.stops_take: list[float] = []
+
+    async def stop(self, instance: Instance, seconds: float) -> None:
+        self.sent.append((self.now(), seconds))
+        self.stop_seconds = self.stops_take.pop(0) if self.stops_take else self.stop_seconds
+        await super().stop(instance, seconds)
+
+    async def run(self, action: RunHook) -> HookResult:
+        result = await super().run(action)
+        self.hook_ended = self.now()
+        return result
+
+    @staticmethod
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def begun(self, first: Request) -> None:
+        self.post(first)
+        await self.until(lambda: bool(self.hooks_run))
+
+
+@pytest.mark.parametrize(
+    ("grace", "hook", "list_seconds"), [(30, 5, 0.002), (30, 28, 0.6), (4, 2.5, 0.3), (30, 5, 2.5)]
+)
+async def test_the_stop_follows_at_once(grace: int, hook: float, list_seconds: float) -> None:
+    """No watch tells of the pod any more, and the hook's end cannot be recorded any more: nothing waits for these."""
+    node = Timed()
+    async with node:
+        node.hook_seconds, node.list_seconds = hook, list_seconds
+        await node.begun(request(strategy=Strategy(grace_seconds=grace)))
+        node.delete("r1")
+        await asyncio.sleep(grace * 2)
+        ((sent, _),) = node.sent
+        assert sent - node.hook_ended <= 2 * list_seconds + 0.1
+
+
+async def test_not_beside_a_live_requests_own_stop() -> None:
+    """Its timeout would shorten that one's grace period."""
+    node = Timed()
+    async with node:
+        node.stop_errors, node.stops_take = [RuntimeCallError("shim is stuck")], [0.1, 8.0, 8.0]
+        await node.begun(request(strategy=Strategy(grace_seconds=10)))
+        node.post(request(uid="r2", strategy=Strategy(grace_seconds=600)))
+        node.delete("r1")
+        await node.completed("r2")
+        assert [round(seconds) for _, seconds in node.sent] == [8, 600]
+
+
+async def test_not_after_a_live_request_has_stopped_the_instance_during_the_hook() -> None:
+    node = Timed()
+    async with node:
+        node.hook_seconds, node.stop_seconds = 8.0, 4.5
+        await node.begun(request(strategy=Strategy(grace_seconds=60)))
+        node.post(request(uid="r2", strategy=Strategy(grace_seconds=5)))
+        node.delete("r1")
+        await node.completed("r2")
+        assert [round(seconds) for _, seconds in node.sent] == [5]
+
+
+async def test_a_stop_that_was_given_up_is_given_up() -> None:
+    node = Timed()
+    async with node:
+        node.stop_errors = [RuntimeCallError("shim is stuck")] * 30
+        node.post(request(strategy=Strategy(grace_seconds=3600)))
+        assert (await node.completed()).states[0].phase is StatePhase.FAILED
+        attempts = len(node.sent)
+        await asyncio.sleep(1800)
+        assert len(node.sent) == attempts
+        node.delete("r1")
+        await asyncio.sleep(3600)
+        assert not list(node.controller.pods), "nothing is kept"
+
+
+@pytest.mark.parametrize("trouble", ["none", "runtime", "api"])
+async def test_a_drain_sends_it_although_a_look_fails(trouble: str) -> None:
+    node = Timed()
+    async with node:
+        node.hook_seconds = 5.0
+        await node.begun(request())
+        node.delete("r1")
+        drain = asyncio.ensure_future(node.controller.drain())
+        await asyncio.sleep(4)
+        node.runtime_down, node.api_away = trouble == "runtime", trouble == "api"
+        await asyncio.sleep(2.5)
+        node.runtime_down = node.api_away = False
+        await drain
+        assert len(node.sent) == 1
+
+
+async def test_not_while_kubelet_restarts_all_containers() -> None:
+    class Restarting(Timed):
+        restarting = False
+
+        def view(self) -> Pod:
+            return replace(super().view(), restarting=self.restarting)
+
+    node = Restarting()
+    async with node:
+        node.hook_seconds = 5.0
+        await node.begun(request())
+        node.restarting = True
+        node.delete("r1")
+        await asyncio.sleep(10)
+        assert not node.sent
+        node.restarting = False
+        await asyncio.sleep(10)
+        assert len(node.sent) == 1
+
+
+@pytest.mark.parametrize("how", ["label", "mark"])
+async def test_the_unready_grace_period_is_not_waited_for_again(how: str) -> None:
+    """The label goes and comes back during the hook, or the mark goes."""
+    node = Timed()
+    async with node:
+        node.gate, node.hook_seconds = True, 5.0
+        await node.begun(request(strategy=GATED, unready_acquired=True))
+        await asyncio.sleep(1)
+        now = node.requests["r1"]
+        if how == "label":
+            node.post(replace(now, active=False, resource_version="50"))
+            await asyncio.sleep(0.1)
+            node.post(replace(now, active=True, resource_version="51"))
+        else:
+            node.post(replace(now, unready_acquired=False, resource_version="50"))
+        await asyncio.sleep(10)
+        ((sent, _),) = node.sent
+        assert sent - node.hook_ended < 1
+
+
+async def test_nor_by_the_next_daemon() -> None:
+    node = Timed()
+    async with node:
+        node.gate = True
+        hook = rfc3339(datetime.fromtimestamp(time.time() - 20, UTC))
+        states = (RecreateState("app", StatePhase.RECREATING),)
+        made = request(strategy=GATED, unready_acquired=True, status=Status(RequestPhase.RECREATING, states))
+        node.post(replace(made, pinned={"app": pin("old")}, start_times={"app": StartTimes(hook=hook)}))
+        await asyncio.sleep(15)
+        assert len(node.sent) == 1
