@@ -671,9 +671,9 @@ async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_reque
         node.stop_seconds = 3600.0
         node.post(request(strategy=Strategy(grace_seconds=5)))
         await node.until(lambda: bool(node.hooks_run))
-        node.kubelet_silent = 1.0  # until the grace period of r1 is over
+        node.kubelet_silent = 1.0  # until it is too late for the stop of r1
         node.delete("r1")
-        await asyncio.sleep(6)
+        await asyncio.sleep(11)
         node.kubelet_silent = None
         node.post(request(uid="r2", strategy=Strategy(grace_seconds=600)))
         await node.until(lambda: bool(node.stops))

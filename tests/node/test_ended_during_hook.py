@@ -12,7 +12,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RecreateState, Request, RequestPhase, StartTimes, StatePhase, Status, Strategy
 from crrd.core.recreate.actions import RunHook
 from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance
-from crrd.lib.errors import RuntimeCallError
+from crrd.lib.errors import ApiUnavailableError, RuntimeCallError
 from tests.support.standins import MemoryNode
 from tests.support.worlds import pin, request
 
@@ -170,3 +170,52 @@ async def test_nor_by_the_next_daemon() -> None:
         node.post(replace(made, pinned={"app": pin("old")}, start_times={"app": StartTimes(hook=hook)}))
         await asyncio.sleep(15)
         assert len(node.sent) == 1
+
+
+@pytest.mark.parametrize(("static", "label"), [(True, True), (False, False)])
+async def test_of_a_static_pod_and_of_a_pod_without_the_label(static: bool, label: bool) -> None:
+    """Its UID in the runtime is not the one that the request has."""
+    node = Timed()
+    async with node:
+        if static:
+            node.static_uid = "0f1e2d"
+            node.known["old"] = replace(node.known["old"], pod_uid=node.static_uid)
+        node.hook_seconds = 5.0
+        await node.begun(request(pod_uid="uid-of-web" if label else ""))
+        node.delete("r1")
+        await asyncio.sleep(10)
+        assert len(node.sent) == 1
+
+
+async def test_after_a_hook_that_took_the_whole_grace_period() -> None:
+    node = Timed()
+    async with node:
+        node.hook_seconds = 30.01
+        await node.begun(request(strategy=Strategy(grace_seconds=30)))
+        node.delete("r1")
+        await asyncio.sleep(60)
+        assert [round(seconds) for _, seconds in node.sent] == [2]
+
+
+async def test_of_a_request_that_has_become_invalid_and_cannot_be_written() -> None:
+    node = Timed()
+    async with node:
+        node.hook_seconds = 5.0
+        await node.begun(request())
+        node.write_errors += [ApiUnavailableError("away")] * 400
+        node.post(replace(node.requests["r1"], error="spec.x must be y", resource_version="20"))
+        await asyncio.sleep(20)
+        assert len(node.sent) == 1
+
+
+async def test_start_times_that_are_not_stored_are_written_more_and_more_rarely() -> None:
+    """As by a webhook that puts the old value back: the write of the status gets its turn, and so the stop."""
+    node = Timed()
+    async with node:
+        node.hook_seconds = 5.0
+        await node.begun(request(strategy=Strategy(force=True)))
+        node.lose_annotations = True
+        before = node.writes
+        await asyncio.sleep(25)
+        assert len(node.sent) == 1
+        assert node.writes - before < 20

@@ -98,7 +98,8 @@ class Executor:
         work = self._work(action)
         changes: dict[str, object] = {}
         if work == NO_WORK:
-            changes = {"name": instance.name, "pin": instance.pin, "spent_before": action.spent_before}
+            changes = {"name": instance.name, "pin": instance.pin, "pod_uid": instance.pod_uid}
+            changes["spent_before"] = action.spent_before
         if isinstance(action, StopContainer) and not work.beside:
             changes["beside"] = action.beside
         self._note(action, under_way=kind, until=None, **changes)

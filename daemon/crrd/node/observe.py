@@ -150,8 +150,13 @@ class PodInspector:
 
 
 def _runtime_uid(record: PodRecord, otherwise: str) -> str:
-    """The UID that the pod's containers have in the runtime, as far as the pod is known."""
-    return record.state.pod.runtime_uid if record.state.pod else otherwise
+    """The UID that the pod's containers have in the runtime, as far as the pod is known.
+
+    No watch keeps it known for a request that has ended; what was begun for one was begun in that pod.
+    """
+    if record.state.pod:
+        return record.state.pod.runtime_uid
+    return otherwise if record.live else next((work.pod_uid for work in record.works.values()), otherwise)
 
 
 def _patience(record: PodRecord) -> float | None:

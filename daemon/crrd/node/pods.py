@@ -139,7 +139,8 @@ class PodRecord:
     def ended_before_stop(self, now: float) -> list[RequestRecord]:
         """The requests that have ended or gone though the stop after a hook of theirs still has to follow."""
         owed = {uid for (uid, _), work in self.works.items() if work.owes_stop(now)}
-        return [record for uid, record in self.records.items() if uid in owed and not record.live]
+        ended = (record for uid, record in self.records.items() if uid in owed)
+        return [record for record in ended if not record.live or record.request.error]
 
     @property
     def under_way(self) -> set[WorkKey]:

@@ -56,7 +56,7 @@ def _kept_until(work: Work, *, may_return: bool) -> float:
     """Monotonic time until which the work of a request that is not live counts."""
     until = 0.0
     if work.hook_until is not None and not work.stopped:
-        until = max(work.hook_until, (work.hook_began or 0.0) + LEFT_SECONDS)
+        until = max(work.stop_until, (work.hook_began or 0.0) + LEFT_SECONDS)
     if work.stop is not None and may_return:
         until = max(until, work.stop.ended + LEFT_SECONDS)
     return until

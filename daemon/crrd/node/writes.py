@@ -113,7 +113,8 @@ class RequestWrites:
             written = await self._edges.writer.write_status(write.request, write.status)
             return written, self._lacks(written, write.status)
         written = await self._edges.writer.pin(write.request, write.pins, write.start_times)
-        return written, "" if written.pinned == write.pins else "the API server did not store the annotation"
+        stored = written.pinned == write.pins and written.start_times == write.start_times
+        return written, "" if stored else "the API server did not store the annotation"
 
     def _written(self, write: Write, record: RequestRecord, written: Request, ineffective: str) -> None:
         """The API server took a write; what it kept of it is what counts."""

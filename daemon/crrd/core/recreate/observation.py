@@ -16,6 +16,8 @@ from crrd.kubelet.runtime_status import ContainerState
 STOP_ATTEMPTS = 8
 STOP_PATIENCE = 120.0
 """Step 9: a stop that errs is given up after this many attempts and seconds."""
+STOP_MARGIN = 5.0
+"""Seconds after the grace period of a hook in which its stop may still be sent, though the request has ended."""
 
 
 class HookKind(StrEnum):
@@ -136,6 +138,8 @@ class Work:
     """Container name -> bare ID of the other instances that ran when the stop was decided on; only where this stop may
     restart them, too."""
     stop: StopAttempt | None = None
+    pod_uid: str = ""
+    """The pod's in the runtime."""
 
     @property
     def hook_ended(self) -> float | None:
@@ -143,8 +147,13 @@ class Work:
         return None if self.hook is None or self.hook_began is None else self.hook_began + self.hook.seconds
 
     def owes_stop(self, now: float) -> bool:
-        """Whether a hook has begun whose stop has not come about, and the grace period is not over yet."""
-        return self.hook_until is not None and now < self.hook_until and not self.stopped and not self.given_up
+        """Whether a hook has begun whose stop has not come about, and it is not too late for that."""
+        return now < self.stop_until and not self.stopped and not self.given_up
+
+    @property
+    def stop_until(self) -> float:
+        """Monotonic time until which the stop after a hook is owed: also after a hook that took all of its time."""
+        return 0.0 if self.hook_until is None else self.hook_until + STOP_MARGIN
 
     @property
     def given_up(self) -> bool:
