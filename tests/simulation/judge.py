@@ -38,6 +38,8 @@ LEFT_SECONDS = 60.0
 """For how long the hook of a request that has gone counts at least."""
 MINIMUM_GRACE = 2
 DEFAULT_GRACE = 30
+AFTER_HOOK = 6.0
+"""Seconds after the grace period in which the stop after a hook of an ended request may still be sent."""
 
 
 class Judge(Verdicts):
@@ -157,7 +159,7 @@ class Judge(Verdicts):
         """
         uid, began = self._hook_told.get(container.id, ("", 0.0))
         pod = self._world.kubelet.pods[container.pod_uid]
-        if not uid or self._now > began + self._grace(self.known[uid], pod):
+        if not uid or self._now > began + self._grace(self.known[uid], pod) + AFTER_HOOK:
             return frozenset()
         return frozenset({uid})
 
