@@ -17,15 +17,18 @@ $(BIN)/python:
 	@echo "setting up: a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ./localnode
+# uv installs in seconds what takes pip a minute; pip does it where uv cannot reach the index.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+install = $(PIP) uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --editable ./localnode --editable $(1) \
+	|| $(PIP) --editable ./localnode --editable $(1)
 $(READY): pyproject.toml localnode/pyproject.toml | $(BIN)/python
-	@echo "setting up: installing crrd and its tools into $(VENV) (a minute or two)"
-	@$(INSTALL) --editable '.[dev]'
+	@echo "setting up: installing crrd and its tools into $(VENV) (up to a minute)"
+	@$(call install,'.[dev]')
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.demo: pyproject.toml localnode/pyproject.toml | $(BIN)/python
 	@echo "setting up: installing crrd and its local node into $(VENV) (half a minute)"
-	@$(INSTALL) --editable .
+	@$(call install,.)
 	@touch $@
 
 demo: $(VENV)/.demo ## Show a container recreated on a local node (DEMO="--cri-endpoint ..." for more)
