@@ -258,12 +258,12 @@ CREATE_REFUSALS = [
     ),
     Refusal(
         "container without an ID",
-        "spec.containers[0].name must name a container that has started: 'app' has no container ID yet",
+        "spec.containers[0].name must name a container that has started: 'app' has no container ID yet, try later",
         pod=without_id,
     ),
     Refusal(
         "pod without any status",
-        "spec.containers[0].name must name a container that has started: 'app' has no container ID yet",
+        "spec.containers[0].name must name a container that has started: 'app' has no container ID yet, try later",
         pod=lambda o: o.pop("status"),
     ),
     Refusal(

@@ -43,7 +43,7 @@ SENTENCES: Mapping[Topic, str] = {
         "waiting for request {first_namespace}/{first}[ and {more} more requests] of the same pod"
     ),
     Topic.DAEMON_WAITS: "the node daemon is {message}",
-    Topic.NO_NODE: "node {node} not found",
+    Topic.NO_NODE: "node {node} not found, so no node daemon handles the request",
     Topic.NODE_NOT_READY: "node {node} is not ready: {why}",
     Topic.KUBELET_SILENT: "node {node} is not ready: kubelet has stopped reporting its status",
     Topic.NODE_SILENT: "node {node} is not ready: kubelet and the node daemon have stopped reporting",

@@ -506,12 +506,18 @@ ROWS = [
             ),
         )
     ),
-    Row("the node is gone", request(**KILLED), STUCK, "node n1 not found", changes={"node": NO_NODE}),
+    Row(
+        "the node is gone",
+        request(**KILLED),
+        STUCK,
+        "node n1 not found, so no node daemon handles the request",
+        changes={"node": NO_NODE},
+    ),
     Row(
         "the node is gone, whatever its daemon has said",
         request(phase="Pending", message="waiting for the container runtime: gone", reason="RuntimeUnavailable"),
         STUCK,
-        "node n1 not found",
+        "node n1 not found, so no node daemon handles the request",
         changes={"node": NO_NODE},
     ),
     # the daemon has gone

@@ -238,7 +238,7 @@ def _unfit_container(
         rule = f"that kubelet restarts: the restartPolicy of {shown(name)} is Never"
         return rule, DenialReason.CONTAINER_NEVER_RESTARTED
     if not known.container_id:
-        rule = f"that has started: {shown(name)} has no container ID yet"
+        rule = f"that has started: {shown(name)} has no container ID yet, try later"
         return rule, DenialReason.CONTAINER_NOT_STARTED
     return None
 

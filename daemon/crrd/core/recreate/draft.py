@@ -107,7 +107,7 @@ class Draft:
         if request.pod_uid not in ("", found.uid):
             return Message.of(Reason.POD_REPLACED, wanted=request.pod_uid, key=key, found=found.uid)
         if found.node_name != node:
-            where = f"node {found.node_name}" if found.node_name else "no node yet"
+            where = f"node {found.node_name}" if found.node_name else "no node (not scheduled yet)"
             return Message.of(Reason.POD_ELSEWHERE, key=key, found=where, node=node)
         return NO_MESSAGE
 
