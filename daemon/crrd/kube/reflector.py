@@ -114,7 +114,8 @@ class Reflector(Generic[T]):
         self._strict = strict
         self._on_restart = on_restart
         self._version = ""
-        self._list_version = selection.list_version
+        self.list_version = selection.list_version
+        """What the next list must not be older than: "" is answered with the newest."""
         """What the next list must not be older than; kept over a cancelled run."""
         self._failures = 0
         self._short_watches = 0
@@ -126,15 +127,6 @@ class Reflector(Generic[T]):
     def plural(self) -> str:
         """What it watches, as in URLs."""
         return self._selection.resource.plural
-
-    @property
-    def list_version(self) -> str:
-        """What the next list must not be older than: "" is answered with the newest."""
-        return self._list_version
-
-    @list_version.setter
-    def list_version(self, version: str) -> None:
-        self._list_version = version
 
     async def run(self) -> NoReturn:
         """List, watch, reconnect, until cancelled.
@@ -207,10 +199,10 @@ class Reflector(Generic[T]):
             return selection.parse(obj)
 
         self.heartbeat.within(_CALL_SECONDS, "listing")
-        if not self._list_version:
+        if not self.list_version:
             self._handler.expect_list()
         listing = await self._client.list_all(
-            selection.resource, parse, resource_version=self._list_version, **selection.where
+            selection.resource, parse, resource_version=self.list_version, **selection.where
         )
         self._seen(listing.resource_version)
         self.last_activity = self.last_list_time = time.monotonic()
@@ -243,11 +235,11 @@ class Reflector(Generic[T]):
         """Go on from this version; what is listed after it must not be older (client-go's relistResourceVersion)."""
         self._version = version
         if self._selection.list_version:
-            self._list_version = version
+            self.list_version = version
 
     def _forget_version(self) -> None:
         """The server has no way on from this version, or never had it: its newest list is never older."""
-        self._version = self._list_version = ""
+        self._version = self.list_version = ""
 
     def _established(self) -> None:
         self.last_activity = time.monotonic()

@@ -59,7 +59,7 @@ class PodInspector:
             try:
                 async with asyncio.timeout(_patience(record)):
                     listed_at, instances = await self._as_of_now(record, live, current, silent)
-            except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:
+            except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # forgiven by time alone
                 watched.error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f}s"
                 watched.retry.fail(loop.time())
             else:

@@ -153,9 +153,15 @@ class PodRecord:
         hooked = {uid for (uid, _), work in self.works.items() if work.hook is not None and work.stop_sent is None}
         return any(each.request.uid in hooked for each in self.live)
 
+    def forget_observations(self) -> None:
+        """Nothing is asked about the pod any more: forget what was observed, and failures of it."""
+        self.runtime, self.api_retry = RuntimeState(), Retry(POD_RETRY)
+
     @property
     def empty(self) -> bool:
         """Whether there is nothing left to know."""
+        if self.runtime.awaited:
+            return False
         state = self.state
         informed = (state.pod, state.gone_at, state.known_since, self.known)
         return not self.records and not self.works and all(each is None for each in informed)
@@ -198,7 +204,7 @@ class Pods:
 
     def tidy(self, record: PodRecord) -> None:
         """Drop a record in which nothing is left."""
-        if record.empty and not record.runtime.awaited and self._records.get(record.key) is record:
+        if record.empty and self._records.get(record.key) is record:
             del self._records[record.key]
 
     def peek(self, pod_key: str) -> PodRecord:

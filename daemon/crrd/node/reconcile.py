@@ -10,12 +10,11 @@ from crrd.core.api.types import Request
 from crrd.core.recreate.actions import Decision
 from crrd.core.recreate.decide import decide
 from crrd.core.recreate.observation import ApiAnswer, Observation
-from crrd.lib.backoff import Retry
 from crrd.lib.errors import ApiUnavailableError, CrrdError
 from crrd.node.edges import Edges
 from crrd.node.execute import Executor
 from crrd.node.observe import PodInspector
-from crrd.node.pods import POD_RETRY, PodRecord, Pods, RuntimeState, WriteRetry
+from crrd.node.pods import PodRecord, Pods, WriteRetry
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +60,7 @@ class Reconciler:
         record = self._pods.ensure(pod_key)
         requests = self._live_requests(record) or self._hooked(record)
         if not requests:
-            record.runtime, record.api_retry = RuntimeState(), Retry(POD_RETRY)
+            record.forget_observations()
             return None, False
         observation = await self._inspector.observe(record, requests)
         decision = self._decide(record, observation)
@@ -79,7 +78,7 @@ class Reconciler:
         wakes = (decision.wake_at, self._executor.writes.wake_at(pod_key), next_look, next_question)
         first = min((at for at in wakes if at is not None), default=None)
         if first is None and not record.live:
-            record.runtime = RuntimeState()  # nothing of a request that has ended is awaited any more
+            record.forget_observations()  # nothing of a request that has ended is awaited any more
         now = asyncio.get_running_loop().time()
         return None if first is None else max(first, now + ROUND_SECONDS), decision.waits_for_slot
 

@@ -1,8 +1,11 @@
 """Memory of what this process did to container instances: how it changes, and when it is forgotten.
 
-A Work belongs to one request and one container instance. It is forgotten with the request; but a hook of a request that
-was deleted counts until its grace period would have ended, and what was done for a request that may come back is kept
-for a while.
+A Work belongs to one request and one container instance. It is kept while it is under way or its request is live. After
+that it is kept while it counts:
+
+- a hook whose stop has not come about: until it is too late for that stop, at least LEFT_SECONDS from its start,
+  and for as long as a request waits that was there when the hook ended;
+- a stop, if the request may come back to the selection: for LEFT_SECONDS.
 """
 
 import asyncio

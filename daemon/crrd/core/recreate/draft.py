@@ -98,7 +98,10 @@ class Draft:
         return True
 
     def pod_lost(self, request: Request) -> Message | None:
-        """Why the pod of the request is lost, by the API server's own answer; None while that is not asked for."""
+        """Why the pod of the request is lost, by the API server's own answer.
+
+        NO_MESSAGE where it is there, None while the API server was not asked since the request came.
+        """
         answer, node, key = self.observed.api_answer, self.observed.node_name, request.pod_key
         if answer is None or answer.asked_at < self.first_seen(request):
             return None

@@ -2,7 +2,7 @@
 
 None of these sources is read at the same instant as the others, so each carries the monotonic time at which it was
 true, and `decide` reasons with "older than". What this process did belongs to an intent, one request and one container
-instance, and is forgotten with the request.
+instance; `node.works` says for how long it is kept.
 """
 
 from collections.abc import Mapping

@@ -263,7 +263,7 @@ class ContainerView:
 
     @cached_property
     def others(self) -> tuple[Work, ...]:
-        """What this process has done to the outgoing instance for other requests, all of which have ended or gone."""
+        """What this process has done to the outgoing instance for other requests, live or not."""
         bare_id = self.outgoing.id if self.outgoing is not None else None
         works = self.observed.works.items()
         return tuple(work for (uid, other), work in works if other == bare_id and uid != self.request.uid)
