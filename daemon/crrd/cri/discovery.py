@@ -113,7 +113,7 @@ async def probe(endpoint: str) -> Probe:
         return Probe(endpoint, ProbeOutcome.PERMISSION, _not_allowed(path))
     except TimeoutError:
         return Probe(
-            endpoint, ProbeOutcome.DOWN, f"it accepts connections, but did not answer within {PROBE_SECONDS:g}s"
+            endpoint, ProbeOutcome.DOWN, f"it accepts connections, but did not answer within {PROBE_SECONDS:g} s"
         )
     except OSError as error:
         return Probe(endpoint, ProbeOutcome.DOWN, one_line(error.strerror or str(error)))
