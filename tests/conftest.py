@@ -13,6 +13,11 @@ from tests.support.containerd import Containerd, missing
 from tests.support.daemons import NodeDaemon
 from tests.support.virtual_time import VirtualLoop
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Coverage is measured in the suite's own processes and in those of `tests.support.warm`. Measuring the daemons that
+    # they start takes a third as long as the daemons' own work, and says nothing new.
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+
 settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("busy")
 

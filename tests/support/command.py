@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-import sys
 from typing import NamedTuple
 
+from tests.support import warm
 from tests.support.cluster import Cluster
 
 _SECONDS = 100.0
@@ -26,22 +26,11 @@ class Ended(NamedTuple):
 async def crrd(*arguments: str, stdin: str = "", **environment: str) -> Ended:
     """Run `crrd` with nothing of this process' environment that it could find a cluster by."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "crrd", *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=clean | {"HOME": "/nonexistent"} | environment,
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), _SECONDS)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
+    given = clean | {"HOME": "/nonexistent"} | environment
+    async with asyncio.timeout(_SECONDS):
+        code, out, err = await warm.run(list(arguments), given, stdin.encode())
     assert b"Traceback" not in err, err.decode()
-    return Ended(process.returncode, out.decode(), err.decode())
+    return Ended(code, out.decode(), err.decode())
 
 
 async def explained(cluster: Cluster, name: str, *flags: str) -> str:
