@@ -6,6 +6,7 @@ Nothing else here knows how the product is put together; `product` is the one pl
 import asyncio
 import gc
 import logging
+import sys
 from collections.abc import Coroutine, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -205,6 +206,9 @@ def outside() -> Iterator[None]:
             (gc, "freeze", lambda: None),
         ):
             stack.enter_context(patch.object(target, name, value))
+        for name, module in sys.modules.items():
+            if name.startswith("crrd.") and (log := getattr(module, "log", None)) is not None:
+                vars(log).pop("bind", None)  # where a logger was told to keep an earlier configuration
         structlog.configure(
             processors=[_log],
             wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

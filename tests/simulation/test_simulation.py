@@ -6,8 +6,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from coverage import Coverage
 
+import crrd.node.execute
 from tests.simulation.maker import schedule
 from tests.simulation.schedule import Event, Schedule
 from tests.simulation.shrink import shrink, story
@@ -44,6 +46,17 @@ def test_schedules(first: int) -> None:
 def test_what_once_failed(seed: int) -> None:
     """A variable of a loop that waits for the next request kept the last pod's record."""
     assert not run(schedule(seed)).broken
+
+
+def test_the_log_is_heard_in_a_process_that_has_logged_elsewhere() -> None:
+    """The judge needs it: a request ends during its hook, and its stop follows."""
+    before = structlog.get_config()
+    structlog.configure(processors=[lambda *_: ""], cache_logger_on_first_use=True)
+    try:
+        crrd.node.execute.log.info("kept")
+        assert not run(schedule(1902)).broken
+    finally:
+        structlog.configure(**before)
 
 
 @pytest.mark.parametrize("seed", [3, 40, 171])
