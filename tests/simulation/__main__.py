@@ -1,4 +1,5 @@
 """`make soak`: runs schedules until stopped, or SCHEDULES of them, on all cores; `make soak SEED=n` tells one run.
+`make soak DAYS=20` runs so many schedules of a day each.
 
 A schedule that fails is shrunk and its story told, once for every sort of failure. The figures at the end are those
 of docs/reliability.md.
@@ -9,13 +10,17 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from tests.simulation.schedule import Schedule
 
 CHUNK = 25
 console = Console(highlight=False, soft_wrap=True)
@@ -46,38 +51,51 @@ class Tally:
         self.failed += other.failed
 
 
+def one_day(seed: int) -> Tally:
+    """Run the day of a seed."""
+    from tests.simulation.maker import day  # noqa: PLC0415 - only the children need it
+
+    return _tally([day(seed)])
+
+
 def chunk(first: int) -> Tally:
     """Run the schedules of some seeds."""
     from tests.simulation.maker import schedule  # noqa: PLC0415 - only the children need it
+
+    return _tally(map(schedule, range(first, first + CHUNK)))
+
+
+def _tally(plans: Iterable["Schedule"]) -> Tally:
     from tests.simulation.world import collect, run  # noqa: PLC0415
 
     tally = Tally()
-    for seed in range(first, first + CHUNK):
-        outcome = run(schedule(seed))
+    for plan in plans:
+        outcome = run(plan)
         quiet = not sum(outcome.faults.values())
         figures = (outcome.seconds, outcome.active, outcome.steps, outcome.faults, outcome.scheduled)
         tally.add(Tally(1, quiet, *figures))
         if outcome.broken:
-            tally.failed.append((seed, outcome.broken))
+            tally.failed.append((plan.seed, outcome.broken))
     collect()
     return tally
 
 
-def tell(seed: int, *, shortest: bool) -> bool:
+def tell(seed: int, *, shortest: bool, days: bool = False) -> bool:
     """Tell the story of one seed; whether all was well."""
-    from tests.simulation.maker import schedule  # noqa: PLC0415
+    from tests.simulation.maker import day, schedule  # noqa: PLC0415
     from tests.simulation.shrink import story  # noqa: PLC0415
 
-    told, well = story(schedule(seed), shortest=shortest)
+    told, well = story((day if days else schedule)(seed), shortest=shortest)
     console.print(told, markup=False)
     return well
 
 
-def soak(schedules: int | None, first: int) -> int:
+def soak(schedules: int | None, first: int, *, days: bool = False) -> int:
     """Run, show how far it is, tell of failures; the exit code."""
     from tests.simulation.shrink import sort_of  # noqa: PLC0415
 
-    seeds: Iterator[int] = iter(range(first, first + schedules, CHUNK)) if schedules else count(first, CHUNK)
+    some, step = (one_day, 1) if days else (chunk, CHUNK)
+    seeds: Iterator[int] = iter(range(first, first + schedules, step)) if schedules else count(first, step)
     total, told = Tally(), set[str]()
     began = time.perf_counter()
     columns = (
@@ -91,14 +109,14 @@ def soak(schedules: int | None, first: int) -> int:
     with multiprocessing.Pool(os.cpu_count()) as pool, Progress(*columns, console=console) as progress:
         bar = progress.add_task("schedules", total=schedules, rate="")
         try:
-            for tally in pool.imap_unordered(chunk, seeds):
+            for tally in pool.imap_unordered(some, seeds):
                 total.add(tally)
                 rate = total.schedules / (time.perf_counter() - began)
                 progress.update(bar, completed=total.schedules, rate=f"{rate:.0f}/s, {len(total.failed)} failed")
                 for seed, broken in tally.failed:
                     if sort_of(broken) not in told:
                         told.add(sort_of(broken))
-                        tell(seed, shortest=True)
+                        tell(seed, shortest=True, days=days)
         except KeyboardInterrupt:
             pool.terminate()
     figures(total, time.perf_counter() - began)
@@ -136,8 +154,9 @@ def main() -> int:
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation"], {**os.environ, "PYTHONHASHSEED": "0"})
     if seed := os.environ.get("SEED"):
         return 0 if tell(int(seed), shortest="SHORTEST" in os.environ) else 1
-    schedules = os.environ.get("SCHEDULES")
-    return soak(int(schedules) if schedules else None, int(os.environ.get("FIRST", "0")))
+    days, schedules = os.environ.get("DAYS"), os.environ.get("SCHEDULES")
+    wanted = days or schedules
+    return soak(int(wanted) if wanted else None, int(os.environ.get("FIRST", "0")), days=bool(days))
 
 
 if __name__ == "__main__":

@@ -314,7 +314,8 @@ class ApiServer:
         def flush() -> None:
             for lines, told in waiting:
                 if not (opened.mute or life.dead or response.closed) and opened in self.opened:
-                    response.content.feed(b"".join(lines))
+                    for piece in self._pieces(b"".join(lines)):
+                        response.content.feed(piece)
                     for what, obj in told:
                         life.told(kind, what, obj)
             waiting.clear()
@@ -335,6 +336,11 @@ class ApiServer:
         self.store.tell(kind, watch, self.store.version if self.behind is None else self.behind)
         self._later(float(sent.query.get("timeoutSeconds", "300")), self._end_watch, opened)
         self._later(BOOKMARK_SECONDS, self._bookmark, opened)
+
+    def _pieces(self, lines: bytes) -> list[bytes]:
+        """As a network hands them on: a piece may end anywhere, in the middle of a line and of a character."""
+        size = 1 + len(lines) * 2 // 5 if self._world.setup.in_pieces else len(lines)
+        return [lines[at : at + size] for at in range(0, len(lines), size)]
 
     def _bookmark(self, opened: _Open) -> None:
         if opened not in self.opened or opened.response.closed:

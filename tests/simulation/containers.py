@@ -20,6 +20,7 @@ _STATES = {
     "created": api_pb2.CONTAINER_CREATED,
     "running": api_pb2.CONTAINER_RUNNING,
     "exited": api_pb2.CONTAINER_EXITED,
+    "unknown": api_pb2.CONTAINER_UNKNOWN,
 }
 
 
@@ -46,6 +47,15 @@ class Container:
     @property
     def name(self) -> str:
         return self.shape.name
+
+    @property
+    def shown_ended(self) -> bool:
+        """Whether a list shows that it has ended."""
+        return self.state == "exited" and self.message.state == api_pb2.CONTAINER_EXITED
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.message.state == api_pb2.CONTAINER_UNKNOWN
 
 
 class Containers:
@@ -99,9 +109,10 @@ class Containers:
             container.started = self._world.loop.time()
             self._moved(container, "running", f"as {container.name}")
 
-    def abandon(self, container: Container) -> None:
+    def abandon(self, container: Container, code: int = 0) -> None:
         """A container that was created is not started any more."""
         container.ended = self._world.loop.time()
+        container.exit_code = code
         self._moved(container, "exited", "before it was started")
 
     def end(self, container: Container, code: int) -> None:
@@ -143,9 +154,21 @@ class Containers:
 
     def _moved(self, container: Container, state: str, what: str) -> None:
         container.state = state
-        container.message.state = _STATES[state]
         self._world.say("node", f"{container.id} {state} {what}")
+        lag = self._world.setup.list_lag if state == "exited" else 0.0
+        self._world.loop.call_later(lag, self._show, container, state) if lag else self._show(container, state)
+
+    def _show(self, container: Container, state: str) -> None:
+        """What is true is seen in a list."""
+        container.message.state = _STATES[state]
         self._world.kubelet.notice(container.pod_uid)
+
+    def lose(self, container: Container) -> None:
+        """The runtime does not know any more what state a container is in: kubelet will stop it."""
+        if container.state == "running":
+            container.message.state = _STATES["unknown"]
+            self._world.say("node", f"{container.id} is in an unknown state")
+            self._world.kubelet.notice(container.pod_uid)
 
 
 _HOOKS: dict[str, Callable[[ContainerShape], str]] = {

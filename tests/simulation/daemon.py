@@ -21,6 +21,7 @@ import crrd.lib.memory
 import crrd.node.kubelet_health
 import crrd.node.slots
 import crrd.node.watches
+from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import LABEL_ACTIVE, PLURAL
 from crrd.cri.client import CriClient
 from crrd.cri.runtime import Connection, NodeRuntime
@@ -119,6 +120,10 @@ class Life:
         if was and not self._live(now):
             self._over[key[1]] = self.world.loop.time()
 
+    def starts_over(self) -> None:
+        """The API server's objects are older than what it was told: what comes next is true all the same."""
+        self._versions.clear()
+
     def listed(self, kind: str, items: list[Object], asked_for: Passes | None) -> None:
         """A list has reached it; what was asked for, is not in it, and is really no more, has gone."""
         for obj in items:
@@ -144,6 +149,10 @@ class Life:
             if kind == PLURAL and (self._live(obj) or now - self._over.get(uid, -1.0) <= _MOMENT)
         ]
 
+    def request(self, uid: str) -> Object | None:
+        """A request as it was told last."""
+        return self._known.get((PLURAL, uid))
+
     @staticmethod
     def _live(obj: Object | None) -> bool:
         return (
@@ -157,6 +166,11 @@ class Life:
         """Whether it was told, a moment ago or before, that a pod is being deleted."""
         obj = self._known.get(("pods", uid))
         return obj is not None and bool(obj["metadata"].get("deletionTimestamp"))
+
+    def knows_restarting(self, uid: str) -> bool:
+        """Whether it was told that kubelet is about to restart all of a pod's containers."""
+        obj = self._known.get(("pods", uid))
+        return obj is not None and parse_pod(obj).restarting
 
     # What it reaches.
 

@@ -42,10 +42,20 @@ class Known:
     by_manager: str = ""
     unpinned: bool = False
     """Whether somebody took its pins away."""
+    restored: bool = False
+    """Whether it was put back to what it had been: nobody can know what was written since."""
     away: list[tuple[float, float]] = field(default_factory=list)
     """From when to when it was out of its daemon's selection; the last one may go on."""
+    begun: set[str] = field(default_factory=set)
+    """Containers whose hook or stop has begun, in whichever life of the daemon."""
+    unready_at: float | None = None
+    """When somebody wrote that the pod is unready for it."""
     ended: float | None = None
     deleted: bool = False
+
+    @property
+    def ignores_failures(self) -> bool:
+        return bool(self.spec["strategy"].get("failurePolicy") == "Ignore")
 
     def was_away(self, since: float, until: float) -> bool:
         """Whether it was out of the selection at any time between."""

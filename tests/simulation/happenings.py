@@ -67,7 +67,7 @@ class Happenings:
         self.scheduled[event.kind] += event.kind != "create"
         seconds = float(about.get("seconds", 0.0))
         kind = event.kind
-        if kind.startswith("api_") or kind in ("credentials", "conflict", "half_open", "stale", "prune"):
+        if kind.startswith("api_") or kind in ("credentials", "conflict", "half_open", "stale", "prune", "restore"):
             silent = HALF_OPEN if kind == "half_open" else 30.0
             self._deaf.append((self.loop.time(), self.loop.time() + seconds + silent))
             self._unwritten.append((self.loop.time(), self.loop.time() + seconds + 30.0))
@@ -133,7 +133,26 @@ class Happenings:
     def _do_hold(self, about: Mapping[str, Any]) -> bool:
         pod = self._of(about)
         if pod is not None:
-            pod.held[about["container"]] = self.loop.time() + about["seconds"]
+            pod.held[about["container"]] = self.loop.time() + about["seconds"], about["reason"]
+        return pod is not None
+
+    def _do_unstartable(self, about: Mapping[str, Any]) -> bool:
+        pod = self._of(about)
+        if pod is not None:
+            pod.unstartable[about["container"]] = self.loop.time() + about["seconds"]
+        return pod is not None
+
+    def _do_unknown(self, about: Mapping[str, Any]) -> bool:
+        pod = self._of(about)
+        found = self.containers.of(pod.runtime_uid, about["container"]) if pod is not None else []
+        if found:
+            self.containers.lose(found[-1])
+        return bool(found)
+
+    def _do_sandbox(self, about: Mapping[str, Any]) -> bool:
+        pod = self._of(about)
+        if pod is not None:
+            self.kubelet.lose_sandbox(pod)
         return pod is not None
 
     def _do_evict(self, about: Mapping[str, Any]) -> bool:
@@ -203,6 +222,29 @@ class Happenings:
     def _do_cri_down(self, about: Mapping[str, Any]) -> None:
         self.cri.go_down()
         self._set(self.cri, "down", True, about["seconds"], self.kubelet.wake)
+
+    def _do_reboot(self, about: Mapping[str, Any]) -> None:
+        """The node is off for a while: every process of it ends."""
+        self.kill(about["seconds"] + 1.0)
+        self._do_cri_down(about)
+        self.kubelet.refuses = True
+        self._set(self.kubelet, "down", True, about["seconds"], self.kubelet.wake)
+        for pod in self.kubelet.pods.values():
+            self.kubelet.lose_sandbox(pod)
+
+    def _do_restore(self, about: Mapping[str, Any]) -> None:
+        """Etcd is restored from a backup that is so many seconds old."""
+        gone = {pod.uid for pod in self.kubelet.pods.values() if pod.removed}
+        for old, new in self.store.restore(self.store.version_at(self.loop.time() - about["back"]), gone):
+            self.judge.request_restored(old, new)
+            if new is not None:
+                self.cluster.came(new)
+                self.cluster.changed(new)
+        if self.life is not None:
+            self.life.starts_over()
+        self.api.catch_up()
+        self.api.drop_watches()
+        self.kubelet.wake()
 
     def _do_stale(self, about: Mapping[str, Any]) -> None:
         self.api.stand_still(about["back"], about.get("open_too", False))

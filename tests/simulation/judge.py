@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from crrd.core.api.types import ANNOTATION_PINNED, LABEL_ACTIVE, LABEL_POD_UID, PLURAL
+from crrd.kubelet.restart_rules import RESTART_ALL, RESTART_ALL_SINCE
 from tests.simulation.containers import Container
 from tests.simulation.network import Sent
 from tests.simulation.schedule import NAMESPACE
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 from tests.simulation.facts import Act, Known
-from tests.simulation.verdicts import PERSISTED, Verdicts
+from tests.simulation.promises import Promises
+from tests.simulation.verdicts import PERSISTED
 
 WINDOW = 10.0
 """Seconds over which rates are looked at."""
@@ -42,7 +44,7 @@ AFTER_HOOK = 6.0
 """Seconds after the grace period in which the stop after a hook of an ended request may still be sent."""
 
 
-class Judge(Verdicts):
+class Judge(Promises):
     """Sees everything, and says so when something is wrong."""
 
     def __init__(self, world: "World") -> None:
@@ -71,7 +73,7 @@ class Judge(Verdicts):
             path = sent.path.removesuffix("/status")
             self._rate(path, WRITES, f"writes of {path.rpartition('/')[2]}")
         elif sort == "events":
-            self._rate(sort, EVENTS, "events")
+            self._rate(sort, EVENTS + 6 * len(self.known), "events")
         else:
             self._rate(sent.path, READS, f"lists and watches of {sent.path.rpartition('/')[2]}")
 
@@ -123,11 +125,22 @@ class Judge(Verdicts):
         foreign = raw in self.foreign_pins
         known.unpinned = known.unpinned or foreign or (bool(known.pins) and not raw)
         self._follow_label(known, new)
+        self._follow_unready(known, new)
         for name, pin in (json.loads(raw) if raw and not foreign else {}).items():
             if isinstance(pin, dict) and "containerID" in pin:
                 bare = str(pin["containerID"]).partition("://")[2]
                 if bare not in known.pins.setdefault(name, []):
                     known.pins[name].append(bare)
+
+    def request_restored(self, old: Object | None, new: Object | None) -> None:
+        """Etcd was restored."""
+        some = new or old
+        assert some is not None
+        known = self.known[some["metadata"]["uid"]]
+        known.restored = known.unpinned = True
+        known.deleted = new is None
+        if new is not None and new.get("status", {}).get("phase") != "Completed":
+            known.ended = None
 
     def _follow_label(self, known: Known, new: Object) -> None:
         out = known.ended is None and LABEL_ACTIVE not in new["metadata"]["labels"]
@@ -169,6 +182,8 @@ class Judge(Verdicts):
             self._said[event["container_id"]] = event["request_uid"]
             if event.get("event") == "preStop hook started":
                 self._hook_told[event["container_id"]] = event["request_uid"], self._now
+                if self._world.life is not None:
+                    self._begins(self.known[event["request_uid"]], event["container"], self._world.life)
 
     def acts(self, call: "Call") -> None:
         """The daemon calls StopContainer or ExecSync."""
@@ -202,7 +217,7 @@ class Judge(Verdicts):
         earlier = self._hooks.setdefault(container.id, [])
         killed = self._killed(owners, container.name)
         for act in earlier:
-            if not act.owners & owners:
+            if not act.owners & owners or any(self.known[uid].restored for uid in act.owners):
                 continue
             if act.life is life and act.outcome is None:
                 self.broken(f"the hook of {container.id} is started again while it runs")
@@ -248,12 +263,18 @@ class Judge(Verdicts):
                 continue
             if act.outcome is None and not owners - act.owners:
                 self.broken(f"a second stop of {container.id} while the first is under way")
-            if act.outcome == "":
+            shown = not container.shown_ended and not act.owners & owners  # another request believes a list that lags
+            if act.outcome == "" and not shown:
                 self.broken(f"a stop of {container.id}, which was stopped already")
         if container.shape.policy == "Never":
             self.broken(f"a stop of {container.id}, which kubelet would not start again (restartPolicy Never)")
         if life.knows_deleting(f"{NAMESPACE}/{pod.name}", pod.uid):
             self.broken(f"a stop of {container.id}, whose pod is being deleted")
+        if life.knows_restarting(pod.uid):
+            self.broken(f"a stop of {container.id}, and kubelet is about to restart all containers of its pod")
+        restarts = container.shape.action == RESTART_ALL and self._world.setup.kubelet >= RESTART_ALL_SINCE
+        if restarts and not any(self.known[uid].spec["strategy"].get("allowPodRestart") for uid in owners):
+            self.broken(f"a stop of {container.id}, which may restart its whole pod")
         graces = [self._grace(self.known[uid], pod) for uid in owners]
         hooks = self._hooks.get(container.id, [])
         if container.shape.hook in ("exec", "httpGet") and all(grace > 0 for grace in graces) and not hooks:
@@ -269,12 +290,14 @@ class Judge(Verdicts):
         """A stop that belongs to one request alone: its time-out, and no other instance's stop before."""
         (uid,) = owners
         known = self.known[uid]
+        self._begins(known, container.name, life)
         grace = self._grace(known, pod)
         stopped = known.stopped.setdefault(container.name, set())
         stopped.add(container.id)
         others = [act for each in stopped - {container.id} for act in self._stops[each] if uid in act.owners]
         # nobody knows of a stop any more whose daemon died at once, when somebody has then taken the pins away
-        lost = known.unpinned and not any(act.life is life or self._could_tell(act, life, act.at) for act in others)
+        told_of = any(act.life is life or self._could_tell(act, life, act.at) for act in others)
+        lost = known.restored or (known.unpinned and not told_of)
         if others and not lost:
             self.broken(f"{known.name} stops a second instance of {container.name}: {sorted(stopped)}")
         hooks, stops = self._hooks.get(container.id, ()), self._stops.get(container.id, ())

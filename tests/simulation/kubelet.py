@@ -7,9 +7,11 @@ deleted is stopped with its grace period and then removed.
 
 from typing import TYPE_CHECKING, Any
 
+from crrd.core.api.pod import CONDITION_RESTARTING
 from crrd.core.api.types import READINESS_GATE
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
-from tests.simulation.containers import Container
+from crrd.kubelet.restart_rules import RESTART_ALL, RESTART_ALL_SINCE, RULES_SINCE
+from tests.simulation.containers import KILLED, Container
 from tests.simulation.pod import Pod, phase_of
 from tests.simulation.schedule import NAMESPACE, NODE, RUNTIME, ContainerShape, PodShape
 
@@ -21,6 +23,8 @@ STATUS_SECONDS = 0.05
 SHOWN_SECONDS = 0.1
 """For how long a kubelet that shows its back-off late shows it."""
 DEFAULT_GRACE = 30
+START_ERROR = 128
+FLAP_SECONDS, FLAPS = 2.0, 30
 
 
 class Kubelet:
@@ -43,6 +47,7 @@ class Kubelet:
         uid = f"p{self._made}"
         pod = Pod(shape, uid, f"s{self._made}" if shape.static else uid, f"10.0.0.{self._made}")
         self.pods[pod.runtime_uid] = pod
+        self._comes_up(pod)
         self.mirror(pod)
         self._later(self._sync, pod)
         return pod
@@ -55,14 +60,11 @@ class Kubelet:
         spec: dict[str, Any] = {
             "nodeName": NODE,
             "restartPolicy": pod.shape.policy,
-            "containers": [{"name": one.name} for one in pod.shape.containers if not one.sidecar],
-            "initContainers": [
-                {"name": one.name, "restartPolicy": "Always"} for one in pod.shape.containers if one.sidecar
-            ],
+            "containers": [_spec(one) for one in pod.shape.containers if not one.sidecar],
+            "initContainers": [_spec(one) for one in pod.shape.containers if one.sidecar],
         }
         if pod.shape.gate:
             spec["readinessGates"] = [{"conditionType": READINESS_GATE}]
-        pod.told = None
         self._world.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
 
     def of(self, name: str) -> Pod | None:
@@ -102,6 +104,21 @@ class Kubelet:
         newest = self._newest(pod, name)
         if newest is not None:
             self._world.containers.end(newest, code)
+
+    def lose_sandbox(self, pod: Pod) -> None:
+        """The pod's sandbox dies, and all of its containers with it; the next one has another IP."""
+        if pod.deleting or pod.ended:
+            return
+        self._made += 1
+        pod.ip = f"10.0.0.{self._made}"
+        self._comes_up(pod)
+        for shape in pod.shape.containers:
+            self.crash(pod, shape.name, KILLED)
+
+    def _comes_up(self, pod: Pod) -> None:
+        late = self._world.setup.late_ip
+        pod.ip_at = self._world.loop.time() + late
+        self._later(self._tell, pod, seconds=late)
 
     def delete(self, pod: Pod) -> None:
         """Its object has a deletionTimestamp now (or is gone)."""
@@ -159,6 +176,9 @@ class Kubelet:
         if pod.deleting:
             self._end_deleted(pod)
             return
+        if not pod.ended and self._restarts_all(pod):
+            self._tell(pod)
+            return
         down = [] if pod.ended else [self._sync_container(pod, shape) for shape in pod.shape.containers]
         regular = [stays for shape, stays in zip(pod.shape.containers, down, strict=False) if not shape.sidecar]
         if not pod.ended and regular and all(regular):
@@ -168,6 +188,29 @@ class Kubelet:
             self._stop_all(pod, self._grace(pod))
         self._tell(pod)
 
+    def _action(self, pod: Pod, shape: ContainerShape) -> str:
+        """What a container's rules have kubelet do, now that it has ended."""
+        newest, kubelet = self._newest(pod, shape.name), self._world.setup.kubelet
+        if newest is None or not newest.shown_ended or newest.exit_code == 0 or newest.id in pod.replaced:
+            return ""
+        since = RESTART_ALL_SINCE if shape.action == RESTART_ALL else RULES_SINCE
+        return shape.action if kubelet >= since else ""
+
+    def _restarts_all(self, pod: Pod) -> bool:
+        """A rule restarts the whole pod: all containers are killed, and when all have ended, they are removed."""
+        if not pod.restarting:
+            if not any(self._action(pod, shape) == RESTART_ALL for shape in pod.shape.containers):
+                return False
+            pod.restarting = True
+            self._world.say("kubelet", f"restarts all containers of {pod.name}")
+            self._stop_all(pod, 0.0)
+        found = [self._newest(pod, shape.name) for shape in pod.shape.containers]
+        if any(one is not None and not one.shown_ended for one in found):
+            return True
+        pod.restarting = False
+        self._collect(pod, 0)
+        return False
+
     def _code(self, pod: Pod, shape: ContainerShape) -> int:
         newest = self._newest(pod, shape.name)
         return newest.exit_code if newest is not None else 0
@@ -176,13 +219,18 @@ class Kubelet:
         """One container; whether it stays down for good."""
         now = self._world.loop.time()
         newest = self._newest(pod, shape.name)
-        if newest is not None and newest.state != "exited":
+        if newest is not None and newest.is_unknown and newest.id not in pod.replaced:
+            pod.replaced.add(newest.id)  # its back-off looks at containers that have exited
+            self._world.containers.stop(newest, self._grace(pod), lambda: None)
+        if newest is not None and not newest.shown_ended:
             return False
-        if newest is not None and (shape.policy == "Never" or (shape.policy == "OnFailure" and newest.exit_code == 0)):
+        stays = shape.policy == "Never" or (shape.policy == "OnFailure" and newest is not None and not newest.exit_code)
+        if newest is not None and stays and not self._action(pod, shape):
             return newest.id not in pod.replaced or self._start(pod, shape)
-        if pod.held.get(shape.name, 0.0) > now:
-            pod.waiting[shape.name] = ("ErrImagePull", "the registry does not answer")
-            self._at(pod, shape.name, pod.held[shape.name])
+        until, reason = pod.held.get(shape.name, (0.0, ""))
+        if until > now:
+            pod.waiting[shape.name] = (reason, "so it is")
+            self._at(pod, shape.name, until)
             return False
         if newest is not None and newest.id not in pod.replaced and newest.ended is not None:
             seconds, made_longer = pod.back_off.get(shape.name, (0.0, 0.0))
@@ -212,12 +260,18 @@ class Kubelet:
         if self._asleep:
             self._later(self._started, pod, made, seconds=1.0)
             return
-        if pod.deleting or pod.ended:
+        if pod.deleting or pod.ended or pod.restarting:
             self._world.containers.abandon(made)
             self._sync(pod)
             return
+        if pod.unstartable.get(made.name, 0.0) > self._world.loop.time():
+            self._world.containers.abandon(made, START_ERROR)
+            return
         self._world.containers.start(made)
         self._later(self._sync, pod, seconds=made.shape.ready_seconds + STATUS_SECONDS)
+        if made.shape.successors == "flaps" and made.attempt:
+            for turn in range(1, FLAPS + 1):
+                self._later(self._tell, pod, seconds=turn * FLAP_SECONDS)
 
     def _at(self, pod: Pod, name: str, when: float) -> None:
         """Look again at that time, once."""
@@ -261,10 +315,12 @@ class Kubelet:
         obj = self._world.store.get("pods", pod.key)
         if obj is None or obj["metadata"]["uid"] != pod.uid:
             return
-        status = self._status(pod)
-        if status == pod.told:
+        status = {**obj["status"], **self._status(pod)}
+        if pod.restarting is not None:
+            others = [each for each in obj["status"].get("conditions", ()) if each["type"] != CONDITION_RESTARTING]
+            status["conditions"] = [*others, {"type": CONDITION_RESTARTING, "status": str(pod.restarting)}]
+        if status == obj["status"]:
             return
-        pod.told = status
         self._world.say("kubelet", f"tells of {pod.name}: {phase_of(status)}")
         self._world.store.update("pods", {**obj, "status": status})
         for part in (*status["containerStatuses"], *status["initContainerStatuses"]):
@@ -277,7 +333,7 @@ class Kubelet:
         parts = [(shape, self._container_status(pod, shape)) for shape in pod.shape.containers]
         return {
             "phase": phase,
-            "podIP": pod.ip,
+            "podIP": pod.ip if self._world.loop.time() >= pod.ip_at else "",
             "containerStatuses": [part for shape, part in parts if not shape.sidecar],
             "initContainerStatuses": [part for shape, part in parts if shape.sidecar],
         }
@@ -299,14 +355,27 @@ class Kubelet:
         part["containerID"] = f"{RUNTIME}://{newest.id}"
         # While it replaces a container itself, its word is the one from before.
         replaced = newest.state == "exited" and newest.id in pod.replaced and not pod.ended
-        if newest.state == "running" or replaced:
-            assert newest.started is not None
+        if newest.started is not None and (replaced or not newest.shown_ended):
             part["state"] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
             part["started"] = True
-            part["ready"] = self._world.loop.time() >= newest.started + shape.ready_seconds
+            part["ready"] = self._is_ready(newest, self._world.loop.time() - newest.started)
         elif shape.name in pod.waiting and pod.ended == "":
             reason, message = pod.waiting[shape.name]
             part["state"] = {"waiting": {"reason": reason, "message": message}}
         else:
             part["state"] = {"terminated": {"exitCode": newest.exit_code, "containerID": part["containerID"]}}
         return part
+
+    @staticmethod
+    def _is_ready(container: Container, age: float) -> bool:
+        """Whether its probe says so, so many seconds after its start."""
+        how, turn = container.shape.successors if container.attempt else "", int(age / FLAP_SECONDS)
+        if how == "never" or (how == "flaps" and turn % 2 and turn < FLAPS):
+            return False
+        return age >= container.shape.ready_seconds
+
+
+def _spec(shape: ContainerShape) -> dict[str, Any]:
+    policy = "Always" if shape.sidecar else shape.own
+    parts = {"name": shape.name, "restartPolicy": policy, "restartPolicyRules": shape.rules}
+    return {key: value for key, value in parts.items() if value}

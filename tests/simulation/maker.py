@@ -1,28 +1,91 @@
 """Makes the schedule of a seed: a world, requests in it, and faults near what they do."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
+from crrd.kubelet.restart_rules import RESTART_ALL, RULES_SINCE
 from tests.simulation.schedule import LONG_GRACE, ContainerShape, Event, PodShape, Schedule, Setup
+
+DAY = 24 * 3600
+QUARTER = 900
+CROWDED = 2500
+"""One in so many schedules has 30 pods and 200 requests."""
 
 
 def schedule(seed: int) -> Schedule:
     """The schedule of a seed."""
-    return _Maker(seed).make()
+    maker = _Maker(seed)
+    return maker.crowd() if seed % CROWDED == CROWDED - 1 else maker.minute()
+
+
+def day(seed: int) -> Schedule:
+    """A day on one node: a quarter of an hour with requests and faults, a quiet one, and so on."""
+    return _Maker(seed).day()
 
 
 class _Maker:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = Random(seed)
+        self.other = seed % 5 >= 2
+        """Whether the node is another one than the plainest: what the runtime, kubelet and containers may be like."""
+        self.kubelet = self.random.choice((34, 35, 36, 36, 36)) if self.other else 36
         self.events: list[Event] = []
         self.interesting: list[float] = []
         """Moments around which faults are worth having."""
+        self.begin = 0
+        """Second at which the part of the schedule begins that is being made."""
+        self.earlier = 0
+        """Events of the parts before."""
 
-    def make(self) -> Schedule:
+    def minute(self) -> Schedule:
+        """What happens to a few requests."""
         random = self.random
-        pods = tuple(self.pod(f"web-{number}") for number in range(random.choice((1, 1, 1, 2, 3))))
-        setup = Setup(
+        pods = self.pods(random.choice((1, 1, 1, 2, 3)))
+        setup = self.setup(pods)
+        self.part(pods, pods[:2], random.choice((1, 2, 2, 3)))
+        return self.made(setup)
+
+    def day(self) -> Schedule:
+        """The same again and again."""
+        pods = self.pods(self.random.choice((1, 1, 1, 2, 3)))
+        pods = tuple(replace(pod, static=False) for pod in pods)  # a static pod that was evicted would be gone
+        setup = self.setup(pods)
+        for self.begin in range(0, DAY, 2 * QUARTER):
+            for pod in pods if self.begin else ():  # what was evicted comes back
+                self.add("delete_pod", self.begin - QUARTER / 3, pod=pod.name, force=False, successor=True)
+            self.part(pods, pods[:2], self.random.randint(2, 8))
+        return self.made(setup)
+
+    def crowd(self) -> Schedule:
+        """A full node, and somebody who wants to have everything restarted."""
+        pods = self.pods(30)
+        setup = self.setup(pods)
+        self.part(pods, pods, 200)
+        return self.made(setup)
+
+    def part(self, pods: tuple[PodShape, ...], wanted: tuple[PodShape, ...], requests: int) -> None:
+        """Some requests, and faults near what they do."""
+        random = self.random
+        self.earlier = len(self.events)
+        self.interesting.clear()
+        for _ in range(requests):
+            self.request(random.choice(wanted))
+        for _ in range(random.choice((0, 1, 2, 2, 3, 4, 6, 8))):
+            self.fault(pods)
+
+    def made(self, setup: Setup) -> Schedule:
+        self.events.sort(key=lambda event: (event.at, event.kind))
+        return Schedule(self.seed, setup, tuple(self.events))
+
+    def pods(self, number: int) -> tuple[PodShape, ...]:
+        return tuple(self.pod(f"web-{each}") for each in range(number))
+
+    def setup(self, pods: tuple[PodShape, ...]) -> Setup:
+        """What the node is like."""
+        random = self.random
+        return Setup(
             pods=pods,
             gone_in_stream=random.random() < 0.5,
             shows_back_off_late=random.random() < 0.6,
@@ -32,13 +95,12 @@ class _Maker:
             single_watches=random.choice((0, 1, 8, 8)),
             flaps=self.seed % 4 == 1,
             stops_at_once=(1, 128, 128)[self.seed % 3],
+            kubelet=self.kubelet,
+            node_known=not self.other or random.random() < 0.8,
+            list_lag=random.choice((0.0, 0.0, 0.2, 1.5)) if self.other else 0.0,
+            late_ip=random.choice((0.0, 0.3, self.log(0.5, 10.0))) if self.other else 0.0,
+            in_pieces=self.other and random.random() < 0.5,
         )
-        for number in range(random.choice((1, 2, 2, 3))):
-            self.request(f"r{number}", random.choice(pods[:2]))
-        for _ in range(random.choice((0, 1, 2, 2, 3, 4, 6, 8))):
-            self.fault(pods)
-        self.events.sort(key=lambda event: (event.at, event.kind))
-        return Schedule(self.seed, setup, tuple(self.events))
 
     def log(self, low: float, high: float) -> float:
         """A number whose order of magnitude is equally likely."""
@@ -46,7 +108,7 @@ class _Maker:
 
     def moment(self) -> float:
         """A time near something interesting."""
-        near = self.random.choice(self.interesting or [0.0])
+        near = self.random.choice(self.interesting or [float(self.begin)])
         return round(max(0.0, near + self.random.choice((1, 1, 1, -0.2)) * self.log(0.005, 40.0)), 3)
 
     def add(self, kind: str, at: float | None = None, **about: Any) -> None:
@@ -61,10 +123,11 @@ class _Maker:
         for letter in "abcdef"[: random.choice((1, 1, 2, 3, 3, 6))]:
             hook = random.choice(("", "", "exec", "exec", "httpGet", "sleep"))
             sidecar = random.random() < 0.1
+            own, action, successors = self.own_rules(sidecar) if self.other else ("", "", "")
             containers.append(
                 ContainerShape(
                     name=letter,
-                    policy="Always" if sidecar else policy,
+                    policy="Always" if sidecar else own if own and self.kubelet >= RULES_SINCE else policy,
                     sidecar=sidecar,
                     hook=hook,
                     hook_seconds=self.hook_seconds(hook),
@@ -73,6 +136,9 @@ class _Maker:
                     term_code=random.choice((0, 143, 143)),
                     start_seconds=random.choice((0.1, 0.3, self.log(0.1, 8.0))),
                     ready_seconds=random.choice((0.0, 0.0, 1.0, self.log(0.1, 8.0))),
+                    own=own,
+                    action=action,
+                    successors=successors,
                 )
             )
         return PodShape(
@@ -84,6 +150,15 @@ class _Maker:
             static=random.random() < 0.1,
         )
 
+    def own_rules(self, sidecar: bool) -> tuple[str, str, str]:
+        """A container's own restartPolicy, its rule's action, and how its successors get ready."""
+        random = self.random
+        action = random.choices(("", "Restart", RESTART_ALL), (16, 1, 2))[0]
+        own = random.choices(("", "Always", "OnFailure", "Never"), (12, 3, 2, 1))[0]
+        if action and not own:  # the API server wants one beside rules
+            own = "Always"
+        return "" if sidecar else own, action, random.choices(("", "never", "flaps"), (16, 1, 2))[0]
+
     def hook_seconds(self, hook: str) -> float:
         if hook == "sleep":
             return float(self.random.choice((1, 3, 12)))
@@ -91,19 +166,20 @@ class _Maker:
 
     def request(
         self,
-        name: str,
         pod: PodShape,
         *,
         at: float | None = None,
         grace: int | None = None,
         least: int | None = None,
         whole: bool = False,
-    ) -> None:
+    ) -> str:
+        """Somebody makes a request, at some time if none is given; its name."""
         random = self.random
+        name = f"r{sum(event.kind == 'create' for event in self.events)}"
         names = [container.name for container in pod.containers]
         random.shuffle(names)
         if at is None:
-            at = round(random.choice((10.0, 10.0, self.log(1.0, 60.0), random.uniform(5.0, 40.0))), 3)
+            at = self.begin + round(random.choice((10.0, 10.0, self.log(1.0, 60.0), random.uniform(5.0, 40.0))), 3)
         chosen = names if whole else names[: random.randint(1, len(names))]
         strategy: dict[str, Any] = {}
         if random.random() < 0.3:
@@ -122,6 +198,11 @@ class _Maker:
             strategy["minStartedSeconds"] = random.choice((1, 4, 20))
         if least is not None:
             strategy["minStartedSeconds"] = least
+        if any(container.action == RESTART_ALL for container in pod.containers) and random.random() < 0.5:
+            strategy["allowPodRestart"] = True
+        deadlines: tuple[int | None, ...] = (None, None, None, None, 3, 15, 3600)
+        if any(container.successors == "never" for container in pod.containers):
+            deadlines = (3, 15, 90)
         self.add(
             "create",
             at,
@@ -130,8 +211,9 @@ class _Maker:
             containers=chosen,
             strategy=strategy,
             context=random.choices(("admission", "none", "bare", "foreign"), (24, 6, 3, 1))[0],
-            deadline=random.choice((None, None, None, None, 3, 15, 3600)),
+            deadline=random.choice(deadlines),
         )
+        return name
 
     def fault(self, pods: tuple[PodShape, ...]) -> None:
         kind = self.random.choices(list(_FAULTS), [weight for weight, _ in _FAULTS.values()])[0]
@@ -139,43 +221,46 @@ class _Maker:
 
     # What the faults need to be told.
 
-    def replace(self, _: str, pods: tuple[PodShape, ...]) -> None:
+    def succeed(self, _: str, pods: tuple[PodShape, ...]) -> None:
         """A pod goes, one of its name comes, and somebody asks for that one."""
         pod, at = self.random.choice(pods), self.moment()
         self.add("delete_pod", at, pod=pod.name, force=self.random.random() < 0.5, successor=True)
         later = self.log(1.0, 60.0)
-        self.request(f"r{len(self.requests())}", pod, at=round(at + later, 3))
+        self.request(pod, at=round(at + later, 3))
         if self.random.random() < 0.7:
             self.add("stale", round(at + self.random.random() * later, 3), seconds=self.log(5.0, 90.0), back=0.0)
 
     def slow_details(self, _: str, pods: tuple[PodShape, ...]) -> None:
         """All of a pod's containers, each of which the runtime has to be asked about, and the runtime is slow."""
         pod, at = max(pods, key=lambda pod: len(pod.containers)), self.moment()
-        self.request(f"r{len(self.requests())}", pod, at=at, least=self.random.choice((1, 4)), whole=True)
+        self.request(pod, at=at, least=self.random.choice((1, 4)), whole=True)
         about = {"method": self.random.choice(("ListContainers", "all")), "delay": self.log(0.5, 5.0)}
         self.add("cri_slow", round(at + self.log(0.1, 5.0), 3), seconds=self.log(10.0, 90.0), **about)
 
     def give_up_long(self, _: str, pods: tuple[PodShape, ...]) -> None:
         """A request with a long grace period is deleted; the next one has a short one."""
-        pod, at, name = self.random.choice(pods), self.moment(), f"r{len(self.requests())}"
-        self.request(name, pod, at=at, grace=LONG_GRACE)
+        pod, at = self.random.choice(pods), self.moment()
+        name = self.request(pod, at=at, grace=LONG_GRACE)
         self.add("delete", round(at + self.log(0.01, 30.0), 3), request=name)
-        self.request(f"r{len(self.requests())}", pod, at=round(at + self.log(0.01, 60.0), 3), grace=5)
+        self.request(pod, at=round(at + self.log(0.01, 60.0), 3), grace=5)
 
     def of_request(self, kind: str, _: Any) -> None:
         about = {"seconds": self.log(0.05, 30.0)} if kind == "relabel" else {}
         self.add(kind, request=self.random.choice([event.about["request"] for event in self.requests()]), **about)
 
     def requests(self) -> list[Event]:
-        return [event for event in self.events if event.kind == "create"]
+        """Those of this part."""
+        return [event for event in self.events[self.earlier :] if event.kind == "create"]
 
     def of_container(self, kind: str, pods: tuple[PodShape, ...]) -> None:
         pod = self.random.choice(pods)
         about: dict[str, Any] = {"pod": pod.name, "container": self.random.choice(pod.containers).name}
         if kind == "crash":
             about["code"] = self.random.choice((0, 1, 137))
-        if kind == "hold":
+        if kind in ("hold", "unstartable"):
             about["seconds"] = self.log(0.5, 30.0)
+        if kind == "hold":
+            about["reason"] = self.random.choice(("ErrImagePull", "CreateContainerError", "CreateContainerConfigError"))
         self.add(kind, **about)
 
     def of_pod(self, kind: str, pods: tuple[PodShape, ...]) -> None:
@@ -207,6 +292,9 @@ class _Maker:
         if kind in ("api_lost", "api_torn", "api_cut", "api_foreign") and random.random() < 0.5:
             about["times"] = random.choice((1, 2, 3))
         self.add(kind, **about)
+
+    def restore(self, kind: str, _: Any) -> None:
+        self.add(kind, back=self.log(0.1, 60.0))
 
     def conflict(self, kind: str, _: Any) -> None:
         self.add(kind, times=self.random.choice((1, 2, 10)), seconds=self.log(0.5, 60.0))
@@ -256,10 +344,14 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "crash": (4, _Maker.of_container),
     "update": (2, _Maker.of_container),
     "hold": (1, _Maker.of_container),
+    "unstartable": (1, _Maker.of_container),
+    "unknown": (1, _Maker.of_container),
+    "sandbox": (1, _Maker.of_pod),
+    "reboot": (1, _Maker.lasting),
     "delete_pod": (3, _Maker.of_pod),
     "evict": (1.5, _Maker.of_pod),
     "collect": (1, _Maker.sudden),
-    "replace": (2, _Maker.replace),
+    "replace": (2, _Maker.succeed),
     "give_up_long": (1.5, _Maker.give_up_long),
     "slow_details": (1.5, _Maker.slow_details),
     "kubelet_down": (2, _Maker.lasting),
@@ -274,6 +366,7 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "api_torn": (2, _Maker.of_api),
     "conflict": (2, _Maker.conflict),
     "stale": (4, _Maker.stale),
+    "restore": (1, _Maker.restore),
     "expire": (3, _Maker.sudden),
     "drop_watches": (2, _Maker.sudden),
     "half_open": (2, _Maker.lasting),

@@ -3,6 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Any
 
+from crrd.core.api.pod import Readiness, readiness_of
 from crrd.core.api.types import (
     ANNOTATION_PINNED,
     ANNOTATION_UNREADY_ACQUIRED,
@@ -12,7 +13,9 @@ from crrd.core.api.types import (
     LABEL_NODE_NAME,
     LABEL_POD_UID,
     PLURAL,
+    READINESS_GATE,
 )
+from crrd.core.lifecycle.readiness import acquired, released
 from tests.simulation.schedule import NAMESPACE, NODE, RUNTIME
 from tests.simulation.store import Object, states
 
@@ -136,6 +139,7 @@ class Cluster:
         key = f"{NAMESPACE}/{obj['metadata']['name']}"
         labels, strategy = obj["metadata"].get("labels", {}), obj["spec"].get("strategy", {})
         if _completed(obj):
+            self.release(obj)
             if LABEL_ACTIVE in labels:
                 self._world.store.patch(PLURAL, key, {"metadata": {"labels": {LABEL_ACTIVE: None}}})
             return
@@ -153,7 +157,21 @@ class Cluster:
             and pod["spec"].get("readinessGates")
             and ANNOTATION_UNREADY_ACQUIRED not in obj["metadata"].get("annotations", {})
         ):
+            self._set_readiness(pod, acquired(readiness_of(pod), key))
             self.annotate(obj["metadata"]["name"], ANNOTATION_UNREADY_ACQUIRED, self._world.loop.true_utc())
+
+    def release(self, obj: Object) -> None:
+        """A request has ended, or is no more: it does not keep its pod unready."""
+        pod = self._world.store.get("pods", f"{NAMESPACE}/{obj['spec']['podName']}")
+        before, key = readiness_of(pod or {}), f"{NAMESPACE}/{obj['metadata']['name']}"
+        if pod is not None and key in before.keys:
+            self._set_readiness(pod, released(before, key))
+
+    def _set_readiness(self, pod: Object, after: Readiness) -> None:
+        others = [each for each in pod["status"].get("conditions", ()) if each["type"] != READINESS_GATE]
+        gate = {"type": READINESS_GATE, "status": after.status, "message": after.message}
+        status = {**pod["status"], "conditions": [*others, gate]}
+        self._world.store.update("pods", {**pod, "status": status})
 
     def _complete(self, obj: Object, key: str, message: str) -> None:
         known = {state["name"]: state for state in states(obj)}

@@ -1,7 +1,8 @@
 """What the daemon still remembers: a walk over its objects for the names of what has ended.
 
 Memories of a fixed size are left out (an OrderedDict that drops its oldest, a deque with a length): they are there so
-that a late answer does not revive a request. So are notes of metrics, which are counted in bulk.
+that a late answer does not revive a request. So are notes of metrics, which are counted in bulk, and a name in a
+variable of a function that goes on: it is one.
 """
 
 import asyncio
@@ -14,8 +15,8 @@ from typing import Any
 _PLAIN = (dict, list, tuple, set, frozenset, deque, types.MappingProxyType, types.CellType)
 
 
-def remembered(tasks: Iterable[asyncio.Task[Any]], names: set[str]) -> str:
-    """Where one of the names stands in what the tasks can reach, "" where none does."""
+def remembered(tasks: Iterable[asyncio.Task[Any]], names: set[str]) -> tuple[str, int]:
+    """Where one of the names stands in what the tasks can reach, "" where none does; and how many objects that are."""
     coroutines = [task.get_coro() for task in tasks]
     seen: set[int] = set()
     todo: list[tuple[Any, tuple[str, ...]]] = [(one, (getattr(one, "__qualname__", "?"),)) for one in coroutines]
@@ -23,13 +24,13 @@ def remembered(tasks: Iterable[asyncio.Task[Any]], names: set[str]) -> str:
         found, path = todo.pop()
         if isinstance(found, str):
             if found in names or found.partition("://")[2] in names:
-                return f"{found} in {' > '.join(path)}"
+                return f"{found} in {' > '.join(path)}", len(seen)
             continue
         if id(found) in seen or not _ours(found):
             continue
         seen.add(id(found))
         todo += [(next_one, (*path, name)) for name, next_one in _parts(found)]
-    return ""
+    return "", len(seen)
 
 
 def _ours(found: Any) -> bool:
@@ -51,6 +52,7 @@ def _parts(found: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(found, (types.CoroutineType, types.AsyncGeneratorType)):
         frame = found.cr_frame if isinstance(found, types.CoroutineType) else found.ag_frame
         waits = found.cr_await if isinstance(found, types.CoroutineType) else found.ag_await
-        return [*(frame.f_locals.items() if frame is not None else ()), ("await", waits)]
+        own = frame.f_locals.items() if frame is not None else ()
+        return [*((name, part) for name, part in own if not isinstance(part, str)), ("await", waits)]
     name = type(found).__name__
     return [(name, part) for part in gc.get_referents(found) if not isinstance(part, type)]

@@ -22,12 +22,17 @@ class Pod:
     """Container -> seconds, and when they were last made longer."""
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Container -> reason and message, as its status shows them."""
-    held: dict[str, float] = field(default_factory=dict)
-    """Container -> until when its image cannot be had."""
+    held: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Container -> until when it cannot be created, and kubelet's reason."""
+    unstartable: dict[str, float] = field(default_factory=dict)
+    """Container -> until when what was created cannot be started."""
+    ip_at: float = 0.0
+    """When its status has its IP."""
+    restarting: bool | None = None
+    """Whether kubelet is about to restart all its containers; None where it never was."""
     due: dict[str, float] = field(default_factory=dict)
     replaced: set[str] = field(default_factory=set)
     """IDs that kubelet itself stops to update them in place: no back-off."""
-    told: Any = None
     noticed: bool = False
     removed: bool = False
     attempts: dict[str, int] = field(default_factory=dict)

@@ -31,6 +31,18 @@ class ContainerShape:
     start_seconds: float = 0.2
     ready_seconds: float = 0.0
     sidecar: bool = False
+    own: str = ""
+    """Its own restartPolicy, where its spec has one."""
+    action: str = ""
+    """Of a restartPolicyRule for every exit code but 0."""
+    successors: str = ""
+    """How later instances get ready: never, or in turns (flaps) for a minute; "" for as the first one does."""
+
+    @property
+    def rules(self) -> list[dict[str, Any]]:
+        """restartPolicyRules as the spec has them."""
+        other_codes = {"operator": "NotIn", "values": [0]}
+        return [{"action": self.action, "exitCodes": other_codes}] if self.action else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,16 @@ class Setup:
     """Whether a runtime that errs answers every other call well."""
     stops_at_once: int = 128
     """How many StopContainers the daemon sends at once."""
+    kubelet: int = 36
+    """Minor version of kubelet."""
+    node_known: bool = True
+    """Whether the daemon may read its Node."""
+    list_lag: float = 0.0
+    """Seconds for which ListContainers, and so kubelet, shows an ended container as running."""
+    late_ip: float = 0.0
+    """Seconds after which a pod's status has its IP."""
+    in_pieces: bool = False
+    """Whether a watch's lines come in pieces."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from typing import Any
 
 Object = Mapping[str, Any]
 Passes = Callable[[Object], bool]
+BUMP = 1_000_000
+"""By how much a restored etcd raises its version, so that no version comes twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Store:
         self.version = 100
         self._clock = clock
         self._times: list[tuple[float, int]] = []
-        self.kinds = {name: Kind(name) for name in ("pods", "containerrecreaterequests")}
+        self.kinds = {name: Kind(name) for name in ("pods", "nodes", "containerrecreaterequests")}
         self._changed = changed
         self._now = now
 
@@ -131,6 +133,36 @@ class Store:
         for kind in self.kinds.values():
             kind.oldest = self.version
 
+    def restore(self, version: int, gone: set[str]) -> list[tuple[Object | None, Object | None]]:
+        """Put back an older state, as `etcdctl snapshot restore --bump-revision --mark-compacted` does.
+
+        Nobody can go on from a version of before; objects have their old versions, which are below what was seen.
+
+        Args:
+            version: of the state.
+            gone: UIDs of pods that kubelet has ended since; the others are as they were.
+
+        Returns:
+            What each changed request was and is, None where it was or is not there.
+        """
+        changed = []
+        for kind in self.kinds.values():
+            then = {key_of(obj): obj for obj in self.at(kind.name, version) if obj["metadata"]["uid"] not in gone}
+            if kind.name == "pods":  # their owners make again what is missing
+                then = kind.namespaced | {key: obj for key, obj in then.items() if _same(obj, kind.namespaced.get(key))}
+            elif kind.name != "nodes":
+                keys = [*kind.namespaced, *(key for key in then if key not in kind.namespaced)]
+                both = [(kind.namespaced.get(key), then.get(key)) for key in keys]
+                changed += [(old, new) for old, new in both if old != new]
+            kind.namespaced = then
+            made = sorted((int(obj["metadata"]["resourceVersion"]), key) for key, obj in then.items())
+            kind.changes = [Change(at, None, then[key]) for at, key in made]
+            kind.versions = [at for at, _ in made]
+        self.version += BUMP
+        self._times.append((self._clock(), self.version))
+        self.expire()
+        return changed
+
     def tell(self, kind: str, watch: Watch, up_to: int) -> None:
         """Tell one watch what it does not know."""
         found = self.kinds[kind]
@@ -162,6 +194,12 @@ class Store:
             if not watch.held:
                 self.tell(found.name, watch, change.version)
         self._changed(found.name, change)
+
+
+def _same(one: Object, other: Object | None) -> bool:
+    """Whether both are the same object, which nobody is deleting."""
+    metas = one["metadata"], {} if other is None else other["metadata"]
+    return metas[0]["uid"] == metas[1].get("uid") and not any("deletionTimestamp" in meta for meta in metas)
 
 
 def _event(change: Change, passes: Passes) -> tuple[str, Object] | None:

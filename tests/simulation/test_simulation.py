@@ -10,7 +10,7 @@ import structlog
 from coverage import Coverage
 
 import crrd.node.execute
-from tests.simulation.maker import schedule
+from tests.simulation.maker import CROWDED, day, schedule
 from tests.simulation.schedule import Event, Schedule
 from tests.simulation.shrink import shrink, story
 from tests.simulation.world import World, collect, run
@@ -40,6 +40,20 @@ def test_schedules(first: int) -> None:
         if run(plan).broken:
             told, _ = story(plan, shortest=True)
             pytest.fail(f"make soak SEED={seed}\n{told}", pytrace=False)
+
+
+@pytest.mark.usefixtures("_untraced")
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_day_leaves_no_more_than_a_minute(seed: int) -> None:
+    """Hundreds of requests; whatever grows with them would be there in the end."""
+    outcome = run(day(seed))
+    assert not outcome.broken
+    assert outcome.objects <= run(schedule(seed)).objects + 10
+
+
+@pytest.mark.usefixtures("_untraced")
+def test_a_full_node_restarts_everything() -> None:
+    assert not run(schedule(CROWDED - 1)).broken
 
 
 @pytest.mark.parametrize("seed", [90000688])

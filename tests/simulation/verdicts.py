@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from crrd.core.api.reasons import Reason, reason_of
+from crrd.kubelet.restart_rules import RESTART_ALL, RESTART_ALL_SINCE
 from tests.simulation.store import Object, states
 
 if TYPE_CHECKING:
@@ -18,6 +20,13 @@ PERSISTED = 6.0
 """Seconds after which what has begun is written down, where the API server takes writes."""
 _ORDER = {"": 0, "Pending": 1, "Recreating": 2, "Completed": 3}
 _FINAL = ("Succeeded", "Failed")
+_FACTS = {
+    Reason.POD_GONE: "gone",
+    Reason.POD_REPLACED: "gone",
+    Reason.POD_DELETING: "deleting",
+    Reason.POD_ENDED: "ended",
+}
+"""Reason of a failure -> what must have happened to the pod."""
 
 
 class Verdicts:
@@ -45,7 +54,8 @@ class Verdicts:
         """
         until = since + PERSISTED
         in_time = act.life is not life and act.life.died > until and self._world.could_write(since - 30.0, until)
-        return in_time and not any(self.known[uid].was_away(since, until) for uid in act.owners)
+        owners = [self.known[uid] for uid in act.owners]
+        return in_time and not any(known.restored or known.was_away(since, until) for known in owners)
 
     # Writes.
 
@@ -85,8 +95,9 @@ class Verdicts:
             if phase == "Succeeded":
                 self._succeeded(known, name)
             elif phase == "Failed":
-                self._failed(known, name, state.get("message", ""), failed)
-                if state.get("message", "").startswith("not awaited") and not self.pods.get(known.pod_uid):
+                reason = reason_in(state)
+                self._failed(known, name, state.get("message", ""), reason, failed)
+                if reason is Reason.EARLIER_FAILURE and not self.pods.get(known.pod_uid):
                     self._hook_has_its_stop(life, known, name)
 
     def _hook_has_its_stop(self, life: "Life", known: Known, name: str) -> None:
@@ -105,37 +116,46 @@ class Verdicts:
         return of_uid[0] if of_uid else None
 
     def _succeeded(self, known: Known, name: str) -> None:
-        pods = [pod for pod in self._world.kubelet.pods.values() if pod.name == known.pod_name]
-        if known.labelled:
-            pods = [pod for pod in [self._pod(known)] if pod is not None]
         targets = known.means(name)
         if not targets:
             self.broken(f"{known.name}/{name} is Succeeded, and nobody has ever said which instance was to go")
+        container = self._world.containers.all.get(targets[-1]) if targets else None
+        if container is not None and container.state == "running":
+            self.broken(f"{known.name}/{name} is Succeeded, and {container.id} runs on")
+        pod = self._pod(known)
+        if pod is not None and pod.restarting:
+            self.broken(f"{known.name}/{name} is Succeeded while kubelet restarts all containers of its pod")
+        if not self._recreated(known, name):
+            least = known.spec["strategy"].get("minStartedSeconds", 0)
+            self.broken(f"{known.name}/{name} is Succeeded, and no other instance was ready (for {least} s)")
+
+    def _recreated(self, known: Known, name: str) -> bool:
+        """Whether an instance after the one that was to go was ready, for as long as the request wants it."""
+        pods = [pod for pod in self._world.kubelet.pods.values() if pod.name == known.pod_name]
+        if known.labelled:
+            pods = [pod for pod in [self._pod(known)] if pod is not None]
+        target = known.means(name)[-1:]
         least = known.spec["strategy"].get("minStartedSeconds", 0)
         for pod in pods:
             history = self._world.containers.history(pod.runtime_uid, name)
-            old = [one for one in history if one.id == targets[-1]]
-            if old and old[0].state == "running":
-                self.broken(f"{known.name}/{name} is Succeeded, and {old[0].id} runs on")
+            old = [one for one in history if one.id in target]
             for one in history:
-                later = one.id not in targets[-1:] and (not old or one.created_ns > old[0].created_ns)
+                later = one.id not in target and (not old or one.created_ns > old[0].created_ns)
                 until = self._now if one.ended is None else one.ended
                 ready = one.ready_seen is not None and one.started is not None
                 if later and ready and until - (one.started or 0.0) >= least - 0.05:
-                    return
-        self.broken(f"{known.name}/{name} is Succeeded, and no other instance was ready (for {least} s)")
+                    return True
+        return False
 
-    def _failed(self, known: Known, name: str, message: str, failed: list[str]) -> None:
+    def _failed(self, known: Known, name: str, message: str, reason: Reason, failed: list[str]) -> None:
         """Whether the truth knows a reason for this, and the one that was given."""
-        seen = self.pods.get(known.pod_uid, {})
-        said = message.lower()
-        for words, fact in (("has gone", "gone"), ("being deleted", "deleting"), ("has ended", "ended")):
-            true = fact in seen or (fact == "deleting" and "gone" in seen)
-            true = true or (not known.labelled and self._pods_of_name(known, fact))
-            if words in said and not true:
-                self.broken(f'{known.name}/{name} is Failed: "{message}", which is not true')
-        others = [other for other in failed if other != name]
-        if others and known.spec["strategy"].get("failurePolicy") != "Ignore" and "failed" in said:
+        seen, fact = self.pods.get(known.pod_uid, {}), _FACTS.get(reason, "")
+        true = fact in seen or (fact == "deleting" and "gone" in seen)
+        if fact and not true and (known.labelled or not self._pods_of_name(known, fact)):
+            self.broken(f'{known.name}/{name} is Failed: "{message}", which is not true')
+        if reason is Reason.EARLIER_FAILURE:
+            if known.ignores_failures or failed == [name]:
+                self.broken(f'{known.name}/{name} is Failed: "{message}", which ends nothing')
             return
         if not any(self._excuses(known, name)):
             self.broken(f'{known.name}/{name} is Failed without a reason: "{message}"')
@@ -156,12 +176,22 @@ class Verdicts:
             return
         shape = next(one for one in pod.shape.containers if one.name == name)
         yield shape.policy == "Never"
+        careful = not self._world.knows_kubelet
+        yield careful and bool(shape.own) and shape.own != pod.shape.policy
+        ruled = shape.action == RESTART_ALL and (careful or self._world.setup.kubelet >= RESTART_ALL_SINCE)
+        yield ruled and not known.spec["strategy"].get("allowPodRestart")
         history = self._world.containers.history(pod.runtime_uid, name)
         ended = (one for one in history if one.state == "exited" and one.id not in pod.replaced)
         yield shape.policy == "OnFailure" and any(one.exit_code == 0 for one in ended)
         # who took the pins away took the only memory that outlives the daemon, or its leaving the request
-        yield known.unpinned and (bool(known.away) or self._world.deaths > 0)
+        yield known.unpinned and (bool(known.away) or known.restored or self._world.deaths > 0)
         context = known.context(name)
         yield context is not None and context not in [one.id for one in history]
         stops = [act for one in history for act in self._stops.get(one.id, ()) if known.uid in act.owners]
         yield bool(stops) and any(act.outcome for act in stops) and self._now - stops[0].at >= STOP_PATIENCE
+
+
+def reason_in(state: Mapping[str, Any]) -> Reason:
+    """The reason of a container's final state, also where the CRD has pruned it."""
+    written = state.get("reason")
+    return Reason(written) if written else reason_of(state.get("message", ""), final=True)

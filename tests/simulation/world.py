@@ -25,7 +25,7 @@ from tests.simulation.kubelet import Kubelet
 from tests.simulation.manager import Cluster
 from tests.simulation.memory import remembered
 from tests.simulation.network import Reply, Response, Sent, refused
-from tests.simulation.schedule import LONG_GRACE, Schedule
+from tests.simulation.schedule import LONG_GRACE, NAMESPACE, NODE, Schedule
 from tests.simulation.store import Change, Store
 
 PATIENCE = 900.0
@@ -36,6 +36,8 @@ IDLE = 1000.0
 that a request is gone is heard late where a watch hangs."""
 QUIET = 60.0
 """The last seconds of those, in which it asks the runtime nothing."""
+IDLE_TASKS = 8
+"""Its loops, and the watch of requests: what it runs while there is nothing to do, with a little room."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ class Outcome:
     """Those that had an effect."""
     scheduled: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
+    objects: int = 0
+    """That the daemon still had at its end, when nothing was left to do."""
 
 
 class World(Happenings):
@@ -80,6 +84,7 @@ class World(Happenings):
         self.scheduled: Counter[str] = Counter()
         self.active = 0.0
         """Virtual seconds from the run's begin until every request had ended."""
+        self.objects = 0
         self._traps: list[list[Any]] = []
         self._lives = 0
         self._ending = False
@@ -130,7 +135,11 @@ class World(Happenings):
                     if obj["spec"]["podName"] == change.old["metadata"]["name"]:
                         self.cluster.changed(obj)
             return
+        if kind != PLURAL:
+            return
         self.judge.request_changed(change.old, change.new)
+        if change.new is None and change.old is not None:
+            self.cluster.release(change.old)
         if change.new is not None:
             if change.old is None:
                 self.cluster.came(change.new)
@@ -207,6 +216,11 @@ class World(Happenings):
         """Whether no fault of the API stood in the way of a write in that time."""
         return all(end < since or begin > until for begin, end in self._unwritten)
 
+    @property
+    def knows_kubelet(self) -> bool:
+        """Whether the daemon could always ask for its Node: otherwise it has to be careful."""
+        return self.setup.node_known and not self._deaf
+
     def deaf_since(self, since: float) -> bool:
         """Whether a fault kept the daemon from answering since then."""
         return any(end > since for _, end in self._deaf)
@@ -237,6 +251,10 @@ class World(Happenings):
     async def run(self) -> str:
         """Everything, from the pods' start to the daemon's end; what is broken, or ""."""
         self._main = asyncio.current_task()
+        if self.setup.node_known:
+            info = {"nodeInfo": {"kubeletVersion": f"v1.{self.setup.kubelet}.2"}}
+            ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+            self.store.create("nodes", {"metadata": {"name": NODE, "uid": "n1"}, "status": {**info, **ready}})
         for shape in self.setup.pods:
             self.kubelet.add(shape)
         self.start()
@@ -299,12 +317,25 @@ class World(Happenings):
     async def _check(self, life: Life) -> None:
         if why := await life.ill():
             self.broken(f"not ready after all is over: {why}")
-        ended = {known.uid for known in self.judge.known.values()} | self.containers.all.keys()
-        if where := remembered(asyncio.all_tasks(self.loop) - {self._main, self._last_look}, ended):
+        tasks = asyncio.all_tasks(self.loop) - {self._main, self._last_look}
+        if len(tasks) > IDLE_TASKS:
+            names = sorted(task.get_name() for task in tasks)
+            self.broken(f"more tasks are left than an idle daemon needs: {', '.join(names)}")
+        where, self.objects = remembered(tasks, self._names())
+        if where:
             self.broken(f"remembered of what has ended: {where}")
         self._ending = True
         life.stop.set()
         self.loop.call_later(30.0, lambda: self._end("the daemon does not stop" if self.life is life else ""))
+
+    def _names(self) -> set[str]:
+        """Every name under which something of a request, its pod or its containers could be kept."""
+        names = set(self.containers.all)
+        for known in self.judge.known.values():
+            names |= {known.uid, known.name, f"{NAMESPACE}/{known.name}"}
+        for pod in self.kubelet.pods.values():
+            names |= {pod.uid, pod.runtime_uid, pod.name, pod.key}
+        return names
 
     def _end(self, what: str) -> None:
         if what:
@@ -341,6 +372,7 @@ def run(plan: Schedule) -> Outcome:
         world.faults,
         world.scheduled,
         world.judge.calls,
+        world.objects,
     )
 
 
