@@ -277,7 +277,8 @@ class Judge(Promises):
             self.broken(f"a stop of {container.id}, which may restart its whole pod")
         graces = [self._grace(self.known[uid], pod) for uid in owners]
         hooks = self._hooks.get(container.id, [])
-        if container.shape.hook in ("exec", "httpGet") and all(grace > 0 for grace in graces) and not hooks:
+        wants_hook = container.shape.hook in ("exec", "httpGet") and all(grace > 0 for grace in graces)
+        if wants_hook and not hooks and container.state == "running":
             self.broken(f"a stop of {container.id} without its hook")
         if len(owners) == 1:
             self._only_one(container, pod, owners, timeout, life)
