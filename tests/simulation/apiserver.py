@@ -132,6 +132,8 @@ class ApiServer:
         """One request of the daemon."""
         sort = {"PATCH": "write", "POST": "events"}.get(sent.method, "watch" if "watch" in sent.query else "read")
         self._world.judge.called(sort, sent)
+        if sort == "write":
+            self._world.judge.sends(life, sent, reply)
         rule = self._fault(sort)
         kind = rule.kind if rule else ""
         if self._world.trap(sent.method, "before"):
@@ -170,6 +172,8 @@ class ApiServer:
             self._watch(life, sent, reply)
             return
         status, answer = self._dispatch(life, sent)
+        if status == 409 and not reply.given_up:
+            self._world.judge.conflicts(life, sent)
         if status == 504 and not life.dead:
             self._later(PATIENCE_SECONDS, reply.answer, as_json(status, answer))
             return
@@ -197,6 +201,7 @@ class ApiServer:
                     asked_for = selector("", sent.query.get("fieldSelector", ""), namespace)
                 life.listed(kind, answer["items"], asked_for)
             elif sent.method == "PATCH":
+                life.answered[answer["metadata"]["uid"]] = answer["metadata"]["resourceVersion"]
                 life.told("containerrecreaterequests", "MODIFIED", answer)
         reply.answer(response)
 

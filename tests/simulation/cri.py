@@ -89,7 +89,8 @@ class Cri:
                     return
                 case "cri_slow":
                     delay += rule.about["delay"]
-        world.loop.call_later(delay, self._carry_out, call, rule.kind if rule else "")
+        late = rule.about["delay"] if rule is not None and rule.kind == "cri_late" else 0.0
+        world.loop.call_later(delay, self._carry_out, call, rule.kind if rule else "", late)
 
     def left(self, call: Call) -> None:
         """Nobody waits for a call any more."""
@@ -121,7 +122,7 @@ class Cri:
 
         self._world.loop.call_later(delay, tell)
 
-    def _carry_out(self, call: Call, fault: str) -> None:
+    def _carry_out(self, call: Call, fault: str, late: float) -> None:
         if call.life.dead or call not in self.under_way or self.down:
             return
 
@@ -130,7 +131,7 @@ class Cri:
                 return
             if fault == "cri_lost":
                 outcome = failed(grpc.StatusCode.UNAVAILABLE, "Connection reset by peer")
-            self._answer(call, outcome)
+            self._answer(call, outcome, LATENCY + late)
 
         match call.method:
             case "Version":
@@ -149,7 +150,7 @@ class Cri:
         found = [
             one.message
             for one in self._world.containers.present.values()
-            if (not uid or one.pod_uid == uid) and one.id.startswith(wanted.id)
+            if (not uid or one.pod_uid == uid or self._world.setup.ignores_filters) and one.id.startswith(wanted.id)
         ]
         return api_pb2.ListContainersResponse(containers=found)
 

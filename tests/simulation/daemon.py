@@ -87,6 +87,12 @@ class Life:
         self._known: dict[tuple[str, str], Object | None] = {}
         self._versions: dict[tuple[str, str], int] = {}
         self._over: dict[str, float] = {}
+        self.writes: dict[str, tuple[Reply, bytes]] = {}
+        """Path of a request -> the last write of it."""
+        self.answered: dict[str, str] = {}
+        """UID of a request -> the version that the last write's answer had."""
+        self.knows_kubelet = False
+        """Whether kubelet has ever answered it."""
 
     async def ill(self) -> str:
         """What /healthz and /readyz say is wrong."""

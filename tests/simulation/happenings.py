@@ -73,7 +73,7 @@ class Happenings:
             self._unwritten.append((self.loop.time(), self.loop.time() + seconds + 30.0))
         if kind.startswith("api_") or kind == "conflict":
             self.api.rule(kind, about)
-        elif kind in ("cri_error", "cri_hang", "cri_slow", "cri_lost"):
+        elif kind in ("cri_error", "cri_hang", "cri_slow", "cri_late", "cri_lost"):
             self.cri.rule(kind, about)
         elif getattr(self, f"_do_{kind}")(about) is not False and kind not in ("create", "kill"):
             self.faults[kind] += 1
@@ -109,6 +109,9 @@ class Happenings:
         if not (int(self.loop.time() * 1000) % 2 and self.cluster.repin(about["request"])):
             self.cluster.unpin(about["request"])
         return there
+
+    def _do_repin(self, about: Mapping[str, Any]) -> bool:
+        return self.cluster.repin(about["request"])
 
     def _do_touch(self, about: Mapping[str, Any]) -> bool:
         there = self._there(about)
@@ -207,7 +210,7 @@ class Happenings:
         self._for(seconds, undo)
 
     def _do_kubelet_down(self, about: Mapping[str, Any]) -> None:
-        self.kubelet.refuses = about["refuses"]
+        self.kubelet.refuses, self.kubelet.down_since = about["refuses"], self.loop.time()
         self._set(self.kubelet, "down", True, about["seconds"], self.kubelet.wake)
 
     def _do_kubelet_mute(self, about: Mapping[str, Any]) -> None:
@@ -227,7 +230,7 @@ class Happenings:
         """The node is off for a while: every process of it ends."""
         self.kill(about["seconds"] + 1.0)
         self._do_cri_down(about)
-        self.kubelet.refuses = True
+        self.kubelet.refuses, self.kubelet.down_since = True, self.loop.time()
         self._set(self.kubelet, "down", True, about["seconds"], self.kubelet.wake)
         for pod in self.kubelet.pods.values():
             self.kubelet.lose_sandbox(pod)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tests.simulation.pod import Pod
     from tests.simulation.world import World
 
+from tests.simulation.conduct import Conduct
 from tests.simulation.facts import Act, Known
-from tests.simulation.promises import Promises
 from tests.simulation.verdicts import PERSISTED
 
 WINDOW = 10.0
@@ -44,7 +44,7 @@ AFTER_HOOK = 6.0
 """Seconds after the grace period in which the stop after a hook of an ended request may still be sent."""
 
 
-class Judge(Promises):
+class Judge(Conduct):
     """Sees everything, and says so when something is wrong."""
 
     def __init__(self, world: "World") -> None:
@@ -278,8 +278,10 @@ class Judge(Promises):
         graces = [self._grace(self.known[uid], pod) for uid in owners]
         hooks = self._hooks.get(container.id, [])
         wants_hook = container.shape.hook in ("exec", "httpGet") and all(grace > 0 for grace in graces)
-        if wants_hook and not hooks and container.state == "running":
+        tried = bool(hooks) or container.id in self._hook_told  # one whose address was old reached nobody
+        if wants_hook and not tried and container.state == "running":
             self.broken(f"a stop of {container.id} without its hook")
+        self._conduct(container, life, owners, max(graces, default=0))
         if len(owners) == 1:
             self._only_one(container, pod, owners, timeout, life)
         earlier.append(Act(self._now, life, owners))
@@ -292,6 +294,7 @@ class Judge(Promises):
         (uid,) = owners
         known = self.known[uid]
         self._begins(known, container.name, life)
+        self._starts(uid, container, life)
         grace = self._grace(known, pod)
         stopped = known.stopped.setdefault(container.name, set())
         stopped.add(container.id)
@@ -320,6 +323,9 @@ class Judge(Promises):
         stopped_at = min((act.at for act in stops if act in told), default=life.born)
         counted = (act for act in hooks if act.life is life or (act in told and act.at <= stopped_at))
         spent = sum(min(act.ended or self._now, act.life.died) - act.at for act in counted) + life.born - stopped_at
+        own = sum(act.ended - act.at for act in hooks if act.life is life and uid in act.owners and act.ended)
+        if timeout > max(MINIMUM_GRACE, grace - own) + 1.01:
+            self.broken(f"{container.id} gets {timeout} s to end, its hook took {own:.0f} of {grace} s")
         # a clock that was set, or who took the annotation away, took what an earlier life knew
         known_still = told and not (self._world.stepped or known.unpinned)
         if known_still and timeout > max(MINIMUM_GRACE, grace - spent) + PERSISTED:
@@ -345,6 +351,8 @@ class Judge(Promises):
             if act.life is call.life and act.outcome is None:
                 act.ended = self._now
                 act.outcome = "CANCELLED" if outcome is None else "" if outcome == "NOT_FOUND" else outcome
+                if call.method == "StopContainer":
+                    self._stopped(act, self._world.containers.all[call.message.container_id].name)
                 return
 
     # The end.

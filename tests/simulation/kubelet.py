@@ -35,6 +35,7 @@ class Kubelet:
         self.pods: dict[str, Pod] = {}
         """By the UID that the runtime knows."""
         self.down = False
+        self.down_since = 0.0
         self.refuses = False
         """While it is down: whether it is gone, or hangs."""
         self.mute = False

@@ -9,7 +9,7 @@ from tests.simulation.schedule import LONG_GRACE, ContainerShape, Event, PodShap
 
 DAY = 24 * 3600
 QUARTER = 900
-CROWDED = 2500
+CROWDED = 1000
 """One in so many schedules has 30 pods and 200 requests."""
 
 
@@ -61,7 +61,7 @@ class _Maker:
     def crowd(self) -> Schedule:
         """A full node, and somebody who wants to have everything restarted."""
         pods = self.pods(30)
-        setup = self.setup(pods)
+        setup = replace(self.setup(pods), stops_at_once=self.random.choice((1, 3, 128)))
         self.part(pods, pods, 200)
         return self.made(setup)
 
@@ -98,6 +98,7 @@ class _Maker:
             kubelet=self.kubelet,
             node_known=not self.other or random.random() < 0.8,
             list_lag=random.choice((0.0, 0.0, 0.2, 1.5)) if self.other else 0.0,
+            ignores_filters=self.other and random.random() < 0.2,
             late_ip=random.choice((0.0, 0.3, self.log(0.5, 10.0))) if self.other else 0.0,
             in_pieces=self.other and random.random() < 0.5,
         )
@@ -172,6 +173,7 @@ class _Maker:
         grace: int | None = None,
         least: int | None = None,
         whole: bool = False,
+        force: bool = False,
     ) -> str:
         """Somebody makes a request, at some time if none is given; its name."""
         random = self.random
@@ -186,7 +188,7 @@ class _Maker:
             strategy["failurePolicy"] = "Ignore"
         if random.random() < 0.3:
             strategy["orderedRecreate"] = True
-        if random.random() < 0.3:
+        if random.random() < 0.3 or force:
             strategy["forceRecreate"] = True
         if random.random() < 0.3:
             strategy["terminationGracePeriodSeconds"] = random.choice((0, 1, 5, 40))
@@ -243,6 +245,18 @@ class _Maker:
         name = self.request(pod, at=at, grace=LONG_GRACE)
         self.add("delete", round(at + self.log(0.01, 30.0), 3), request=name)
         self.request(pod, at=round(at + self.log(0.01, 60.0), 3), grace=5)
+
+    def stop_fails(self, _: str, pods: tuple[PodShape, ...]) -> None:
+        """Stops fail for longer than they are tried."""
+        pod, at = self.random.choice(pods), self.moment()
+        self.request(pod, at=at)
+        self.add("cri_error", round(max(0.0, at - 1.0), 3), method="StopContainer", code="UNKNOWN", seconds=400.0)
+
+    def meddle(self, _: str, pods: tuple[PodShape, ...]) -> None:
+        """Somebody writes or takes away the pins of a request that waits for its new instance."""
+        pod, at = self.random.choice(pods), self.moment()
+        name = self.request(pod, at=at, least=self.random.choice((4, 20)), force=True)
+        self.add(self.random.choice(("repin", "unpin")), round(at + self.log(0.1, 20.0), 3), request=name)
 
     def of_request(self, kind: str, _: Any) -> None:
         about = {"seconds": self.log(0.05, 30.0)} if kind == "relabel" else {}
@@ -319,7 +333,7 @@ class _Maker:
             about["code"] = random.choice(("UNKNOWN", "UNKNOWN", "INTERNAL", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"))
         if kind in ("cri_error", "cri_lost"):
             about["times"] = random.choice((None, 1, 2, 6))
-        if kind == "cri_slow":
+        if kind in ("cri_slow", "cri_late"):
             about["delay"] = self.log(0.05, 12.0)
         self.add(kind, **about)
 
@@ -341,6 +355,7 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "relabel": (2, _Maker.of_request),
     "unpin": (2, _Maker.of_request),
     "touch": (2, _Maker.of_request),
+    "meddle": (1.5, _Maker.meddle),
     "crash": (4, _Maker.of_container),
     "update": (2, _Maker.of_container),
     "hold": (1, _Maker.of_container),
@@ -373,8 +388,10 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "prune": (1, _Maker.lasting),
     "credentials": (1, _Maker.lasting),
     "cri_error": (4, _Maker.of_runtime),
+    "stop_fails": (1, _Maker.stop_fails),
     "cri_hang": (3, _Maker.of_runtime),
     "cri_slow": (3, _Maker.of_runtime),
+    "cri_late": (3, _Maker.of_runtime),
     "cri_lost": (2, _Maker.of_runtime),
     "cri_down": (3, _Maker.lasting),
     "kill": (9, _Maker.kill),

@@ -233,7 +233,10 @@ class _Raw:
         NETWORK.get().send(Sent(method, self._host, path, {}, None, self._port), self._reply)
 
     async def read(self, most: int) -> bytes:
-        await self._reply.future
+        try:
+            await self._reply.future
+        except aiohttp.ClientConnectorError as error:
+            raise ConnectionRefusedError(111, "Connection refused") from error
         return b"HTTP/1.1"[:most]
 
     def close(self) -> None:

@@ -84,6 +84,8 @@ class Setup:
     """Whether the daemon may read its Node."""
     list_lag: float = 0.0
     """Seconds for which ListContainers, and so kubelet, shows an ended container as running."""
+    ignores_filters: bool = False
+    """Whether ListContainers answers with all containers, whatever was asked for."""
     late_ip: float = 0.0
     """Seconds after which a pod's status has its IP."""
     in_pieces: bool = False

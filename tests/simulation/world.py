@@ -229,6 +229,7 @@ class World(Happenings):
         """An HTTP call to somebody else than the API server."""
         if sent.host == "127.0.0.1":
             if not self.kubelet.down:
+                life.knows_kubelet = True
                 self.loop.call_later(0.001, reply.answer, Response(200, b"ok"))
             elif self.kubelet.refuses:
                 self.loop.call_later(0.001, reply.fail, refused(sent.host, sent.port or 0))

@@ -681,6 +681,16 @@ class TestRuntimeDown:
         later = one(done, runtime_error="x", works=works, first_seen={"r1": 0.0}, prunes_is_killed=True, utc="later")
         assert later.actions == ()
 
+    def test_a_stop_is_told_all_the_same(self) -> None:
+        """Who reads "Pending" would take the container for one that has not been touched."""
+        works = stopped(95.0, StopAttempt(1, ended=96.0))
+        decision = one(request(status=Status()), runtime_error="x", works=works, first_seen={"r1": 0.0})
+        assert written(decision).phase is RequestPhase.RECREATING
+        assert written(decision).states == (killed(),)
+        ended = Status(RequestPhase.RECREATING, (RecreateState("app", StatePhase.SUCCEEDED),))
+        decision = one(request(status=ended), runtime_error="x", works=works, first_seen={"r1": 0.0})
+        assert written(decision).states == ended.states
+
     def test_a_hook_that_has_ended_makes_the_request_recreating_whatever_waits_beside_it(self) -> None:
         works = hooked(HookResult(0.3), "old-app")
         decision = one(request("app", "side"), runtime_error="x", works=works, first_seen={"r1": 0.0})

@@ -14,6 +14,7 @@ and whose pod kubelet would start again; a Completed status is never followed by
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.reasons import Reason
@@ -96,10 +97,10 @@ def _serve(draft: Draft, request: Request) -> None:
 
 def _wait_for_other_request(draft: Draft, request: Request) -> None:
     """Step 2: wait for another request of the pod. Work that was started for this one before is written."""
-    ended = _hooks_ended(draft, request)
-    phase = RequestPhase.RECREATING if ended else request.status.phase or RequestPhase.PENDING
-    anew = ended or request.status.phase is RequestPhase.EMPTY
-    states = all_states(request, ended) if anew else request.status.states
+    done = _work_done(draft, request)
+    phase = RequestPhase.RECREATING if done else request.status.phase or RequestPhase.PENDING
+    anew = done or request.status.phase is RequestPhase.EMPTY
+    states = all_states(request, done) if anew else request.status.states
     waits_over = (with_message(state, NO_MESSAGE) if state.phase is StatePhase.PENDING else state for state in states)
     draft.write(request, Status(phase, tuple(waits_over)))
 
@@ -107,7 +108,7 @@ def _wait_for_other_request(draft: Draft, request: Request) -> None:
 def _await_runtime(draft: Draft, request: Request) -> None:
     """Step 12: the runtime does not answer; what is known of hooks and stops is written all the same."""
     why = Message.of(Reason.RUNTIME_UNAVAILABLE, error=draft.observed.runtime_error)
-    _wait(draft, request, why, _hooks_ended(draft, request))
+    _wait(draft, request, why, _work_done(draft, request))
 
 
 def _await_pod(draft: Draft, request: Request) -> None:
@@ -130,7 +131,7 @@ def _await_pod(draft: Draft, request: Request) -> None:
             return
         draft.ask_api = lost is None
     why = Message.of(Reason.WAITING_FOR_POD, key=request.pod_key, node=observed.node_name)
-    _wait(draft, request, why, _hooks_ended(draft, request))
+    _wait(draft, request, why, _work_done(draft, request))
 
 
 def _wait(draft: Draft, request: Request, why: Message, moved: Iterable[RecreateState]) -> None:
@@ -146,17 +147,20 @@ def _wait(draft: Draft, request: Request, why: Message, moved: Iterable[Recreate
     draft.write(request, Status(phase, states, why.text, reason=why.reason))
 
 
-def _hooks_ended(draft: Draft, request: Request) -> list[RecreateState]:
-    """States that say that a hook has ended; when it began, and a stop, is persisted."""
+def _work_done(draft: Draft, request: Request) -> list[RecreateState]:
+    """States that say that a hook has ended, or a stop was sent; when both began is persisted."""
     draft.start_times = {}
-    ended = []
+    done = []
     for work in (work for (uid, _), work in draft.observed.works.items() if uid == request.uid):
         draft.note_start_times(request, work)
+        written = request.status.state(work.name)
+        state = recreating(written, work)
         if work.hook is not None and hook_end_unrecorded(request, work):
-            state = recreating(request.status.state(work.name), work)
-            ended.append(draft.note_hook_end(request, state, work.pin))
+            done.append(draft.note_hook_end(request, state, work.pin))
+        elif work.stop_sent is not None and not (written.is_killed or written.phase.final):
+            done.append(replace(state, is_killed=True))
     draft.persist_start_times(request)
-    return ended
+    return done
 
 
 def _unready_gate(draft: Draft, request: Request, pod: Pod) -> Gate:

@@ -1,0 +1,105 @@
+"""How the daemon goes about its calls: one write of a request at a time, few stops at once, nothing tried for ever."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from crrd.core.api.types import LABEL_ACTIVE, PLURAL
+from crrd.node.slots import SLOT_SECONDS
+from tests.simulation.containers import Container
+from tests.simulation.facts import Act
+from tests.simulation.network import Reply, Sent
+from tests.simulation.promises import Promises
+from tests.simulation.schedule import NAMESPACE
+from tests.simulation.store import Object, states
+from tests.simulation.verdicts import PERSISTED
+
+if TYPE_CHECKING:
+    from tests.simulation.daemon import Life
+
+NOTICED = 3.0
+"""Seconds after which a kubelet that does not answer any more is known to."""
+MOVED = 110.0
+"""Seconds after which one that refuses may have moved its health endpoint."""
+TRIES = 30
+"""Stops of one container for one request."""
+TRIED_SECONDS = 300.0
+"""For how long stops are tried that fail, beside the grace period."""
+
+
+class Conduct(Promises):
+    """Looks at calls that are under way."""
+
+    def sends(self, life: "Life", sent: Sent, reply: Reply) -> None:
+        """A write of a request leaves the daemon."""
+        path = sent.path.removesuffix("/status")
+        before = life.writes.get(path)
+        if before is not None and not before[0].future.done():
+            self.broken(f"two writes of {path.rpartition('/')[2]} at once")
+        life.writes[path] = reply, sent.body or b""
+
+    def conflicts(self, life: "Life", sent: Sent) -> None:
+        """A write of a version that is not the newest, and its sender still waits for the answer."""
+        name = sent.path.removesuffix("/status").rpartition("/")[2]
+        obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{name}")
+        meta = obj["metadata"] if obj is not None else {"uid": "", "resourceVersion": ""}
+        if not life.dead and life.answered.get(meta["uid"]) == meta["resourceVersion"]:
+            self.broken(f"a write of {meta['name']} conflicts with the one before, which was answered")
+
+    def _conduct(self, container: Container, life: "Life", owners: frozenset[str], grace: float) -> None:
+        """A stop is about to be sent."""
+        self._stops_at_once(life)
+        earlier = [act for act in self._stops.get(container.id, ()) if act.life is life and act.owners & owners]
+        kubelet, now = self._world.kubelet, self._now
+        silent = now - kubelet.down_since if kubelet.down else 0.0
+        if not earlier and life.knows_kubelet and silent > NOTICED and not (kubelet.refuses and silent > MOVED):
+            self.broken(f"a stop of {container.id}, and kubelet does not answer since {silent:.0f} s")
+        if earlier and (len(earlier) > TRIES or now - earlier[0].at > grace + TRIED_SECONDS):
+            ago = now - earlier[0].at
+            self.broken(f"{container.id} is stopped again: {len(earlier)} times since {ago:.0f} s")
+        if len(owners) == 1:
+            (uid,) = owners
+            obj = self._active(uid)
+            hooks = [act for act in self._hooks.get(container.id, ()) if act.life is life and uid in act.owners]
+            if obj is not None and any(act.outcome == "" for act in hooks) and not self._is_told(obj, container.name):
+                self.broken(f"a stop of {container.id}, and its request does not say yet that the hook has run")
+
+    def _stops_at_once(self, life: "Life") -> None:
+        acts = (act for acts in self._stops.values() for act in acts if act.life is life and act.outcome is None)
+        sent = sum(self._now - act.at < SLOT_SECONDS for act in acts)
+        if sent >= self._world.setup.stops_at_once:
+            self.broken(f"{sent + 1} stops at once, {self._world.setup.stops_at_once} are allowed")
+
+    def _starts(self, uid: str, container: Container, life: "Life") -> None:
+        """A hook or the first stop of a container for this request alone."""
+        name = f"/{self.known[uid].name}"
+        for path, (reply, body) in life.writes.items():
+            if path.endswith(name) and not reply.future.done() and b'"phase":"Completed"' in body.replace(b" ", b""):
+                self.broken(f"work for {container.id} starts while the write that completes its request is under way")
+
+    def _active(self, uid: str) -> Object | None:
+        """The request, as long as it has not ended."""
+        obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{self.known[uid].name}")
+        if obj is None or obj["metadata"]["uid"] != uid or obj["metadata"].get("deletionTimestamp"):
+            return None
+        over = obj.get("status", {}).get("phase") == "Completed" or LABEL_ACTIVE not in obj["metadata"]["labels"]
+        return None if over else obj
+
+    def _is_told(self, obj: Object, name: str) -> bool:
+        """Whether a request says of a container that it is being stopped, as far as its CRD lets it."""
+        state: Mapping[str, Any] = next((state for state in states(obj) if state["name"] == name), {})
+        final = state.get("phase") in ("Succeeded", "Failed")
+        return final or bool(state.get("isKilled")) or bool(self._world.faults["prune"])
+
+    def _stopped(self, act: Act, name: str) -> None:
+        """A stop was answered: soon it is written down."""
+        if act.outcome == "" and len(act.owners) == 1:
+            self._world.loop.call_later(PERSISTED, self._look_whether_told, act, name)
+
+    def _look_whether_told(self, act: Act, name: str) -> None:
+        (uid,) = act.owners
+        known, obj, since = self.known[uid], self._active(uid), self._now - PERSISTED
+        free = self._world.life is act.life and self._world.could_write(since - 30.0, self._now)
+        if obj is None or not free or known.restored or known.was_away(since - 30.0, self._now):
+            return
+        if not self._is_told(obj, name):
+            self.broken(f"{known.name}/{name} was stopped {PERSISTED:.0f} s ago, and its status does not say so")
