@@ -38,6 +38,8 @@ class Known:
     created: float
     pins: dict[str, list[str]] = field(default_factory=dict)
     """Container -> the IDs that were ever pinned, in order."""
+    pinned_in: dict[str, "Life | None"] = field(default_factory=dict)
+    """Container -> the life of the daemon that pinned it first."""
     stopped: dict[str, set[str]] = field(default_factory=dict)
     by_manager: str = ""
     unpinned: bool = False

@@ -130,7 +130,15 @@ class Judge(Conduct):
             if isinstance(pin, dict) and "containerID" in pin:
                 bare = str(pin["containerID"]).partition("://")[2]
                 if bare not in known.pins.setdefault(name, []):
-                    known.pins[name].append(bare)
+                    self._pins(known, name, bare)
+
+    def _pins(self, known: Known, name: str, bare: str) -> None:
+        """The daemon writes which instance is meant: one that it has said before is the one for as long as it lives."""
+        life, free = self._world.life, not (known.restored or known.away)
+        if known.pins[name] and known.pinned_in.get(name) is life and free:
+            self.broken(f"{known.name} means {bare} now, and it meant {known.pins[name]}")
+        known.pinned_in.setdefault(name, life)
+        known.pins[name].append(bare)
 
     def request_restored(self, old: Object | None, new: Object | None) -> None:
         """Etcd was restored."""

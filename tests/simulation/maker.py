@@ -61,7 +61,7 @@ class _Maker:
     def crowd(self) -> Schedule:
         """A full node, and somebody who wants to have everything restarted."""
         pods = self.pods(30)
-        setup = replace(self.setup(pods), stops_at_once=self.random.choice((1, 3, 128)))
+        setup = replace(self.setup(pods), stops_at_once=self.random.choice((1, 3, 8)))
         self.part(pods, pods, 200)
         return self.made(setup)
 
@@ -256,7 +256,18 @@ class _Maker:
         """Somebody writes or takes away the pins of a request that waits for its new instance."""
         pod, at = self.random.choice(pods), self.moment()
         name = self.request(pod, at=at, least=self.random.choice((4, 20)), force=True)
-        self.add(self.random.choice(("repin", "unpin")), round(at + self.log(0.1, 20.0), 3), request=name)
+        then = round(at + self.log(0.02, 10.0), 3)
+        self.add(self.random.choice(("repin", "unpin")), then, request=name)
+        if self.random.random() < 0.5:
+            container = self.random.choice(self.events[-2].about["containers"])
+            self.add("crash", round(then + self.log(0.01, 2.0), 3), pod=pod.name, container=container, code=1)
+
+    def late_looks(self, _: str, pods: tuple[PodShape, ...]) -> None:
+        """What the runtime lists is older than its answer, while containers are stopped."""
+        at = self.moment()
+        self.request(self.random.choice(pods), at=at, whole=True)
+        about = {"method": "ListContainers", "delay": self.log(0.1, 3.0), "seconds": self.log(5.0, 60.0)}
+        self.add("cri_late", round(at + self.log(0.01, 1.0), 3), **about)
 
     def of_request(self, kind: str, _: Any) -> None:
         about = {"seconds": self.log(0.05, 30.0)} if kind == "relabel" else {}
@@ -355,7 +366,7 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "relabel": (2, _Maker.of_request),
     "unpin": (2, _Maker.of_request),
     "touch": (2, _Maker.of_request),
-    "meddle": (1.5, _Maker.meddle),
+    "meddle": (3, _Maker.meddle),
     "crash": (4, _Maker.of_container),
     "update": (2, _Maker.of_container),
     "hold": (1, _Maker.of_container),
@@ -368,6 +379,7 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "collect": (1, _Maker.sudden),
     "replace": (2, _Maker.succeed),
     "give_up_long": (1.5, _Maker.give_up_long),
+    "late_looks": (1.5, _Maker.late_looks),
     "slow_details": (1.5, _Maker.slow_details),
     "kubelet_down": (2, _Maker.lasting),
     "kubelet_mute": (2, _Maker.lasting),

@@ -141,7 +141,7 @@ class Verdicts:
             old = [one for one in history if one.id in target]
             for one in history:
                 later = one.id not in target and (not old or one.created_ns > old[0].created_ns)
-                until = self._now if one.ended is None else one.ended
+                until = self._now if one.ended is None else one.ended + self._world.setup.list_lag
                 ready = one.ready_seen is not None and one.started is not None
                 if later and ready and until - (one.started or 0.0) >= least - 0.05:
                     return True
