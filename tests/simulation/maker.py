@@ -63,6 +63,8 @@ class _Maker:
         pods = self.pods(30)
         setup = replace(self.setup(pods), stops_at_once=self.random.choice((1, 3, 8)))
         self.part(pods, pods, 200)
+        for event in self.requests()[::5]:  # who waits for a slot may go
+            self.add("delete", round(event.at + self.log(0.1, 20.0), 3), request=event.about["request"])
         return self.made(setup)
 
     def part(self, pods: tuple[PodShape, ...], wanted: tuple[PodShape, ...], requests: int) -> None:
