@@ -11,7 +11,6 @@ from tests.simulation.network import Reply, Sent
 from tests.simulation.promises import Promises
 from tests.simulation.schedule import NAMESPACE
 from tests.simulation.store import Object, states
-from tests.simulation.verdicts import PERSISTED
 
 if TYPE_CHECKING:
     from tests.simulation.daemon import Life
@@ -20,6 +19,8 @@ NOTICED = 3.0
 """Seconds after which a kubelet that does not answer any more is known to."""
 MOVED = 110.0
 """Seconds after which one that refuses may have moved its health endpoint."""
+TOLD = 20.0
+"""Seconds after a stop's answer within which a status says so: the runtime may take ten for a list before."""
 TRIES = 30
 """Stops of one container for one request."""
 TRIED_SECONDS = 300.0
@@ -93,13 +94,13 @@ class Conduct(Promises):
     def _stopped(self, act: Act, name: str) -> None:
         """A stop was answered: soon it is written down."""
         if act.outcome == "" and len(act.owners) == 1:
-            self._world.loop.call_later(PERSISTED, self._look_whether_told, act, name)
+            self._world.loop.call_later(TOLD, self._look_whether_told, act, name)
 
     def _look_whether_told(self, act: Act, name: str) -> None:
         (uid,) = act.owners
-        known, obj, since = self.known[uid], self._active(uid), self._now - PERSISTED
+        known, obj, since = self.known[uid], self._active(uid), self._now - TOLD
         free = self._world.life is act.life and self._world.could_write(since - 30.0, self._now)
         if obj is None or not free or known.restored or known.was_away(since - 30.0, self._now):
             return
         if not self._is_told(obj, name):
-            self.broken(f"{known.name}/{name} was stopped {PERSISTED:.0f} s ago, and its status does not say so")
+            self.broken(f"{known.name}/{name} was stopped {TOLD:.0f} s ago, and its status does not say so")
