@@ -6,6 +6,8 @@ Faults are the network's or the server's own, and each is one that a real server
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -131,12 +133,13 @@ class ApiServer:
     def send(self, life: "Life", sent: Sent, reply: Reply) -> None:
         """One request of the daemon."""
         sort = {"PATCH": "write", "POST": "events"}.get(sent.method, "watch" if "watch" in sent.query else "read")
-        self._world.judge.called(sort, sent)
-        if sort == "write":
+        if life.judged:
+            self._world.judge.called(sort, sent)
+        if life.judged and sort == "write":
             self._world.judge.sends(life, sent, reply)
         rule = self._fault(sort)
         kind = rule.kind if rule else ""
-        if self._world.trap(sent.method, "before"):
+        if life.judged and self._world.trap(sent.method, "before"):
             return
         delay = self.latency
         if rule is not None:
@@ -172,16 +175,19 @@ class ApiServer:
             self._watch(life, sent, reply)
             return
         status, answer = self._dispatch(life, sent)
-        if status == 409 and not reply.given_up:
+        if status == 409 and life.judged and not reply.given_up:
             self._world.judge.conflicts(life, sent)
         if status == 504 and not life.dead:
             self._later(PATIENCE_SECONDS, reply.answer, as_json(status, answer))
             return
-        if self._world.trap(sent.method, "after") or life.dead:
+        if (life.judged and self._world.trap(sent.method, "after")) or life.dead:
             return
         if sent.method != "GET" or fault:
             self._world.say("api", f"{sent.method} {sent.path} -> {status}{f', {fault}' if fault else ''}")
         response = as_json(status, answer)
+        response.headers["Date"] = format_datetime(
+            datetime.fromtimestamp(self._world.loop.true_wall(), UTC), usegmt=True
+        )
         if fault == "api_lost":
             self._later(self.latency, reply.fail, aiohttp.ServerDisconnectedError())
             return
@@ -193,7 +199,7 @@ class ApiServer:
 
     def _hand_over(self, life: "Life", sent: Sent, reply: Reply, response: Response, answer: Object | None) -> None:
         """The answer reaches the daemon, which knows from now on what it says."""
-        if answer is not None and response.status == 200 and not reply.given_up:
+        if answer is not None and response.status == 200 and life.judged and not reply.given_up:
             if "items" in answer:
                 kind, namespace, *_ = self._target(sent)
                 asked_for = None
@@ -220,7 +226,8 @@ class ApiServer:
         kind, namespace, name, sub = self._target(sent)
         if kind == "events" and sent.method == "POST":
             body = json.loads(sent.body or b"{}")
-            self._world.judge.event(body)
+            if life.judged:
+                self._world.judge.event(body)
             return 201, body
         if kind not in self.store.kinds:
             return 404, status(404, "NotFound", "the server could not find the requested resource")
@@ -231,8 +238,11 @@ class ApiServer:
             return 404, status(404, "NotFound", f'{kind} "{name}" not found', name)
         if sent.method == "GET":
             return 200, obj
-        if sent.method == "PATCH" and kind == PLURAL:
-            return self._patch(life, obj, sub, json.loads(sent.body or b"{}"))
+        if sent.method == "PATCH" and (kind == PLURAL or not life.judged):
+            return self._patch(life, kind, obj, sub, json.loads(sent.body or b"{}"))
+        if sent.method == "DELETE" and not life.judged:
+            self.store.delete(kind, key_of(obj))
+            return 200, status(200, "", "deleted")
         return 405, status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
     def _list(self, kind: str, namespace: str, query: Mapping[str, str]) -> tuple[int, Object]:
@@ -248,27 +258,32 @@ class ApiServer:
         self._world.say("api", f"list {kind} at {at}: {', '.join(shown(obj) for obj in found) or 'none'}")
         return 200, {"kind": "List", "metadata": {"resourceVersion": str(at)}, "items": found}
 
-    def _patch(self, life: "Life", obj: Object, sub: str, patch: Mapping[str, Any]) -> tuple[int, Object]:
-        self._touch(obj)
-        obj = self.store.get(PLURAL, key_of(obj)) or obj
+    def _patch(self, life: "Life", kind: str, obj: Object, sub: str, patch: Mapping[str, Any]) -> tuple[int, Object]:
+        if kind == PLURAL:
+            self._touch(obj)
+        obj = self.store.get(kind, key_of(obj)) or obj
         name, meta = obj["metadata"]["name"], patch.get("metadata", {})
         if meta.get("resourceVersion", obj["metadata"]["resourceVersion"]) != obj["metadata"]["resourceVersion"]:
             said = (
-                f'Operation cannot be fulfilled on {PLURAL}.{GROUP} "{name}": the object has been modified; '
+                f'Operation cannot be fulfilled on {kind} "{name}": the object has been modified; '
                 "please apply your changes to the latest version and try again"
             )
             return 409, status(409, "Conflict", said, name)
         # of a write of the status alone the uid is dropped unseen
         if sub != "status" and meta.get("uid", obj["metadata"]["uid"]) != obj["metadata"]["uid"]:
             wrong = f'metadata.uid: Invalid value: "{meta["uid"]}": field is immutable'
-            said = f'{PLURAL}.{GROUP} "{name}" is invalid: {wrong}'
+            said = f'{kind} "{name}" is invalid: {wrong}'
             return 422, status(422, "Invalid", said, name)
         if sub == "status":
-            new = {**obj, "status": self._pruned(merged(obj.get("status"), patch.get("status", {})))}
+            written = merged(obj.get("status"), patch.get("status", {}))
+            new = {**obj, "status": self._pruned(written) if kind == PLURAL else written}
         else:
             new = merged(obj, {key: value for key, value in patch.items() if key != "status"})
-        self._world.judge.written(life, obj, new, sub)
-        return 200, self.store.update(PLURAL, new)
+        if life.judged:
+            self._world.judge.written(life, obj, new, sub)
+        elif sub == "status" and new["status"].get("phase") == "Completed":
+            self._world.judge.ended_by_manager(new)
+        return 200, self.store.update(kind, new)
 
     def _touch(self, obj: Object) -> None:
         """Somebody else is quicker."""

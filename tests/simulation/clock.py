@@ -10,7 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tests.simulation.channel import LIFE
+
+if TYPE_CHECKING:
+    from tests.simulation.daemon import Life
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """The wall clock's time when the loop's clock says 0."""
@@ -75,6 +80,15 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """The node's wall clock, Unix seconds."""
         return EPOCH.timestamp() + self.jump.now + self.wall_offset
 
+    def own_wall(self) -> float:
+        """The wall clock of the machine on which the asking process runs."""
+        life = LIFE.get(None)
+        return self.wall() - (0.0 if life is None or life.on_node else self.wall_offset)
+
+    def true_wall(self) -> float:
+        """Everybody else's wall clock, Unix seconds."""
+        return EPOCH.timestamp() + self.jump.now
+
     def true_utc(self) -> str:
         """Everybody else's wall clock, as Kubernetes writes it."""
         return (EPOCH + timedelta(seconds=int(self.jump.now))).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -82,7 +96,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def _task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> "_Task":
         self._made += 1
         task = _Task(work, loop=loop, **options)
-        task.number = self._made
+        task.number, task.owner = self._made, LIFE.get(None)
         return task
 
     def _run_once(self) -> None:
@@ -109,6 +123,8 @@ class _Task(asyncio.Task[Any]):
     """Tasks in a set come in the order in which they were made, and not in that of their addresses."""
 
     number = 0
+    owner: "Life | None" = None
+    """The process that it belongs to."""
 
     def __hash__(self) -> int:
         return self.number
@@ -123,7 +139,7 @@ class _Datetime(datetime):
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
         assert _loop is not None
-        return datetime.fromtimestamp(_loop.wall(), tz)
+        return datetime.fromtimestamp(_loop.own_wall(), tz)
 
 
 @contextmanager
@@ -139,8 +155,8 @@ def virtual_time() -> Iterator[SimulatedLoop]:
     ]
     _loop = loop
     time.monotonic = loop.time
-    time.time = loop.wall
-    time.time_ns = lambda: int(loop.wall() * 1e9)
+    time.time = loop.own_wall
+    time.time_ns = lambda: int(loop.own_wall() * 1e9)
     for module in modules:
         module.datetime = _Datetime  # type: ignore[attr-defined]
     try:

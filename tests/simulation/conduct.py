@@ -61,13 +61,14 @@ class Conduct(Promises):
             (uid,) = owners
             obj = self._active(uid)
             hooks = [act for act in self._hooks.get(container.id, ()) if act.life is life and uid in act.owners]
-            if obj is not None and any(act.outcome == "" for act in hooks) and not self._is_told(obj, container.name):
+            over = uid in life.live_requests() and any(act.outcome == "" for act in hooks)
+            if obj is not None and over and not self._is_told(obj, container.name):
                 self.broken(f"a stop of {container.id}, and its request does not say yet that the hook has run")
 
     def _stops_at_once(self, life: "Life") -> None:
         acts = (act for acts in self._stops.values() for act in acts if act.life is life and act.outcome is None)
         sent = sum(self._now - act.at < SLOT_SECONDS for act in acts)
-        if sent >= self._world.setup.stops_at_once:
+        if sent > self._world.setup.stops_at_once:  # beside one that follows the hook of a request that has ended
             self.broken(f"{sent + 1} stops at once, {self._world.setup.stops_at_once} are allowed")
 
     def _starts(self, uid: str, container: Container, life: "Life") -> None:

@@ -7,7 +7,7 @@ import asyncio
 import gc
 import logging
 import sys
-from collections.abc import Coroutine, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,12 @@ from crrd.core.api.types import LABEL_ACTIVE, PLURAL
 from crrd.cri.client import CriClient
 from crrd.cri.runtime import Connection, NodeRuntime
 from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
 from crrd.kube.config import Access
+from crrd.kube.events import KubeEventSink
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.health import Check
+from crrd.manager.lifecycle import LifecycleController
 from crrd.node.daemon import NodeConfig, NodeDaemon
 from tests.simulation.channel import LIFE, Channel
 from tests.simulation.network import NETWORK, Reply, Sent, Session, open_connection
@@ -47,7 +50,7 @@ def product(life: "Life") -> Coroutine[Any, Any, None]:
     """Put the product together as its own entry point does, up to the end of `life.stop`."""
     node = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "info", kubelet_healthz_port=KUBELET_PORT))
     runtime = NodeRuntime([Connection(CriClient("unix:///run/sim.sock"), RUNTIME)])
-    client = KubeClient(_Credentials(life.world))
+    client = KubeClient(_Credentials(lambda: life.world.no_credentials))
     life.live, life.ready = node._health.live, node._health.ready
     crrd.node.watches.SINGLE_WATCHES = life.world.setup.single_watches
     crrd.node.slots.STOPS_AT_ONCE = life.world.setup.stops_at_once
@@ -59,12 +62,12 @@ class _Credentials:
 
     description = "the service account"
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
+    def __init__(self, spoilt: Callable[[], bool]) -> None:
+        self._spoilt = spoilt
         self._access = Access("http://api:443")
 
     async def current(self) -> Access:
-        if self._world.no_credentials:
+        if self._spoilt():
             raise ConfigurationError("ca.crt: the TLS certificates cannot be used: not enough data")
         return self._access
 
@@ -74,6 +77,10 @@ class _Credentials:
 
 class Life:
     """One life of the daemon's process: what it was told, and its end."""
+
+    on_node = True
+    """Whether its machine is the node, whose clock is set now and then."""
+    judged = True
 
     def __init__(self, world: "World", number: int) -> None:
         self.world = world
@@ -195,16 +202,59 @@ class Life:
         async def live() -> None:
             NETWORK.set(self)
             LIFE.set(self)
-            await product(self)
+            await self.product()
 
-        return self.world.loop.create_task(live(), name="daemon")
+        task = self.world.loop.create_task(live(), name=type(self).__name__.lower())
+        task.owner = self  # type: ignore[attr-defined]
+        return task
+
+    def end(self) -> None:
+        """kill -9: its memory is lost, its connections break."""
+        self.dead = True
+        self.died = self.world.loop.time()
+        self.world.api.forget(self)
+        for task in asyncio.all_tasks(self.world.loop):
+            if task.owner is self:  # type: ignore[attr-defined]
+                task.cancel()
+
+    def logged(self, method: str, event: MutableMapping[str, Any]) -> None:
+        """Whatever it logs."""
+        self.world.logged(method, event)
+
+    async def product(self) -> None:
+        """What it runs."""
+        await product(self)
+
+
+class Manager(Life):
+    """One life of the manager's leader, as far as it leads; nobody judges its calls."""
+
+    on_node = False
+    judged = False
+
+    def logged(self, method: str, event: MutableMapping[str, Any]) -> None:
+        """See Life."""
+        self.world.say(
+            "manager", " ".join([event["event"], *(f"{key}={event[key]}" for key in event if key != "event")])
+        )
+        if method in ("error", "exception", "critical"):
+            self.world.broken(f"the manager did not foresee this: {event}")
+
+    async def product(self) -> None:
+        """See Life."""
+        clock = ServerClock()
+        client = KubeClient(_Credentials(lambda: False), on_date=clock.observe)
+        events = KubeEventSink(client, "manager", "crrd-manager")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(events.run())
+            group.create_task(LifecycleController(client, events, clock).run())
 
 
 def _log(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
     """Whatever the daemon logs."""
     life = LIFE.get(None)
     if life is not None and not life.dead:
-        life.world.logged(method, event)
+        life.logged(method, event)
     raise structlog.DropEvent
 
 

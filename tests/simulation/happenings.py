@@ -9,7 +9,7 @@ from tests.simulation.apiserver import ApiServer
 from tests.simulation.clock import SimulatedLoop
 from tests.simulation.containers import Containers
 from tests.simulation.cri import Cri
-from tests.simulation.daemon import Life
+from tests.simulation.daemon import Life, Manager
 from tests.simulation.judge import Judge
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.manager import Cluster
@@ -34,6 +34,7 @@ class Happenings:
     cluster: Cluster
     api: ApiServer
     life: Life | None
+    manager: Manager
     stepped: bool
     """Whether the node's wall clock was ever set."""
     mirrors: dict[str, list[str]]
@@ -52,6 +53,9 @@ class Happenings:
         raise NotImplementedError
 
     def kill(self, away: float) -> None:
+        raise NotImplementedError
+
+    def lead(self) -> None:
         raise NotImplementedError
 
     @property
@@ -240,9 +244,6 @@ class Happenings:
         gone = {pod.uid for pod in self.kubelet.pods.values() if pod.removed}
         for old, new in self.store.restore(self.store.version_at(self.loop.time() - about["back"]), gone):
             self.judge.request_restored(old, new)
-            if new is not None:
-                self.cluster.came(new)
-                self.cluster.changed(new)
         if self.life is not None:
             self.life.starts_over()
         self.api.catch_up()
@@ -263,6 +264,11 @@ class Happenings:
     def _do_half_open(self, about: Mapping[str, Any]) -> None:
         self.api.half_open()
         self.api.rule("half_open", about)
+
+    def _do_leader(self, about: Mapping[str, Any]) -> None:
+        """The manager's leader dies; another one takes over after a while."""
+        self.manager.end()
+        self._for(about["seconds"], self.lead)
 
     def _do_kill(self, about: Mapping[str, Any]) -> None:
         if about["call"]:

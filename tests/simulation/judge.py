@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from crrd.core.api.reasons import Reason
 from crrd.core.api.types import ANNOTATION_PINNED, LABEL_ACTIVE, LABEL_POD_UID, PLURAL
 from crrd.kubelet.restart_rules import RESTART_ALL, RESTART_ALL_SINCE
 from tests.simulation.containers import Container
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 from tests.simulation.conduct import Conduct
 from tests.simulation.facts import Act, Known
-from tests.simulation.verdicts import PERSISTED
+from tests.simulation.verdicts import PERSISTED, reason_in
 
 WINDOW = 10.0
 """Seconds over which rates are looked at."""
@@ -96,10 +97,11 @@ class Judge(Conduct):
     def created_at(self, uid: str) -> float:
         return self.known[uid].created
 
-    def ended_by_manager(self, obj: Object, message: str) -> None:
-        known = self.known[obj["metadata"]["uid"]]
+    def ended_by_manager(self, obj: Object) -> None:
+        """The manager completes a request."""
+        known, message = self.known[obj["metadata"]["uid"]], obj["status"].get("message", "")
         known.by_manager, known.ended = message, self._now
-        if message.startswith("no daemon") and not self._world.deaf_since(known.created):
+        if reason_in(obj["status"]) is Reason.NO_ANSWER and not self._world.deaf_since(known.created):
             self.broken(f'the manager ended {known.name}: "{message}", though nothing kept the daemon from answering')
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:

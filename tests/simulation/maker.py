@@ -408,6 +408,7 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "cri_late": (3, _Maker.of_runtime),
     "cri_lost": (2, _Maker.of_runtime),
     "cri_down": (3, _Maker.lasting),
+    "leader": (2, _Maker.lasting),
     "kill": (9, _Maker.kill),
     "term": (2, _Maker.lasting),
     "step": (3, _Maker.step),

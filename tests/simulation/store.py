@@ -60,7 +60,7 @@ class Store:
         self.version = 100
         self._clock = clock
         self._times: list[tuple[float, int]] = []
-        self.kinds = {name: Kind(name) for name in ("pods", "nodes", "containerrecreaterequests")}
+        self.kinds = {name: Kind(name) for name in ("pods", "nodes", "namespaces", "containerrecreaterequests")}
         self._changed = changed
         self._now = now
 

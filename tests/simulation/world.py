@@ -18,7 +18,7 @@ from tests.simulation.apiserver import ApiServer
 from tests.simulation.clock import START, NothingLeftError, NoTimePassesError, SimulatedLoop, virtual_time
 from tests.simulation.containers import KILLED, Containers
 from tests.simulation.cri import Cri
-from tests.simulation.daemon import Life, outside
+from tests.simulation.daemon import Life, Manager, outside
 from tests.simulation.happenings import Happenings
 from tests.simulation.judge import Judge
 from tests.simulation.kubelet import Kubelet
@@ -130,20 +130,8 @@ class World(Happenings):
         """Something was written to the store, by whomever."""
         if kind == "pods":
             self.judge.pod_changed(change.old, change.new)
-            if change.new is None and change.old is not None:
-                for obj in self.store.all(PLURAL):
-                    if obj["spec"]["podName"] == change.old["metadata"]["name"]:
-                        self.cluster.changed(obj)
-            return
-        if kind != PLURAL:
-            return
-        self.judge.request_changed(change.old, change.new)
-        if change.new is None and change.old is not None:
-            self.cluster.release(change.old)
-        if change.new is not None:
-            if change.old is None:
-                self.cluster.came(change.new)
-            self.cluster.changed(change.new)
+        elif kind == PLURAL:
+            self.judge.request_changed(change.old, change.new)
 
     # The daemon's process.
 
@@ -155,6 +143,15 @@ class World(Happenings):
         self.say("daemon", "starts" if self._lives == 1 else "starts anew")
         self.life = life = Life(self, self._lives)
         life.run().add_done_callback(lambda task: self._ended(life, task))
+
+    def lead(self) -> None:
+        """A manager's leader begins."""
+        self.manager = manager = Manager(self, 0)
+        manager.run().add_done_callback(lambda task: self._manager_ended(manager, task))
+
+    def _manager_ended(self, manager: Manager, task: asyncio.Task[None]) -> None:
+        if not (manager.dead or task.cancelled() or self._over.done()):
+            self.broken(f"the manager has ended by itself: {task.exception()!r}")
 
     def _ended(self, life: Life, task: asyncio.Task[None]) -> None:
         if life.dead:
@@ -187,17 +184,12 @@ class World(Happenings):
         if life is None:
             return
         self.faults["kill"] += 1
-        life.dead = True
-        life.died = self.loop.time()
         self.say("daemon", "is killed")
         self._deaf.append((self.loop.time(), self.loop.time() + away + 5.0))
-        self.api.forget(life)
+        life.end()
         for call in list(self.cri.under_way):
             call.give_up()
             self.cri.left(call)
-        for task in asyncio.all_tasks(self.loop):
-            if task is not self._main:
-                task.cancel()
         self.loop.call_later(max(away, 0.01), self.start)
 
     def trap(self, call: str, when: str) -> bool:
@@ -258,6 +250,7 @@ class World(Happenings):
             self.store.create("nodes", {"metadata": {"name": NODE, "uid": "n1"}, "status": {**info, **ready}})
         for shape in self.setup.pods:
             self.kubelet.add(shape)
+        self.lead()
         self.start()
         for event in self._plan.events:
             self.loop.call_at(START + event.at, self.happen, event)
@@ -318,7 +311,7 @@ class World(Happenings):
     async def _check(self, life: Life) -> None:
         if why := await life.ill():
             self.broken(f"not ready after all is over: {why}")
-        tasks = asyncio.all_tasks(self.loop) - {self._main, self._last_look}
+        tasks = {task for task in asyncio.all_tasks(self.loop) if task.owner is life} - {self._last_look}  # type: ignore[attr-defined]
         if len(tasks) > IDLE_TASKS:
             names = sorted(task.get_name() for task in tasks)
             self.broken(f"more tasks are left than an idle daemon needs: {', '.join(names)}")
@@ -361,6 +354,7 @@ def run(plan: Schedule) -> Outcome:
         world.story += [] if not what or world.story[-1].endswith(what) else [f"{'':9} BROKEN   {what}"]
         if world.life is not None:
             world.life.dead = True
+        world.manager.dead = True
         _clean_up(loop)
         seconds = loop.time() - START
     random.setstate(state)
@@ -378,10 +372,12 @@ def run(plan: Schedule) -> Outcome:
 
 
 def _clean_up(loop: SimulatedLoop) -> None:
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
+    for _ in range(3):  # what is cancelled may start something more
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if not tasks:
+            return
         try:
             loop.run_until_complete(asyncio.wait(tasks, timeout=5))
         except (NoTimePassesError, NothingLeftError):

@@ -206,7 +206,7 @@ class LifecycleController:
                 wakes.append(self._clock.now() + timedelta(seconds=REFUSED_SECONDS))
             elif failure is not None:
                 raise failure
-        times = [self._asked[key] + POD_SECONDS] if known and key in self._asked else []
+        times = [self._asked[key] + POD_SECONDS + _RING_AFTER_SECONDS] if known and key in self._asked else []
         if spare:
             times.append(asyncio.get_running_loop().time() + spare + _RING_AFTER_SECONDS)
         if wakes:
