@@ -28,8 +28,9 @@ def failed(code: grpc.StatusCode, details: str) -> AioRpcError:
 class Call:
     """One call under way."""
 
-    def __init__(self, life: "Life", method: str, message: Any) -> None:
+    def __init__(self, life: "Life", runtime: str, method: str, message: Any) -> None:
         self.life = life
+        self.runtime = runtime
         self.method = method
         self.message = message
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -51,6 +52,7 @@ class Channel:
 
     def __init__(self, target: str, options: Any = None) -> None:
         self._life = LIFE.get()
+        self._runtime = target.rpartition("/")[2].removesuffix(".sock")
         self._closed = False
         self._calls: dict[Call, None] = {}
 
@@ -76,7 +78,7 @@ class Channel:
     def _begin(self, path: str, message: Any, seconds: float | None) -> "Call":
         self._check_open()
         loop = asyncio.get_running_loop()
-        call = Call(self._life, path.removeprefix(ROOT), message)
+        call = Call(self._life, self._runtime, path.removeprefix(ROOT), message)
         self._calls[call] = None
         if seconds is not None:
             late = failed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

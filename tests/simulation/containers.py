@@ -13,6 +13,7 @@ from crrd.kubelet import labels as on_cri
 from tests.simulation.schedule import ContainerShape
 
 if TYPE_CHECKING:
+    from tests.simulation.channel import Call
     from tests.simulation.world import World
 
 KILLED = 137
@@ -35,6 +36,7 @@ class Container:
     attempt: int
     created_ns: int
     message: api_pb2.Container
+    runtime: str
     state: str = "created"
     exit_code: int = 0
     started: float | None = None
@@ -73,6 +75,11 @@ class Containers:
         """A container's instances that are still there, the oldest first."""
         return [one for one in self.present.values() if one.pod_uid == pod_uid and one.name == name]
 
+    def get(self, call: "Call") -> Container | None:
+        """The container that a call is about, None where its runtime does not have it."""
+        found = self.present.get(call.message.container_id)
+        return found if found is not None and found.runtime == call.runtime else None
+
     def history(self, pod_uid: str, name: str) -> list[Container]:
         """The same, with those that were collected."""
         return [one for one in self.all.values() if one.pod_uid == pod_uid and one.name == name]
@@ -99,7 +106,7 @@ class Containers:
             },
             annotations=annotations,
         )
-        made = Container(container_id, shape, pod.runtime_uid, attempt, self._last_ns, message)
+        made = Container(container_id, shape, pod.runtime_uid, attempt, self._last_ns, message, pod.shape.runtime)
         self.present[container_id] = self.all[container_id] = made
         self._moved(made, "created", f"for {pod.name}/{shape.name}")
         return made

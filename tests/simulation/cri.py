@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 from tests.simulation.channel import Call, failed
-from tests.simulation.schedule import RUNTIME
 
 LATENCY = 0.002
 
@@ -135,9 +134,9 @@ class Cri:
 
         match call.method:
             case "Version":
-                reply(api_pb2.VersionResponse(runtime_name=RUNTIME, runtime_version="1.0"))
+                reply(api_pb2.VersionResponse(runtime_name=call.runtime, runtime_version="1.0"))
             case "ListContainers":
-                reply(self._list(call.message.filter))
+                reply(self._list(call.runtime, call.message.filter))
             case "StopContainer":
                 self._stop(call, reply)
             case "ExecSync":
@@ -145,17 +144,19 @@ class Cri:
             case _:
                 reply(failed(grpc.StatusCode.UNIMPLEMENTED, f"unknown method {call.method}"))
 
-    def _list(self, wanted: api_pb2.ContainerFilter) -> api_pb2.ListContainersResponse:
+    def _list(self, runtime: str, wanted: api_pb2.ContainerFilter) -> api_pb2.ListContainersResponse:
         uid = wanted.label_selector.get(LABEL_POD_UID, "")
         found = [
             one.message
             for one in self._world.containers.present.values()
-            if (not uid or one.pod_uid == uid or self._world.setup.ignores_filters) and one.id.startswith(wanted.id)
+            if one.runtime == runtime
+            and (not uid or one.pod_uid == uid or self._world.setup.ignores_filters)
+            and one.id.startswith(wanted.id)
         ]
         return api_pb2.ListContainersResponse(containers=found)
 
     def _stop(self, call: Call, reply: Callable[[Any], None]) -> None:
-        container = self._world.containers.present.get(call.message.container_id)
+        container = self._world.containers.get(call)
         if container is None:
             known = api_pb2.StopContainerResponse() if self._world.setup.unknown_has_stopped else None
             reply(known or _not_found(call.message.container_id))
@@ -165,7 +166,7 @@ class Cri:
         )
 
     def _exec(self, call: Call, reply: Callable[[Any], None]) -> None:
-        container = self._world.containers.present.get(call.message.container_id)
+        container = self._world.containers.get(call)
         if container is None:
             reply(_not_found(call.message.container_id))
             return

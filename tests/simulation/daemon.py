@@ -49,7 +49,8 @@ _MOMENT = 0.01
 def product(life: "Life") -> Coroutine[Any, Any, None]:
     """Put the product together as its own entry point does, up to the end of `life.stop`."""
     node = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "info", kubelet_healthz_port=KUBELET_PORT))
-    runtime = NodeRuntime([Connection(CriClient("unix:///run/sim.sock"), RUNTIME)])
+    names = sorted({RUNTIME, *(pod.runtime for pod in life.world.setup.pods)})
+    runtime = NodeRuntime([Connection(CriClient(f"unix:///run/{name}.sock"), name) for name in names])
     client = KubeClient(_Credentials(lambda: life.world.no_credentials))
     life.live, life.ready = node._health.live, node._health.ready
     crrd.node.watches.SINGLE_WATCHES = life.world.setup.single_watches

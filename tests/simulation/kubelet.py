@@ -13,7 +13,7 @@ from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RESTART_ALL, RESTART_ALL_SINCE, RULES_SINCE
 from tests.simulation.containers import KILLED, Container
 from tests.simulation.pod import Pod, phase_of
-from tests.simulation.schedule import NAMESPACE, NODE, RUNTIME, ContainerShape, PodShape
+from tests.simulation.schedule import NAMESPACE, NODE, ContainerShape, PodShape
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -349,11 +349,14 @@ class Kubelet:
         if newest is None or newest.state == "created":
             previous = self._world.containers.of(pod.runtime_uid, shape.name)[:-1]
             if previous:
-                part["containerID"] = f"{RUNTIME}://{previous[-1].id}"
+                part["containerID"] = f"{pod.shape.runtime}://{previous[-1].id}"
             reason, message = pod.waiting.get(shape.name, ("ContainerCreating", ""))
             part["state"] = {"waiting": {"reason": reason, "message": message}}
             return part
-        part["containerID"] = f"{RUNTIME}://{newest.id}"
+        before = self._world.containers.of(pod.runtime_uid, shape.name)[:-1]
+        if before:
+            part["lastState"] = {"terminated": {"exitCode": before[-1].exit_code}}
+        part["containerID"] = f"{pod.shape.runtime}://{newest.id}"
         # While it replaces a container itself, its word is the one from before.
         replaced = newest.state == "exited" and newest.id in pod.replaced and not pod.ended
         if newest.started is not None and (replaced or not newest.shown_ended):

@@ -5,7 +5,16 @@ from random import Random
 from typing import Any
 
 from crrd.kubelet.restart_rules import RESTART_ALL, RULES_SINCE
-from tests.simulation.schedule import LONG_GRACE, ContainerShape, Event, PodShape, Schedule, Setup
+from tests.simulation.schedule import (
+    LONG_GRACE,
+    OTHER_RUNTIME,
+    RUNTIME,
+    ContainerShape,
+    Event,
+    PodShape,
+    Schedule,
+    Setup,
+)
 
 DAY = 24 * 3600
 QUARTER = 900
@@ -151,6 +160,7 @@ class _Maker:
             grace=random.choice((0, 1, 3, 10, 30, None)),
             gate=random.random() < 0.4,
             static=random.random() < 0.1,
+            runtime=OTHER_RUNTIME if self.other and random.random() < 0.15 else RUNTIME,
         )
 
     def own_rules(self, sidecar: bool) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ from crrd.core.api.types import (
     LABEL_POD_UID,
     PLURAL,
 )
-from tests.simulation.schedule import NAMESPACE, NODE, RUNTIME
+from tests.simulation.schedule import NAMESPACE, NODE
 from tests.simulation.store import Object
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Cluster:
             if about["context"] == "foreign":
                 others = [one for one in self._world.containers.present.values() if one.name != name]
                 if others:
-                    context_id = f"{RUNTIME}://{others[0].id}"
+                    context_id = f"{others[0].runtime}://{others[0].id}"
             if about["context"] in ("admission", "foreign"):
                 entry["statusContext"] = {"containerID": context_id, "restartCount": known[name]["restartCount"]}
             containers.append(entry)
@@ -97,7 +97,7 @@ class Cluster:
         pins: dict[str, dict[str, object]] = {}
         for container in obj["spec"]["containers"]:
             for one in self._world.containers.history(pod.runtime_uid, container["name"])[at:][:1]:
-                pins[one.name] = {"containerID": f"{RUNTIME}://{one.id}", "restartCount": one.attempt}
+                pins[one.name] = {"containerID": f"{one.runtime}://{one.id}", "restartCount": one.attempt}
         value = json.dumps(pins)
         self._world.judge.foreign_pins.add(value)
         self.annotate(name, ANNOTATION_PINNED, value)

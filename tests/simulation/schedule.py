@@ -9,7 +9,7 @@ from typing import Any
 
 NODE = "node-1"
 NAMESPACE = "default"
-RUNTIME = "simulated"
+RUNTIME, OTHER_RUNTIME = "simulated", "other"
 LONG_GRACE = 3600
 """Of requests that are given up: far more than anybody waits for in a run."""
 
@@ -55,6 +55,7 @@ class PodShape:
     grace: int | None = 30
     gate: bool = False
     static: bool = False
+    runtime: str = RUNTIME
 
 
 @dataclass(frozen=True, slots=True)

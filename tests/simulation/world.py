@@ -12,6 +12,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from crrd.core.api.pod import has_gate, readiness_of
 from crrd.core.api.types import PLURAL
 from crrd.lib.errors import ConfigurationError
 from tests.simulation.apiserver import ApiServer
@@ -318,6 +319,11 @@ class World(Happenings):
         where, self.objects = remembered(tasks, self._names())
         if where:
             self.broken(f"remembered of what has ended: {where}")
+        for obj in self.store.all(PLURAL):
+            self.broken(f"{obj['metadata']['name']} was deleted, and is kept by {obj['metadata'].get('finalizers')}")
+        for obj in self.store.all("pods"):
+            if has_gate(obj) and readiness_of(obj).status == "False":
+                self.broken(f"{obj['metadata']['name']} is still unready: {readiness_of(obj).message}")
         self._ending = True
         life.stop.set()
         self.loop.call_later(30.0, lambda: self._end("the daemon does not stop" if self.life is life else ""))

@@ -1473,6 +1473,28 @@ class TestRestartOfTheWholePod:
         decision = one(req, *now, pod=self.pod("new"), works=done, kubelet_minor=36, running_since={"new": 95.0})
         assert written(decision).message == "1 of 1 containers recreated"
 
+    @pytest.mark.parametrize(("code", "waits"), [(0, False), (143, True), (None, True)])
+    def test_what_was_down_before_is_awaited_only_where_the_pod_was_restarted(
+        self, code: int | None, *, waits: bool
+    ) -> None:
+        """`side` has ended by itself, and its restartPolicy keeps it down."""
+        req = request(strategy=self.ALLOWED, status=recreating(killed()))
+        done = {("r1", "old"): replace(stopped(90.0, StopAttempt(1, 91.0))[("r1", "old")], beside={"side": "side-1"})}
+        now = (instance("new", restart_count=1), exited("side-1", "side"))
+        found = self.pod("new")
+        app = replace(found.containers["app"], exit_code=code)
+        found = replace(found, containers={**found.containers, "app": app})
+        decision = one(
+            req,
+            *now,
+            pod=found,
+            works=done,
+            kubelet_minor=36,
+            running_since={"new": 95.0},
+            first_seen={"r1": 80.0},
+        )
+        assert (written(decision).states[0].reason is Reason.NOT_BACK) is waits
+
     def test_nothing_is_stopped_while_kubelet_restarts_the_pod(self) -> None:
         decision = one(request(), instance("old"), pod=pod(restarting=True), first_seen={"r1": NOW - 5})
         assert not stops(decision)

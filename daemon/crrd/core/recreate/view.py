@@ -25,7 +25,14 @@ from crrd.core.recreate.draft import ASK_AGAIN, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
 from crrd.core.recreate.persisted import start_times_of, target_of
-from crrd.kubelet.restart_rules import RULES_SINCE, RestartPolicy, comes_back, matching_action, restart_all_code
+from crrd.kubelet.restart_rules import (
+    RESTART_ALL,
+    RULES_SINCE,
+    RestartPolicy,
+    comes_back,
+    matching_action,
+    restart_all_code,
+)
 from crrd.kubelet.runtime_status import ContainerState, newest
 
 
@@ -214,8 +221,14 @@ class ContainerView:
 
     @cached_property
     def not_back(self) -> tuple[str, ...]:
-        """Of a pod that kubelet may have restarted as a whole: the other containers that are not running and ready."""
-        if not self.state.is_killed:
+        """Of a pod that kubelet may have restarted as a whole: the other containers that are not running and ready.
+
+        None where the exit code of the instance before, as far as the pod's status has it, is one without that action:
+        a container that was down before may stay down.
+        """
+        code = self.status.exit_code
+        other_action = code is not None and matching_action(self.status.restart_rules, code) != RESTART_ALL
+        if not self.state.is_killed or other_action:
             return ()
         return tuple(sorted(each.name for each in self._others_of_pod if not self._back(each)))
 
