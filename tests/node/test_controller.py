@@ -946,6 +946,30 @@ async def test_a_pin_that_is_refused_in_other_words_each_time_causes_no_flood() 
         assert node.writes < 15
 
 
+async def test_a_status_that_another_daemon_replaces_is_put_back_more_and_more_rarely() -> None:
+    """As where two run on one node for a while, and know different things."""
+
+    class Fought(MemoryNode):
+        async def write_status(self, request: Request, status: Status) -> Request:
+            written = await super().write_status(request, status)
+            asyncio.get_running_loop().call_later(0.01, self.replaced, written)
+            return written
+
+        def replaced(self, written: Request) -> None:
+            if not written.completed:
+                version = str(int(written.resource_version) + 1)
+                status = replace(written.status, message="what the other one knows")
+                self.post(replace(written, status=status, resource_version=version))
+
+    async with Fought() as node:
+        node.stop_seconds = 20.0
+        node.post(request())
+        await asyncio.sleep(19)
+        assert 2 < node.writes < 15
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED  # another status need not wait
+        assert len(node.stops) == 1
+
+
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_hook_is_not_run_again_after_a_stop_that_failed(*, waits: bool) -> None:
     async with MemoryNode(hook=HOOK) as node:

@@ -220,7 +220,7 @@ class Life:
 
     def logged(self, method: str, event: MutableMapping[str, Any]) -> None:
         """Whatever it logs."""
-        self.world.logged(method, event)
+        self.world.logged(self, method, event)
 
     async def product(self) -> None:
         """What it runs."""

@@ -58,6 +58,9 @@ class Happenings:
     def lead(self) -> None:
         raise NotImplementedError
 
+    def double(self, seconds: float) -> bool:
+        raise NotImplementedError
+
     @property
     def store(self) -> Store:
         return self.api.store
@@ -275,6 +278,9 @@ class Happenings:
             self._traps.append([about["call"], about["when"], about["nth"], about["seconds"]])
         else:
             self.kill(about["seconds"])
+
+    def _do_double(self, about: Mapping[str, Any]) -> bool:
+        return self.double(about["seconds"])
 
     def _do_term(self, about: Mapping[str, Any]) -> bool:
         """SIGTERM, and kill -9 when it takes too long."""

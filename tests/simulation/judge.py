@@ -186,14 +186,13 @@ class Judge(Conduct):
             return frozenset()
         return frozenset({uid})
 
-    def said(self, event: Mapping[str, Any]) -> None:
+    def said(self, event: Mapping[str, Any], life: "Life") -> None:
         """The daemon's log tells for which of several requests it is about to act."""
         if "request_uid" in event and "container_id" in event:
             self._said[event["container_id"]] = event["request_uid"]
             if event.get("event") == "preStop hook started":
                 self._hook_told[event["container_id"]] = event["request_uid"], self._now
-                if self._world.life is not None:
-                    self._begins(self.known[event["request_uid"]], event["container"], self._world.life)
+                self._begins(self.known[event["request_uid"]], event["container"], life)
 
     def acts(self, call: "Call") -> None:
         """The daemon calls StopContainer or ExecSync."""
@@ -233,7 +232,7 @@ class Judge(Conduct):
                 self.broken(f"the hook of {container.id} is started again while it runs")
             if act.life is life and not self._may_be_forgotten(act, container):
                 self.broken(f"the hook of {container.id} is run twice")
-            if act.outcome == "" and owners and owners <= killed and act.life is not life:
+            if act.outcome == "" and owners and owners <= killed and act.life is not life and act.life.dead:
                 self.broken(f"the hook of {container.id} is run again, though the request says isKilled")
             if act.outcome == "" and self._could_tell(act, life, act.ended):
                 self.broken(

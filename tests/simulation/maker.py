@@ -420,6 +420,7 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "cri_down": (3, _Maker.lasting),
     "leader": (2, _Maker.lasting),
     "kill": (9, _Maker.kill),
+    "double": (2, _Maker.lasting),
     "term": (2, _Maker.lasting),
     "step": (3, _Maker.step),
 }

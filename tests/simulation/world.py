@@ -111,10 +111,10 @@ class World(Happenings):
             self.say("BROKEN", what)
             self._over.set_result(what)
 
-    def logged(self, method: str, event: MutableMapping[str, Any]) -> None:
+    def logged(self, life: Life, method: str, event: MutableMapping[str, Any]) -> None:
         told = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
         self.say("log", f"{event['event']} {told}")
-        self.judge.said(event)
+        self.judge.said(event, life)
         error = event.get("exc_info")
         if error or method in ("error", "exception", "critical"):
             trace = f": {error!r}" if isinstance(error, BaseException) else ""
@@ -159,10 +159,11 @@ class World(Happenings):
             return
         life.dead = True
         life.died = self.loop.time()
-        self.life = None
         self.api.forget(life)
-        if not self._ending:
-            self.loop.call_later(1.0, self.start)
+        if self.life is life:
+            self.life = None
+            if not self._ending:
+                self.loop.call_later(1.0, self.start)
         error = None if task.cancelled() else task.exception()
         if error is None and life.stop.is_set():
             self.say("daemon", "has stopped in good order")
@@ -185,13 +186,27 @@ class World(Happenings):
         if life is None:
             return
         self.faults["kill"] += 1
-        self.say("daemon", "is killed")
         self._deaf.append((self.loop.time(), self.loop.time() + away + 5.0))
+        self._kill(life)
+        self.loop.call_later(max(away, 0.01), self.start)
+
+    def _kill(self, life: Life) -> None:
+        if life.dead:
+            return
+        self.say("daemon", "is killed")
         life.end()
-        for call in list(self.cri.under_way):
+        for call in [call for call in self.cri.under_way if call.life is life]:
             call.give_up()
             self.cri.left(call)
-        self.loop.call_later(max(away, 0.01), self.start)
+
+    def double(self, seconds: float) -> bool:
+        """Another daemon starts while one still runs, whose pod was deleted by force."""
+        before, self.life = self.life, None
+        if before is None:
+            return False
+        self.start()
+        self.loop.call_later(seconds, self._kill, before)
+        return True
 
     def trap(self, call: str, when: str) -> bool:
         """Whether the daemon is killed at this very step."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from crrd.core.api.pod import Pod, PodMeta
-from crrd.core.api.types import Request, StartTimes
+from crrd.core.api.types import Request, StartTimes, Status
 from crrd.core.recreate.observation import Ending, Instance, Work
 from crrd.kube.store import VersionedStore, older
 from crrd.lib.backoff import Backoff, Retry
@@ -66,6 +66,10 @@ class RequestRecord:
     """Reason and text of its events so far."""
     status_retry: WriteRetry = field(default_factory=WriteRetry)
     pin_retry: WriteRetry = field(default_factory=WriteRetry)
+    wrote: Status | None = None
+    """What this process has written last."""
+    undone: Retry = field(default_factory=lambda: Retry(WRITE_RETRY))
+    """How often somebody else wrote another status since, and when the same one may be written again."""
     writing: bool = False
     """Whether a write of it is under way: there is one at most."""
     completing: bool = False

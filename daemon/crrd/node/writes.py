@@ -60,6 +60,8 @@ class RequestWrites:
         retry, now = _retry_of(record, write), asyncio.get_running_loop().time()
         if now < retry.next_try and retry.version in ("", request.resource_version):
             return
+        if isinstance(write, WriteStatus) and write.status == record.wrote and now < record.undone.next_try:
+            return
         record.writing = True
         record.completing = isinstance(write, WriteStatus) and write.status.phase is RequestPhase.COMPLETED
         name = f"{type(write).__name__} {request.key}"
@@ -125,6 +127,8 @@ class RequestWrites:
             retry = _retry_of(record, write)
             retry.succeed()
             retry.error = ""
+            if isinstance(write, WriteStatus):
+                _note_undone(record, write.status)
         if record.recorder is not None:
             meant = isinstance(write, WriteStatus) and not ineffective
             after = replace(written, status=write.status) if meant else written  # type: ignore[union-attr]
@@ -154,8 +158,24 @@ def _retry_of(record: RequestRecord, write: Write) -> WriteRetry:
 
 
 def _next_try(records: Iterable[RequestRecord]) -> float | None:
-    retries = (retry for record in records for retry in (record.status_retry, record.pin_retry) if retry.waiting)
-    return min((retry.next_try for retry in retries), default=None)
+    now, times = asyncio.get_running_loop().time(), []
+    for record in records:
+        times += [retry.next_try for retry in (record.status_retry, record.pin_retry) if retry.waiting]
+        times += [record.undone.next_try] if record.undone.next_try > now else []
+    return min(times, default=None)
+
+
+def _note_undone(record: RequestRecord, status: Status) -> None:
+    """A status was written; the same one again only where somebody else has written another one in between.
+
+    Two daemons on one node know different things, and each would put its own status back, as fast as the API server
+    takes it. So the same one is written again more and more rarely; another one need not wait.
+    """
+    if status == record.wrote:
+        record.undone.fail(asyncio.get_running_loop().time())
+    else:
+        record.undone.succeed()
+    record.wrote = status
 
 
 def _retry_later(write: Write, record: RequestRecord, error: Exception) -> None:
