@@ -41,6 +41,8 @@ LEFT_SECONDS = 60.0
 """For how long the hook of a request that has gone counts at least."""
 MINIMUM_GRACE = 2
 DEFAULT_GRACE = 30
+LATE = 15.0
+"""Seconds that an answer of the runtime takes at most, where it comes late."""
 AFTER_HOOK = 6.0
 """Seconds after the grace period in which the stop after a hook of an ended request may still be sent."""
 
@@ -272,7 +274,8 @@ class Judge(Conduct):
                 continue
             if act.outcome is None and not owners - act.owners:
                 self.broken(f"a second stop of {container.id} while the first is under way")
-            shown = not container.shown_ended and not act.owners & owners  # another request believes a list that lags
+            lag = self._world.setup.list_lag  # another request believes a list that lags, and may have come late
+            shown = lag > 0 and self._now <= (container.ended or self._now) + lag + LATE and not act.owners & owners
             if act.outcome == "" and not shown:
                 self.broken(f"a stop of {container.id}, which was stopped already")
         if container.shape.policy == "Never":
@@ -336,7 +339,8 @@ class Judge(Conduct):
         if timeout > max(MINIMUM_GRACE, grace - own) + 1.01:
             self.broken(f"{container.id} gets {timeout} s to end, its hook took {own:.0f} of {grace} s")
         # a clock that was set, or who took the annotation away, took what an earlier life knew
-        known_still = told and not (self._world.stepped or known.unpinned)
+        one_at_a_time = all(act.life.died <= life.born for act in told)  # what two did at once counts once
+        known_still = told and one_at_a_time and not (self._world.stepped or known.unpinned)
         if known_still and timeout > max(MINIMUM_GRACE, grace - spent) + PERSISTED:
             ago = self._now - told[0].at
             self.broken(f"{container.id} gets {timeout} s after a restart, it was told to end {ago:.0f} s ago")

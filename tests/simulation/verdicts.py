@@ -53,7 +53,11 @@ class Verdicts:
         It writes nothing to a request while that is out of its selection.
         """
         until = since + PERSISTED
-        in_time = act.life is not life and act.life.died > until and self._world.could_write(since - 30.0, until)
+        in_time = (
+            act.life is not life
+            and min(act.life.died, self._now) > until
+            and self._world.could_write(since - 30.0, until)
+        )
         owners = [self.known[uid] for uid in act.owners]
         return in_time and not any(known.restored or known.was_away(since, until) for known in owners)
 
