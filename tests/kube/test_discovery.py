@@ -65,6 +65,18 @@ async def test_owner_references(client: KubeClient) -> None:
             await kind_of(client, *odd)
 
 
+@pytest.mark.parametrize(
+    "api_version", ["apps.kruise.io/v1alpha1/containerrecreaterequests", "apps/v1?watch=1", "../api/v1/secrets", ""]
+)
+async def test_an_owner_reference_names_no_other_path(
+    server: FaultyApiServer, client: KubeClient, api_version: str
+) -> None:
+    """Whoever may write an object, or a policy, would choose what is read with the manager's rights."""
+    await server.stop()
+    with pytest.raises(ConfigurationError, match="the API server has no kind Thing in"):
+        await kind_of(client, api_version, "Thing")
+
+
 async def test_what_every_cluster_has_costs_no_call(server: FaultyApiServer, client: KubeClient) -> None:
     await server.stop()
     assert (await find_kind(client, "sts")).kind == "StatefulSet"

@@ -3,6 +3,7 @@
 What every cluster has is known here and costs no call.
 """
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,7 @@ def _apps(kind: str, short: str) -> Served:
     return Served(Resource(f"{one}s", "apps"), kind, (one, f"{one}s", short))
 
 
+_API_VERSION = re.compile(r"([a-z0-9.-]+/)?[a-z0-9]+", re.ASCII)
 KNOWN = (
     Served(PODS, "Pod", ("pod", "pods", "po")),
     _apps("Deployment", "deploy"),
@@ -93,6 +95,8 @@ async def _all(client: KubeClient, group: str) -> AsyncIterator[Served]:
 
 async def _served(client: KubeClient, api_version: str) -> list[Served]:
     """The kinds of one version of one group; none where it cannot be had: an aggregated API whose server is away."""
+    if not _API_VERSION.fullmatch(api_version):  # whoever writes an object names one: it must not be another path
+        return []
     group, _, version = api_version.rpartition("/")
     try:
         found = await client.document(f"/apis/{api_version}" if group else f"/api/{api_version}")
