@@ -346,6 +346,11 @@ async def test_a_second_edit_during_a_run_gives_way_to_the_new_data(
             "InvalidSpec",
             "spec.triggers.schedule must be valid: cron '0 99 * * *': bad hour",
         ),
+        (
+            {"triggers": {"schedule": {"cron": "0 0 */3 2 5#5"}}},
+            "InvalidSpec",
+            "spec.triggers.schedule must be valid: cron '0 0 */3 2 5#5' matches no time",
+        ),
     ],
 )
 async def test_what_cannot_work_is_said(managed: Managed, spec: dict[str, Any], reason: str, message: str) -> None:
@@ -353,6 +358,38 @@ async def test_what_cannot_work_is_said(managed: Managed, spec: dict[str, Any], 
     await managed.lead()
     status = await managed.until(lambda status: bool(ready(status)))
     assert (ready(status)["reason"], ready(status)["message"]) == (reason, message)
+
+
+async def test_a_selector_that_the_api_server_refuses_is_said(managed: Managed) -> None:
+    def pods(call: Call) -> bool:
+        return call.resource == "pods" and call.name == ""
+
+    managed.cluster.api.fail_next(1000, status=400, match=pods)
+    await managed.policy(selector={"matchLabels": {"app": "a b"}}, targetRef=None)
+    await managed.lead()
+    status = await managed.until(lambda status: bool(ready(status)))
+    assert "400" in ready(status)["message"]
+
+
+async def test_the_last_policy_of_a_namespace_takes_its_watches_along(managed: Managed) -> None:
+    """In a namespace that has gone they would be refused for ever."""
+
+    def watches() -> int:
+        return sum("configmaps" in task.get_name() for task in asyncio.all_tasks())
+
+    await managed.policy()
+    await managed.policy("other")
+    await managed.lead()
+    await managed.until(is_idle)
+    await managed.until(is_idle, "other")
+    both, client = watches(), managed.cluster.client
+    await client.delete(POLICIES, NAMESPACE, "web")
+    await asyncio.sleep(0.5)
+    assert watches() == both
+    await client.delete(POLICIES, NAMESPACE, "other")
+    async with asyncio.timeout(10):
+        while watches() == both:
+            await asyncio.sleep(0.05)
 
 
 async def test_a_policy_by_age_and_one_that_is_deleted(managed: Managed) -> None:

@@ -15,7 +15,7 @@ class Schedule:
     zone: str = "UTC"
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first time after a moment. cronsim takes no expression that has none."""
+        """The first time after a moment. `read_schedule` takes no expression that has none."""
         return next(CronSim(self.cron, moment.astimezone(ZoneInfo(self.zone)))).astimezone(UTC)
 
     def latest(self, after: datetime, until: datetime) -> datetime | None:
@@ -34,8 +34,11 @@ def read_schedule(cron: str, zone: str = "") -> Schedule:
         raise ValueError(f"time zone {zone!r} not found") from error
     if len(cron.split()) != 5:
         raise ValueError(f"cron {cron!r} must have 5 fields: minute, hour, day, month, weekday")
-    try:
-        CronSim(cron, datetime(2026, 1, 1, tzinfo=UTC))
-    except CronSimError as error:
-        raise ValueError(f"cron {cron!r}: {str(error).lower()}") from error
+    for reverse in (False, True):
+        try:
+            next(CronSim(cron, datetime(2026, 1, 1, tzinfo=UTC), reverse=reverse))
+        except CronSimError as error:
+            raise ValueError(f"cron {cron!r}: {str(error).lower()}") from error
+        except StopIteration as error:
+            raise ValueError(f"cron {cron!r} matches no time") from error
     return Schedule(cron, zone)

@@ -136,7 +136,16 @@ class PolicyController:
         if (known := self._by_key.get(policy.key)) is not None and known.uid == policy.uid:
             del self._by_key[policy.key]
             self._memories.pop(policy.key, None)
+            self._forget_unwatched(policy.namespace)
             self._queue.wake(policy.key)
+
+    def _forget_unwatched(self, namespace: str) -> None:
+        """End the watches of a namespace whose last policy with a need for them has gone; it may have gone itself."""
+        rest = [each.config for each in self._by_key.values() if each.namespace == namespace]
+        if not any(rest):
+            self._versions.forget(namespace, Kind.CONFIG_MAP)
+        if not any(config is not None and config.secrets for config in rest):
+            self._versions.forget(namespace, Kind.SECRET)
 
     def _config_changed(self, namespace: str, kind: Kind, name: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -83,7 +83,12 @@ class Looker:
             return None, Observed(problem=str(error))
         except ApiRefusedError as error:
             return None, Observed(unreadable=self._grant(error, policy.namespace, "crrd-read-config"))
-        listing = await self._client.list_all(PODS, _running, namespace=policy.namespace, label_selector=aim.pods_query)
+        try:
+            listing = await self._client.list_all(
+                PODS, _running, namespace=policy.namespace, label_selector=aim.pods_query
+            )
+        except ApiRefusedError as error:  # also for a selector that only the API server knows to be wrong
+            return None, Observed(unreadable=self._grant(error, policy.namespace, "crrd-read-config"))
         wanted = {*policy.containers}
         running = tuple(each for pod in listing.items for each in pod if not wanted or each.name in wanted)
         if policy.config is None:
