@@ -360,6 +360,31 @@ async def test_what_cannot_work_is_said(managed: Managed, spec: dict[str, Any], 
     assert (ready(status)["reason"], ready(status)["message"]) == (reason, message)
 
 
+async def test_runs_that_wait_let_others_run(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PodDisruptionBudget that allows nothing would hold a place for ever."""
+    monkeypatch.setattr("crrd.manager.policies.controller.PARALLEL_RUNS", 2)
+    monkeypatch.setattr("crrd.manager.policies.controller.TURN_SECONDS", 0.5)
+    monkeypatch.setattr("crrd.manager.policies.controller.RETRY_SECONDS", 0.2)
+    cluster = managed.cluster
+
+    def target(name: str) -> dict[str, Any]:
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+
+    for name in ("one", "two"):
+        await cluster.workload("Deployment", name, 1)
+        await cluster.budget(name, {"app": name}, 0)
+        await managed.policy(name, targetRef=target(name), triggers={"maxAge": "60s"})
+    await cluster.workload("Deployment", "free", 1)
+    await managed.lead()
+    for name in ("one", "two"):
+        await managed.until(lambda status: ready(status).get("reason") == "Running", name)
+    await managed.policy("free", targetRef=target("free"), triggers={"maxAge": "60s"})
+    await managed.until(is_done, "free")
+    assert {pod.partition("-")[0] for pod, _ in cluster.stops} == {"free"}
+    status = await managed.until(lambda status: "PodDisruptionBudget" in ready(status)["message"], "one")
+    assert ready(status)["reason"] == "Running"
+
+
 async def test_a_selector_that_the_api_server_refuses_is_said(managed: Managed) -> None:
     def pods(call: Call) -> bool:
         return call.resource == "pods" and call.name == ""

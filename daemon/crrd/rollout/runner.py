@@ -44,14 +44,16 @@ class Runner:
         *,
         timeout: float | None,
         confirmed: bool,
+        patience: float | None = None,
     ) -> None:
         """Start nothing.
 
-        `cluster` is entered already, `timeout` is in seconds for the whole run (0 for none, None for PATIENCE_SECONDS
-        without progress), `confirmed` means that nobody has to be asked after the first part.
+        `cluster` is entered already, `timeout` is in seconds for the whole run (0 for none, None for `patience` without
+        progress), `confirmed` means that nobody has to be asked after the first part. `patience` is PATIENCE_SECONDS
+        where it is None, and what a pod may take where that is longer.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
-        self._patient = timeout is None
+        self._patient, self._patience = timeout is None, patience
         self._ends = time.monotonic() + timeout if timeout else float("inf")
         self._stages: list[Stage] = []
         self._confirmed = confirmed
@@ -98,7 +100,8 @@ class Runner:
         stages = [row.stage for row in plan.rows]
         if self._patient and stages != self._stages:
             of_a_pod = run.options.pod_timeout + run.options.min_ready
-            self._stages, self._ends = stages, time.monotonic() + max(PATIENCE_SECONDS, of_a_pod)
+            seconds = max(PATIENCE_SECONDS, of_a_pod) if self._patience is None else self._patience
+            self._stages, self._ends = stages, time.monotonic() + seconds
 
     async def _let_a_second_pass(self, run: Run) -> None:
         """Kubelet says in whole seconds when a container was started: what this run restarts starts after its start.

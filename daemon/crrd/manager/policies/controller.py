@@ -49,6 +49,8 @@ PROGRESS_SECONDS = 5.0
 PARALLEL_LOOKS = 4
 PARALLEL_RUNS = 16
 """Each of them holds four watches."""
+TURN_SECONDS = 60.0
+"""How long a run without a window keeps its place while it gets nowhere, before others get theirs."""
 
 log = structlog.get_logger(__name__)
 RunObserver = Callable[[str, str], None]
@@ -220,10 +222,13 @@ class PolicyController:
         try:
             plan, timed_out = await self._run(policy, run, aim, until)
             patient_until = asyncio.get_running_loop().time() + DAEMON_SECONDS
-            while plan.end is End.RIVAL or (
-                _without_daemon(plan) and asyncio.get_running_loop().time() < patient_until
+            while (
+                plan.end is End.RIVAL
+                or (timed_out and until is None)
+                or (_without_daemon(plan) and asyncio.get_running_loop().time() < patient_until)
             ):
-                self._progressed(key, plan.message or _without_daemon(plan)[0])
+                if not timed_out:  # else its last plan says what it waits for
+                    self._progressed(key, plan.message or _without_daemon(plan)[0])
                 await asyncio.sleep(RETRY_SECONDS)
                 plan, timed_out = await self._run(policy, run, aim, until)
             if timed_out:
@@ -239,11 +244,14 @@ class PolicyController:
         self._queue.wake(key)
 
     async def _run(self, policy: Policy, run: Run, aim: Aim, until: datetime | None) -> tuple[Plan, bool]:
-        """The last plan of a run, and whether its window closed first."""
-        timeout = 0.0 if until is None else max(1.0, (until - self._clock.now()).total_seconds())
+        """The last plan of a run, and whether its window closed first, or it got nowhere for a turn."""
+        timeout = None if until is None else max(1.0, (until - self._clock.now()).total_seconds())
         async with self._runs, Cluster(self._client, policy.namespace, aim, run.options, lenient=True) as cluster:
             display = _Progress(lambda text: self._progressed(policy.key, text))
-            return await Runner(self._client, cluster, self._clock, display, timeout=timeout, confirmed=True).run(run)
+            runner = Runner(
+                self._client, cluster, self._clock, display, timeout=timeout, confirmed=True, patience=TURN_SECONDS
+            )
+            return await runner.run(run)
 
     async def _end(self, policy: Policy, run: Run, record: RunRecord, plan: Plan) -> None:
         failed = plan.outcome is not End.DONE or bool(_without_daemon(plan))
