@@ -17,6 +17,7 @@ from crrd.core.rollout.run import Amount, Target
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 USE = Reference(Kind.CONFIG_MAP, "cfg", Use.ENV_FROM)
 KEY: UseKey = ("app", Kind.CONFIG_MAP, "cfg")
+OTHER: UseKey = ("app", Kind.CONFIG_MAP, "other")
 SIDE: UseKey = ("side", Kind.CONFIG_MAP, "cfg")
 PLAIN = Policy(
     "shop",
@@ -142,6 +143,16 @@ class TestConfigChange:
         assert first is not None
         assert second is not None
         assert (second.since, second.name != first.name) == (text(121), True)
+
+    def test_of_another_object_during_a_run_begins_another_one(self) -> None:
+        uses = app(-3600, "web-0", "app", USE, replace(USE, name="other"))
+        history = History()
+        history.look(1, data("a", None, KEY, OTHER), uses)
+        assert history.look(110, data("a", None, OTHER) | data("b", 99), uses).run is not None
+        history.look(112, data("b", 111, OTHER) | data("b", 99), uses)
+        second = history.look(121, data("b", 111, OTHER) | data("b", 99), uses).run
+        assert second is not None
+        assert second.since == text(121), "a container that is restarted for the first change would not have the second"
 
     def test_of_two_containers_at_two_times_are_two_runs(self) -> None:
         history = History()
@@ -275,6 +286,21 @@ class TestObstacles:
         history.look(200, data("c", 199))
         assert history.look(209, data("c", 199)).run is not None
 
+    def test_after_a_failed_run_a_change_of_another_object_begins_its_own(self) -> None:
+        history, both = History(), (app(), app(name="side"))
+        history.look(1, data("a", None, KEY, SIDE), *both)
+        failed = history.look(110, data("a", None, SIDE) | data("b", 99), *both).run
+        history.end(120, failed=True, message="web-0: it broke")
+        now = data("b", 200, SIDE) | data("b", 99)
+        history.look(201, now, *both)
+        run = history.look(210, now, *both).run
+        assert run is not None
+        assert (run.containers, run.since) == (("side",), text(210))
+        history.end(220)
+        assert history.look(221, now, both[0], app(215, name="side")).run == failed, "what failed is tried once more"
+        history.end(230, failed=True, message="web-0: it broke")
+        assert history.look(231, now, both[0], app(215, name="side")).run is None
+
     def test_a_window_holds_runs_and_ends_them(self) -> None:
         policy = replace(PLAIN, window=Window(Schedule("10 12 * * *"), 600))
         history = History(policy)
@@ -374,4 +400,4 @@ def test_uses_of_one_name_are_taken_together() -> None:
 
 
 def test_without_the_trigger_no_change_is_due() -> None:
-    assert due(replace(PLAIN, config=None), (), (), at(1)) == (None, None)
+    assert due(replace(PLAIN, config=None), (), (), at(1)) == ([], None)

@@ -120,14 +120,14 @@ class Due:
     containers: tuple[str, ...]
     limit: datetime
     """Containers that started after this time are not recreated."""
-    objects: tuple[str, ...]
-    """What has changed, for people: `ConfigMap web-cfg`."""
+    reason: str
+    """For people: `ConfigMap web-cfg changed`."""
 
 
 def due(
     policy: Policy, remembered: Iterable[UsedObject], running: Iterable[Running], now: datetime
-) -> tuple[Due | None, datetime | None]:
-    """The earliest change that containers are due for, and when the next one will have settled."""
+) -> tuple[list[Due], datetime | None]:
+    """The changes that containers are due for, the earliest first, and when the next one will have settled."""
     containers = tuple(running)
     by_limit: dict[datetime, list[UsedObject]] = {}
     waits: list[datetime] = []
@@ -145,13 +145,15 @@ def due(
             started = [moment for moment in started if moment >= left - _MARGIN]
         if any(moment <= limit for moment in started):
             by_limit.setdefault(limit, []).append(each)
-    wake = min(waits, default=None)
-    if not by_limit:
-        return None, wake
-    limit = min(by_limit)
-    names = tuple(sorted({each.container for each in by_limit[limit]}))
-    objects = tuple(sorted({f"{each.kind} {each.name}" for each in by_limit[limit]}))
-    return Due(names, limit, objects), wake
+    found = [
+        Due(
+            tuple(sorted({each.container for each in changed})),
+            limit,
+            f"{', '.join(sorted({f'{each.kind} {each.name}' for each in changed}))} changed",
+        )
+        for limit, changed in sorted(by_limit.items())
+    ]
+    return found, min(waits, default=None)
 
 
 def covered(remembered: Iterable[UsedObject], run: RunRecord, settle: int, *, done: bool) -> tuple[UsedObject, ...]:

@@ -133,13 +133,15 @@ class _Round:
             return self.rest(PolicyReason.MISSING, why)
         wanted, last = self._wanted(), self._status.run
         active = last if last is not None and not last.finished else None
-        if active is not None and wanted is not None and _supersedes(wanted, active):
+        if active is not None and (newer := [each for each in wanted if _supersedes(each, active)]):
             last = replace(active, finished=rfc3339(self._now), message="replaced by a run for a newer change")
-            self._status, active = replace(self._status, run=last), None
-        if active is None and last is not None and last.failed and not self._continues_after(last, wanted):
-            why = f"run {last.name} failed: {last.message}; no run starts until the policy or the configuration changes"
-            return self.rest(PolicyReason.FAILED, why)
-        run = active or wanted
+            self._status, active, wanted = replace(self._status, run=last), None, newer[-1:]
+        if active is None and last is not None and last.failed and last.generation == self._policy.generation:
+            wanted = [each for each in wanted if each.trigger == Trigger.CONFIG and each.since > last.since][-1:]
+            if not wanted:
+                until = "no run starts until the policy or the configuration changes"
+                return self.rest(PolicyReason.FAILED, f"run {last.name} failed: {last.message}; {until}")
+        run = active or next(iter(wanted), None)
         if run is None:
             return self._idle()
         opens, closes = self._window()
@@ -160,16 +162,19 @@ class _Round:
         known = self._status.config
         return covered(known, run, settle, done=False) if run.trigger == Trigger.CONFIG else known
 
-    def _wanted(self) -> RunRecord | None:
-        """The run that should begin now."""
+    def _wanted(self) -> list[RunRecord]:
+        """The runs that should begin, those for the earliest changes first."""
         policy, found, now = self._policy, self._observed, self._now
-        changed, self._settles_at = due(policy, self._status.config, found.running, now)
+        changes, self._settles_at = due(policy, self._status.config, found.running, now)
         self._wakes += [self._settles_at] if self._settles_at is not None else []
-        if changed is not None:
-            reason = f"{', '.join(changed.objects)} changed"
-            return _record(policy, Trigger.CONFIG, changed.containers, (changed.limit, changed.limit), reason)
+        if changes:
+            return [
+                _record(policy, Trigger.CONFIG, each.containers, (each.limit, each.limit), each.reason)
+                for each in changes
+            ]
         names = policy.containers or tuple(sorted({each.name for each in found.running}))
-        return (self._scheduled(names) if names else None) or self._aged(names)
+        run = (self._scheduled(names) if names else None) or self._aged(names)
+        return [run] if run is not None else []
 
     def _scheduled(self, names: tuple[str, ...]) -> RunRecord | None:
         policy, now = self._policy, self._now
@@ -196,12 +201,6 @@ class _Round:
             self._wakes.append(ended_at + AGE_RETRY)
             return None
         return _record(policy, Trigger.AGE, old, (now - age, now), "maxAge")
-
-    def _continues_after(self, failed: RunRecord, wanted: RunRecord | None) -> bool:
-        """Whether something has changed since the run that failed: the policy, or configuration."""
-        if self._policy.generation != failed.generation:
-            return True
-        return wanted is not None and wanted.trigger == Trigger.CONFIG and wanted.since > failed.since
 
     def _window(self) -> tuple[datetime | None, datetime | None]:
         """When the window opens, None where runs may begin pods now; and when it closes then, None for never."""
