@@ -134,7 +134,7 @@ class ApiServer:
         """One request of the daemon."""
         sort = {"PATCH": "write", "POST": "events"}.get(sent.method, "watch" if "watch" in sent.query else "read")
         if life.judged:
-            self._world.judge.called(sort, sent)
+            self._world.judge.called(life, sort, sent)
         if life.judged and sort == "write":
             self._world.judge.sends(life, sent, reply)
         rule = self._fault(sort)

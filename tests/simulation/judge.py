@@ -30,8 +30,8 @@ from tests.simulation.verdicts import PERSISTED, reason_in
 
 WINDOW = 10.0
 """Seconds over which rates are looked at."""
-WRITES = 60
-"""Writes of one request in a window."""
+WRITES = 40
+"""Writes of one request by one life of the daemon in a window."""
 EVENTS = 60
 READS = 40
 """Lists and watches in a window."""
@@ -70,11 +70,11 @@ class Judge(Conduct):
         if len(times) > most:
             self.broken(f"too many calls: more than {most} of {what} in {WINDOW:.0f} s")
 
-    def called(self, sort: str, sent: Sent) -> None:
+    def called(self, life: "Life", sort: str, sent: Sent) -> None:
         self.calls[sort] += 1
         if sort == "write":
             path = sent.path.removesuffix("/status")
-            self._rate(path, WRITES, f"writes of {path.rpartition('/')[2]}")
+            self._rate(f"{path} by {id(life)}", WRITES, f"writes of {path.rpartition('/')[2]}")
         elif sort == "events":
             self._rate(sort, EVENTS + 6 * len(self.known), "events")
         else:

@@ -30,6 +30,7 @@ from crrd.core.recreate.actions import (
 from crrd.core.recreate.decide import decide, in_serving_order
 from crrd.core.recreate.messages import Message, waited
 from crrd.core.recreate.observation import (
+    STOP_MARGIN,
     ApiAnswer,
     Ending,
     Hook,
@@ -1156,13 +1157,20 @@ class TestStop:
         assert only(one(req, instance("old", hook=HOOK), works=works), StopContainer).seconds == 16
 
     def test_a_hook_that_a_request_waited_for_is_not_run_again(self) -> None:
-        hook = Work("app", pin("old"), hook_began=NOW - 31, hook_until=NOW - 1, hook=HookResult(30.0, "cut off"))
+        ended = NOW - STOP_MARGIN
+        hook = Work("app", pin("old"), hook_began=ended - 30, hook_until=ended, hook=HookResult(30.0, "cut off"))
         works = {("gone", "old"): hook}
-        waited = one(request(), instance("old", hook=HOOK), works=works, first_seen={"r1": NOW - 1})
+        waited = one(request(), instance("old", hook=HOOK), works=works, first_seen={"r1": ended})
         assert not actions(waited, RunHook)
         assert written(waited).states[0].is_killed
-        later = one(request(), instance("old", hook=HOOK), works=works, first_seen={"r1": NOW - 0.9})
+        later = one(request(), instance("old", hook=HOOK), works=works, first_seen={"r1": ended + 0.1})
         assert actions(later, RunHook)
+
+    def test_no_hook_is_run_beside_the_stop_that_an_earlier_one_still_owes(self) -> None:
+        ended = NOW - STOP_MARGIN + 0.1
+        hook = Work("app", pin("old"), hook_began=ended - 30, hook_until=ended, hook=HookResult(1.0))
+        found = one(request(), instance("old", hook=HOOK), works={("gone", "old"): hook}, first_seen={"r1": NOW})
+        assert not actions(found, RunHook)
 
     def test_a_wait_that_is_over_is_not_told_behind_a_closed_gate(self) -> None:
         waited = RecreateState("app", message="not started yet", reason=Reason.NOT_STARTED)
@@ -1286,8 +1294,8 @@ class TestOfAnotherRequest:
         second = one(request(status=recreating(killed())), instance("old", hook=HOOK), works=works)
         assert only(second, StopContainer).seconds == 30
 
-    def test_but_its_grace_period_ends_that(self) -> None:
-        works = hooked(HookResult(3.0), uid="gone", until=NOW)
+    def test_but_once_no_stop_can_follow_that_ends(self) -> None:
+        works = hooked(HookResult(3.0), uid="gone", until=NOW - STOP_MARGIN)
         assert actions(one(request(), instance("old", hook=HOOK), works=works), RunHook)
 
     def test_a_request_that_comes_back_does_not_run_its_hook_again(self) -> None:
@@ -1494,6 +1502,14 @@ class TestRestartOfTheWholePod:
             first_seen={"r1": 80.0},
         )
         assert (written(decision).states[0].reason is Reason.NOT_BACK) is waits
+
+    def test_what_was_down_before_is_not_awaited_where_the_runtime_still_lists_the_old_instance(self) -> None:
+        """Kubelet's version is not known: an older one knows no such rules, and shows no exit code once it starts."""
+        req = request(strategy=self.ALLOWED, status=recreating(killed()))
+        now = (exited("old"), instance("new", restart_count=1), exited("side-1", "side"))
+        works = stopped(90.0, StopAttempt(1, 91.0))
+        decision = one(req, *now, pod=self.pod("new"), works=works, running_since={"new": 95.0})
+        assert written(decision).message == "1 of 1 containers recreated"
 
     def test_nothing_is_stopped_while_kubelet_restarts_the_pod(self) -> None:
         decision = one(request(), instance("old"), pod=pod(restarting=True), first_seen={"r1": NOW - 5})

@@ -223,12 +223,14 @@ class ContainerView:
     def not_back(self) -> tuple[str, ...]:
         """Of a pod that kubelet may have restarted as a whole: the other containers that are not running and ready.
 
-        None where the exit code of the instance before, as far as the pod's status has it, is one without that action:
-        a container that was down before may stay down.
+        None where kubelet has not done that: a container that was down before may stay down. The exit code of the
+        instance before tells, as far as the pod's status has it, or that the runtime still lists that instance: before
+        kubelet starts any container of such a pod, it removes all of them.
         """
         code = self.status.exit_code
         other_action = code is not None and matching_action(self.status.restart_rules, code) != RESTART_ALL
-        if not self.state.is_killed or other_action:
+        listed = self.target is not None and self.observed.instance(self.target.bare_id) is not None
+        if not self.state.is_killed or other_action or listed:
             return ()
         return tuple(sorted(each.name for each in self._others_of_pod if not self._back(each)))
 
@@ -285,14 +287,12 @@ class ContainerView:
     def hook_done(self) -> bool:
         """Whether the outgoing instance's hook has run to its end (step 9).
 
-        For this request, or for one that was deleted since: that counts until its grace period would have ended, and
-        for as long as this request lasts if it was there when the hook ended.
+        For this request, or for one that was deleted since: that counts as long as its stop could follow, and for as
+        long as this request lasts if it was there when the hook ended.
         """
         here_since = self.observed.first_seen.get(self.request.uid, self.now)
         return self.work.hook is not None or any(
-            work.hook_ended is not None
-            and work.hook_until is not None
-            and (self.now < work.hook_until or here_since <= work.hook_ended)
+            work.hook_ended is not None and (self.now < work.stop_until or here_since <= work.hook_ended)
             for work in self.others
         )
 
