@@ -48,6 +48,7 @@ class Happenings:
     _deaf: list[tuple[float, float]]
     _unwritten: list[tuple[float, float]]
     _successors: set[str]
+    lives: list[Life]
 
     def say(self, who: str, what: str) -> None:
         raise NotImplementedError
@@ -247,8 +248,8 @@ class Happenings:
         gone = {pod.uid for pod in self.kubelet.pods.values() if pod.removed}
         for old, new in self.store.restore(self.store.version_at(self.loop.time() - about["back"]), gone):
             self.judge.request_restored(old, new)
-        if self.life is not None:
-            self.life.starts_over()
+        for life in self.lives:
+            life.starts_over()
         self.api.catch_up()
         self.api.drop_watches()
         self.kubelet.wake()

@@ -319,8 +319,9 @@ class Judge(Conduct):
         hooks, stops = self._hooks.get(container.id, ()), self._stops.get(container.id, ())
         acts = (*hooks, *stops)
         begun = min((act.at for act in acts if uid in act.owners), default=self._now)
-        # what an earlier request's hook took counts as long as that one's grace period would have lasted
-        recent = [act.at for act in hooks if self._now - act.at <= self._longest(pod, act)]
+        # what an earlier request's hook took counts as long as that one's grace period would have lasted, and since
+        # the time that an earlier life has written down for it
+        recent = [act.at for act in hooks if act.life is not life or self._now - act.at <= self._longest(pod, act)]
         begun = min((begun, *recent))
         if container.shape.hook == "sleep":  # nobody sees it but the daemon, in whichever of its lives
             begun = 0.0 if self._world.deaths else begun - container.shape.hook_seconds

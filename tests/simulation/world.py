@@ -76,6 +76,8 @@ class World(Happenings):
         self.cluster = Cluster(self)
         self.api = ApiServer(self)
         self.life: Life | None = None
+        self.lives: list[Life] = []
+        """Those that have not died: sometimes two."""
         self.mirrors: dict[str, list[str]] = {}
         """Static pod -> UIDs of its earlier mirrors."""
         self.no_credentials = False
@@ -143,6 +145,7 @@ class World(Happenings):
         self.cluster.unpin_changed()  # one that starts anew could only believe them
         self.say("daemon", "starts" if self._lives == 1 else "starts anew")
         self.life = life = Life(self, self._lives)
+        self.lives = [*(each for each in self.lives if not each.dead), life]
         life.run().add_done_callback(lambda task: self._ended(life, task))
 
     def lead(self) -> None:

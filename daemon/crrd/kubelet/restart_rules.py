@@ -20,6 +20,8 @@ RULES_SINCE = 35
 default since then)."""
 RESTART_ALL_SINCE = 36
 """Minor version from which the action RestartAllContainers does (RestartAllContainersOnContainerExits, likewise)."""
+RESTART = "Restart"
+"""The action of a rule that has kubelet start the container again whatever its restartPolicy."""
 RESTART_ALL = "RestartAllContainers"
 """The action of a rule that has kubelet restart every container of the pod, without a grace period or preStop hooks."""
 
@@ -73,6 +75,13 @@ def matching_action(rules: Iterable[Mapping[str, Any]], exit_code: int) -> str:
         if (condition.get("operator") == "In" and listed) or (condition.get("operator") == "NotIn" and not listed):
             return str(rule.get("action") or "")
     return ""
+
+
+def heeded_action(rules: Iterable[Mapping[str, Any]], exit_code: int, minor: int | None) -> str:
+    """The same where kubelet 1.`minor` knows the action, else ""; a kubelet whose version nobody knows has them all."""
+    action = matching_action(rules, exit_code)
+    since = {RESTART: RULES_SINCE, RESTART_ALL: RESTART_ALL_SINCE}.get(action)
+    return action if since is not None and (minor is None or minor >= since) else ""
 
 
 def forgets_startup(version: str) -> bool:

@@ -9,12 +9,11 @@ from typing import Any
 
 from crrd.kubelet.restart_rules import (
     RESTART_ALL,
-    RESTART_ALL_SINCE,
     RULES_SINCE,
     SIDECARS_SINCE,
     RestartPolicy,
     comes_back,
-    matching_action,
+    heeded_action,
 )
 
 Spec = Mapping[str, Any]
@@ -29,8 +28,7 @@ def is_sidecar(init_container: Spec, minor: int) -> bool:
 def restarts(container: Spec, pod_spec: Spec, exit_code: int, minor: int) -> bool:
     """Whether a container is started again that has ended with this code."""
     own = container.get("restartPolicy") if minor >= RULES_SINCE else None
-    action = matching_action(container.get("restartPolicyRules") or [], exit_code)
-    if own and (action == "Restart" or restarts_all(container, exit_code, minor)):
+    if own and heeded_action(container.get("restartPolicyRules") or [], exit_code, minor):
         return True
     policy = own or pod_spec.get("restartPolicy") or RestartPolicy.ALWAYS
     return comes_back(policy, exit_code)
@@ -50,5 +48,4 @@ def runs_once(container: Spec, pod_spec: Spec, minor: int) -> bool:
 
 def restarts_all(container: Spec, exit_code: int, minor: int) -> bool:
     """Whether the pod's containers are all begun anew because this one has ended with this code."""
-    action = matching_action(container.get("restartPolicyRules") or [], exit_code)
-    return minor >= RESTART_ALL_SINCE and action == RESTART_ALL
+    return heeded_action(container.get("restartPolicyRules") or [], exit_code, minor) == RESTART_ALL

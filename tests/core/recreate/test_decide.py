@@ -506,6 +506,12 @@ class TestRestartPolicy:
         without = pod(ended("old", policy))
         assert written(one(req, exited("old"), pod=without)).states[0].reason is Reason.LEFT_DOWN
 
+    def test_a_rule_that_this_kubelet_does_not_know_restarts_nothing(self) -> None:
+        rules = ({"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}},)
+        view = pod(replace(ended("old", RestartPolicy.NEVER), exit_code=137, restart_rules=rules))
+        left = one(request(status=recreating(killed())), exited("old"), pod=view, kubelet_minor=35)
+        assert written(left).states[0].reason is Reason.LEFT_DOWN
+
     def test_a_hook_that_begins_as_another_container_fails_has_its_stop(self) -> None:
         view = pod(PodContainer("a"), PodContainer("b", restart_policy=RestartPolicy.NEVER))
         both = (instance("old-a", "a", hook=HOOK), instance("old-b", "b"))

@@ -27,9 +27,9 @@ from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
 from crrd.core.recreate.persisted import start_times_of, target_of
 from crrd.kubelet.restart_rules import (
     RESTART_ALL,
-    RULES_SINCE,
     RestartPolicy,
     comes_back,
+    heeded_action,
     matching_action,
     restart_all_code,
 )
@@ -253,8 +253,7 @@ class ContainerView:
         policy = status.policy(minor)
         ends = self.newest is not None and status.terminated and status.container_id == self.newest.pin.container_id
         code = status.exit_code if ends else None
-        heeded = minor is None or minor >= RULES_SINCE
-        ruled = heeded and code is not None and matching_action(status.restart_rules, code)
+        ruled = code is not None and heeded_action(status.restart_rules, code, minor)
         if not ruled and (ends or self.newest is None) and not comes_back(policy, code):
             if policy is RestartPolicy.NEVER:
                 return Message(Reason.LEFT_DOWN, say(Reason.NOT_RESTARTABLE))
