@@ -255,7 +255,6 @@ async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
         (None, {}),
         ("Pod", {"namespace": "shop", "name": "one", "uid": "1"}),
         (model.KIND, {"namespace": "shop", "name": "one"}),
-        (model.KIND, {"namespace": "shop", "name": "two", "uid": "1"}),
     ],
 )
 async def test_what_is_no_request_is_not_explained(tmp_path: Path, kind: str | None, meta: Json) -> None:

@@ -139,6 +139,22 @@ async def test_writes(api: ScriptedApi, client: KubeClient) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "body", [{"kind": "Status", "metadata": {}}, {"kind": "PodList", "metadata": {}}, {"metadata": {"name": "other"}}]
+)
+async def test_a_success_that_is_not_about_the_object_is_no_answer(
+    api: ScriptedApi, body: Mapping[str, object]
+) -> None:
+    api.then(reply(body), reply(body), reply(body))
+    async with KubeClient(FixedAccess(api.url)) as client:
+        with pytest.raises(MalformedAnswerError):
+            await client.get(PODS, "a", "b")
+        with pytest.raises(MalformedAnswerError):
+            await client.merge_patch(REQUESTS, "a", "b", {})
+        with pytest.raises(MalformedAnswerError):
+            await client.create(EVENTS, "a", {"metadata": {"name": "b"}})
+
+
 async def test_calls_are_counted(api: ScriptedApi) -> None:
     calls: list[tuple[str, str, int]] = []
 

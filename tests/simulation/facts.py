@@ -44,6 +44,8 @@ class Known:
     by_manager: str = ""
     unpinned: bool = False
     """Whether somebody took its pins away."""
+    foreign_pins: set[tuple[str, str]] = field(default_factory=set)
+    """Container and instance, as somebody else has written them."""
     restored: bool = False
     """Whether it was put back to what it had been: nobody can know what was written since."""
     away: list[tuple[float, float]] = field(default_factory=list)

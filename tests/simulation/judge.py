@@ -34,7 +34,7 @@ WRITES = 40
 """Writes of one request by one life of the daemon in a window."""
 EVENTS = 60
 READS = 40
-"""Lists and watches in a window."""
+"""Lists and watches in a window, and a list and a watch for each pod."""
 RUNTIME_CALLS = 200
 """Per pod and window: a look every half second, and ten times as much for what happens in between."""
 LEFT_SECONDS = 60.0
@@ -78,7 +78,8 @@ class Judge(Conduct):
         elif sort == "events":
             self._rate(sort, EVENTS + 6 * len(self.known), "events")
         else:
-            self._rate(sent.path, READS, f"lists and watches of {sent.path.rpartition('/')[2]}")
+            most = READS + 2 * len(self._world.setup.pods)
+            self._rate(sent.path, most, f"lists and watches of {sent.path.rpartition('/')[2]}")
 
     def runtime_called(self, method: str) -> None:
         self.calls[method] += 1
@@ -130,10 +131,12 @@ class Judge(Conduct):
         known.unpinned = known.unpinned or foreign or (bool(known.pins) and not raw)
         self._follow_label(known, new)
         self._follow_unready(known, new)
-        for name, pin in (json.loads(raw) if raw and not foreign else {}).items():
+        for name, pin in (json.loads(raw) if raw else {}).items():
             if isinstance(pin, dict) and "containerID" in pin:
                 bare = str(pin["containerID"]).partition("://")[2]
-                if bare not in known.pins.setdefault(name, []):
+                if foreign:
+                    known.foreign_pins.add((name, bare))  # the daemon keeps those that concern nothing it does
+                elif bare not in known.pins.setdefault(name, []) and (name, bare) not in known.foreign_pins:
                     self._pins(known, name, bare)
 
     def _pins(self, known: Known, name: str, bare: str) -> None:
@@ -326,8 +329,9 @@ class Judge(Conduct):
         if container.shape.hook == "sleep":  # nobody sees it but the daemon, in whichever of its lives
             begun = 0.0 if self._world.deaths else begun - container.shape.hook_seconds
         least = max(MINIMUM_GRACE, grace - (self._now - begun))
-        if self._world.stepped and self._world.deaths:
-            least = MINIMUM_GRACE  # across a death, only the wall clock tells what has passed
+        two = sum(not each.dead for each in self._world.lives) > 1
+        if two or (self._world.stepped and self._world.deaths):
+            least = MINIMUM_GRACE  # what is known to another life, or across a death, only the wall clock tells
         if timeout < least - 1.01:
             self.broken(f"{container.id} gets {timeout} s to end, {least:.0f} s are left of its grace period")
         # Of earlier lives, what they could write down counts: hooks, and the time since the first stop, not the wait

@@ -183,7 +183,7 @@ class KubeClient:
             GoneError: there is none of that name.
             ApiUnavailableError, ApiRefusedError: see there.
         """
-        return await self._transport.answer(self._call("get", resource, resource.path(namespace, name)))
+        return await self._object(self._call("get", resource, resource.path(namespace, name)), name)
 
     async def document(self, path: str) -> Mapping[str, Any]:
         """What the API server says of itself at a path (`/version`, `/apis`), which everybody may ask for.
@@ -217,9 +217,8 @@ class KubeClient:
         """
         path, params = resource.path(namespace), {"dryRun": "All"} if dry_run else {}
         content_type = "application/json"
-        return await self._transport.answer(
-            self._call("create", resource, path, method="POST", params=params, body=body, content_type=content_type)
-        )
+        call = self._call("create", resource, path, method="POST", params=params, body=body, content_type=content_type)
+        return await self._object(call, text(mapping(body.get("metadata")).get("name")))
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, subresource: str = ""
@@ -233,8 +232,8 @@ class KubeClient:
         """
         path = resource.path(namespace, name, subresource)
         content_type = "application/merge-patch+json"
-        return await self._transport.answer(
-            self._call("patch", resource, path, method="PATCH", body=body, content_type=content_type)
+        return await self._object(
+            self._call("patch", resource, path, method="PATCH", body=body, content_type=content_type), name
         )
 
     async def delete(
@@ -251,6 +250,19 @@ class KubeClient:
         await self._transport.answer(
             self._call("delete", resource, path, method="DELETE", body=body, content_type="application/json")
         )
+
+    async def _object(self, call: Call, name: str) -> Mapping[str, Any]:
+        """The object that a call is answered with. A proxy in between can answer with JSON of its own.
+
+        `name`: "" where the server gives one, or where the object has none, as reviews of access.
+        """
+        found = await self._transport.answer(call)
+        kind, given = text(found.get("kind")), mapping(found.get("metadata")).get("name", name)
+        if kind == "Status" or kind.endswith("List") or (name and given != name):
+            raise MalformedAnswerError(
+                f"{call.what}: the response is not the object, but {kind or 'JSON'} {given or ''}"
+            )
+        return found
 
     def _call(
         self,
