@@ -39,8 +39,7 @@ class ApiServer:
     def __init__(self, port: int = 0) -> None:
         """`port` of 127.0.0.1 is listened on; 0 is any free one, which stays the same when started again."""
         self._port = port
-        self.crds = [load_crd(REQUESTS), load_crd(POLICIES)]
-        """What is made sure of at the start."""
+        self.crds = [load_crd(REQUESTS), load_crd(POLICIES)]  # What is made sure of at the start
         self.store = self.STORE()
         self.registry = Registry(resources.BUILTIN)
         self.admission = Admission()

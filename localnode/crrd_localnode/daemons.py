@@ -19,12 +19,9 @@ from crrd.lib.errors import ConfigurationError, ConflictError
 from crrd_localnode.node import LocalNode
 
 READY_SECONDS = 60.0
-END_SECONDS = 30.0
-"""For a daemon to end by itself."""
-_CONFIGURATION = "crrd"
-"""The name of the webhook configuration."""
-_PATH = "mutate-crr"
-"""That it names."""
+END_SECONDS = 30.0  # For a daemon to end by itself
+_CONFIGURATION = "crrd"  # The name of the webhook configuration
+_PATH = "mutate-crr"  # That it names
 
 
 class Daemon:

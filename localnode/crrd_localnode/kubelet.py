@@ -43,8 +43,7 @@ _T = TypeVar("_T")
 
 NODE_IP = "127.0.0.1"
 KUBELET_VERSION = "v1.36.0"
-AGAIN_SECONDS = 0.25
-"""The wait before the runtime or the API server is asked again at the start."""
+AGAIN_SECONDS = 0.25  # The wait before the runtime or the API server is asked again at the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +52,8 @@ class Timing:
 
     backoff: float = backoff.CONTAINER_INITIAL_SECONDS
     """The first wait of a container that was restarted before; it doubles from there."""
-    retry: float = 10.0
-    """After a sync that failed for a reason without a back-off of its own."""
-    relist: float = 1.0
-    """Between two relists (kubelet's generic PLEG)."""
+    retry: float = 10.0  # After a sync that failed for a reason without a back-off of its own
+    relist: float = 1.0  # Between two relists (kubelet's generic PLEG)
 
 
 _USUAL = Timing()
@@ -85,8 +82,7 @@ class Kubelet:
         self._timing = timing
         self._workers: dict[str, PodWorker] = {}
         self._known: dict[str, frozenset[tuple[str, int]]] = {}
-        self._ended: set[str] = set()
-        """Pods that have ended while the API may still speak of them."""
+        self._ended: set[str] = set()  # Pods that have ended while the API may still speak of them
         self._listed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._runtime: KubeRuntime | None = None

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from crrd_localnode.runtime import ProcessRuntime
 
-PREFIX = "crrd-"
-"""Of the names of local nodes' temporary folders."""
+PREFIX = "crrd-"  # Of the names of local nodes' temporary folders
 _LOCK = "node.lock"
 
 

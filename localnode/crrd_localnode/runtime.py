@@ -25,8 +25,7 @@ from crrd_localnode.containers.rpc import handlers
 from crrd_localnode.containers.service import RuntimeService
 from crrd_localnode.containers.shim_process import python_command, python_environment
 
-MAX_SOCKET_PATH = 107
-"""Bytes that a Unix socket's path may have on Linux."""
+MAX_SOCKET_PATH = 107  # Bytes that a Unix socket's path may have on Linux
 
 
 class ProcessRuntime:

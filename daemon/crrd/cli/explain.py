@@ -44,8 +44,7 @@ from crrd.lib.plain import plain
 T = TypeVar("T")
 Json = Mapping[str, Any]
 
-EXIT_NOT_EXPLAINED = 1
-"""There is no such request, or the API server does not say."""
+EXIT_NOT_EXPLAINED = 1  # There is no such request, or the API server does not say
 
 
 class NotExplainedError(CrrdError):

@@ -34,12 +34,9 @@ from crrd.lib.errors import (
 from crrd.lib.jsonfields import items, mapping, text
 from crrd.lib.log import configure as configure_log
 
-EXIT_UNKNOWN = 4
-"""Nothing is known to be rebuilt, but not every container could be judged, or the version is unknown."""
-EXIT_RESTART = 3
-"""At least one container would be rebuilt."""
-RUNTIME_SECONDS = 15.0
-"""For how long a runtime that is down is waited for."""
+EXIT_UNKNOWN = 4  # Nothing is known to be rebuilt, but not every container could be judged, or the version is unknown
+EXIT_RESTART = 3  # At least one container would be rebuilt
+RUNTIME_SECONDS = 15.0  # For how long a runtime that is down is waited for
 _YAML_WORDS = ("null", "bool", "int", "float")
 """What a word without quotes can be in kubectl's YAML, besides a string: `=`, `<<` and dates are strings there."""
 
@@ -49,19 +46,16 @@ class ForecastConfig:
     """What `crrd forecast` runs with."""
 
     to_version: str
-    from_version: str
-    """"" for the running kubelet's, as the Node tells it."""
+    from_version: str  # "" for the running kubelet's, as the Node tells it
     output: str
     cri_endpoints: tuple[str, ...]
     kubeconfig: str
     node_name: str
-    pods_file: str
-    """kubectl's output; "" to ask the API server, "-" for standard input."""
+    pods_file: str  # kubectl's output; "" to ask the API server, "-" for standard input
     all_nodes: bool
     daemon_port: int
     plot_file: str
-    spec_dir: str
-    """Where a node daemon keeps specs; "" for none."""
+    spec_dir: str  # Where a node daemon keeps specs; "" for none
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

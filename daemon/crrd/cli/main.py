@@ -18,11 +18,9 @@ from crrd import __version__
 from crrd.lib.errors import ConfigurationError, OutputError
 from crrd.lib.output import Output, complain
 
-EXIT_CONFIGURATION = 2
-"""Exit code for what waiting does not heal: argparse's own, too."""
+EXIT_CONFIGURATION = 2  # Exit code for what waiting does not heal: argparse's own, too
 EXIT_INTERRUPTED = 130
-EXIT_NO_READER = 141
-"""Nobody reads stdout any more: as a shell tells the end by SIGPIPE (128 and the signal's number)."""
+EXIT_NO_READER = 141  # Nobody reads stdout any more: as a shell tells the end by SIGPIPE (128 and the signal's number)
 
 COMMANDS = {
     "node": "run the node daemon, which restarts the containers of one node",

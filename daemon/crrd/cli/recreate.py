@@ -32,12 +32,9 @@ _CHANGEABLE = (
     *("max_failures", "force", "allow_pod_restart", "preflight", "reason"),
 )
 """Fields of Options that a run may be given anew when it is resumed."""
-_FIXED = ("since", "partition", "stale", "run")
-"""Flags of a run that stay as it began with them."""
-_OF_A_PROCESS = ("timeout", "yes", "retry_failed")
-"""Flags of the process that carries out a run."""
-_TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")
-"""In seconds."""
+_FIXED = ("since", "partition", "stale", "run")  # Flags of a run that stay as it began with them
+_OF_A_PROCESS = ("timeout", "yes", "retry_failed")  # Flags of the process that carries out a run
+_TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")  # In seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -22,8 +22,7 @@ from crrd.kubelet.labels import LABEL_POD_UID
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from crrd.lib.memory import give_back
 
-CALL_SECONDS = 10.0
-"""Deadline of Version and ListContainers, which a healthy runtime answers in milliseconds."""
+CALL_SECONDS = 10.0  # Deadline of Version and ListContainers, which a healthy runtime answers in milliseconds
 STOP_MARGIN_SECONDS = 120.0
 """What StopContainer gets beyond its timeout: kubelet's runtime request timeout (--runtime-request-timeout, 2 min)."""
 EXEC_MARGIN_SECONDS = 2.0
@@ -38,10 +37,8 @@ MAX_EXEC_BYTES = 4 * 1024 * 1024
 but takes nothing in of one that is larger; the runtime may send 16 MiB."""
 TAKE_SECONDS = 1.0
 """For how long a command keeps the answers of others waiting: one whose answer does not come with its headers."""
-LARGE_BYTES = 256 * 1024
-"""Size of an answer whose memory is given back to the system at once."""
-OUTPUT_BYTES = 64 * 1024
-"""What is kept of each output stream of a command."""
+LARGE_BYTES = 256 * 1024  # Size of an answer whose memory is given back to the system at once
+OUTPUT_BYTES = 64 * 1024  # What is kept of each output stream of a command
 
 OnCall = Callable[[str, str, float], None]
 """Told of every call that ended: method, gRPC's code by name, seconds. Synchronous and quick."""
@@ -73,8 +70,7 @@ _Response = TypeVar("_Response")
 class RuntimeVersion:
     """What a runtime says it is."""
 
-    name: str
-    """`containerd`, `cri-o`, `docker`: stands in front of container IDs in the API."""
+    name: str  # `containerd`, `cri-o`, `docker`: stands in front of container IDs in the API
     version: str
 
 
@@ -117,8 +113,7 @@ class CriClient:
         self._exec: UnaryStreamMultiCallable[api_pb2.ExecSyncRequest, tuple[ExecResult, int]] = channel.unary_stream(
             "/runtime.v1.RuntimeService/ExecSync", api_pb2.ExecSyncRequest.SerializeToString, _cut_result
         )
-        self._taking_in = asyncio.Lock()
-        """Of an answer that can be large gRPC holds three copies for a moment."""
+        self._taking_in = asyncio.Lock()  # Of an answer that can be large gRPC holds three copies for a moment
 
     async def version(self, seconds: float = CALL_SECONDS) -> RuntimeVersion:
         """Ask the runtime what it is.

@@ -33,13 +33,10 @@ KNOWN_SOCKETS = (
 )
 """Where the runtimes of the common distributions put their sockets."""
 
-PROBE_SECONDS = 3.0
-"""The longest that one candidate may take to say what it is; a busy one is asked again."""
-BACKOFF = Backoff(initial=0.5, factor=2.0, maximum=15.0, jitter=0.2)
-"""Between two looks for a runtime that is down."""
+PROBE_SECONDS = 3.0  # The longest that one candidate may take to say what it is; a busy one is asked again
+BACKOFF = Backoff(initial=0.5, factor=2.0, maximum=15.0, jitter=0.2)  # Between two looks for a runtime that is down
 
-PATH_BYTES = 107
-"""Of a unix socket's address on Linux (sun_path, unix(7), less the closing zero)."""
+PATH_BYTES = 107  # Of a unix socket's address on Linux (sun_path, unix(7), less the closing zero)
 
 _FRAME_HEADER = 9
 _SETTINGS = 4
@@ -56,8 +53,7 @@ class ProbeOutcome(StrEnum):
     OK = "a CRI v1 runtime"
     MISSING = "missing"
     PERMISSION = "no permission"
-    DOWN = "connection refused"
-    """Heals: the socket is there and the runtime is not, or not yet."""
+    DOWN = "connection refused"  # Heals: the socket is there and the runtime is not, or not yet
     NOT_CRI = "not a CRI v1 runtime"
 
 
@@ -68,8 +64,7 @@ class Probe:
     endpoint: str
     outcome: ProbeOutcome
     reason: str = ""
-    runtime: str = ""
-    """OK: the runtime's name, as in front of container IDs."""
+    runtime: str = ""  # OK: the runtime's name, as in front of container IDs
     version: str = ""
 
 

@@ -14,17 +14,12 @@ from crrd.kubelet.labels import LABEL_POD_UID
 from crrd.lib.errors import RuntimeUnavailableError
 from crrd.lib.supervise import cancel
 
-PAUSE_FACTOR = 5.0
-"""Where several pods wait, the pause after a look is this many times what that look took."""
-URGENT_FACTOR = 1.0
-"""The same where a stop waits for the look."""
-PAUSE_LIMITS = (0.05, 1.0)
-"""Seconds that this pause lasts at least and at most."""
-SLOW_SECONDS = 2.0
-"""A look that has not been answered for so long holds up the next one no more."""
+PAUSE_FACTOR = 5.0  # Where several pods wait, the pause after a look is this many times what that look took
+URGENT_FACTOR = 1.0  # The same where a stop waits for the look
+PAUSE_LIMITS = (0.05, 1.0)  # Seconds that this pause lasts at least and at most
+SLOW_SECONDS = 2.0  # A look that has not been answered for so long holds up the next one no more
 
-Waiting = dict[str, list["asyncio.Future[Sequence[api_pb2.Container]]"]]
-"""Pod UID -> who waits for its containers."""
+Waiting = dict[str, list["asyncio.Future[Sequence[api_pb2.Container]]"]]  # Pod UID -> who waits for its containers
 
 
 class Lister(Protocol):
@@ -49,8 +44,7 @@ class Looks:
         self._under_way: set[asyncio.Task[None]] = set()
         self._next = self._next_urgent = 0.0
         """Monotonic times before which no look for several pods begins, and none that a stop waits for."""
-        self._urgent = asyncio.Event()
-        """A stop waits for the next look."""
+        self._urgent = asyncio.Event()  # A stop waits for the next look
 
     async def of_pod(self, pod_uid: str, *, urgent: bool = False) -> Sequence[api_pb2.Container]:
         """The containers of a pod as of a look that begins now or later.

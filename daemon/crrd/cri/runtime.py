@@ -22,10 +22,8 @@ from crrd.cri.client import CriClient, OnCall
 from crrd.cri.looks import Looks
 from crrd.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
 
-CHECK_SECONDS = 2.0
-"""For how long a runtime may take to say that it is there."""
-REMEMBERED_PODS = 1024
-"""Pods whose runtime is remembered: several times what a node holds."""
+CHECK_SECONDS = 2.0  # For how long a runtime may take to say that it is there
+REMEMBERED_PODS = 1024  # Pods whose runtime is remembered: several times what a node holds
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 """What a container ID or a pod UID can be; a request may hold anything."""
@@ -68,8 +66,7 @@ class NodeRuntime:
         self._on_call = on_call
         self._homes: OrderedDict[str, Connection] = OrderedDict()
         self._trouble = "no container runtime has answered yet"
-        self.found = asyncio.Event()
-        """Set once there is a runtime."""
+        self.found = asyncio.Event()  # Set once there is a runtime
         if connections:
             self.found.set()
 

@@ -36,16 +36,13 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, Run
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.memory import give_back
 
-LOOK_SECONDS = 6 * 3600.0
-"""Between two looks of the daemon that nothing has caused: an idle daemon is to be quiet."""
+LOOK_SECONDS = 6 * 3600.0  # Between two looks of the daemon that nothing has caused: an idle daemon is to be quiet
 LEAST_SECONDS = 600.0
 """Between any two looks: a node on which requests come all the time is not to list its pods all the time."""
-LOOK_LIMIT_SECONDS = 300.0
-"""For how long a look may take."""
+LOOK_LIMIT_SECONDS = 300.0  # For how long a look may take
 PAGE_AGE_SECONDS = 15.0
 """How old an answer of the page `/forecast` may be: nobody can make the daemon list more often than this."""
-_LOOK_MARGIN_SECONDS = 60.0
-"""By how much a look may be later than it said before the loop counts as hanging."""
+_LOOK_MARGIN_SECONDS = 60.0  # By how much a look may be later than it said before the loop counts as hanging
 
 log = structlog.get_logger(__name__)
 

@@ -34,31 +34,23 @@ class ForecastInput:
     namespace: str
     pod: str
     name: str
-    id: str
-    """In the runtime."""
-    stored_hash: str | None
-    """The annotation io.kubernetes.container.hash as it stands (hex); None where there is none."""
+    id: str  # In the runtime
+    stored_hash: str | None  # The annotation io.kubernetes.container.hash as it stands (hex); None where there is none
     spec: Mapping[str, Any] | None = None
     """The container as in the pod's JSON; None where the API has no such pod or container."""
     kind: ContainerKind = ContainerKind.REGULAR
-    started_with: Mapping[str, Any] | None = None
-    """The spec that it was started with, where one was kept."""
-    created_at: int = 0
-    """Nanoseconds since the epoch, the runtime's clock: for ordering only."""
-    uid: str = ""
-    """The pod's."""
-    listed: bool = True
-    """Whether the runtime has it; else the API alone says that it runs."""
+    started_with: Mapping[str, Any] | None = None  # The spec that it was started with, where one was kept
+    created_at: int = 0  # Nanoseconds since the epoch, the runtime's clock: for ordering only
+    uid: str = ""  # The pod's
+    listed: bool = True  # Whether the runtime has it; else the API alone says that it runs
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """What has changed in a container's spec since it was started."""
 
-    what: str
-    """As `spec_diff.Difference` says it."""
-    restart: bool
-    """Whether only a container that is started anew gets it."""
+    what: str  # As `spec_diff.Difference` says it
+    restart: bool  # Whether only a container that is started anew gets it
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +62,11 @@ class Forecast:
     name: str
     id: str
     kind: ContainerKind
-    stored: int | None
-    """The hash that kubelet wrote."""
-    target: int | None
-    """The one that the target version computes."""
+    stored: int | None  # The hash that kubelet wrote
+    target: int | None  # The one that the target version computes
     outcome: Outcome
     reason: str
-    differs_now: bool = False
-    """Whether the running kubelet's version computes another hash than the stored one, too."""
+    differs_now: bool = False  # Whether the running kubelet's version computes another hash than the stored one, too
     changes: tuple[Change, ...] | None = None
     """What its spec means now and did not mean when it was started; None where the spec of its start is not known."""
 
@@ -91,8 +80,7 @@ class Report:
     containers: tuple[Forecast, ...]
     node: str = ""
     notes: tuple[str, ...] = ()
-    failed: bool = False
-    """Whether there is no report at all; a note says why."""
+    failed: bool = False  # Whether there is no report at all; a note says why
 
     def failing(self, why: str) -> "Report":
         """The same, as one that could not be made."""

@@ -78,14 +78,10 @@ ABSENT = "absent"
 class Difference:
     """One field that does not mean the same."""
 
-    path: str
-    """Where, as in `env[LOG_LEVEL].value`."""
-    before: Any
-    """In the spec that the container was started with, as it stands there; None where it is absent."""
-    after: Any
-    """In today's spec."""
-    restart: bool
-    """Whether only a container that is started anew gets it."""
+    path: str  # Where, as in `env[LOG_LEVEL].value`
+    before: Any  # In the spec that the container was started with, as it stands there; None where it is absent
+    after: Any  # In today's spec
+    restart: bool  # Whether only a container that is started anew gets it
 
     def __str__(self) -> str:
         sides = (ABSENT if side is None else json.dumps(side, ensure_ascii=False) for side in (self.before, self.after))
@@ -100,8 +96,7 @@ class _Leaf:
     shown: Any
 
 
-_Tree = Mapping[str, Any]
-"""Names to leaves or to trees."""
+_Tree = Mapping[str, Any]  # Names to leaves or to trees
 
 
 def diff(started_with: Mapping[str, Any], today: Mapping[str, Any]) -> list[Difference]:

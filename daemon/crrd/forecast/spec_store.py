@@ -14,15 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 8 * 1024 * 1024
-"""Of all files together; a node's 250 pods have about 1 MiB of specs."""
+MAX_BYTES = 8 * 1024 * 1024  # Of all files together; a node's 250 pods have about 1 MiB of specs
 MAX_FILES = 4096
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 _SUFFIX = ".json"
 
 
-Spec = Mapping[str, Any]
-"""A container as in the pod's JSON."""
+Spec = Mapping[str, Any]  # A container as in the pod's JSON
 
 
 class SpecStore:

@@ -11,8 +11,7 @@ from crrd.forecast.report import ForecastInput, is_compared, parse_stored
 from crrd.kubelet.hash.container_hash import ERAS, hash_of
 from crrd.kubelet.version import NEWEST_MINOR
 
-_LAST = (*(era.since - 1 for era in ERAS[1:]), NEWEST_MINOR)
-"""The last minor version of each era."""
+_LAST = (*(era.since - 1 for era in ERAS[1:]), NEWEST_MINOR)  # The last minor version of each era
 HASHERS = tuple(
     minor
     for era, last in reversed(list(zip(ERAS, _LAST, strict=True)))
@@ -25,12 +24,9 @@ HASHERS = tuple(
 class StoredHash:
     """The hash stored on a container, and the versions that compute it."""
 
-    created_at: int
-    """Nanoseconds since the epoch, the runtime's clock: for ordering only."""
-    minor: int | None
-    """A version that hashes today's spec to what is stored, the newest such; None where none does."""
-    counts: bool
-    """Whether kubelet compares it, and there is something to compare."""
+    created_at: int  # Nanoseconds since the epoch, the runtime's clock: for ordering only
+    minor: int | None  # A version that hashes today's spec to what is stored, the newest such; None where none does
+    counts: bool  # Whether kubelet compares it, and there is something to compare
 
 
 def stored_hash(container: ForecastInput) -> StoredHash:

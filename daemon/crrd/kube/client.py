@@ -34,16 +34,12 @@ class Deadlines:
 
     connect: float = 10.0
     call: float = 15.0
-    page: float = 60.0
-    """For one page of a list."""
+    page: float = 60.0  # For one page of a list
     watch: tuple[int, int] = (240, 360)
     """A watch ends by itself after a time in here; random, so that a cluster's nodes do not all come back at once."""
-    watch_open: float = 20.0
-    """For the head of a watch's answer, which API servers send at once."""
-    watch_margin: float = 15.0
-    """How much later than that a watch is given up."""
-    stall: float = 150.0
-    """For how long a watch may be silent: API servers send a bookmark every minute."""
+    watch_open: float = 20.0  # For the head of a watch's answer, which API servers send at once
+    watch_margin: float = 15.0  # How much later than that a watch is given up
+    stall: float = 150.0  # For how long a watch may be silent: API servers send a bookmark every minute
 
 
 class KubeClient:

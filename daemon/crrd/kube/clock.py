@@ -10,10 +10,8 @@ from email.utils import parsedate_to_datetime
 
 STEP_SECONDS = 2.0
 """A correction above this is a step of the server's clock, if it lasts: timers that were set before are wrong."""
-SKEW_SECONDS = 10.0
-"""By how much the clocks of several API servers behind one address may differ."""
-PERSIST_SECONDS = 30.0
-"""For how long no answer may agree with the estimate before a step within that skew is believed."""
+SKEW_SECONDS = 10.0  # By how much the clocks of several API servers behind one address may differ
+PERSIST_SECONDS = 30.0  # For how long no answer may agree with the estimate before a step within that skew is believed
 
 
 class ServerClock:

@@ -18,8 +18,7 @@ from multidict import CIMultiDict
 from crrd.kube.kubeconfig import read_kubeconfig
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where kubelet mounts a pod's service account."""
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # Where kubelet mounts a pod's service account
 _EXPIRY_MARGIN_SECONDS = 60.0
 _RENEWAL_SECONDS = 10.0
 """A kubeconfig is not read again sooner than this after a renewal: a plugin that fails is not run for every call."""
@@ -29,14 +28,10 @@ _RENEWAL_SECONDS = 10.0
 class Access:
     """All that a call needs to reach the API server."""
 
-    server: str
-    """Base URL without a slash at its end."""
-    authorization: str = field(default="", repr=False)
-    """The header of that name, "" for none."""
-    tls: ssl.SSLContext | None = None
-    """None for plain HTTP."""
-    server_hostname: str | None = None
-    """The name to expect in the server's certificate, where it is not the URL's."""
+    server: str  # Base URL without a slash at its end
+    authorization: str = field(default="", repr=False)  # The header of that name, "" for none
+    tls: ssl.SSLContext | None = None  # None for plain HTTP
+    server_hostname: str | None = None  # The name to expect in the server's certificate, where it is not the URL's
     proxy: str | None = None
     namespace: str = ""
     """The one that is meant where none is named: the kubeconfig's context's, or the pod's own; "" for neither."""

@@ -20,8 +20,7 @@ class Served:
 
     resource: Resource
     kind: str
-    names: tuple[str, ...] = ()
-    """What people call it, the plural included."""
+    names: tuple[str, ...] = ()  # What people call it, the plural included
     namespaced: bool = True
 
     @property

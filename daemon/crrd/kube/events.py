@@ -31,14 +31,12 @@ CAPACITY = 4000
 """Events that wait at most, of 2.5 KB each; then the oldest is dropped. A manager that ends a thousand requests at once
 has 2 000; the API server keeps events for an hour."""
 _PAUSE_SECONDS = 0.02
-_MANY = 1000
-"""With more than that in the queue, which is no burst of stops on a node, the pauses are short."""
+_MANY = 1000  # With more than that in the queue, which is no burst of stops on a node, the pauses are short
 _SHORT_PAUSE_SECONDS = 0.002
 _TRIES = 3
 _RETRY = Backoff(initial=0.5, factor=4.0, maximum=5.0, jitter=0.5)
 _LONGEST_PATIENCE_SECONDS = 10.0
-_WRITE_SECONDS = 120.0
-"""The longest that one try takes, with the pause after it: the client gives up before."""
+_WRITE_SECONDS = 120.0  # The longest that one try takes, with the pause after it: the client gives up before
 _MESSAGE_CHARACTERS = 1024
 """The longest message that the events API allows (k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
 _NAME_CHARACTERS = 253
@@ -69,15 +67,13 @@ class KubeEventSink:
         self._on_drop = on_drop
         self._node_name = node_name
         self._component = component
-        self._queue: deque[str] = deque()
-        """Encoded: objects of thousands that wait would leave their memory in pieces."""
+        self._queue: deque[str] = deque()  # Encoded: objects of thousands that wait would leave their memory in pieces
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._hurry = asyncio.Event()
         self._failing = False
-        self._overflowed = 0
-        """Events that this flood has cost so far."""
+        self._overflowed = 0  # Events that this flood has cost so far
         self._last_stamp = 0
         self.heartbeat = Heartbeat()
 

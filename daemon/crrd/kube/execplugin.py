@@ -32,8 +32,7 @@ _CLUSTER_FIELDS = (
     "disable-compression",
 )
 """What a plugin with provideClusterInfo gets of the cluster (`Cluster` of client.authentication.k8s.io/v1)."""
-_CONFIG_EXTENSION = "client.authentication.k8s.io/exec"
-"""The cluster's extension that is meant for plugins."""
+_CONFIG_EXTENSION = "client.authentication.k8s.io/exec"  # The cluster's extension that is meant for plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,7 @@ class Issued:
     token: str = field(repr=False)
     certificate: str
     key: str = field(repr=False)
-    expiry: float
-    """Seconds since the epoch; 0 for never."""
+    expiry: float  # Seconds since the epoch; 0 for never
 
 
 async def run_plugin(plugin: object, cluster: Mapping[str, Any]) -> Issued:
@@ -98,8 +96,7 @@ class _Plugin(asyncio.SubprocessProtocol):
         self.output = bytearray()
         self.complaints = bytearray()
         self.exited = asyncio.Event()
-        self.closed = asyncio.Event()
-        """Set when it has exited, and what it started has closed its output, too."""
+        self.closed = asyncio.Event()  # Set when it has exited, and what it started has closed its output, too
         self._terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:

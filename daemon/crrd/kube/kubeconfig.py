@@ -21,30 +21,24 @@ _LISTED = {"clusters": "cluster", "contexts": "context", "users": "user"}
 """The lists of a kubeconfig, and the key of an entry's content."""
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 """Fields that are relative to their own file, as is a plugin's command (client-go's tools/clientcmd/loader.go)."""
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-"""Why a file cannot be opened now, but can later."""
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # Why a file cannot be opened now, but can later
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
     """Where a context of a kubeconfig leads, and as whom. Texts are "" where the kubeconfig says nothing."""
 
-    server: str
-    """Base URL without a slash at its end."""
-    authorization: str = field(default="", repr=False)
-    """The value of the HTTP header."""
-    ca: str = ""
-    """PEM, as are the certificate and the key."""
+    server: str  # Base URL without a slash at its end
+    authorization: str = field(default="", repr=False)  # The value of the HTTP header
+    ca: str = ""  # PEM, as are the certificate and the key
     certificate: str = ""
     key: str = field(default="", repr=False)
     insecure: bool = False
     tls_server_name: str = ""
     proxy: str = ""
     namespace: str = ""
-    impersonation: tuple[tuple[str, str], ...] = ()
-    """Header names and values."""
-    expiry: float = 0.0
-    """When the credentials expire, in seconds since the epoch; 0 for never."""
+    impersonation: tuple[tuple[str, str], ...] = ()  # Header names and values
+    expiry: float = 0.0  # When the credentials expire, in seconds since the epoch; 0 for never
 
 
 async def read_kubeconfig(paths: str, context: str = "") -> Login:

@@ -14,8 +14,7 @@ from crrd.kubelet.version import known_minor, reported_version
 from crrd.lib.errors import CrrdError
 from crrd.lib.jsonfields import items, mapping, value_at
 
-FRESH_SECONDS = 60.0
-"""For how long an answer counts: a kubelet is replaced while its node's daemon lives on."""
+FRESH_SECONDS = 60.0  # For how long an answer counts: a kubelet is replaced while its node's daemon lives on
 RETRY_SECONDS = 5.0
 """For how long nobody asks again after a question without an answer: what was known before counts on."""
 REMEMBERED_NODES = 256

@@ -10,19 +10,15 @@ from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 
-PLACES = 6
-"""Calls that may be under way at once while all are answered soon."""
-EVENT_PLACES = 2
-"""Of these, the ones that events may take."""
-SLOW_SECONDS = 0.5
-"""After so many seconds without an end a call gives up its place, and goes on beside the others."""
+PLACES = 6  # Calls that may be under way at once while all are answered soon
+EVENT_PLACES = 2  # Of these, the ones that events may take
+SLOW_SECONDS = 0.5  # After so many seconds without an end a call gives up its place, and goes on beside the others
 
 
 class Lane(IntEnum):
     """What a call is for; a lower number goes first."""
 
-    READ = 0
-    """A read, which a stop or an admission review may wait for, or the leader's lease."""
+    READ = 0  # A read, which a stop or an admission review may wait for, or the leader's lease
     WRITE = 1
     EVENT = 2
 

@@ -24,10 +24,8 @@ from crrd.lib.jsonfields import mapping, text
 LEASE_NAME = "crrd-manager"
 _ATTEMPT_SECONDS = 120.0
 """The longest that one look at the lease takes, credentials and all: every call has its deadline."""
-_LEASE_MARGIN_SECONDS = 15.0
-"""By how much a step may be later than it said before the election counts as hanging."""
-_RELEASE_SECONDS = 3.0
-"""How long a shutdown waits for the lease to be given back."""
+_LEASE_MARGIN_SECONDS = 15.0  # By how much a step may be later than it said before the election counts as hanging
+_RELEASE_SECONDS = 3.0  # How long a shutdown waits for the lease to be given back
 
 log = structlog.get_logger(__name__)
 
@@ -40,8 +38,7 @@ class LeaseTiming:
     """After which others may take a lease that does not change. The Lease says it in whole seconds, rounded up."""
     renew_deadline: float = 10.0
     """After which a leader that cannot renew stops its work: well before others may follow it."""
-    retry: float = 2.0
-    """Between two tries to get or to renew it."""
+    retry: float = 2.0  # Between two tries to get or to renew it
 
 
 DEFAULT_TIMING = LeaseTiming()
@@ -54,8 +51,7 @@ class _ObservedLease:
     version: str
     holder: str
     transitions: int
-    expires: float
-    """The loop's time."""
+    expires: float  # The loop's time
 
 
 class LeaderElection:

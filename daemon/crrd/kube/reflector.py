@@ -27,18 +27,15 @@ _STEADY_SECONDS = 5.0
 """A connection that lived this long was a good one: its end is the first failure in a row, not one more."""
 _FAILURES_WHILE_REACHABLE = 2
 """A server that accepts watches and drops them is asked again after half a second or so, not ever more rarely."""
-_SHORT_SECONDS = 1.0
-"""A watch that ends before this, without an event, is a short one."""
+_SHORT_SECONDS = 1.0  # A watch that ends before this, without an event, is a short one
 _SHORT_WATCHES = 3
 """After so many short watches in a row a list follows each of them: a server that ends every watch at once tells of no
 change otherwise. (client-go counts a "very short watch" as a failure, too.)"""
-SILENT_SECONDS = 200.0
-"""The longest that a watch is silent: the client gives it up before (`client.Deadlines.stall`)."""
+SILENT_SECONDS = 200.0  # The longest that a watch is silent: the client gives it up before (`client.Deadlines.stall`)
 _CALL_SECONDS = 240.0
 """The longest that a call takes to be answered, or one more page of a list to come: the client gives up before, and so
 does what gives credentials (`config`)."""
-APPLY = "kubectl apply -f install.yaml"
-"""What brings the CRD and the RBAC role."""
+APPLY = "kubectl apply -f install.yaml"  # What brings the CRD and the RBAC role
 
 log = structlog.get_logger(__name__)
 
@@ -49,8 +46,7 @@ class Selection(Generic[T]):
 
     resource: Resource
     parse: Callable[[Mapping[str, Any]], T]
-    namespace: str = ""
-    """"" for all."""
+    namespace: str = ""  # "" for all
     label_selector: str = ""
     field_selector: str = ""
     list_version: str = ""
@@ -69,8 +65,7 @@ class Selection(Generic[T]):
 class Handler(Generic[T]):
     """Receives the objects of a watch. Calls are synchronous and quick."""
 
-    listed: Callable[[tuple[T, ...], str], None]
-    """The whole list, and its resourceVersion."""
+    listed: Callable[[tuple[T, ...], str], None]  # The whole list, and its resourceVersion
     changed: Callable[[T], None]
     deleted: Callable[[T], None]
     expect_list: Callable[[], None] = lambda: None
@@ -85,14 +80,10 @@ RestartObserver = Callable[[str, str], None]
 class Reflector(Generic[T]):
     """Lists and watches one selection for as long as `run` runs; may be run again after it was cancelled."""
 
-    last_activity: float | None = None
-    """Monotonic time at which the API server last said anything, None before."""
-    last_list_time: float | None = None
-    """Monotonic time of the last whole list, None before."""
-    listed: bool = False
-    """Whether the handler has a whole list and is kept up to date from there."""
-    last_error: str = ""
-    """Why there is no connection now, "" while there is one."""
+    last_activity: float | None = None  # Monotonic time at which the API server last said anything, None before
+    last_list_time: float | None = None  # Monotonic time of the last whole list, None before
+    listed: bool = False  # Whether the handler has a whole list and is kept up to date from there
+    last_error: str = ""  # Why there is no connection now, "" while there is one
 
     def __init__(
         self,
@@ -118,10 +109,8 @@ class Reflector(Generic[T]):
         """What the next list must not be older than: "" is answered with the newest."""
         """What the next list must not be older than; kept over a cancelled run."""
         self._failures = 0
-        self._short_watches = 0
-        """In a row; the one that is open counts until it has proved to be none."""
-        self.heartbeat = Heartbeat()
-        """Resting while it does not run."""
+        self._short_watches = 0  # In a row; the one that is open counts until it has proved to be none
+        self.heartbeat = Heartbeat()  # Resting while it does not run
 
     @property
     def plural(self) -> str:

@@ -26,8 +26,7 @@ class Resource:
     Of what any user may write as large as etcd takes it (1.5 MiB), a page has to fit the daemons' memory four times.
     """
 
-    metadata_only: bool = False
-    """Whether lists and watches bring the objects' metadata alone (PartialObjectMetadata)."""
+    metadata_only: bool = False  # Whether lists and watches bring the objects' metadata alone (PartialObjectMetadata)
 
     @property
     def full_name(self) -> str:
@@ -63,20 +62,17 @@ CONFIGURATION: Mapping[Kind, Resource] = {Kind.CONFIG_MAP: CONFIG_MAPS, Kind.SEC
 WEBHOOKS = Resource("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
 POLICIES = Resource(model.POLICY_PLURAL, model.POLICY_GROUP, "v1alpha1")
 BUDGETS = Resource("poddisruptionbudgets", "policy")
-DISCOVERY = Resource("discovery")
-"""Stands in for the documents that say what the API server serves."""
+DISCOVERY = Resource("discovery")  # Stands in for the documents that say what the API server serves
 
 NODE_DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
 """Selects the pods of the node daemon, by the labels that the manifests give them."""
-MANAGERS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
-"""Likewise those of the manager."""
+MANAGERS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"  # Likewise those of the manager
 
 
 class Where(TypedDict, total=False):
     """Which objects of a kind are meant."""
 
-    namespace: str
-    """"" for all."""
+    namespace: str  # "" for all
     label_selector: str
     field_selector: str
 
@@ -103,8 +99,7 @@ class Listing(Generic[T]):
     """A whole list, parsed."""
 
     items: tuple[T, ...]
-    resource_version: str
-    """The version to watch from."""
+    resource_version: str  # The version to watch from
 
 
 @dataclass(frozen=True, slots=True)

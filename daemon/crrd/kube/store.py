@@ -42,8 +42,7 @@ class VersionedStore(Generic[T]):
         """UID of an object that has gone -> the resourceVersion at which it did."""
         self._changed: set[str] | None = None
         """UIDs of what has come or gone since the newest list was asked for; None while none was."""
-        self._overruled: set[str] = set()
-        """UIDs whose next version counts, whatever it is."""
+        self._overruled: set[str] = set()  # UIDs whose next version counts, whatever it is
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._objects.values())

@@ -8,12 +8,9 @@ from crrd.kube.errors import MalformedAnswerError, decode
 from crrd.lib.jsonfields import items, mapping
 
 _ITEMS = re.compile(rb'"items"\s*:\s*\[')
-_TOKENS = re.compile(rb'[][{}]|"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-"""Brackets, and strings, in which they mean nothing."""
-SMALL_BYTES = 256 * 2**10
-"""A list of so many bytes is decoded as a whole: that is quicker."""
-LONGEST_LINE = 16 * 2**20
-"""Bytes; etcd keeps no object above a few MiB, so a longer line is not an event."""
+_TOKENS = re.compile(rb'[][{}]|"(?:[^"\\]++|\\.)*+"', re.DOTALL)  # Brackets, and strings, in which they mean nothing
+SMALL_BYTES = 256 * 2**10  # A list of so many bytes is decoded as a whole: that is quicker
+LONGEST_LINE = 16 * 2**20  # Bytes; etcd keeps no object above a few MiB, so a longer line is not an event
 
 
 async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -73,8 +73,7 @@ class Transport:
         self._on_date = on_date
         self._session: aiohttp.ClientSession | None = None
         self._lanes = Lanes()
-        self._served: dict[Resource, str] = {}
-        """The version that was answered last, where that is not the usual one."""
+        self._served: dict[Resource, str] = {}  # The version that was answered last, where that is not the usual one
 
     @property
     def description(self) -> str:

@@ -15,8 +15,7 @@ from crrd.lib.health import loop_check
 
 R = TypeVar("R", bound=Reflector[Any])
 
-EVERY = ""
-"""The key of the watch that has all objects."""
+EVERY = ""  # The key of the watch that has all objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +24,7 @@ class _Running(Generic[R]):
 
     reflector: R
     task: asyncio.Task[NoReturn]
-    began_with: str
-    """What its first list was not to be older than."""
+    began_with: str  # What its first list was not to be older than
 
 
 class WatchSet(Generic[R]):

@@ -24,8 +24,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 
-_INVALID = 422
-"""What a UID that is not the object's is answered with, unless the version is compared first (409)."""
+_INVALID = 422  # What a UID that is not the object's is answered with, unless the version is compared first (409)
 
 
 class RequestWriter:

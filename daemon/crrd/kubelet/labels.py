@@ -3,8 +3,7 @@
 Source: Kubernetes' pkg/kubelet/types (labels.go, pod_update.go) and pkg/kubelet/kuberuntime/labels.go.
 """
 
-ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
-"""On the mirror that kubelet makes of a static pod in the API."""
+ANNOTATION_MIRROR = "kubernetes.io/config.mirror"  # On the mirror that kubelet makes of a static pod in the API
 ANNOTATION_CONFIG_HASH = "kubernetes.io/config.hash"
 """On a static pod and its mirror: the UID that the pod has on its node (pkg/kubelet/types/pod_update.go)."""
 

@@ -18,8 +18,7 @@ _BINARY_SUFFIX = {exponent: suffix for suffix, exponent in _BINARY.items()} | {0
 _NANO = -9
 _INT64_MAX = 2**63 - 1
 _FAST_DIGITS = 18
-_LONGEST = 256
-"""Maximum length of a quantity. Real ones are shorter, and a large exponent could take all memory."""
+_LONGEST = 256  # Maximum length of a quantity. Real ones are shorter, and a large exponent could take all memory.
 _LARGEST_EXPONENT = 1000
 
 
@@ -29,12 +28,9 @@ class Quantity:
 
     unscaled: int
     scale: int
-    format: str
-    """DecimalSI, BinarySI or DecimalExponent; "" for one that was never set."""
-    text: str = ""
-    """The text it came from where that was canonical, else ""."""
-    big: bool = False
-    """Whether Go keeps it as a decimal of any size rather than as an int64."""
+    format: str  # DecimalSI, BinarySI or DecimalExponent; "" for one that was never set
+    text: str = ""  # The text it came from where that was canonical, else ""
+    big: bool = False  # Whether Go keeps it as a decimal of any size rather than as an int64
 
     @property
     def value(self) -> Fraction:
@@ -62,8 +58,7 @@ class Quantity:
         return f"{number}{_DECIMAL_SUFFIX[exponent]}"
 
 
-NOTHING = Quantity(0, 0, "")
-"""A quantity that was never set."""
+NOTHING = Quantity(0, 0, "")  # A quantity that was never set
 
 
 def _without_factors(number: int, base: int) -> tuple[int, int]:

@@ -10,8 +10,7 @@ from typing import Any
 
 SIDECARS_SINCE = 29
 """Minor version from which an init container with restartPolicy Always is a native sidecar (SidecarContainers)."""
-SIDECAR_HASH_SINCE = 32
-"""Minor version from which a sidecar whose definition has changed is replaced."""
+SIDECAR_HASH_SINCE = 32  # Minor version from which a sidecar whose definition has changed is replaced
 RESIZE_SINCE = 33
 """Minor version from which kubelet compares the resources of running containers with those that it once set
 (InPlacePodVerticalScaling, on by default since then). Containers that an older one started have no such record."""
@@ -20,8 +19,7 @@ RULES_SINCE = 35
 default since then)."""
 RESTART_ALL_SINCE = 36
 """Minor version from which the action RestartAllContainers does (RestartAllContainersOnContainerExits, likewise)."""
-RESTART = "Restart"
-"""The action of a rule that has kubelet start the container again whatever its restartPolicy."""
+RESTART = "Restart"  # The action of a rule that has kubelet start the container again whatever its restartPolicy
 RESTART_ALL = "RestartAllContainers"
 """The action of a rule that has kubelet restart every container of the pod, without a grace period or preStop hooks."""
 

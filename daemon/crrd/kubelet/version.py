@@ -6,10 +6,8 @@ from typing import Any
 
 from crrd.lib.jsonfields import mapping, text
 
-OLDEST_MINOR = 7
-"""The oldest minor version whose structs are known."""
-NEWEST_MINOR = 36
-"""The newest minor version that was looked at; a later one is taken to be like it."""
+OLDEST_MINOR = 7  # The oldest minor version whose structs are known
+NEWEST_MINOR = 36  # The newest minor version that was looked at; a later one is taken to be like it
 _MINOR = re.compile(r"v?1\.(\d+)", re.ASCII)
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5}))?\+?(?:[-+][0-9A-Za-z.+~-]+)?", re.ASCII)
 

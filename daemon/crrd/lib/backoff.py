@@ -41,8 +41,7 @@ class Retry:
     """How often one thing has failed in a row, and when it may be tried next; times are monotonic seconds."""
 
     backoff: Backoff
-    forgiven: float = inf
-    """Seconds without a failure after which the next one counts as the first."""
+    forgiven: float = inf  # Seconds without a failure after which the next one counts as the first
     failures: int = 0
     next_try: float = -inf
     failed_at: float = -inf

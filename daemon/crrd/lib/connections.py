@@ -20,30 +20,23 @@ from aiohttp import web
 
 log = structlog.get_logger(__name__)
 
-CROWDED, SILENT = "crowded", "silent"
-"""Why a connection is closed: others came, or no call came on it in time."""
+CROWDED, SILENT = "crowded", "silent"  # Why a connection is closed: others came, or no call came on it in time
 _BACKLOG = 256
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _PAUSE_SECONDS = 1.0
 """After which it is tried again to accept where that failed and no room can be made, as asyncio does."""
-_BUSY_SECONDS = 0.05
-"""After which it is tried again where all calls are being answered."""
-_TELL_SECONDS = 60.0
-"""Between two lines of the log about connections that are closed for others."""
+_BUSY_SECONDS = 0.05  # After which it is tried again where all calls are being answered
+_TELL_SECONDS = 60.0  # Between two lines of the log about connections that are closed for others
 
-CloseObserver = Callable[[str], None]
-"""Called for each connection that is closed early, with CROWDED or SILENT."""
+CloseObserver = Callable[[str], None]  # Called for each connection that is closed early, with CROWDED or SILENT
 
 
 @dataclass(slots=True)
 class _Connection:
     set_up: "asyncio.Task[None]"
-    since: float
-    """The loop's time at which it was accepted, or used last."""
-    timer: asyncio.TimerHandle | None = None
-    """Until the first call."""
-    busy: bool = False
-    """A call has arrived whole and is not answered yet."""
+    since: float  # The loop's time at which it was accepted, or used last
+    timer: asyncio.TimerHandle | None = None  # Until the first call
+    busy: bool = False  # A call has arrived whole and is not answered yet
 
 
 class Connections:

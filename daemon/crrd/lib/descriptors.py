@@ -3,8 +3,7 @@
 import resource
 from contextlib import suppress
 
-_KEPT = 256
-"""For all else: the API server, the runtime, the status port, files."""
+_KEPT = 256  # For all else: the API server, the runtime, the status port, files
 _LEAST = 16
 
 

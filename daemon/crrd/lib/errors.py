@@ -14,8 +14,7 @@ class OutputError(CrrdError):
 
     def __init__(self, message: str, *, reader_gone: bool) -> None:
         super().__init__(message)
-        self.reader_gone = reader_gone
-        """Nobody reads it any more, as after `| head`."""
+        self.reader_gone = reader_gone  # Nobody reads it any more, as after `| head`
 
 
 class RuntimeUnavailableError(CrrdError):
@@ -27,8 +26,7 @@ class RuntimeCallError(CrrdError):
 
     def __init__(self, message: str, *, code: str = "", not_found: bool = False) -> None:
         super().__init__(message)
-        self.code = code
-        """gRPC's name of the status code, e.g. "DEADLINE_EXCEEDED"."""
+        self.code = code  # gRPC's name of the status code, e.g. "DEADLINE_EXCEEDED".
         self.not_found = not_found
 
 
@@ -49,10 +47,8 @@ class ApiRefusedError(CrrdError):
 
     def __init__(self, message: str, *, status: int = 0) -> None:
         super().__init__(message)
-        self.status = status
-        """The HTTP status."""
-        self.resource = ""
-        """What the refused call was about, as kubectl names resources; "" where nobody knows."""
+        self.status = status  # The HTTP status
+        self.resource = ""  # What the refused call was about, as kubectl names resources; "" where nobody knows
 
 
 class ConflictError(ApiRefusedError):

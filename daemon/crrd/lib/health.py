@@ -18,12 +18,10 @@ Check = Callable[[], str | Awaitable[str]]
 """Returns "" when all is well, else what is wrong, in one line; one that has to ask somebody is awaited."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-CONNECTIONS = 64
-"""To the pages, all together: kubelet opens one for each probe, Prometheus keeps one."""
+CONNECTIONS = 64  # To the pages, all together: kubelet opens one for each probe, Prometheus keeps one
 YOUNG_SECONDS = 0.1
 """For which a connection is left alone: a thousand that say nothing are worked off within two seconds."""
-HEAD_SECONDS = 10.0
-"""For the first call on a connection to arrive."""
+HEAD_SECONDS = 10.0  # For the first call on a connection to arrive
 IDLE_SECONDS = 75.0
 """For an unused connection: more than a minute, which is how often Prometheus asks where nobody tells it."""
 ANSWER_SECONDS = 3.0

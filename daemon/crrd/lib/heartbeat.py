@@ -7,10 +7,8 @@ loop that hangs is the reader's concern (`lib.health`, and kubelet's liveness pr
 import asyncio
 from typing import Protocol
 
-LATE_SECONDS = 30.0
-"""By how much a loop may be later than it said before it counts as hanging."""
-PATIENCE_SECONDS = 15.0
-"""For how long what a loop waits for may have come before the loop counts as hanging."""
+LATE_SECONDS = 30.0  # By how much a loop may be later than it said before it counts as hanging
+PATIENCE_SECONDS = 15.0  # For how long what a loop waits for may have come before the loop counts as hanging
 
 
 class Sign(Protocol):

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 INT32_MAX = 2**31 - 1
 INT32_MIN = -(2**31)
 INT64_MAX = 2**63 - 1
-_SHOWN = 60
-"""Characters of a wrong value that a message repeats."""
+_SHOWN = 60  # Characters of a wrong value that a message repeats
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

@@ -18,18 +18,13 @@ from typing import Any, Literal, TextIO, cast
 import structlog
 
 LogFormat = Literal["console", "json"]
-PENDING_BYTES = 2**20
-"""Of lines that are kept while the log's reader stalls."""
-PIECE_BYTES = 4096
-"""What a pipe that has room takes without blocking (PIPE_BUF, pipe(7))."""
-EXIT_SECONDS = 2.0
-"""For how long a process that ends waits for the log's reader."""
-LONGEST_VALUE = 2048
-"""Characters of one value that are kept: hook output and server answers are not ours."""
+PENDING_BYTES = 2**20  # Of lines that are kept while the log's reader stalls
+PIECE_BYTES = 4096  # What a pipe that has room takes without blocking (PIPE_BUF, pipe(7))
+EXIT_SECONDS = 2.0  # For how long a process that ends waits for the log's reader
+LONGEST_VALUE = 2048  # Characters of one value that are kept: hook output and server answers are not ours
 
 
-_processors: list[Any] = []
-"""One list for the life of the process: loggers keep the one that they were first used with."""
+_processors: list[Any] = []  # One list for the life of the process: loggers keep the one that they were first used with
 
 
 class _Level:
@@ -50,8 +45,7 @@ class _StandardError(io.TextIOBase):
         self._pending: deque[bytes] = deque()
         self._size = 0
         self.dropped = 0
-        self._reported = 0
-        """The number of dropped lines that the log has reported."""
+        self._reported = 0  # The number of dropped lines that the log has reported
 
     def write(self, text: str, /) -> int:
         """Write, keep, or lose the line: the pipe may be full or broken, the disk full, the stream closed."""

@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _M_TRIM_THRESHOLD = -1
-_M_ARENA_MAX = -8
-"""Numbers of glibc's mallopt(3)."""
+_M_ARENA_MAX = -8  # Numbers of glibc's mallopt(3)
 _TRIM_THRESHOLD_BYTES = 128 * 1024
 _TLS_RECORD_BYTES = 16 * 1024
 

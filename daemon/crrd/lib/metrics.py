@@ -24,8 +24,7 @@ FAST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 """Seconds, for calls and answers."""
 STAGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 """Seconds, for stages of a recreate: from a container that obeys at once to a grace period of half an hour."""
-LONGEST_VALUE = 128
-"""Characters of a label's value that strangers may choose."""
+LONGEST_VALUE = 128  # Characters of a label's value that strangers may choose
 OTHER = "other"
 NONE = "none"
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-LINE_CHARACTERS = 1024
-"""Of a message that is kept as one line: it ends in a request's status and in events."""
+LINE_CHARACTERS = 1024  # Of a message that is kept as one line: it ends in a request's status and in events
 
 
 def plain(text: str) -> str:

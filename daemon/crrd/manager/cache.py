@@ -22,8 +22,7 @@ class ManagerCache:
         self._on_change = on_change
         self._has_work = has_work
         self._requests: VersionedStore[Request] = VersionedStore()
-        self._by_pod: dict[str, set[str]] = {}
-        """Pod -> UIDs of its requests."""
+        self._by_pod: dict[str, set[str]] = {}  # Pod -> UIDs of its requests
         self._pods: dict[str, PodMeta] = {}
 
     def requests(self, pod_key: str) -> list[Request]:

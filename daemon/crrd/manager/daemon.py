@@ -35,8 +35,7 @@ from crrd.manager.webhook.server import Limits, WebhookServer
 log = structlog.get_logger(__name__)
 
 EVENT_FLUSH_SECONDS = 3.0
-_ACCOUNT = "crrd-manager"
-"""The manager's ServiceAccount in the manifests, for the command that grants it a right."""
+_ACCOUNT = "crrd-manager"  # The manager's ServiceAccount in the manifests, for the command that grants it a right
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +43,20 @@ class ManagerConfig:
     """What `crrd manager` runs with."""
 
     kubeconfig: str
-    namespace: str
-    """Where its Lease, its Secret and its Service are."""
-    identity: str
-    """Which candidate for leadership it is: the name of its pod."""
+    namespace: str  # Where its Lease, its Secret and its Service are
+    identity: str  # Which candidate for leadership it is: the name of its pod
     webhook_address: str
-    drain_seconds: float
-    """From being unready to accepting no admission call."""
+    drain_seconds: float  # From being unready to accepting no admission call
     service: str
-    names: tuple[str, ...]
-    """Further DNS names and IP addresses for the serving certificate."""
+    names: tuple[str, ...]  # Further DNS names and IP addresses for the serving certificate
     secret: str
-    default_deadline_slack: int
-    """Seconds that a request without a deadline has above what it asks for."""
+    default_deadline_slack: int  # Seconds that a request without a deadline has above what it asks for
     webhook_configurations: tuple[str, ...]
     """Names of the mutating webhook configurations whose caBundle is its to write."""
     tls_cert_file: str
     tls_key_file: str
     ca_file: str
-    client_ca_file: str
-    """Authorities of which callers of the webhook must present a certificate; "" to answer anybody."""
+    client_ca_file: str  # Authorities of which callers of the webhook must present a certificate; "" to answer anybody
     bind_address: str
     log_format: LogFormat
     log_level: str
@@ -75,11 +68,9 @@ class Clients(NamedTuple):
     An admission call has a deadline, and so has the renewal of the lease.
     """
 
-    controller: KubeClient
-    """For its events too."""
+    controller: KubeClient  # For its events too
     election: KubeClient
-    admission: KubeClient
-    """For the certificates too."""
+    admission: KubeClient  # For the certificates too
     policies: KubeClient
 
 

@@ -22,8 +22,7 @@ from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import mapping, text
 from crrd.manager.cache import ManagerCache
 
-MOST_WATCHES = 32
-"""Namespaces that are watched one by one; beside a watch of the whole cluster, too."""
+MOST_WATCHES = 32  # Namespaces that are watched one by one; beside a watch of the whole cluster, too
 
 
 class GatedPods:
@@ -32,11 +31,9 @@ class GatedPods:
     def __init__(self, client: KubeClient, cache: ManagerCache) -> None:
         self._client = client
         self._cache = cache
-        self._wanted: set[str] = set()
-        """Namespaces with the label."""
+        self._wanted: set[str] = set()  # Namespaces with the label
         self._changed = asyncio.Event()
-        self._pods = WatchSet(self._reflector)
-        """By namespace, `EVERY` for the whole cluster."""
+        self._pods = WatchSet(self._reflector)  # By namespace, `EVERY` for the whole cluster
         self._shared: set[str] = set()
         """Namespaces that the watch of the whole cluster tells of: what its list held of any other was dropped."""
         labelled = Selection(NAMESPACES, _name, label_selector=f"{LABEL_READINESS_GATE}=enabled")

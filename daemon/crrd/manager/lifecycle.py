@@ -39,16 +39,12 @@ from crrd.ports import EventSink
 
 PARALLEL = 8
 """Pods that are worked on at once: more would only wait for a connection, and run into the calls' deadline there."""
-REFUSED_SECONDS = 30
-"""After which what the API server refused is tried again: roles and schemas get repaired."""
-POD_SECONDS = 30.0
-"""How long what was heard of a pod by asking for it is believed, while a request waits for something."""
+REFUSED_SECONDS = 30  # After which what the API server refused is tried again: roles and schemas get repaired
+POD_SECONDS = 30.0  # How long what was heard of a pod by asking for it is believed, while a request waits for something
 PATIENCE_SECONDS = 30.0
 """After which a pod is first asked for whose readiness does not matter to its requests: most have ended by then."""
-LOOK_SECONDS = 300.0
-"""The longest that the work on one request of a pod takes: every call has its deadline."""
-_RING_AFTER_SECONDS = 0.05
-"""How much later than asked for a timer rings, so that it never rings just before its time."""
+LOOK_SECONDS = 300.0  # The longest that the work on one request of a pod takes: every call has its deadline
+_RING_AFTER_SECONDS = 0.05  # How much later than asked for a timer rings, so that it never rings just before its time
 
 log = structlog.get_logger(__name__)
 

@@ -25,8 +25,7 @@ from crrd.lib.metrics import (
     start_at_zero,
 )
 
-USERS = 50
-"""The number of users who get a label of their own, until the process ends."""
+USERS = 50  # The number of users who get a label of their own, until the process ends
 WEBHOOKS = ("mutate", "pods")
 CLOSE_REASONS = ("crowded", "silent")
 _ACTIONS: dict[type[lc.LifecycleAction], str] = {
@@ -47,10 +46,8 @@ class ManagerMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = new_registry()
-        self.api_call = api_call_metrics(registry)
-        """For the API clients: `on_call`."""
-        self.event_dropped = dropped_events_metric(registry)
-        """For the events: `on_drop`."""
+        self.api_call = api_call_metrics(registry)  # For the API clients: `on_call`
+        self.event_dropped = dropped_events_metric(registry)  # For the events: `on_drop`
         self._reviews = Counter(
             "crrd_admission_reviews",
             "Answers of the admission webhooks.",

@@ -18,8 +18,7 @@ from crrd.kube.resources import PODS
 from crrd.lib.errors import ConflictError, GoneError
 from crrd.lib.jsonfields import items, mapping, text
 
-ATTEMPTS = 6
-"""How often a change starts over after a conflict before it is left for later."""
+ATTEMPTS = 6  # How often a change starts over after a conflict before it is left for later
 _IS_READY = ("Ready", "True")
 _NOT_READY = "ReadinessGatesNotReady"
 _WHY_NOT = f'the status of pod readiness gate "{READINESS_GATE}" is not "True", but False'

@@ -26,11 +26,9 @@ from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneE
 from crrd.lib.log import configure
 from crrd.manager.readiness import change_readiness
 
-CONFIGURATION = "crrd"
-"""Name of the webhook configuration."""
+CONFIGURATION = "crrd"  # Name of the webhook configuration
 ROUND_SECONDS = 1.0
-MANAGER_ROUNDS = 30
-"""Rounds that the manager has to release pods and requests before that is done here."""
+MANAGER_ROUNDS = 30  # Rounds that the manager has to release pods and requests before that is done here
 ROUNDS = 90
 
 log = structlog.get_logger(__name__)

@@ -26,8 +26,7 @@ gives every event to all clients in turn, and waits for one that does not read. 
 others: in containerd (2.0 on, internal/eventq) every start and end of a container on the node, in CRI-O
 (server/container_events.go) the events of kubelet (feature gate EventedPLEG)."""
 WATCH_RETRY = Backoff(initial=0.2, factor=2.0, maximum=5.0, jitter=0.2)
-FLUSH_SECONDS = 10.0
-"""How long a drain waits for the last statuses after the last stop has ended."""
+FLUSH_SECONDS = 10.0  # How long a drain waits for the last statuses after the last stop has ended
 
 
 class NodeController:

@@ -53,21 +53,15 @@ class NodeConfig:
     """What `crrd node` runs with."""
 
     node_name: str
-    kubeconfig: str
-    """Path; "" for ~/.kube/config, or in-cluster credentials where there is none."""
-    cri_endpoints: tuple[str, ...]
-    """Sockets as the user gave them; none for discovery."""
+    kubeconfig: str  # Path; "" for ~/.kube/config, or in-cluster credentials where there is none
+    cri_endpoints: tuple[str, ...]  # Sockets as the user gave them; none for discovery
     bind_address: str
     log_format: LogFormat
     log_level: str
-    spec_dir: str = ""
-    """Where to keep the specs of what was seen to start; "" to keep none, and to look for nothing."""
-    serve_forecast: bool = False
-    """Whether anybody who reaches the bind address may read which containers the node has."""
-    kubelet_healthz_port: int = 0
-    """Where kubelet serves /healthz on loopback; 0 to stop containers without asking."""
-    pod_uid: str = ""
-    """Of the pod that it runs in; "" for none."""
+    spec_dir: str = ""  # Where to keep the specs of what was seen to start; "" to keep none, and to look for nothing
+    serve_forecast: bool = False  # Whether anybody who reaches the bind address may read which containers the node has
+    kubelet_healthz_port: int = 0  # Where kubelet serves /healthz on loopback; 0 to stop containers without asking
+    pod_uid: str = ""  # Of the pod that it runs in; "" for none
 
 
 def run_node(config: NodeConfig) -> int:

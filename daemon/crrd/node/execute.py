@@ -41,10 +41,8 @@ class Executor:
         self.works = Works(pods)
         self.slots = StopSlots(wake)
         self.writes = RequestWrites(edges, pods, self.works, wake)
-        self._tasks: set[asyncio.Task[None]] = set()
-        """Hooks and stops."""
-        self._awaited: set[asyncio.Task[None]] = set()
-        """Of these, the ones whose end can be waited for."""
+        self._tasks: set[asyncio.Task[None]] = set()  # Hooks and stops
+        self._awaited: set[asyncio.Task[None]] = set()  # Of these, the ones whose end can be waited for
 
     @property
     def working(self) -> int:

@@ -22,8 +22,7 @@ from crrd.lib.errors import RuntimeCallError
 from crrd.lib.plain import one_line
 from crrd.ports import Runtime
 
-EXEC_MARGIN_SECONDS = 3.0
-"""What an exec hook gets beyond its time, for the runtime to kill the command and say so."""
+EXEC_MARGIN_SECONDS = 3.0  # What an exec hook gets beyond its time, for the runtime to kill the command and say so
 MAX_REDIRECTS = 10
 HEAD_BYTES = 80 * 1024
 """What one line of an answer's head may have: in the 128 lines that aiohttp takes, the 10 MiB of Go's client."""

@@ -14,10 +14,8 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_SECONDS = 1.0
-"""A healthy kubelet answers within milliseconds."""
-FRESH_SECONDS = 0.5
-"""How old an answer may be: a burst of stops asks once."""
+PATIENCE_SECONDS = 1.0  # A healthy kubelet answers within milliseconds
+FRESH_SECONDS = 0.5  # How old an answer may be: a burst of stops asks once
 STALE_SECONDS = 30.0
 """How old the last word of a silence may be: who waits for kubelet asks every second; after a time in which nobody did
 it counts anew."""
@@ -44,8 +42,7 @@ class KubeletProbe:
         self._lock = asyncio.Lock()
         self._there = False
         self._silent_since: float | None = None
-        self._learned = float("-inf")
-        """When a question was decided last."""
+        self._learned = float("-inf")  # When a question was decided last
 
     async def silent_since(self) -> float | None:
         """See ports.Kubelet."""

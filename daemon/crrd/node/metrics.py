@@ -25,14 +25,11 @@ from crrd.lib.metrics import (
     start_at_zero,
 )
 
-NAMESPACES = 100
-"""Namespaces that a label may name; those of further pods count as "other"."""
+NAMESPACES = 100  # Namespaces that a label may name; those of further pods count as "other"
 STAGES = ("queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "total")
 OUTCOMES = ("succeeded", "partial", "failed", "gone")
-WATCH_REASONS = ("ended", "expired", "silent", "refused", "error")
-"""As `crrd.kube.reflector` tells them."""
-ELSEWHERE = "CompletedElsewhere"
-"""Reason of containers whose request somebody else completed, and did not say why."""
+WATCH_REASONS = ("ended", "expired", "silent", "refused", "error")  # As `crrd.kube.reflector` tells them
+ELSEWHERE = "CompletedElsewhere"  # Reason of containers whose request somebody else completed, and did not say why
 _FAILURES = [*(reason for reason, cause in CAUSES.items() if cause.final), ELSEWHERE]
 
 
@@ -52,8 +49,7 @@ class NodeState:
     live: Callable[[], Iterable[tuple[Request, float]]]
     """The requests that the node may still act on, each with the monotonic time at which it was first seen."""
     queue_depth: Callable[[], int]
-    queue_oldest: Callable[[], float | None]
-    """Monotonic time since which a pod waits for its turn."""
+    queue_oldest: Callable[[], float | None]  # Monotonic time since which a pod waits for its turn
     watches: Callable[[], Iterable[WatchState]]
 
 
@@ -69,13 +65,10 @@ class NodeMetrics:
         self._registry = registry
         self._clock = clock
         self._namespace = Capped(NAMESPACES)
-        self.api_call = api_call_metrics(registry)
-        """For the API client: `on_call`."""
-        self.event_dropped = dropped_events_metric(registry)
-        """For the events: `on_drop`."""
+        self.api_call = api_call_metrics(registry)  # For the API client: `on_call`
+        self.event_dropped = dropped_events_metric(registry)  # For the events: `on_drop`
         cri_calls = CallMetrics(registry, "crrd_cri_call", "calls to the container runtime", ("method", "code"))
-        self.cri_call = cri_calls.count
-        """For the runtime's client: see `crrd.cri.client.OnCall`."""
+        self.cri_call = cri_calls.count  # For the runtime's client: see `crrd.cri.client.OnCall`
         self._requests = Counter(
             "crrd_requests",
             "Requests that ended, by outcome: succeeded (all containers recreated), partial (some), failed (none), "

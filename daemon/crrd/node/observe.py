@@ -19,8 +19,7 @@ from crrd.ports import RequestRecorder
 
 SHORT_LOOK_SECONDS = 2.0
 """For a look while a hook's end or a stop is to be told: a daemon that dies meanwhile would do it again, or anew."""
-WAITED_SECONDS = 0.01
-"""A wait that takes longer than that makes the runtime's answer before it too old."""
+WAITED_SECONDS = 0.01  # A wait that takes longer than that makes the runtime's answer before it too old
 
 
 class PodInspector:

@@ -24,15 +24,13 @@ from crrd.ports import RequestRecorder
 
 RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
 """Between looks at a runtime that does not answer; unless something wakes the pod meanwhile."""
-FORGIVEN_SECONDS = 30.0
-"""After so long without a failed look the next one is a first one again."""
+FORGIVEN_SECONDS = 30.0  # After so long without a failed look the next one is a first one again
 POD_RETRY = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.1)
 """Between questions for a pod that the API server does not answer, unless it names a time."""
 WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
 """Between tries of a write of one request, whatever it failed of: also of having had no effect."""
 
-WorkKey = tuple[str, str]
-"""Request UID, bare container ID."""
+WorkKey = tuple[str, str]  # Request UID, bare container ID
 
 
 @dataclass(slots=True)
@@ -40,10 +38,8 @@ class WriteRetry(Retry):
     """The tries of one kind of write of a request: one that is refused holds back none of the other kind."""
 
     backoff: Backoff = WRITE_RETRY
-    version: str = ""
-    """The resourceVersion that must wait for the next try, "" for every one."""
-    error: str = ""
-    """Why the last try failed, other than by a conflict."""
+    version: str = ""  # The resourceVersion that must wait for the next try, "" for every one
+    error: str = ""  # Why the last try failed, other than by a conflict
 
 
 @dataclass(slots=True)
@@ -51,29 +47,21 @@ class RequestRecord:
     """One request of a pod, and what this process keeps for it."""
 
     request: Request
-    first_seen: float
-    """Monotonic time at which this process saw it first, or saw it come back."""
-    unready_seen: float | None = None
-    """Monotonic time at which this process first saw its mark unready-acquired."""
-    unpinned: bool = False
-    """Whether somebody has removed pins from it: they are to be written again."""
-    left: bool = False
-    """Whether it is deleted, or not active any more; see `Pods.drop_if_done`."""
+    first_seen: float  # Monotonic time at which this process saw it first, or saw it come back
+    unready_seen: float | None = None  # Monotonic time at which this process first saw its mark unready-acquired
+    unpinned: bool = False  # Whether somebody has removed pins from it: they are to be written again
+    left: bool = False  # Whether it is deleted, or not active any more; see `Pods.drop_if_done`
     recorder: RequestRecorder | None = None
     """Where its metrics are counted, from the first round in which it is live to its end. While there is one, the
     record is kept though the request has left: a round that awaits something still finds it."""
-    emitted: set[tuple[str, str]] = field(default_factory=set)
-    """Reason and text of its events so far."""
+    emitted: set[tuple[str, str]] = field(default_factory=set)  # Reason and text of its events so far
     status_retry: WriteRetry = field(default_factory=WriteRetry)
     pin_retry: WriteRetry = field(default_factory=WriteRetry)
-    wrote: Status | None = None
-    """What this process has written last."""
+    wrote: Status | None = None  # What this process has written last
     undone: Retry = field(default_factory=lambda: Retry(WRITE_RETRY))
     """How often somebody else wrote another status since, and when the same one may be written again."""
-    writing: bool = False
-    """Whether a write of it is under way: there is one at most."""
-    completing: bool = False
-    """Whether that one is its last status: nothing is begun for it."""
+    writing: bool = False  # Whether a write of it is under way: there is one at most
+    completing: bool = False  # Whether that one is its last status: nothing is begun for it
 
     @property
     def live(self) -> bool:
@@ -86,10 +74,8 @@ class PodState:
     """The pod as the API server's watches tell it."""
 
     pod: Pod | None = None
-    at: float = 0.0
-    """Monotonic time at which this version came."""
-    gone_at: float | None = None
-    """Monotonic time at which the pod went, None while it is there or was never seen."""
+    at: float = 0.0  # Monotonic time at which this version came
+    gone_at: float | None = None  # Monotonic time at which the pod went, None while it is there or was never seen
     known_since: float | None = None
     """Monotonic time since which it is known whether the pod is there, by a watch of its own."""
 
@@ -103,28 +89,22 @@ class RuntimeState:
     foreign: dict[str, Instance | None] = field(default_factory=dict)
     """An ID never changes its pod: it is looked up once."""
     retry: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
-    error: str = ""
-    """Why the last look at the runtime failed, "" for an answer."""
-    kubelet_minor: int | None = None
-    """Of kubelet's version, where something depends on it."""
-    awaited: bool = False
-    """Whether a change of its containers in the runtime is awaited."""
+    error: str = ""  # Why the last look at the runtime failed, "" for an answer
+    kubelet_minor: int | None = None  # Of kubelet's version, where something depends on it
+    awaited: bool = False  # Whether a change of its containers in the runtime is awaited
 
 
 @dataclass(slots=True)
 class PodRecord:
     """All that is known of one pod."""
 
-    key: str
-    """`namespace/name`."""
-    records: dict[str, RequestRecord] = field(default_factory=dict)
-    """By request UID."""
+    key: str  # `namespace/name`
+    records: dict[str, RequestRecord] = field(default_factory=dict)  # By request UID
     state: PodState = field(default_factory=PodState)
     known: asyncio.Event | None = None
     """Set once it is known whether the pod is there; None where nobody waits for that."""
     runtime: RuntimeState = field(default_factory=RuntimeState)
-    api_retry: Retry = field(default_factory=lambda: Retry(POD_RETRY))
-    """Of asking the API server for the pod itself."""
+    api_retry: Retry = field(default_factory=lambda: Retry(POD_RETRY))  # Of asking the API server for the pod itself
     works: dict[WorkKey, Work] = field(default_factory=dict)
     """What this process did, for a request to a container instance."""
     expiries: dict[WorkKey, asyncio.TimerHandle] = field(default_factory=dict)
@@ -189,12 +169,9 @@ class Pods:
         self._live = 0
         self._all_known_since: float | None = None
         """Monotonic time since which it is known of every pod of the node whether it is there."""
-        self.live_changed = asyncio.Event()
-        """Set when a request becomes live or ends. The reader clears it."""
-        self.active = asyncio.Event()
-        """Set while at least one request is live."""
-        self.idle = asyncio.Event()
-        """Set while none is."""
+        self.live_changed = asyncio.Event()  # Set when a request becomes live or ends. The reader clears it.
+        self.active = asyncio.Event()  # Set while at least one request is live
+        self.idle = asyncio.Event()  # Set while none is
         self.idle.set()
 
     # What is known.

@@ -18,8 +18,7 @@ from crrd.node.pods import PodRecord, Pods, WriteRetry
 
 log = structlog.get_logger(__name__)
 
-ROUND_SECONDS = 0.01
-"""Seconds between two rounds of one pod at least: what can be done at once was done."""
+ROUND_SECONDS = 0.01  # Seconds between two rounds of one pod at least: what can be done at once was done
 
 
 class Reconciler:

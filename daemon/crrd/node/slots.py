@@ -21,8 +21,7 @@ class StopSlots:
     def __init__(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
         self._free = STOPS_AT_ONCE
-        self._waiting: dict[str, None] = {}
-        """Pods that wait for a slot, in the order in which they came."""
+        self._waiting: dict[str, None] = {}  # Pods that wait for a slot, in the order in which they came
         self._held: set[str] = set()
         """Pods that own a slot which they have not used yet; unused ones are released after the pod's round."""
 

@@ -16,10 +16,8 @@ from crrd.node.works import Works
 
 log = structlog.get_logger(__name__)
 
-LASTING_CONFLICT = 8
-"""So many conflicts in a row are no race with somebody else's write."""
-DUE_WRITE_SECONDS = 0.01
-"""Between looks at a write whose next try is due: the queue is about to start it."""
+LASTING_CONFLICT = 8  # So many conflicts in a row are no race with somebody else's write
+DUE_WRITE_SECONDS = 0.01  # Between looks at a write whose next try is due: the queue is about to start it
 
 Write = WriteStatus | PinContainers
 
@@ -40,8 +38,7 @@ class RequestWrites:
         self._works = works
         self._wake = wake
         self._tasks: set[asyncio.Task[None]] = set()
-        self.prunes_is_killed = False
-        """Whether the cluster's CRD was seen to drop the field isKilled."""
+        self.prunes_is_killed = False  # Whether the cluster's CRD was seen to drop the field isKilled
 
     def release_unwanted(self, pod_key: str, wanted: Iterable[Write]) -> None:
         """Let no write of the pod's requests wait that was not decided on again: its answer may have been lost."""

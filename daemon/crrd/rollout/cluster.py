@@ -35,10 +35,8 @@ from crrd.rollout.target import Aim
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
-_GENERATIONS = 8
-"""Owners above each other that are followed: references that go round end here."""
-_PROBES_SECONDS = 10.0
-"""How often kubelet's events on failed probes are read while a recreated pod is not ready."""
+_GENERATIONS = 8  # Owners above each other that are followed: references that go round end here
+_PROBES_SECONDS = 10.0  # How often kubelet's events on failed probes are read while a recreated pod is not ready
 
 
 class Cluster:
@@ -54,8 +52,7 @@ class Cluster:
         self._client = client
         self._namespace = namespace
         self._aim = aim
-        self.changed = asyncio.Event()
-        """Set by whatever is different; the reader clears it."""
+        self.changed = asyncio.Event()  # Set by whatever is different; the reader clears it
         notify = self.changed.set
         self._pods = Known(read_member, notify)
         self._requests = Known(read_run_request, self._requests_changed)
@@ -70,15 +67,13 @@ class Cluster:
         )
         self._daemons: frozenset[str] | None = None
         self._aborted: set[str] = set()
-        self._labels: dict[str, Mapping[str, str]] = {}
-        """Of pods with a request that are not watched, by UID."""
+        self._labels: dict[str, Mapping[str, str]] = {}  # Of pods with a request that are not watched, by UID
         self._kubelets: dict[str, str] = {}
         """By node: the version of its kubelet, where it matters; "" where it cannot be read."""
         self._owners: dict[str, Owner | None] = {}
         """By UID: the controller of each object that owns pods, None where it has none."""
         self._probes: dict[tuple[str, str], ProbeFailure] = {}
-        self._probes_read_at = float("-inf")
-        """Monotonic."""
+        self._probes_read_at = float("-inf")  # Monotonic
         self._refused: dict[str, str] = {}
         self._reflectors: list[Reflector[Any]] = []
         self._tasks: list[asyncio.Task[Any]] = []

@@ -11,8 +11,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import CONFIGURATION
 from crrd.lib.errors import ApiRefusedError, GoneError
 
-_AGE_SECONDS = 10.0
-"""How long an answer is believed while nothing is about to begin."""
+_AGE_SECONDS = 10.0  # How long an answer is believed while nothing is about to begin
 
 
 class ConfigObjects:

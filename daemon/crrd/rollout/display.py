@@ -17,8 +17,7 @@ from crrd.core.rollout.standing import Row, Stage, progress, tally
 from crrd.core.rollout.waits import Wait
 from crrd.lib.plain import columns, plain
 
-REMIND_SECONDS = 30.0
-"""How often a wait that lasts is shown again."""
+REMIND_SECONDS = 30.0  # How often a wait that lasts is shown again
 
 
 class Changes:

@@ -15,8 +15,7 @@ EXIT_INTERRUPTED = 130
 class Ending:
     """The last line of a run."""
 
-    outcome: str
-    """One word, for machines."""
+    outcome: str  # One word, for machines
     message: str
     exit_code: int
 

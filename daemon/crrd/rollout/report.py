@@ -17,8 +17,7 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.rollout.cluster import Cluster
 
 _PAUSE_SECONDS = LIVE_SECONDS / 4
-_CHARACTERS = 500
-"""Of what is waited for."""
+_CHARACTERS = 500  # Of what is waited for
 
 
 class Reporter:

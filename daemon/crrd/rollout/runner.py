@@ -28,8 +28,7 @@ from crrd.rollout.report import Reporter
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 PATIENCE_SECONDS = 3600.0
 """For how long nothing may get on, where no time is given: a pod that waits for a budget must not wait forever."""
-_TICK_SECONDS = 1.0
-"""How often what is shown is drawn anew, for its seconds."""
+_TICK_SECONDS = 1.0  # How often what is shown is drawn anew, for its seconds
 
 
 class Runner:

@@ -29,8 +29,7 @@ class Runs:
     """A connection to one cluster, for one command. What the methods raise is in `session.execute`."""
 
     client: KubeClient
-    clock: ServerClock
-    """Set by the client's answers."""
+    clock: ServerClock  # Set by the client's answers
     namespace: str
     display: Display
     command: Command

@@ -36,10 +36,8 @@ from crrd.rollout.runner import Runner
 from crrd.rollout.runs import Runs
 from crrd.rollout.target import Aim, check_run, find_target, split_targets
 
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""As Kubernetes makes up names: nothing that spells words."""
-_LAST_WORDS_SECONDS = 5.0
-"""Time limit for the last writes of an interrupted run, because the user waits after Ctrl-C."""
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # As Kubernetes makes up names: nothing that spells words
+_LAST_WORDS_SECONDS = 5.0  # Time limit for the last writes of an interrupted run, because the user waits after Ctrl-C
 Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any]], Awaitable[str]]
 """Says in some lines where a request stands."""
 

@@ -21,13 +21,10 @@ _URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.ASKED)
 _ORDER = (*_URGENT, Stage.WAITING, Stage.DONE, Stage.GONE, Stage.SKIPPED)
 _COLUMNS = {"pod": 12, "node": 8, "old": 12, "new": 12, "phase": 10, "s": 3, "waits for": 9}
 """With the least width of each."""
-_DISPENSABLE = ("old", "new", "node")
-"""What a narrow terminal goes without, in this order."""
-_LONGEST = 40
-"""What a name is cut to."""
+_DISPENSABLE = ("old", "new", "node")  # What a narrow terminal goes without, in this order
+_LONGEST = 40  # What a name is cut to
 _GAP = 2
-_COMMANDS = 3
-"""Pods whose wait is shown in full, with the command that shows more."""
+_COMMANDS = 3  # Pods whose wait is shown in full, with the command that shows more
 _OTHER_LINES = 9 + _COMMANDS
 """Of the terminal's height: title, head, bar, what is waited for, and what was there before."""
 
@@ -39,8 +36,7 @@ class Terminal(Display):
         super().__init__()
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
-        self._at_first: int | None = None
-        """Pods that were through when this process began."""
+        self._at_first: int | None = None  # Pods that were through when this process began
         self._title = ""
 
     def begin(self, run: Run, message: str) -> None:

@@ -16,8 +16,7 @@ class Aim:
     """What is watched for a run."""
 
     target: Target
-    resource: Resource | None = None
-    """The workload's, None for pods themselves."""
+    resource: Resource | None = None  # The workload's, None for pods themselves
     workload: Workload | None = None
 
     @property

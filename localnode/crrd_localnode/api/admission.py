@@ -40,20 +40,16 @@ class AdmissionRequest:
     kind: Kind
     subresource: str = ""
     namespace: str
-    name: str
-    """"" on create with generateName."""
-    old: Object | None
-    """None on create."""
-    new: Object | None
-    """None on delete."""
+    name: str  # "" on create with generateName
+    old: Object | None  # None on create
+    new: Object | None  # None on delete
     user: User
     dry_run: bool = False
 
 
 Mutating = Callable[[AdmissionRequest], Awaitable[Object | None]]
 """Returns the object to go on with, None for the one it was given; raises ApiError to refuse."""
-Validating = Callable[[AdmissionRequest], Awaitable[None]]
-"""Raises ApiError to refuse."""
+Validating = Callable[[AdmissionRequest], Awaitable[None]]  # Raises ApiError to refuse
 
 
 @dataclass(slots=True)

@@ -12,8 +12,7 @@ from crrd_localnode.api.resources import CRD, NAMESPACE
 from crrd_localnode.api.store import Event, Store
 from crrd_localnode.api.writes import Asking, Target, Writes
 
-NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
-"""The namespaces that every cluster has."""
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")  # The namespaces that every cluster has
 _SELF = User("system:apiserver", ("system:masters",))
 
 

@@ -8,8 +8,7 @@ from crrd_localnode.api.kinds import Kind, Registry
 from crrd_localnode.api.objects import Object
 from crrd_localnode.api.openapi import openapi_document
 
-MAJOR, MINOR = "1", "36"
-"""The Kubernetes version whose behaviour is followed."""
+MAJOR, MINOR = "1", "36"  # The Kubernetes version whose behaviour is followed
 
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _STATUS_VERBS = ["get", "patch", "update"]

@@ -20,8 +20,7 @@ from crrd_localnode.api.routing import Route, find_route
 from crrd_localnode.api.tables import accepted
 from crrd_localnode.api.watching import Watch, Watches
 
-BODY_LIMIT = 3 * 1024 * 1024
-"""Bytes of a request's body, as the real server has it."""
+BODY_LIMIT = 3 * 1024 * 1024  # Bytes of a request's body, as the real server has it
 
 
 def make_request(*arguments: Any) -> web.BaseRequest:

@@ -21,12 +21,10 @@ class Column:
     """One column of the tables that `kubectl get` shows."""
 
     name: str
-    value: Callable[[Object, datetime], Any]
-    """The cell of an object, given the present time (for ages)."""
+    value: Callable[[Object, datetime], Any]  # The cell of an object, given the present time (for ages)
     type: str = "string"
     format: str = ""
-    priority: int = 0
-    """Above 0: shown with `-o wide` only."""
+    priority: int = 0  # Above 0: shown with `-o wide` only
     description: str = ""
 
 
@@ -42,8 +40,7 @@ def _no_rules(_obj: Object, _old: Object | None) -> list[Cause]:
 class Kind:
     """One kind in one version, as one resource."""
 
-    group: str = ""
-    """"" is the core group."""
+    group: str = ""  # "" is the core group
     version: str = "v1"
     kind: str
     plural: str
@@ -51,28 +48,20 @@ class Kind:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     namespaced: bool = True
-    custom: bool = False
-    """A custom resource: list items carry their kind, and there is no strategic merge patch."""
+    custom: bool = False  # A custom resource: list items carry their kind, and there is no strategic merge patch
     storage: str = ""
     """The version that objects are stored in, "" for this one. Versions differ in nothing but their name."""
-    others: tuple[str, ...] = ()
-    """Further versions that it is served in."""
-    status: bool = False
-    """There is a status subresource; then writes to the object itself leave the status alone."""
-    status_on_create: bool = False
-    """A status given on create is kept nevertheless (nodes: kubelet registers with one)."""
-    generation: bool = False
-    """metadata.generation counts the changes of everything but metadata and status."""
+    others: tuple[str, ...] = ()  # Further versions that it is served in
+    status: bool = False  # There is a status subresource; then writes to the object itself leave the status alone
+    status_on_create: bool = False  # A status given on create is kept nevertheless (nodes: kubelet registers with one)
+    generation: bool = False  # metadata.generation counts the changes of everything but metadata and status
     managed_fields: bool = False
     """metadata.managedFields says when which data was written; the other kinds have none here."""
-    unconditional_update: bool = True
-    """A PUT may leave out metadata.resourceVersion."""
+    unconditional_update: bool = True  # A PUT may leave out metadata.resourceVersion
     graceful: bool = False
     """Deleting only marks the object, until its kubelet deletes it with a grace period of 0 (pods)."""
-    logs: bool = False
-    """There is a subresource log, which the object's kubelet serves (pods)."""
-    contains: bool = False
-    """Objects of other kinds lie in it, and go with it (namespaces)."""
+    logs: bool = False  # There is a subresource log, which the object's kubelet serves (pods)
+    contains: bool = False  # Objects of other kinds lie in it, and go with it (namespaces)
     guard: str = ""
     """A finalizer that a deletion sets, until a controller has cleaned up (CRDs: until their objects are gone)."""
     returns_deleted: bool = False
@@ -81,13 +70,10 @@ class Kind:
     """Names may be anything that fits into a URL's path segment (RBAC), not only DNS subdomains."""
     fields: FieldLabels = field(default_factory=dict)
     """What field selectors can name besides metadata.name and metadata.namespace."""
-    columns: tuple[Column, ...] = ()
-    """The table's columns after NAME."""
+    columns: tuple[Column, ...] = ()  # The table's columns after NAME
     schema: Schema | None = None
-    complete: Callable[[Object], Object] = _as_it_is
-    """Fills in defaults, on create and on update."""
-    on_create: Callable[[Object], Object] = _as_it_is
-    """What is set on create only, after the status was dropped."""
+    complete: Callable[[Object], Object] = _as_it_is  # Fills in defaults, on create and on update
+    on_create: Callable[[Object], Object] = _as_it_is  # What is set on create only, after the status was dropped
     rules: Callable[[Object, Object | None], list[Cause]] = _no_rules
     """What is wrong with a new object, or with what one has become (`old` is None on create)."""
 

@@ -136,8 +136,7 @@ class Listing:
         return revision, self._store.at(kind.key, revision), (namespace, name)
 
 
-_LATEST = -1
-"""In a continue token: go on with the state of now, whatever was shown before."""
+_LATEST = -1  # In a continue token: go on with the state of now, whatever was shown before
 
 
 def _token(revision: int, last: Name) -> str:

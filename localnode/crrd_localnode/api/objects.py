@@ -8,8 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-Object = dict[str, Any]
-"""One JSON object; the values are what `json.loads` yields."""
+Object = dict[str, Any]  # One JSON object; the values are what `json.loads` yields
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 

@@ -99,8 +99,7 @@ def _parse_label(part: str, text: str) -> tuple[str, Test, Sequence[str]]:
     raise _unparsable(text, f"found '{part}'")
 
 
-FieldLabels = Mapping[str, tuple[str, ...]]
-"""A field selector's name -> the path in the object."""
+FieldLabels = Mapping[str, tuple[str, ...]]  # A field selector's name -> the path in the object
 
 _META_FIELDS: FieldLabels = {"metadata.name": ("metadata", "name"), "metadata.namespace": ("metadata", "namespace")}
 

@@ -15,8 +15,7 @@ from crrd_localnode.api.errors import expired
 from crrd_localnode.api.objects import Object, dumps, metadata, with_metadata
 from crrd_localnode.api.selectors import Predicate
 
-Name = tuple[str, str]
-"""Namespace ("" where there is none) and name."""
+Name = tuple[str, str]  # Namespace ("" where there is none) and name
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
@@ -113,8 +112,7 @@ class Store:
 
     def __init__(self) -> None:
         self.revision = 0
-        self.kept = 4096
-        """How many events are kept for every key, from which watches can start."""
+        self.kept = 4096  # How many events are kept for every key, from which watches can start
         self._objects: dict[str, dict[Name, Stored]] = {}
         self._history: dict[str, deque[Event]] = {}
         self._floors: dict[str, int] = {}

@@ -34,11 +34,9 @@ MERGE_KEYS: Mapping[str, str] = {
 }
 """Field name of a list of objects -> the field that identifies an element. Lists not named here are replaced."""
 
-KIND_MERGE_KEYS: Mapping[str, Mapping[str, str]] = {"Service": {"ports": "port"}}
-"""Kind -> what it has otherwise."""
+KIND_MERGE_KEYS: Mapping[str, Mapping[str, str]] = {"Service": {"ports": "port"}}  # Kind -> what it has otherwise
 
-PRIMITIVE_SETS = frozenset({"finalizers"})
-"""Lists of plain values that are merged as sets."""
+PRIMITIVE_SETS = frozenset({"finalizers"})  # Lists of plain values that are merged as sets
 
 _ORDER = "$setElementOrder/"
 _DELETE = "$deleteFromPrimitiveList/"

@@ -31,8 +31,7 @@ class Accepted:
     """What the client takes."""
 
     form: Form = Form.OBJECT
-    version: str = "v1"
-    """Version of meta.k8s.io, for the forms other than the object."""
+    version: str = "v1"  # Version of meta.k8s.io, for the forms other than the object
 
 
 @lru_cache(maxsize=256)
@@ -66,8 +65,7 @@ class TableForm:
 
     kind: Kind
     version: str
-    include: str
-    """`includeObject`: None, Metadata or Object."""
+    include: str  # `includeObject`: None, Metadata or Object
     columns_sent: bool = False
 
     def __post_init__(self) -> None:

@@ -22,8 +22,7 @@ from crrd_localnode.api.selectors import Predicate
 from crrd_localnode.api.store import Event, Store, Stored, event_line
 from crrd_localnode.api.tables import Accepted, Form, TableForm, metadata_only
 
-_MOST_PENDING = 100_000
-"""Events that a client may lag behind before its watch is ended."""
+_MOST_PENDING = 100_000  # Events that a client may lag behind before its watch is ended
 
 
 @dataclass(slots=True)
@@ -32,10 +31,8 @@ class Watches:
 
     store: Store
     clock: Callable[[], datetime]
-    bookmark_seconds: float = 60
-    """How often watches that ask for bookmarks get one."""
-    longest_seconds: float = 3600
-    """How long a watch lasts that does not say how long (timeoutSeconds)."""
+    bookmark_seconds: float = 60  # How often watches that ask for bookmarks get one
+    longest_seconds: float = 3600  # How long a watch lasts that does not say how long (timeoutSeconds)
     open: set["Watch"] = field(default_factory=set)
 
     def begin(self, kind: Kind, namespace: str, query: Mapping[str, str], form: Accepted) -> "Watch":
@@ -74,8 +71,7 @@ class Watch:
         self._awake = asyncio.Event()
         self._ending = False
         self._after = 0
-        self._initial_end = False
-        """Whether the next bookmark is the first after what there was at the beginning."""
+        self._initial_end = False  # Whether the next bookmark is the first after what there was at the beginning
         self._stop_listening: Callable[[], None] = lambda: None
 
     def begin(self, revision: int, *, whole: bool = False) -> None:

@@ -24,11 +24,9 @@ from crrd_localnode.api.objects import Object, dig, metadata
 from crrd_localnode.api.store import Store
 
 MUTATING = "admissionregistration.k8s.io/mutatingwebhookconfigurations"
-NAMESPACES = "/namespaces"
-"""Keys of the store."""
+NAMESPACES = "/namespaces"  # Keys of the store
 DEFAULT_SECONDS = 10
-_KEEP_ALIVE_SECONDS = 90.0
-"""For an unused connection, as kube-apiserver's client keeps it."""
+_KEEP_ALIVE_SECONDS = 90.0  # For an unused connection, as kube-apiserver's client keeps it
 Json = Mapping[str, Any]
 
 

@@ -28,8 +28,7 @@ from crrd_localnode.api.objects import Object, metadata
 from crrd_localnode.api.resources import CRD, NAMESPACE
 from crrd_localnode.api.store import Changed, Store, Stored
 
-_ATTEMPTS = 8
-"""How often a write without a required version is worked out anew before the client gets the conflict."""
+_ATTEMPTS = 8  # How often a write without a required version is worked out anew before the client gets the conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,7 @@ class Asking:
 
     user: User = ANONYMOUS
     dry_run: bool = False
-    strict: bool = False
-    """Unknown fields are an error (fieldValidation=Strict) instead of a warning."""
+    strict: bool = False  # Unknown fields are an error (fieldValidation=Strict) instead of a warning
     warnings: list[str] = field(default_factory=list)
     """What the client is to be warned of; filled while the write is worked on."""
 
@@ -85,8 +83,7 @@ class Asking:
         )
 
 
-Make = Callable[[Object], Any]
-"""What a write makes of the present object."""
+Make = Callable[[Object], Any]  # What a write makes of the present object
 
 
 class Writes:

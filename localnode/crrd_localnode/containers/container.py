@@ -28,8 +28,7 @@ from crrd_localnode.containers.shim import KILL, STOP, Ended, Running, Spec, wri
 from crrd_localnode.containers.shim_process import ShimProcess, StartingShim
 from crrd_localnode.containers.usage import Usage, usage_of
 
-LOST_EXIT_CODE = 255
-"""Exit code of a container whose shim ended without a word, as containerd reports it."""
+LOST_EXIT_CODE = 255  # Exit code of a container whose shim ended without a word, as containerd reports it
 
 Changed = Callable[["Container", api_pb2.ContainerEventType.ValueType], None]
 

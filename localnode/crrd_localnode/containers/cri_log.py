@@ -10,8 +10,7 @@ import os
 import time
 from contextlib import suppress
 
-MAX_LINE = 16 * 1024
-"""Bytes after which a line is cut; containerd's default."""
+MAX_LINE = 16 * 1024  # Bytes after which a line is cut; containerd's default
 
 
 def timestamp(now_ns: int) -> str:

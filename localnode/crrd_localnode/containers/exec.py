@@ -8,16 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-MAX_OUTPUT = 16 * 1024 * 1024
-"""Bytes kept of each stream; containerd's limit."""
+MAX_OUTPUT = 16 * 1024 * 1024  # Bytes kept of each stream; containerd's limit
 
 
 @dataclass(slots=True)
 class ExecOutcome:
     """How a command ended."""
 
-    exit_code: int = 0
-    """128 plus the signal's number for a command that died of a signal."""
+    exit_code: int = 0  # 128 plus the signal's number for a command that died of a signal
     output: dict[int, bytearray] = field(default_factory=lambda: {1: bytearray(), 2: bytearray()})
     """By file descriptor: 1 standard output, 2 standard error."""
 

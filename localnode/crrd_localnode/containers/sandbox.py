@@ -9,8 +9,7 @@ from google.protobuf import json_format
 from cri_stubs import api_pb2
 from crrd_localnode.containers.shim import write_json
 
-POD_IP = "127.0.0.1"
-"""The address of every pod: they all live in the node's network."""
+POD_IP = "127.0.0.1"  # The address of every pod: they all live in the node's network
 
 
 @dataclass(slots=True)
@@ -19,8 +18,7 @@ class Sandbox:
 
     id: str
     config: api_pb2.PodSandboxConfig
-    created_at: int
-    """Nanoseconds since the epoch."""
+    created_at: int  # Nanoseconds since the epoch
     handler: str = ""
     ready: bool = True
 

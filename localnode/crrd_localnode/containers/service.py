@@ -14,8 +14,7 @@ from crrd_localnode.containers.errors import invalid
 from crrd_localnode.containers.events import EventHub
 from crrd_localnode.containers.registry import Registry
 
-NAME = "crrd-local"
-"""The runtime's name, as in front of container IDs in the API."""
+NAME = "crrd-local"  # The runtime's name, as in front of container IDs in the API
 
 
 class RuntimeService:

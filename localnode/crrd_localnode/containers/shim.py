@@ -34,8 +34,7 @@ KILL = signal.SIGUSR2
 HELD = (STOP, KILL)
 """Signals that a shim has to be started with blocked; it takes them when there is a process to hand them to."""
 
-START_ERROR_CODE = 128
-"""Exit code of a container whose process could not be started, as containerd reports it."""
+START_ERROR_CODE = 128  # Exit code of a container whose process could not be started, as containerd reports it
 PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -14,8 +14,7 @@ class Usage:
     """Of a process and all below it that live; what has ended counts in whoever waited for it."""
 
     cpu_nanoseconds: int = 0
-    memory_bytes: int = 0
-    """Resident."""
+    memory_bytes: int = 0  # Resident
 
 
 def usage_of(pid: int) -> Usage:

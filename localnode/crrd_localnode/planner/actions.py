@@ -15,15 +15,13 @@ from crrd_localnode.planner.restarts import Spec
 class Cause(StrEnum):
     """Why a container is killed or started."""
 
-    POD_ENDS = "pod ends"
-    """It is killed with its pod or its sandbox."""
+    POD_ENDS = "pod ends"  # It is killed with its pod or its sandbox
     DEFINITION_CHANGED = "definition changed"
     LIVENESS = "liveness probe failed"
     STARTUP = "startup probe failed"
     RESIZED = "resize requires restart"
     STATE_UNKNOWN = "state unknown"
-    MISSING = "missing"
-    """There is no instance of it, or none in this sandbox."""
+    MISSING = "missing"  # There is no instance of it, or none in this sandbox
     NOT_STARTED = "created, not started"
     EXITED = "exited"
 
@@ -34,8 +32,7 @@ class Kill:
 
     container: ContainerStatus
     cause: Cause
-    message: str
-    """One sentence, in kubelet's words where it has some."""
+    message: str  # One sentence, in kubelet's words where it has some
     stage: int = 0
     """Containers of one stage are stopped at the same time, and those of the next one when all of them have ended:
     sidecars come after all others, the last of them first. A stop that has its grace period used up is not waited
@@ -56,8 +53,7 @@ class Remove:
     """A container instance to remove from the runtime."""
 
     container: ContainerStatus
-    kill: bool
-    """Whether it has to be stopped before, without a grace period."""
+    kill: bool  # Whether it has to be stopped before, without a grace period
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +61,24 @@ class Unknown:
     """A running container of which it cannot be told whether it goes on."""
 
     name: str
-    why: str
-    """What is not known, in half a sentence."""
+    why: str  # What is not known, in half a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class PodActions:
     """What to do about a pod: first `kill` (and all sandboxes, if `kill_pod`), then `remove`, then `start`."""
 
-    kill_pod: bool = False
-    """Stop every sandbox of the pod, after what `kill` names: all containers."""
+    kill_pod: bool = False  # Stop every sandbox of the pod, after what `kill` names: all containers
     new_sandbox: bool = False
     """Make one, of the number `attempt`, and remove the init containers' instances, before anything is started."""
-    attempt: int = 0
-    """The number of the sandbox in which containers are started: the present one's, or the new one's."""
+    attempt: int = 0  # The number of the sandbox in which containers are started: the present one's, or the new one's
     kill: tuple[Kill, ...] = ()
     start: tuple[Start, ...] = ()
     """In this order: ephemeral containers, init containers as in the spec, then the regular ones."""
-    keep: tuple[ContainerStatus, ...] = ()
-    """Running instances that go on, as far as can be told: see `unknown`."""
+    keep: tuple[ContainerStatus, ...] = ()  # Running instances that go on, as far as can be told: see `unknown`
     remove: tuple[Remove, ...] = ()
     """In this order, for the action RestartAllContainers: then the pod has to be looked at again at once."""
-    unknown: tuple[Unknown, ...] = ()
-    """What cannot be told about those of `keep`: none of them is safe."""
+    unknown: tuple[Unknown, ...] = ()  # What cannot be told about those of `keep`: none of them is safe
     why: str = ""
     """For the pod as a whole: why it is killed, gets a new sandbox, or begins anew; "" where it is neither."""
 

@@ -33,10 +33,8 @@ class _Step(Enum):
     """How far an init container is."""
 
     PENDING = auto()
-    INITIALIZED = auto()
-    """The next one may be started."""
-    FATAL = auto()
-    """It has failed, and is not tried again: nor is the pod."""
+    INITIALIZED = auto()  # The next one may be started
+    FATAL = auto()  # It has failed, and is not tried again: nor is the pod
 
 
 class InitPlanner:
@@ -49,8 +47,7 @@ class InitPlanner:
         self._minor = minor
         self._regular: list[Spec] = list(self._spec.get("containers") or [])
         self._init: list[Spec] = list(self._spec.get("initContainers") or [])
-        self._start: dict[int, Start] = {}
-        """By their place in the spec."""
+        self._start: dict[int, Start] = {}  # By their place in the spec
         self.kill: list[Kill] = []
         self.unknown: list[Unknown] = []
 

@@ -27,10 +27,8 @@ class SandboxStatus:
     ready: bool
     network: NetworkMode | None = None
     """None where it is not to be compared with the pod's: a node without a pod network."""
-    ip: str | None = None
-    """The pod's first IP, "" where the sandbox has none; None where the runtime does not tell."""
-    created_at: int = 0
-    """Nanoseconds since the epoch."""
+    ip: str | None = None  # The pod's first IP, "" where the sandbox has none; None where the runtime does not tell
+    created_at: int = 0  # Nanoseconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +38,13 @@ class ContainerStatus:
     id: str
     name: str
     state: ContainerState
-    exit_code: int = 0
-    """Means something once the state is EXITED."""
-    hash: str = ""
-    """The annotation io.kubernetes.container.hash as it stands: hex."""
+    exit_code: int = 0  # Means something once the state is EXITED
+    hash: str = ""  # The annotation io.kubernetes.container.hash as it stands: hex
     restart_count: int = 0
     created_at: int = 0
     finished_at: int = 0
-    sandbox_id: str = ""
-    """The sandbox it is in; "" where that does not matter."""
-    reason: str = ""
-    """Why it ended, in the runtime's words: Completed, Error, OOMKilled."""
+    sandbox_id: str = ""  # The sandbox it is in; "" where that does not matter
+    reason: str = ""  # Why it ended, in the runtime's words: Completed, Error, OOMKilled
     resources: Mapping[str, Any] | None = None
     """The `resources` (limits, requests) that kubelet has last given it, {} for none or where kubelet itself has no
     record of it, as after an upgrade from before 1.33; None where that is not known. The API tells them of a running
@@ -63,12 +57,10 @@ class PodRuntimeStatus:
 
     sandboxes: tuple[SandboxStatus, ...] = ()
     containers: tuple[ContainerStatus, ...] = ()
-    started: frozenset[str] = frozenset()
-    """IDs of the containers whose startup probe has succeeded."""
+    started: frozenset[str] = frozenset()  # IDs of the containers whose startup probe has succeeded
     startup_failed: frozenset[str] = frozenset()
     """IDs of the containers whose startup probe has failed for good (failureThreshold times)."""
-    liveness_failed: frozenset[str] = frozenset()
-    """The same for the liveness probe."""
+    liveness_failed: frozenset[str] = frozenset()  # The same for the liveness probe
     resources: Mapping[str, Any] | None = None
     """The pod's own `resources` that kubelet has last applied; None where that is not known."""
 

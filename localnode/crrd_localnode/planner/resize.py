@@ -19,16 +19,13 @@ from crrd.kubelet.quantity import parse
 from crrd_localnode.planner.pod_status import ContainerStatus
 from crrd_localnode.planner.restarts import Spec
 
-RESIZE_SINCE = 33
-"""Minor version from which a change of resources is applied in place (InPlacePodVerticalScaling)."""
-STATIC_POD_SINCE = 36
-"""Minor version from which that holds for static pods too."""
+RESIZE_SINCE = 33  # Minor version from which a change of resources is applied in place (InPlacePodVerticalScaling)
+STATIC_POD_SINCE = 36  # Minor version from which that holds for static pods too
 POD_LEVEL_SINCE = 36
 """Minor version from which a pod's own limits count where a container has none
 (InPlacePodLevelResourcesVerticalScaling)."""
 _STATIC = "kubernetes.io/config.source"
-_UNITS = {"cpu": 1000, "memory": 1}
-"""What kubelet counts in, per unit of the quantity: thousandths of a CPU, bytes."""
+_UNITS = {"cpu": 1000, "memory": 1}  # What kubelet counts in, per unit of the quantity: thousandths of a CPU, bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +33,7 @@ class Resize:
     """What a change of resources does to a running container."""
 
     restart: bool = False
-    unknown: str = ""
-    """Why it cannot be told whether it is restarted; "" where it can."""
+    unknown: str = ""  # Why it cannot be told whether it is restarted; "" where it can
 
 
 def resize_of(

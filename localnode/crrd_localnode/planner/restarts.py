@@ -16,8 +16,7 @@ from crrd.kubelet.restart_rules import (
     heeded_action,
 )
 
-Spec = Mapping[str, Any]
-"""A container, or a pod's spec, as in the pod's JSON."""
+Spec = Mapping[str, Any]  # A container, or a pod's spec, as in the pod's JSON
 
 
 def is_sidecar(init_container: Spec, minor: int) -> bool:

@@ -20,8 +20,7 @@ class HandlerOutcome:
     """How a handler ended."""
 
     succeeded: bool
-    message: str = ""
-    """What it said, or why it failed."""
+    message: str = ""  # What it said, or why it failed
 
 
 class Handlers:

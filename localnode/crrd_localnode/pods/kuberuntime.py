@@ -30,10 +30,8 @@ from crrd.kubelet.labels import (
 )
 from crrd.lib.errors import RuntimeCallError
 
-CALL_SECONDS = 120.0
-"""Kubelet's runtimeRequestTimeout."""
-PULL_SECONDS = 600.0
-"""Kubelet puts no end to a pull; a local node does, so that no call is without one."""
+CALL_SECONDS = 120.0  # Kubelet's runtimeRequestTimeout
+PULL_SECONDS = 600.0  # Kubelet puts no end to a pull; a local node does, so that no call is without one
 
 LABEL_NODE = "localnode.crrd/node"
 """On the sandboxes of a local node: it never touches a sandbox without its own name on it."""
@@ -52,8 +50,7 @@ class Sandbox:
     pod_namespace: str
     attempt: int
     ready: bool
-    created_at: int
-    """Nanoseconds since the epoch."""
+    created_at: int  # Nanoseconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +69,13 @@ class RuntimeContainer:
     message: str
     image: str
     image_id: str
-    hash: str
-    """Kubelet's hash of the container's spec, hex, as its annotation has it."""
+    hash: str  # Kubelet's hash of the container's spec, hex, as its annotation has it
     restart_count: int
-    grace_seconds: int | None
-    """The pod's terminationGracePeriodSeconds as it stands on the container."""
-    pre_stop: str
-    """The preStop handler as it stands on the container, JSON; "" for none."""
-    ports: str
-    """The container's ports as they stand on it, a JSON list; "" for none."""
+    grace_seconds: int | None  # The pod's terminationGracePeriodSeconds as it stands on the container
+    pre_stop: str  # The preStop handler as it stands on the container, JSON; "" for none
+    ports: str  # The container's ports as they stand on it, a JSON list; "" for none
     log_path: str
-    termination_file: str
-    """The file on the host that is mounted as the termination message; "" for none."""
+    termination_file: str  # The file on the host that is mounted as the termination message; "" for none
 
     @property
     def running(self) -> bool:

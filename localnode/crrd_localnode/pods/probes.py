@@ -29,8 +29,7 @@ class _Instance:
     pod_uid: str
     started: bool
     ready: bool
-    failed: str = ""
-    """Which probe says that the container has to be restarted; "" for none."""
+    failed: str = ""  # Which probe says that the container has to be restarted; "" for none
     task: asyncio.Task[None] | None = None
 
 

@@ -18,8 +18,7 @@ from crrd_localnode.pods.spec import Json
 
 _log = structlog.get_logger()
 
-AWAY_SECONDS = 1.0
-"""The wait after the API server was not to be reached."""
+AWAY_SECONDS = 1.0  # The wait after the API server was not to be reached
 
 
 class Reporter:

@@ -10,8 +10,7 @@ from typing import Any
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS
 from crrd.kubelet.restart_rules import RestartPolicy
 
-Json = dict[str, Any]
-"""A Kubernetes object, or a part of one, as the API speaks it."""
+Json = dict[str, Any]  # A Kubernetes object, or a part of one, as the API speaks it
 
 _VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 

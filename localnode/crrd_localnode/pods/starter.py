@@ -31,8 +31,7 @@ class StartError(Exception):
     def __init__(self, reason: str, message: str, *, retry_after: float) -> None:
         super().__init__(message)
         self.waiting = Waiting(reason, message)
-        self.retry_after = retry_after
-        """Seconds."""
+        self.retry_after = retry_after  # Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,7 @@ class Starter:
     node_name: str
     node_ip: str
     backoff: BackOff
-    retry_seconds: float
-    """The wait after a failure that has no back-off of its own (kubelet: 10 s)."""
+    retry_seconds: float  # The wait after a failure that has no back-off of its own (kubelet: 10 s)
     _pull_backoff: BackOff = field(default_factory=BackOff)
     _pull_errors: dict[str, tuple[float, str]] = field(default_factory=dict)
 

@@ -38,10 +38,8 @@ from crrd_localnode.pods.volumes import PodFolders, VolumeError
 
 _log = structlog.get_logger()
 
-RESYNC_SECONDS = 60.0
-"""Kubelet's syncFrequency: a pod is looked at this often though nothing was heard of it."""
-AWAY_SECONDS = 1.0
-"""The wait after the runtime or the API server was not to be reached."""
+RESYNC_SECONDS = 60.0  # Kubelet's syncFrequency: a pod is looked at this often though nothing was heard of it
+AWAY_SECONDS = 1.0  # The wait after the runtime or the API server was not to be reached
 FORCED_GRACE_SECONDS = 1
 """What a pod gets whose object has gone from the API (kubelet: the least for a pod that is removed)."""
 _ENDED = ("Succeeded", "Failed")
@@ -60,8 +58,7 @@ class Node:
     folders: PodFolders
     node_ip: str
     retry_seconds: float
-    version: str
-    """Kubelet's, whose rules are followed."""
+    version: str  # Kubelet's, whose rules are followed
 
 
 class PodWorker:

@@ -48,15 +48,13 @@ class DenialReason(StrEnum):
     """Why a write is not let in, in one word: what denials are counted by."""
 
     INVALID_SPEC = "invalid_spec"
-    SET_BY_ADMISSION = "set_by_admission"
-    """The user gave what admission sets."""
+    SET_BY_ADMISSION = "set_by_admission"  # The user gave what admission sets
     POD_NOT_FOUND = "pod_not_found"
     POD_NOT_ACTIVE = "pod_not_active"
     POD_NOT_SCHEDULED = "pod_not_scheduled"
     NODE_NAME_TOO_LONG = "node_name_too_long"
     CONTAINER_NOT_FOUND = "container_not_found"
-    CONTAINER_KIND = "container_kind"
-    """An ordinary init container, or an ephemeral one."""
+    CONTAINER_KIND = "container_kind"  # An ordinary init container, or an ephemeral one
     CONTAINER_NEVER_RESTARTED = "container_never_restarted"
     CONTAINER_NOT_STARTED = "container_not_started"
     RESTARTS_POD = "restarts_whole_pod"
@@ -74,11 +72,9 @@ class Admitted:
 class Denied:
     """The object may not be written."""
 
-    message: str
-    """One sentence that names the field and what would be right."""
+    message: str  # One sentence that names the field and what would be right
     reason: DenialReason
-    code: int = 422
-    """The HTTP status that the user gets."""
+    code: int = 422  # The HTTP status that the user gets
 
 
 def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:

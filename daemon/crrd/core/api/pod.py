@@ -14,16 +14,14 @@ from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, effective_policy
 from crrd.lib.jsonfields import INT32_MIN, Reader, items, mapping, text
 
-USER_AGENT = "ContainerRecreateRequest"
-"""`userAgent` of the entries that are made for requests."""
+USER_AGENT = "ContainerRecreateRequest"  # `userAgent` of the entries that are made for requests
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """The condition KruisePodReady as it stands on a pod."""
 
-    status: str = ""
-    """True, False or Unknown; "" where the pod has no such condition."""
+    status: str = ""  # True, False or Unknown; "" where the pod has no such condition
     message: str = ""
 
     @property
@@ -90,26 +88,20 @@ class PodContainer:
     kind: ContainerKind = ContainerKind.REGULAR
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
     """That of its kind: the pod's for a regular container, Always for a sidecar, Never for an ephemeral container."""
-    own_restart_policy: RestartPolicy | None = None
-    """A regular container's own one."""
-    restart_rules: tuple[Mapping[str, Any], ...] = ()
-    """restartPolicyRules, as in the pod's JSON."""
+    own_restart_policy: RestartPolicy | None = None  # A regular container's own one
+    restart_rules: tuple[Mapping[str, Any], ...] = ()  # restartPolicyRules, as in the pod's JSON
     startup_probe: bool = False
     container_id: str = ""
     running: bool = False
-    terminated: bool = False
-    """Whether kubelet shows that instance as ended, and has not begun another start."""
+    terminated: bool = False  # Whether kubelet shows that instance as ended, and has not begun another start
     ready: bool = False
     started: bool = False
     waiting_reason: str = ""
     waiting_message: str = ""
     restart_count: int = 0
-    started_at: str = ""
-    """Of the instance that runs."""
-    finished_at: str = ""
-    """Of the last instance that has ended."""
-    exit_code: int | None = None
-    """Of that instance."""
+    started_at: str = ""  # Of the instance that runs
+    finished_at: str = ""  # Of the last instance that has ended
+    exit_code: int | None = None  # Of that instance
 
     @property
     def version_matters(self) -> bool:
@@ -130,10 +122,8 @@ class PodMeta:
     uid: str
     deleting: bool = False
     phase: str = "Running"
-    readiness_gate: bool = False
-    """Whether the pod carries the readiness gate KruisePodReady."""
-    readiness: Readiness = NO_CONDITION
-    """NO_CONDITION without the gate, too."""
+    readiness_gate: bool = False  # Whether the pod carries the readiness gate KruisePodReady
+    readiness: Readiness = NO_CONDITION  # NO_CONDITION without the gate, too
     grace_ends: str = ""
     """deletionTimestamp of a pod that is being deleted: the end of its grace period, RFC 3339, API server's clock."""
 
@@ -153,15 +143,11 @@ class Pod(PodMeta):
     """A pod with its containers, for who acts on them."""
 
     containers: Mapping[str, PodContainer] = field(default_factory=dict)
-    node_name: str = ""
-    """"" for one that is not scheduled."""
+    node_name: str = ""  # "" for one that is not scheduled
     pod_ip: str = ""
-    grace_seconds: int | None = None
-    """terminationGracePeriodSeconds."""
-    static_uid: str = ""
-    """UID of a static pod on its node: the API has a mirror of it, which has a UID of its own."""
-    restarting: bool = False
-    """Whether kubelet is about to restart all containers (condition AllContainersRestarting)."""
+    grace_seconds: int | None = None  # terminationGracePeriodSeconds
+    static_uid: str = ""  # UID of a static pod on its node: the API has a mirror of it, which has a UID of its own
+    restarting: bool = False  # Whether kubelet is about to restart all containers (condition AllContainersRestarting)
 
     @property
     def kubelet_matters(self) -> bool:

@@ -72,13 +72,11 @@ class Reason(StrEnum):
 class Cause:
     """What stands behind a reason."""
 
-    sentence: str
-    """For a message; `{name}` takes what `say` is given."""
+    sentence: str  # For a message; `{name}` takes what `say` is given
     remedy: tuple[str, ...] = ()
     """What to do, one sentence or command each; takes `namespace`, `pod`, `request`, `node` and `log` (how to read the
     daemon's log)."""
-    final: bool = False
-    """Whether it ends a container, as Failed."""
+    final: bool = False  # Whether it ends a container, as Failed
 
 
 _AGAIN = "create a new request; for the spec of this one: kubectl -n {namespace} get crr {request} -o yaml"

@@ -30,8 +30,7 @@ class Type(StrEnum):
 class SetBy(StrEnum):
     """Who writes a field."""
 
-    USER = "user"
-    """Where they leave it out, admission fills in the default."""
+    USER = "user"  # Where they leave it out, admission fills in the default
     ADMISSION = "admission"
     OPENKRUISE = "OpenKruise's admission"
     STATUS = "node and manager"
@@ -43,19 +42,15 @@ class Field:
     """One field of the request."""
 
     type: Type
-    path: str
-    """From the top of the object; `[]` stands for the entries of a list."""
+    path: str  # From the top of the object; `[]` stands for the entries of a list
     description: str
     set_by: SetBy = SetBy.USER
     required: bool = False
-    low: int = 0
-    """The smallest number, the least characters of a string, or the least entries of a list."""
-    high: int | None = None
-    """The most characters or entries; numbers are as large as their type allows."""
+    low: int = 0  # The smallest number, the least characters of a string, or the least entries of a list
+    high: int | None = None  # The most characters or entries; numbers are as large as their type allows
     default: StrEnum | bool | int | None = None
     """What the reader takes for an absent field. A member of an enumeration: the field is one of its members."""
-    of_pod: bool = False
-    """Whether admission takes the default from the field of this name in the pod's spec."""
+    of_pod: bool = False  # Whether admission takes the default from the field of this name in the pod's spec
     longest: tuple[int, str] | None = None
     """The most seconds that admission lets in, also in words. Requests that no admission saw are served with more."""
 

@@ -38,8 +38,7 @@ CONDITIONS_UNREADY = ("PodUnreadyAcquired", "PreRecreateGrace")
 """The condition by which OpenKruise's managers for v1beta1 say what the annotation unready-acquired says: its names."""
 READINESS_GATE = "KruisePodReady"
 
-DEFAULT_GRACE_SECONDS = 30
-"""Kubernetes' default of a pod's terminationGracePeriodSeconds."""
+DEFAULT_GRACE_SECONDS = 30  # Kubernetes' default of a pod's terminationGracePeriodSeconds
 MINIMUM_GRACE_SECONDS = 2
 """Kubelet's minimumGracePeriodInSeconds: the least that a container gets after its preStop hook."""
 
@@ -78,8 +77,7 @@ class FailurePolicy(StrEnum):
 class Pin:
     """One container instance by name of its runtime, ID and restart count (a statusContext)."""
 
-    container_id: str
-    """With the runtime's name in front, as in the API: `containerd://<id>`."""
+    container_id: str  # With the runtime's name in front, as in the API: `containerd://<id>`
     restart_count: int = 0
 
     @property
@@ -139,8 +137,7 @@ class RecreateState:
     name: str
     phase: StatePhase = StatePhase.PENDING
     message: str = ""
-    is_killed: bool = False
-    """Whether this request's stop of it has been sent to the runtime."""
+    is_killed: bool = False  # Whether this request's stop of it has been sent to the runtime
     reason: Reason = field(default=Reason.NONE, compare=False)
     """Says what `message` says, for programs; a change of it alone is not worth a write."""
 
@@ -157,10 +154,8 @@ class Status:
     phase: RequestPhase = RequestPhase.EMPTY
     states: tuple[RecreateState, ...] = ()
     message: str = ""
-    completion_time: str = ""
-    """RFC 3339; "" while the request is not completed."""
-    reason: Reason = field(default=Reason.NONE, compare=False)
-    """As that of a state."""
+    completion_time: str = ""  # RFC 3339; "" while the request is not completed
+    reason: Reason = field(default=Reason.NONE, compare=False)  # As that of a state
 
     @property
     def quiet(self) -> bool:
@@ -188,11 +183,9 @@ class Request:
     name: str
     uid: str
     resource_version: str
-    created: str
-    """creationTimestamp, RFC 3339 in UTC: sorts as it is."""
+    created: str  # creationTimestamp, RFC 3339 in UTC: sorts as it is
     pod_name: str
-    pod_uid: str
-    """From the label; "" where no admission webhook set it."""
+    pod_uid: str  # From the label; "" where no admission webhook set it
     node_name: str
     containers: tuple[RequestedContainer, ...]
     strategy: Strategy = Strategy()
@@ -202,14 +195,11 @@ class Request:
     start_times: Mapping[str, StartTimes] = field(default_factory=lambda: NO_START_TIMES)
     """Start times of the instances in `pinned`, for a daemon that restarts."""
     unready_acquired: bool = False
-    deadline_seconds: int | None = None
-    """activeDeadlineSeconds."""
-    ttl_seconds: int | None = None
-    """ttlSecondsAfterFinished."""
+    deadline_seconds: int | None = None  # activeDeadlineSeconds
+    ttl_seconds: int | None = None  # ttlSecondsAfterFinished
     finalizers: tuple[str, ...] = ()
     status: Status = Status()
-    error: str = ""
-    """Why the object cannot be served at all: a sentence that names the field; "" for a sound one."""
+    error: str = ""  # Why the object cannot be served at all: a sentence that names the field; "" for a sound one
     spoilt: bool = False
     """Whether that is because of nothing but an annotation of manager's or node's, which anybody may have edited."""
 

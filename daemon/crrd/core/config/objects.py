@@ -27,10 +27,8 @@ class ConfigObject:
     """What is kept of an object."""
 
     keys: frozenset[str]
-    changed: datetime | None = None
-    """When its data last changed, whichever key; None where nothing says so."""
-    changed_keys: Mapping[str, datetime] = field(default_factory=dict)
-    """Likewise by key, for keys that a writer owns."""
+    changed: datetime | None = None  # When its data last changed, whichever key; None where nothing says so
+    changed_keys: Mapping[str, datetime] = field(default_factory=dict)  # Likewise by key, for keys that a writer owns
 
     def changed_at(self, reference: Reference) -> datetime | None:
         """When what the reference uses last changed, as far as the object says so."""

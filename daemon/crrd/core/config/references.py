@@ -24,10 +24,8 @@ class Use(StrEnum):
 
     ENV = "env"
     ENV_FROM = "envFrom"
-    VOLUME = "volume"
-    """Projected volumes included."""
-    SUB_PATH = "subPath"
-    """kubelet never updates such a file in a running container."""
+    VOLUME = "volume"  # Projected volumes included
+    SUB_PATH = "subPath"  # kubelet never updates such a file in a running container
 
     @property
     def mounted(self) -> bool:
@@ -42,12 +40,9 @@ class Reference:
     kind: Kind
     name: str
     use: Use
-    keys: frozenset[str] | None = None
-    """The keys that are used, None for all."""
-    required: frozenset[str] = frozenset()
-    """Keys without which kubelet does not start the container."""
-    optional: bool = False
-    """Whether kubelet starts the container without the object."""
+    keys: frozenset[str] | None = None  # The keys that are used, None for all
+    required: frozenset[str] = frozenset()  # Keys without which kubelet does not start the container
+    optional: bool = False  # Whether kubelet starts the container without the object
 
     @property
     def object(self) -> tuple[Kind, str]:

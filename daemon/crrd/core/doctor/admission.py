@@ -7,8 +7,7 @@ from crrd.core.doctor.findings import Finding, State, Topic
 from crrd.core.doctor.making import Make, names_of, unread, with_names
 from crrd.lib.jsonfields import items, mapping, text
 
-HOOK = "mutate-crr.apps.kruise.io"
-"""The webhook of crrd's manager that requests need."""
+HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
 POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
 POLICIES_OF_MANAGER = ("crrd-admission", "crrd-manager", "crrd-manager-webhooks")
 _OTHERS = (SetBy.OPENKRUISE, SetBy.OTHERS)

@@ -8,10 +8,8 @@ from crrd.core.doctor.facts import Facts, LeaseSeen, PodSeen, Unread
 from crrd.core.doctor.findings import Finding, State, Topic
 from crrd.core.doctor.making import Make, names_of, unread, with_names
 
-SKEW_SECONDS = 10.0
-"""By how much clocks may differ: whole seconds in headers, and calls that take a while."""
-NODE_LEASE_SECONDS = 60.0
-"""Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready."""
+SKEW_SECONDS = 10.0  # By how much clocks may differ: whole seconds in headers, and calls that take a while
+NODE_LEASE_SECONDS = 60.0  # Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready
 
 
 def _shown(pod: PodSeen) -> str:

@@ -25,28 +25,21 @@ class Hook:
 
     name: str
     configuration: str
-    trusted: bool = True
-    """Whether the API server can know its CA: a Service needs a caBundle, a URL does not."""
-    ignored: bool = False
-    """Whether failurePolicy is Ignore."""
+    trusted: bool = True  # Whether the API server can know its CA: a Service needs a caBundle, a URL does not
+    ignored: bool = False  # Whether failurePolicy is Ignore
 
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
     """A pod of the manager or of the node daemon."""
 
-    key: str
-    """`namespace/name`."""
+    key: str  # `namespace/name`
     node: str
     ready: bool
-    why: str
-    """Why it is not ready, in kubelet's word; "" where kubelet gives none."""
-    version: str
-    """The tag or digest of its image."""
-    account: str
-    """`namespace:name` of its ServiceAccount."""
-    ended: bool = False
-    """Whether it stays ended, as an evicted pod."""
+    why: str  # Why it is not ready, in kubelet's word; "" where kubelet gives none
+    version: str  # The tag or digest of its image
+    account: str  # `namespace:name` of its ServiceAccount
+    ended: bool = False  # Whether it stays ended, as an evicted pod
 
     @property
     def namespace(self) -> str:
@@ -70,16 +63,14 @@ class LeaseSeen:
     name: str
     holder: str
     renewed: datetime | None
-    seconds: float
-    """For how long it holds."""
+    seconds: float  # For how long it holds
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The answer to a dry-run create of a request for a pod that does not exist."""
 
-    status: int
-    """The HTTP status; 0 for none, or for a failure inside the server (5xx)."""
+    status: int  # The HTTP status; 0 for none, or for a failure inside the server (5xx)
     error: str = ""
 
 
@@ -87,41 +78,33 @@ class Trial:
 class Right:
     """Whether somebody may do something."""
 
-    what: str
-    """The verb and the resource."""
+    what: str  # The verb and the resource
     allowed: bool
-    account: str = ""
-    """The ServiceAccount, `namespace:name`; "" for the user."""
+    account: str = ""  # The ServiceAccount, `namespace:name`; "" for the user
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All of it, at one moment."""
 
-    version: str
-    """The API server's."""
+    version: str  # The API server's
     too_old: bool
-    now: datetime
-    """The API server's time."""
-    here: datetime
-    """The time of the machine that asks."""
+    now: datetime  # The API server's time
+    here: datetime  # The time of the machine that asks
     crd: Json | Unread | None
     hooks: tuple[Hook, ...] | Unread
     trial: Trial
     policies: tuple[str, ...] | Unread
-    bound: tuple[str, ...] | Unread
-    """The policies that a binding has deny."""
+    bound: tuple[str, ...] | Unread  # The policies that a binding has deny
     managers: tuple[PodSeen, ...] | Unread
     leader: LeaseSeen | Unread | None
     daemons: tuple[PodSeen, ...] | Unread
     nodes: tuple[NodeSeen, ...] | Unread
     node_leases: tuple[LeaseSeen, ...] | Unread
-    waiting: tuple[tuple[str, frozenset[str]], ...] | Unread
-    """Node and reasons of each active request."""
+    waiting: tuple[tuple[str, frozenset[str]], ...] | Unread  # Node and reasons of each active request
     rights: tuple[Right, ...] | Unread
     account_rights: tuple[Right, ...] | Unread
-    kruise_daemons: tuple[int, ...] | Unread
-    """How many pods each DaemonSet of OpenKruise wants."""
+    kruise_daemons: tuple[int, ...] | Unread  # How many pods each DaemonSet of OpenKruise wants
 
 
 def read_hooks(obj: Json) -> tuple[Hook, ...]:

@@ -10,8 +10,7 @@ class State(StrEnum):
     """How bad it is."""
 
     OK = "ok"
-    WARNING = "warning"
-    """Requests are served, but not as they should be, or not everywhere."""
+    WARNING = "warning"  # Requests are served, but not as they should be, or not everywhere
     PROBLEM = "problem"
     NOT_CHECKED = "not checked"
 
@@ -56,5 +55,4 @@ class Finding:
     check: Check
     state: State
     topic: Topic
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """For the sentence."""
+    values: Mapping[str, Any] = field(default_factory=dict)  # For the sentence

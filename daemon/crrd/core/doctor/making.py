@@ -6,11 +6,9 @@ from typing import Any
 from crrd.core.doctor.facts import Unread
 from crrd.core.doctor.findings import Finding, State, Topic
 
-_SHOWN = 3
-"""Names that a sentence lists."""
+_SHOWN = 3  # Names that a sentence lists
 
-Make = Callable[..., Finding]
-"""Makes a finding of one check: state, what was seen, values."""
+Make = Callable[..., Finding]  # Makes a finding of one check: state, what was seen, values
 
 
 def unread(new: Make, *found: object) -> list[Finding]:

@@ -13,10 +13,8 @@ from crrd.core.recreate.persisted import target_of
 
 OVERDUE_SECONDS = 15.0
 """How much longer than its grace period a stop may take before it counts as stuck: kubelet reports with a delay."""
-DAEMON_PATIENCE_SECONDS = 30.0
-"""After which what the node's daemon should have done counts as not being done."""
-READY_PATIENCE_SECONDS = 300.0
-"""After which a container that runs and is not ready is worth a look."""
+DAEMON_PATIENCE_SECONDS = 30.0  # After which what the node's daemon should have done counts as not being done
+READY_PATIENCE_SECONDS = 300.0  # After which a container that runs and is not ready is worth a look
 
 _BACK_OFF = re.compile(r"back-off (\S+) restarting failed container")
 _GO_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")

@@ -20,20 +20,16 @@ class NodeFacts:
     name: str
     exists: bool = True
     ready: bool = True
-    since: datetime | None = None
-    """Since when it is ready, or not."""
-    why: str = ""
-    """What kubelet there says of why it is not ready; "" where it is not kubelet who says so."""
-    kubelet: str = ""
-    """The version that kubelet reports, "" for none."""
+    since: datetime | None = None  # Since when it is ready, or not
+    why: str = ""  # What kubelet there says of why it is not ready; "" where it is not kubelet who says so
+    kubelet: str = ""  # The version that kubelet reports, "" for none
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
     """A pod of the node daemon on the request's node."""
 
-    key: str
-    """`namespace/name`."""
+    key: str  # `namespace/name`
     phase: str
     ready: bool
 
@@ -51,12 +47,9 @@ class EventFacts:
 class Times:
     """When things happened to the request, by the API server's clock; None where nobody said."""
 
-    acquired: datetime | None = None
-    """The manager made the pod unready for it."""
-    deleted: datetime | None = None
-    """Somebody asked for its deletion."""
-    written: datetime | None = None
-    """Its status was last written."""
+    acquired: datetime | None = None  # The manager made the pod unready for it
+    deleted: datetime | None = None  # Somebody asked for its deletion
+    written: datetime | None = None  # Its status was last written
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +57,11 @@ class Facts:
     """All of it, at one moment. None stands for what could not be read; `unread` says why."""
 
     request: Request
-    now: datetime
-    """The API server's time."""
+    now: datetime  # The API server's time
     pod: Pod | None = None
-    pod_read: bool = True
-    """Whether `pod` None means that there is no such pod."""
-    ready_since: datetime | None = None
-    """Since when all of the pod's containers are ready; None where they are not."""
-    others: tuple[Request, ...] = ()
-    """Other requests for the same pod, on its node."""
+    pod_read: bool = True  # Whether `pod` None means that there is no such pod
+    ready_since: datetime | None = None  # Since when all of the pod's containers are ready; None where they are not
+    others: tuple[Request, ...] = ()  # Other requests for the same pod, on its node
     node: NodeFacts | None = None
     daemons: tuple[DaemonFacts, ...] | None = None
     events: tuple[EventFacts, ...] = ()

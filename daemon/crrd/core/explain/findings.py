@@ -15,12 +15,9 @@ class Verdict(StrEnum):
     """The shortest answer."""
 
     SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    """Ended, and not every container was recreated."""
-    MOVING = "moving"
-    """Goes on by itself."""
-    STUCK = "stuck"
-    """Somebody has to do something, or it will not end well."""
+    FAILED = "failed"  # Ended, and not every container was recreated
+    MOVING = "moving"  # Goes on by itself
+    STUCK = "stuck"  # Somebody has to do something, or it will not end well
 
 
 Topic = StrEnum(
@@ -55,8 +52,7 @@ Step = StrEnum(
 class Advice:
     """One thing to do."""
 
-    step: Step | Reason
-    """A reason stands for its remedies in the table of reasons."""
+    step: Step | Reason  # A reason stands for its remedies in the table of reasons
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -67,13 +63,10 @@ class Finding:
     reason: Topic
     values: Mapping[str, Any] = field(default_factory=dict)
     """For the sentence; durations are in seconds, None stands for what is not known."""
-    since: float | None = None
-    """For how many seconds it has been so, None where nobody can tell."""
-    stuck: bool = False
-    """Whether it does not go on by itself."""
+    since: float | None = None  # For how many seconds it has been so, None where nobody can tell
+    stuck: bool = False  # Whether it does not go on by itself
     advice: tuple[Advice, ...] = ()
-    container: str = ""
-    """The container that it is about; "" for the request as a whole."""
+    container: str = ""  # The container that it is about; "" for the request as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +84,14 @@ class Explanation:
 
     namespace: str
     name: str
-    phase: str
-    """"" for a request that nobody has answered."""
-    age: float
-    """Seconds since its creation."""
-    pod: str
-    """Its name."""
+    phase: str  # "" for a request that nobody has answered
+    age: float  # Seconds since its creation
+    pod: str  # Its name
     node: str
-    daemon: str
-    """The pod (`namespace/name`) of the node's daemon; "" where it is not known."""
+    daemon: str  # The pod (`namespace/name`) of the node's daemon; "" where it is not known
     cause: Finding
     containers: tuple[ContainerReport, ...]
-    notes: tuple[Finding, ...] = ()
-    """What else is worth knowing: times left, what is missing, what could not be read."""
+    notes: tuple[Finding, ...] = ()  # What else is worth knowing: times left, what is missing, what could not be read
 
     @property
     def verdict(self) -> Verdict:

@@ -12,8 +12,7 @@ from crrd.core.recreate.left_down import may_stay_down
 from crrd.core.recreate.messages import UNREMARKABLE_WAITS
 from crrd.core.recreate.persisted import target_of
 
-MANAGER_PATIENCE_SECONDS = 30.0
-"""After which what the manager should have done counts as not being done."""
+MANAGER_PATIENCE_SECONDS = 30.0  # After which what the manager should have done counts as not being done
 
 
 def check_manager(facts: Facts) -> Advice:

@@ -17,8 +17,7 @@ from crrd.core.explain.notes import MANAGER_PATIENCE_SECONDS, check_manager, not
 from crrd.core.lifecycle.steps import ANSWER_SECONDS
 from crrd.core.recreate.decide import serving_order
 
-ANSWER_PATIENCE_SECONDS = 5.0
-"""A daemon that is there answers within a second or so."""
+ANSWER_PATIENCE_SECONDS = 5.0  # A daemon that is there answers within a second or so
 
 
 def explain_request(facts: Facts) -> Explanation:

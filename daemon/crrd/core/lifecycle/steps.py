@@ -24,8 +24,7 @@ from crrd.core.recreate.settle import given_up
 
 ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING, Reason.NO_ANSWER, Reason.DEADLINE)
 """Why the manager completes a request that its node does not bring to an end."""
-ANSWER_SECONDS = 60
-"""How long after its creation a request may be unanswered by its node's daemon."""
+ANSWER_SECONDS = 60  # How long after its creation a request may be unanswered by its node's daemon
 GOING_SECONDS = 30
 """How long after the grace period of a pod that is being deleted the node's daemon may leave its requests open."""
 DEFAULT_SLACK_SECONDS = 3600
@@ -49,16 +48,14 @@ class AcquireUnready:
     """Make the pod unready for this request."""
 
     pod: PodMeta
-    key: str
-    """`namespace/name` of the request."""
+    key: str  # `namespace/name` of the request
 
 
 @dataclass(frozen=True, slots=True)
 class RecordUnready:
     """Tell the node that the pod is unready."""
 
-    at: str
-    """RFC 3339, the API server's time."""
+    at: str  # RFC 3339, the API server's time
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,7 @@ class ReleaseUnready:
     """Take this request from the reasons for which the pod is unready."""
 
     pod: PodMeta
-    key: str
-    """`namespace/name` of the request."""
+    key: str  # `namespace/name` of the request
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from crrd.core.config.references import Kind, Reference
 from crrd.core.policy.types import Policy, RunRecord, UsedObject
 
 _MARGIN = timedelta(seconds=START_MARGIN)
-UseKey = tuple[str, Kind, str]
-"""Container, kind and name of the object."""
+UseKey = tuple[str, Kind, str]  # Container, kind and name of the object
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +24,7 @@ class Data:
     """The data of an object, as one container uses it."""
 
     hash: str
-    changed: datetime | None
-    """When it last changed by the object's managedFields: maybe too late, never too early."""
+    changed: datetime | None  # When it last changed by the object's managedFields: maybe too late, never too early
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +116,8 @@ class Due:
     """Containers that are to be recreated for one change."""
 
     containers: tuple[str, ...]
-    limit: datetime
-    """Containers that started after this time are not recreated."""
-    reason: str
-    """For people: `ConfigMap web-cfg changed`."""
+    limit: datetime  # Containers that started after this time are not recreated
+    reason: str  # For people: `ConfigMap web-cfg changed`
 
 
 def due(

@@ -12,8 +12,7 @@ from crrd.core.policy.config import Data, Running, UseKey, covered, due, remembe
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, UsedObject
 from crrd.core.rollout.run import Options, Run, Target
 
-AGE_RETRY = timedelta(minutes=10)
-"""After a run for maxAge: containers that it could not recreate are tried again then."""
+AGE_RETRY = timedelta(minutes=10)  # After a run for maxAge: containers that it could not recreate are tried again then
 
 
 class Trigger(StrEnum):
@@ -52,14 +51,10 @@ class Observed:
 
     running: tuple[Running, ...] = ()
     data: Mapping[UseKey, Data] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    """What containers could not start again without, in words."""
-    problem: str = ""
-    """Why there is no target, "" where there is one."""
-    unreadable: str = ""
-    """Why configuration cannot be read, and what to do about it."""
-    progress: str = ""
-    """What the run that goes on waits for."""
+    missing: tuple[str, ...] = ()  # What containers could not start again without, in words
+    problem: str = ""  # Why there is no target, "" where there is one
+    unreadable: str = ""  # Why configuration cannot be read, and what to do about it
+    progress: str = ""  # What the run that goes on waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +63,8 @@ class Decision:
 
     status: PolicyStatus
     conditions: tuple[Mapping[str, Any], ...]
-    run: RunRecord | None = None
-    """The run that goes on now, None for none; the status names it already."""
-    run_until: datetime | None = None
-    """When its window closes."""
+    run: RunRecord | None = None  # The run that goes on now, None for none; the status names it already
+    run_until: datetime | None = None  # When its window closes
     wake_at: datetime | None = None
 
 

@@ -16,8 +16,7 @@ KIND = "ContainerRecreatePolicy"
 API_VERSION = f"{POLICY_GROUP}/v1alpha1"
 DEFAULT_SETTLE = 10
 ONE = Amount(1)
-LEAST_MAX_AGE = 60
-"""Seconds; what is restarted more often is never ready."""
+LEAST_MAX_AGE = 60  # Seconds; what is restarted more often is never ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +32,8 @@ class TargetRef:
 class ConfigChange:
     """Recreate after a change of configuration."""
 
-    settle: int = DEFAULT_SETTLE
-    """Seconds without a further change, after which one counts."""
-    secrets: bool = False
-    """Whether Secrets count, too."""
+    settle: int = DEFAULT_SETTLE  # Seconds without a further change, after which one counts
+    secrets: bool = False  # Whether Secrets count, too
 
     def includes(self, reference: Reference) -> bool:
         """Whether a change of this object counts."""
@@ -48,8 +45,7 @@ class Window:
     """When runs may begin pods."""
 
     opens: Schedule
-    duration: int
-    """Seconds."""
+    duration: int  # Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +54,8 @@ class Budget:
 
     max_unavailable: Amount = ONE
     min_ready: int = 0
-    max_per_node: int = 0
-    """0 for no limit."""
-    min_interval: int = 0
-    """Between the starts of two runs."""
+    max_per_node: int = 0  # 0 for no limit
+    min_interval: int = 0  # Between the starts of two runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +66,7 @@ class UsedObject:
     kind: Kind
     name: str
     hash: str
-    since: str
-    """RFC 3339: since when the data is as it is. A container that started later has it."""
+    since: str  # RFC 3339: since when the data is as it is. A container that started later has it.
     done: str = ""
     """The hash of what all containers have; "" while that is not so, because a run has begun and not succeeded yet."""
     left: str = ""
@@ -86,17 +79,13 @@ class RunRecord:
     """The last run of a policy, or the one that goes on."""
 
     name: str
-    trigger: str
-    """configChange, schedule or maxAge."""
+    trigger: str  # configChange, schedule or maxAge
     containers: tuple[str, ...]
-    since: str
-    """RFC 3339: containers that started later are left alone."""
+    since: str  # RFC 3339: containers that started later are left alone
     started: str
-    generation: int
-    """The policy's, when the run began."""
+    generation: int  # The policy's, when the run began
     reason: str = ""
-    finished: str = ""
-    """"" while it goes on."""
+    finished: str = ""  # "" while it goes on
     failed: bool = False
     message: str = ""
 
@@ -107,8 +96,7 @@ class PolicyStatus:
 
     config: tuple[UsedObject, ...] = ()
     run: RunRecord | None = None
-    scheduled: str = ""
-    """RFC 3339: the newest time of the schedule that a run has begun for."""
+    scheduled: str = ""  # RFC 3339: the newest time of the schedule that a run has begun for
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +108,19 @@ class Policy:
     uid: str
     resource_version: str
     generation: int
-    created: str
-    """creationTimestamp, RFC 3339."""
+    created: str  # creationTimestamp, RFC 3339
     target: TargetRef | None = None
-    selector: str = ""
-    """A query for pods, where there is no target."""
-    containers: tuple[str, ...] = ()
-    """Empty for those that use what has changed, or for all."""
+    selector: str = ""  # A query for pods, where there is no target
+    containers: tuple[str, ...] = ()  # Empty for those that use what has changed, or for all
     config: ConfigChange | None = None
     schedule: Schedule | None = None
-    max_age: int | None = None
-    """Seconds."""
+    max_age: int | None = None  # Seconds
     window: Window | None = None
     budget: Budget = Budget()
     suspended: bool = False
     status: PolicyStatus = PolicyStatus()
-    conditions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
-    """As they stand in the status."""
-    error: str = ""
-    """What is wrong with the spec, "" for nothing; such a policy does nothing."""
+    conditions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)  # As they stand in the status
+    error: str = ""  # What is wrong with the spec, "" for nothing; such a policy does nothing
 
     @property
     def key(self) -> str:

@@ -40,10 +40,8 @@ class RunHook:
     instance: Instance
     hook: Hook
     seconds: float
-    spent_before: float
-    """Seconds of the grace period that an earlier life of the daemon has used up."""
-    pod_ip: str = ""
-    """Of the request's pod, "" where it is not known or the hook does not need it."""
+    spent_before: float  # Seconds of the grace period that an earlier life of the daemon has used up
+    pod_ip: str = ""  # Of the request's pod, "" where it is not known or the hook does not need it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,8 @@ class StopContainer:
     request: Request
     instance: Instance
     seconds: float
-    spent_before: float
-    """See RunHook."""
-    beside: Mapping[str, str] = field(default_factory=dict)
-    """See Work."""
+    spent_before: float  # See RunHook
+    beside: Mapping[str, str] = field(default_factory=dict)  # See Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +64,7 @@ class EmitEvent:
     message: str
     container: str = ""
     warning: bool = False
-    pod: Pod | None = None
-    """The request's pod, where it is known."""
+    pod: Pod | None = None  # The request's pod, where it is known
 
 
 Action = WriteStatus | PinContainers | RunHook | StopContainer | EmitEvent
@@ -81,8 +76,7 @@ class Decision:
 
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
-    watch_runtime: bool = False
-    """Whether a change in the runtime is awaited: the pod's containers have to be polled."""
+    watch_runtime: bool = False  # Whether a change in the runtime is awaited: the pod's containers have to be polled
     waits_for_slot: bool = False
     """Whether a stop is wanted, and has to wait until one may be sent (`Observation.may_stop`)."""
     ask_api: bool = False

@@ -30,8 +30,7 @@ from crrd.core.recreate.stop import finish_hooked, stop
 from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.runtime_status import ContainerState
 
-POD_PATIENCE = 60.0
-"""Seconds after which a pod that was never seen on this node is asked for."""
+POD_PATIENCE = 60.0  # Seconds after which a pod that was never seen on this node is asked for
 
 
 def decide(requests: Sequence[Request], observed: Observation, now: float) -> Decision:

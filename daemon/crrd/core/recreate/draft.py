@@ -12,10 +12,8 @@ from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
 from crrd.core.recreate.persisted import start_times_of
 
-QUIET = 1.0
-"""Seconds that a wait for the pod or a container goes on before it is worth a status write."""
-ASK_AGAIN = 0.05
-"""Seconds after which what was asked for too early is asked for again."""
+QUIET = 1.0  # Seconds that a wait for the pod or a container goes on before it is worth a status write
+ASK_AGAIN = 0.05  # Seconds after which what was asked for too early is asked for again
 PERSIST_SECONDS = 2.0
 """Seconds after which the start time of a hook or stop is persisted. A restart may add them to the grace period."""
 
@@ -57,8 +55,7 @@ class Draft:
     watch_runtime: bool = False
     waits_for_slot: bool = False
     ask_api: bool = False
-    gate: Gate = field(default_factory=lambda: Gate(open=True))
-    """Of the request that has the turn."""
+    gate: Gate = field(default_factory=lambda: Gate(open=True))  # Of the request that has the turn
     hook_runs: bool = False
     """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
     stops: dict[str, float] = field(default_factory=dict)

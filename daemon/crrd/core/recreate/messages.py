@@ -11,8 +11,7 @@ UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that every start goes through: not worth a write."""
 STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
 """Seconds after which a wait is written, and written again: a status is not written every second."""
-LATER_STEPS = (5, *STEPS[1:])
-"""The same for waits that a healthy container may have."""
+LATER_STEPS = (5, *STEPS[1:])  # The same for waits that a healthy container may have
 BACK_OFF_RESET_SECONDS = 600.0
 """After which kubelet's restart back-off begins anew (twice its maximum, pkg/kubelet/kuberuntime)."""
 

@@ -14,8 +14,7 @@ from crrd.core.api.types import Pin, Request
 from crrd.kubelet.runtime_status import ContainerState
 
 STOP_ATTEMPTS = 8
-STOP_PATIENCE = 120.0
-"""Step 9: a stop that errs is given up after this many attempts and seconds."""
+STOP_PATIENCE = 120.0  # Step 9: a stop that errs is given up after this many attempts and seconds
 STOP_MARGIN = 5.0
 """Seconds after the grace period of a hook in which its stop may still be sent, though the request has ended."""
 
@@ -26,10 +25,8 @@ class HookKind(StrEnum):
     EXEC = "exec"
     HTTP_GET = "httpGet"
     SLEEP = "sleep"
-    TCP_SOCKET = "tcpSocket"
-    """The API server refuses it as preStop, and kubelet has no such handler."""
-    INVALID = "invalid"
-    """What kubelet wrote on the container cannot be read; `error` says why."""
+    TCP_SOCKET = "tcpSocket"  # The API server refuses it as preStop, and kubelet has no such handler
+    INVALID = "invalid"  # What kubelet wrote on the container cannot be read; `error` says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +36,8 @@ class Hook:
     kind: HookKind
     command: tuple[str, ...] = ()
     seconds: float = 0.0
-    host: str = ""
-    """httpGet: "" means the pod's IP."""
-    port: int | str = 0
-    """httpGet: a number, or the name of one of the container's ports."""
+    host: str = ""  # httpGet: "" means the pod's IP
+    port: int | str = 0  # httpGet: a number, or the name of one of the container's ports
     path: str = "/"
     scheme: str = "http"
     headers: tuple[tuple[str, str], ...] = ()
@@ -53,23 +48,18 @@ class Hook:
 class Instance:
     """One container instance as the runtime knows it; identity comes from kubelet's labels on it."""
 
-    id: str
-    """Bare, without the runtime's name."""
-    runtime: str
-    """The runtime's name, as in front of container IDs in the API."""
+    id: str  # Bare, without the runtime's name
+    runtime: str  # The runtime's name, as in front of container IDs in the API
     name: str
     pod_namespace: str
     pod_name: str
     pod_uid: str
     state: ContainerState
-    created_at: int
-    """Nanoseconds since the epoch, the runtime's own clock."""
+    created_at: int  # Nanoseconds since the epoch, the runtime's own clock
     restart_count: int = 0
-    grace_seconds: int | None = None
-    """The pod's terminationGracePeriodSeconds as kubelet wrote it on the container."""
+    grace_seconds: int | None = None  # The pod's terminationGracePeriodSeconds as kubelet wrote it on the container
     hook: Hook | None = None
-    ports: tuple[tuple[str, int], ...] = ()
-    """Named ports of the container: (name, number)."""
+    ports: tuple[tuple[str, int], ...] = ()  # Named ports of the container: (name, number)
 
     @property
     def pin(self) -> Pin:
@@ -98,12 +88,9 @@ class HookResult:
 class StopAttempt:
     """The last attempt to stop an instance that has returned."""
 
-    count: int
-    """How many attempts were made so far."""
-    ended: float
-    """Monotonic time at which it returned."""
-    error: str = ""
-    """"" when the runtime reported success."""
+    count: int  # How many attempts were made so far
+    ended: float  # Monotonic time at which it returned
+    error: str = ""  # "" when the runtime reported success
 
 
 NO_PIN = Pin("")
@@ -120,26 +107,20 @@ class WorkKind(StrEnum):
 class Work:
     """What this process has done for one request to one container instance; times are monotonic."""
 
-    name: str = ""
-    """The container's."""
+    name: str = ""  # The container's
     pin: Pin = NO_PIN
     under_way: WorkKind | None = None
-    until: float | None = None
-    """When what is under way has to have had its effect; None until it is sent."""
+    until: float | None = None  # When what is under way has to have had its effect; None until it is sent
     hook_began: float | None = None
-    hook_until: float | None = None
-    """When the grace period in which the hook began is over."""
+    hook_until: float | None = None  # When the grace period in which the hook began is over
     hook: HookResult | None = None
-    stop_sent: float | None = None
-    """When a stop was sent for the first time."""
-    spent_before: float = 0.0
-    """Seconds of the grace period that were used up before."""
+    stop_sent: float | None = None  # When a stop was sent for the first time
+    spent_before: float = 0.0  # Seconds of the grace period that were used up before
     beside: Mapping[str, str] = field(default_factory=dict)
     """Container name -> bare ID of the other instances that ran when the stop was decided on; only where this stop may
     restart them, too."""
     stop: StopAttempt | None = None
-    pod_uid: str = ""
-    """The pod's in the runtime."""
+    pod_uid: str = ""  # The pod's in the runtime
 
     @property
     def hook_ended(self) -> float | None:
@@ -176,12 +157,9 @@ NO_WORK = Work()
 class Ending:
     """When an instance was first seen to run no more (or a container to have none)."""
 
-    at: float
-    """Monotonic."""
-    wall: float
-    """Seconds since the epoch, the node's clock."""
-    instance: str = ""
-    """Bare ID of the instance that ended, "" where there was none."""
+    at: float  # Monotonic
+    wall: float  # Seconds since the epoch, the node's clock
+    instance: str = ""  # Bare ID of the instance that ended, "" where there was none
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +167,7 @@ class ApiAnswer:
     """The API server's own answer for the pod's name, asked past every cache."""
 
     pod: Pod | None
-    asked_at: float
-    """Monotonic time; it says nothing of the pod of a request that came later."""
+    asked_at: float  # Monotonic time; it says nothing of the pod of a request that came later
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,24 +175,18 @@ class Observation:
     """All that is known of one pod; what `decide` decides on."""
 
     node_name: str
-    runtime_names: frozenset[str]
-    """Names of the runtimes that were asked, e.g. {"containerd"}."""
-    runtime_error: str = ""
-    """Why the runtime could not be asked; then nothing is known of instances."""
-    instances: tuple[Instance, ...] = ()
-    """Every instance of the pod's containers, exited ones too."""
-    listed_at: float = 0.0
-    """Monotonic time at which they were asked for: they are no older than that."""
+    runtime_names: frozenset[str]  # Names of the runtimes that were asked, e.g. {"containerd"}.
+    runtime_error: str = ""  # Why the runtime could not be asked; then nothing is known of instances
+    instances: tuple[Instance, ...] = ()  # Every instance of the pod's containers, exited ones too
+    listed_at: float = 0.0  # Monotonic time at which they were asked for: they are no older than that
     foreign: Mapping[str, Instance | None] = field(default_factory=dict)
     """Container IDs named by a request that are not the pod's: what the runtime says of each, None for
     one that it does not know. An ID that is not in here was not looked up."""
     pod: Pod | None = None
-    pod_at: float = 0.0
-    """Monotonic time at which this version of the pod came."""
+    pod_at: float = 0.0  # Monotonic time at which this version of the pod came
     pod_gone: bool = False
     """The pod was seen on this node, and the watch says that it is there no more: a reason to ask, never a verdict."""
-    api_answer: ApiAnswer | None = None
-    """Asked for when `decide` wants to know before a final verdict."""
+    api_answer: ApiAnswer | None = None  # Asked for when `decide` wants to know before a final verdict
     works: Mapping[tuple[str, str], Work] = field(default_factory=dict)
     """(request UID, bare container ID) -> this process' work."""
     running_since: Mapping[str, float] = field(default_factory=dict)
@@ -228,10 +199,8 @@ class Observation:
     """Request UID -> monotonic time at which this process first saw it."""
     unready_seen: Mapping[str, float] = field(default_factory=dict)
     """Request UID -> monotonic time at which this process first saw the mark unready-acquired."""
-    utc: str = ""
-    """The node's wall clock, RFC 3339 in UTC."""
-    wall: float = 0.0
-    """The same in seconds since the epoch."""
+    utc: str = ""  # The node's wall clock, RFC 3339 in UTC
+    wall: float = 0.0  # The same in seconds since the epoch
     known_since: float | None = None
     """Monotonic time since which it is known whether the node has the pod; None while it is not."""
     kubelet_minor: int | None = None
@@ -244,10 +213,8 @@ class Observation:
     """Whether the cluster's CRD drops the field isKilled: then the annotation has to say it."""
     pin_errors: Mapping[str, str] = field(default_factory=dict)
     """Request UID -> why its pins could not be written the last time."""
-    may_stop: bool = True
-    """Whether a stop of this pod may be sent now: so many at once are sent on a node, and no more."""
-    draining: bool = False
-    """The daemon is going down: no new hooks, no new stops."""
+    may_stop: bool = True  # Whether a stop of this pod may be sent now: so many at once are sent on a node, and no more
+    draining: bool = False  # The daemon is going down: no new hooks, no new stops
 
     def instance(self, bare_id: str) -> Instance | None:
         """The pod's instance with this ID."""

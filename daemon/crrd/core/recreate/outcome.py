@@ -14,12 +14,9 @@ from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.runtime_status import ContainerState
 
-STOP_SETTLE = 10.0
-"""Seconds that a container may still be listed as running after its stop was reported as done."""
-LOOK_AT_EXIT = 0.5
-"""Seconds between looks at an instance that was stopped and is still listed as running."""
-LOOK_AT_UNREADY = 5.0
-"""Seconds between looks at an instance that is to get ready."""
+STOP_SETTLE = 10.0  # Seconds that a container may still be listed as running after its stop was reported as done
+LOOK_AT_EXIT = 0.5  # Seconds between looks at an instance that was stopped and is still listed as running
+LOOK_AT_UNREADY = 5.0  # Seconds between looks at an instance that is to get ready
 
 
 def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> RecreateState:

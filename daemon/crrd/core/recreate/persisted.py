@@ -6,8 +6,7 @@ Its annotation has when a hook or a stop began, its status (isKilled) that a hoo
 from crrd.core.api.types import Pin, Request, RequestedContainer, StartTimes
 from crrd.core.recreate.observation import Work, WorkKind
 
-HASTE_SECONDS = 10.0
-"""For how long a stop that is still to be persisted makes looks at the runtime short."""
+HASTE_SECONDS = 10.0  # For how long a stop that is still to be persisted makes looks at the runtime short
 
 
 def target_of(request: Request, container: RequestedContainer) -> Pin | None:

@@ -24,8 +24,7 @@ RETRY_FIRST = 0.5
 RETRY_LIMIT = 20.0
 RETRY_JITTER = 0.2
 """Step 9: the wait after a failed stop doubles from the first to the limit, and grows by up to this share of itself."""
-LOOK_AGAIN = 1.0
-"""Seconds between looks at what announces nothing: kubelet's health."""
+LOOK_AGAIN = 1.0  # Seconds between looks at what announces nothing: kubelet's health
 
 
 def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool) -> RecreateState:

@@ -45,19 +45,13 @@ class ContainerView:
     pod: Pod
     observed: Observation
     now: float
-    status: PodContainer
-    """In the pod's spec and status; an empty one where the pod has none of that name."""
-    named: tuple[Pin, ...]
-    """The instances that the request names."""
+    status: PodContainer  # In the pod's spec and status; an empty one where the pod has none of that name
+    named: tuple[Pin, ...]  # The instances that the request names
     newest: Instance | None
-    work: Work
-    """What this process has done to it for this request."""
-    target: Pin | None
-    """Which instance has to go; what was worked on goes before what the request says by now."""
-    start_times: StartTimes
-    """Start times of that instance in the annotation, written by this process or an earlier one."""
-    written: RecreateState
-    """As the request's status has it."""
+    work: Work  # What this process has done to it for this request
+    target: Pin | None  # Which instance has to go; what was worked on goes before what the request says by now
+    start_times: StartTimes  # Start times of that instance in the annotation, written by this process or an earlier one
+    written: RecreateState  # As the request's status has it
 
     @classmethod
     def of(cls, request: Request, container: RequestedContainer, pod: Pod, observed: Observation, now: float) -> Self:

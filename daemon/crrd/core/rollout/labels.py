@@ -18,10 +18,8 @@ class Requirement:
     """One condition on one label."""
 
     key: str
-    values: tuple[str, ...] = ()
-    """One of these; empty for any value."""
-    negated: bool = False
-    """Whether the label must not be so; one that is missing meets that."""
+    values: tuple[str, ...] = ()  # One of these; empty for any value
+    negated: bool = False  # Whether the label must not be so; one that is missing meets that
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the labels meet it."""

@@ -10,10 +10,8 @@ from crrd.core.rollout.run import Progress, Run
 from crrd.core.rollout.standing import progress
 from crrd.core.rollout.state import RunRequest
 
-LIVE_SECONDS = 60.0
-"""A process that has written no progress for so long is gone."""
-RUNNING, WAITING, STOPPED = "running", "waiting", "stopped"
-"""States of a run that has not ended."""
+LIVE_SECONDS = 60.0  # A process that has written no progress for so long is gone
+RUNNING, WAITING, STOPPED = "running", "waiting", "stopped"  # States of a run that has not ended
 
 
 _NO_PROGRESS = Progress("", "", STOPPED, 0, 0)
@@ -25,18 +23,13 @@ class RunStatus:
 
     run: Run
     requests: Sequence[RunRequest]
-    state: str
-    """RUNNING, WAITING, STOPPED, or how it ended."""
-    host: str
-    """Where its process runs, or ran."""
+    state: str  # RUNNING, WAITING, STOPPED, or how it ended
+    host: str  # Where its process runs, or ran
     done: int
     total: int
-    active_at: datetime | None
-    """When something happened to a pod of it last."""
-    idle: float
-    """Seconds since then."""
-    waits: str
-    """What it waits for; "" for nothing."""
+    active_at: datetime | None  # When something happened to a pod of it last
+    idle: float  # Seconds since then
+    waits: str  # What it waits for; "" for nothing
 
 
 def run_status(

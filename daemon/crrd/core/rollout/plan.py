@@ -16,20 +16,16 @@ from crrd.core.rollout.standing import Row, Stage, standings, tally
 from crrd.core.rollout.state import Budget, Member, RunRequest, World
 from crrd.core.rollout.waits import Wait, describe_pod
 
-_NAMED = 3
-"""Pods that a sentence names; the others are counted."""
+_NAMED = 3  # Pods that a sentence names; the others are counted
 
 
 class End(StrEnum):
     """How a run ends, or stops for somebody to look at it."""
 
     DONE = "done"
-    FAILED = "failed"
-    """As many pods have failed as may."""
-    ASK = "paused"
-    """The first part is done; the rest begins when somebody says so."""
-    RIVAL = "rival"
-    """Another run on the same target was first."""
+    FAILED = "failed"  # As many pods have failed as may
+    ASK = "paused"  # The first part is done; the rest begins when somebody says so
+    RIVAL = "rival"  # Another run on the same target was first
     ABORTED = "aborted"
 
 
@@ -38,17 +34,12 @@ class Plan:
     """What to do now, and how things stand."""
 
     rows: tuple[Row, ...]
-    create: tuple[Row, ...] = ()
-    """Pods that get their request now."""
-    waiting: str = ""
-    """Why nothing goes on; "" while a pod is under way, or none waits. Each row says it for its own."""
-    command: str = ""
-    """The command that shows more of that; "" for none."""
+    create: tuple[Row, ...] = ()  # Pods that get their request now
+    waiting: str = ""  # Why nothing goes on; "" while a pod is under way, or none waits. Each row says it for its own.
+    command: str = ""  # The command that shows more of that; "" for none
     end: End | None = None
-    message: str = ""
-    """What there is to say of the end."""
-    wake_at: datetime | None = None
-    """When time alone changes something."""
+    message: str = ""  # What there is to say of the end
+    wake_at: datetime | None = None  # When time alone changes something
 
     @property
     def outcome(self) -> End | None:

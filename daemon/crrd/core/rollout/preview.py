@@ -18,20 +18,14 @@ class Preview:
     """The batches, and how it goes on after them."""
 
     batches: tuple[tuple[Row, ...], ...]
-    first: Plan
-    """Of the world as it is."""
-    stopped: str = ""
-    """Why not all pods are in a batch; "" where they are."""
-    command: str = ""
-    """The command that shows more of that; "" for none."""
-    later: tuple[tuple[Row, ...], ...] = ()
-    """The batches that follow when it is over."""
-    asks_after: int = 0
-    """After so many batches somebody would be asked; 0 for never."""
+    first: Plan  # Of the world as it is
+    stopped: str = ""  # Why not all pods are in a batch; "" where they are
+    command: str = ""  # The command that shows more of that; "" for none
+    later: tuple[tuple[Row, ...], ...] = ()  # The batches that follow when it is over
+    asks_after: int = 0  # After so many batches somebody would be asked; 0 for never
     may_stay_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By the version of their kubelet: pods of the batches whose containers it may not restart, by a defect."""
-    stale: tuple["Stale", ...] = ()
-    """What a run with `stale` would recreate, whether or not its turn comes."""
+    stale: tuple["Stale", ...] = ()  # What a run with `stale` would recreate, whether or not its turn comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +34,8 @@ class Stale:
 
     pod: str
     container: str
-    changes: tuple[Change, ...]
-    """The latest first."""
-    started: str
-    """RFC 3339, kubelet's clock."""
+    changes: tuple[Change, ...]  # The latest first
+    started: str  # RFC 3339, kubelet's clock
 
 
 def make_preview(world: World, run: Run, now: datetime) -> Preview:

@@ -18,17 +18,14 @@ from crrd.lib.jsonfields import Reader, items, mapping, text
 LABEL_RUN = "crr.apps.kruise.io/run"
 ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
 ANNOTATION_REASON = "crr.apps.kruise.io/run-reason"
-ANNOTATION_RUN = "crr.apps.kruise.io/run-options"
-"""The whole run, as JSON."""
+ANNOTATION_RUN = "crr.apps.kruise.io/run-options"  # The whole run, as JSON
 ANNOTATION_ABORTED = "crr.apps.kruise.io/run-aborted"
 """On any request of a run (RFC 3339): nothing more is begun for it."""
-ANNOTATION_PROGRESS = "crr.apps.kruise.io/run-progress"
-"""How far the run was when its process wrote last, as JSON."""
+ANNOTATION_PROGRESS = "crr.apps.kruise.io/run-progress"  # How far the run was when its process wrote last, as JSON
 KEPT_SECONDS = 86_400
 """TTL of a run's requests: for `status`, and for whoever resumes it the next morning. A pod whose request is gone is
 still known as done, by when its containers were started."""
-RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
-"""A label's value that leaves room in an object's name."""
+RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")  # A label's value that leaves room in an object's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +55,12 @@ def read_amount(given: str) -> Amount:
 class Target:
     """The pods that a run is about: those that a workload owns, one pod, or those that a label selector selects."""
 
-    words: str
-    """As messages name it: `deployment.apps/web`, `pod/web-1`, `pods app=web`."""
-    api_version: str = ""
-    """With `kind`, `name` and `uid` a workload's, "" for pods themselves."""
+    words: str  # As messages name it: `deployment.apps/web`, `pod/web-1`, `pods app=web`
+    api_version: str = ""  # With `kind`, `name` and `uid` a workload's, "" for pods themselves
     kind: str = ""
     name: str = ""
     uid: str = ""
-    selector: str = ""
-    """A query for the pods; "" where the workload has it."""
+    selector: str = ""  # A query for the pods; "" where the workload has it
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -78,33 +72,25 @@ class Target:
 class Options:
     """How a run goes on; seconds are whole."""
 
-    containers: tuple[str, ...]
-    """Empty with `stale`, for all that can be recreated."""
+    containers: tuple[str, ...]  # Empty with `stale`, for all that can be recreated
     max_unavailable: Amount = Amount(1)
-    max_per_node: int = 0
-    """0 for no limit; the same for the next one."""
+    max_per_node: int = 0  # 0 for no limit; the same for the next one
     max_per_zone: int = 0
-    min_ready: int = 0
-    """For how long a pod has to be ready to count as back."""
-    first: int = 0
-    """After so many pods somebody is asked whether to go on; 0 for never."""
+    min_ready: int = 0  # For how long a pod has to be ready to count as back
+    first: int = 0  # After so many pods somebody is asked whether to go on; 0 for never
     ordered: bool = False
     unready_grace: int | None = None
     pod_timeout: int = 600
-    max_failures: int = 1
-    """With so many failed pods nothing more is begun."""
-    force: bool = False
-    """Go on while the workload is being rolled out."""
+    max_failures: int = 1  # With so many failed pods nothing more is begun
+    force: bool = False  # Go on while the workload is being rolled out
     allow_pod_restart: bool = False
     """Recreate a container though its restartPolicyRules may have kubelet restart all containers of the pod."""
-    stale: bool = False
-    """Recreate only containers that use configuration which has changed since they started."""
+    stale: bool = False  # Recreate only containers that use configuration which has changed since they started
     stale_margin: int = START_MARGIN
     """With `stale`: seconds that a change may take until a container that starts has it."""
     preflight: bool = False
     """Begin no pod that uses a ConfigMap, a Secret or a key that is gone; a run with `stale` does so, too."""
-    since: str = ""
-    """RFC 3339: containers started after that are left alone; "" for the run's start."""
+    since: str = ""  # RFC 3339: containers started after that are left alone; "" for the run's start
     reason: str = ""
 
     @property
@@ -121,10 +107,8 @@ class Run:
     name: str
     target: Target
     options: Options
-    started: str
-    """RFC 3339, the API server's clock."""
-    revision: int = 0
-    """How often its options were changed since."""
+    started: str  # RFC 3339, the API server's clock
+    revision: int = 0  # How often its options were changed since
 
     def changed(self, **options: Any) -> "Run":
         """The run with other options."""
@@ -186,17 +170,12 @@ class Run:
 class Progress:
     """How far a run was when the process that carries it out wrote last."""
 
-    at: str
-    """RFC 3339, the API server's clock."""
-    by: str
-    """Host and process ID: `laptop/4711`."""
-    state: str
-    """As `Overview.state`."""
+    at: str  # RFC 3339, the API server's clock
+    by: str  # Host and process ID: `laptop/4711`
+    state: str  # As `Overview.state`
     done: int
-    total: int
-    """Pods that are not left out."""
-    waits: str = ""
-    """What it waited for then."""
+    total: int  # Pods that are not left out
+    waits: str = ""  # What it waited for then
 
     def annotation(self) -> dict[str, str]:
         """As a request carries it."""
@@ -208,10 +187,8 @@ class RunAnnotations:
     """What a request records about its run."""
 
     run: Run
-    aborted: bool
-    """Whether the run was aborted."""
-    progress: Progress | None = None
-    """None where its process has written none here."""
+    aborted: bool  # Whether the run was aborted
+    progress: Progress | None = None  # None where its process has written none here
 
 
 def read_run(obj: Mapping[str, Any]) -> RunAnnotations | None:

@@ -24,17 +24,13 @@ _NOT_READY = "the pod is not ready"
 class Stage(StrEnum):
     """Where a pod stands in a run, in the order of time; the last four are ends."""
 
-    WAITING = "waiting"
-    """Its turn has not come."""
-    ASKED = "requested"
-    """Its request is there, and nothing was done for it yet."""
+    WAITING = "waiting"  # Its turn has not come
+    ASKED = "requested"  # Its request is there, and nothing was done for it yet
     RECREATING = "recreating"
-    SETTLING = "getting ready"
-    """Recreated, and not ready for long enough."""
+    SETTLING = "getting ready"  # Recreated, and not ready for long enough
     DONE = "done"
     SKIPPED = "skipped"
-    GONE = "deleted"
-    """The pod went before it was done."""
+    GONE = "deleted"  # The pod went before it was done
     FAILED = "failed"
 
     @property
@@ -69,22 +65,16 @@ class Skip(StrEnum):
 class Row:
     """One pod of a run."""
 
-    pod: str
-    """Its name."""
+    pod: str  # Its name
     uid: str
     stage: Stage
-    why: str = ""
-    """What is waited for, why it was left out, or why it failed."""
-    command: str = ""
-    """The command that shows more of that; "" for none."""
-    topic: str = ""
-    """`why` without its duration; "" where there is none in it."""
+    why: str = ""  # What is waited for, why it was left out, or why it failed
+    command: str = ""  # The command that shows more of that; "" for none
+    topic: str = ""  # `why` without its duration; "" where there is none in it
     node: str = ""
-    member: Member | None = None
-    """None for one that is no more."""
+    member: Member | None = None  # None for one that is no more
     request: RunRequest | None = None
-    containers: tuple[str, ...] = ()
-    """What is recreated."""
+    containers: tuple[str, ...] = ()  # What is recreated
     skip: Skip | None = None
     settled_at: datetime | None = None
     """SETTLING: when it counts as back if nothing happens, None where something has to."""

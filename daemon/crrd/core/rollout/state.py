@@ -32,12 +32,9 @@ class Member:
     """A pod, with what a run needs to know besides."""
 
     pod: Pod
-    created: str = ""
-    """creationTimestamp, RFC 3339, the API server's clock."""
-    ready: bool = False
-    """Its condition Ready."""
-    ready_since: datetime | None = None
-    """Since when that is as it is, kubelet's clock."""
+    created: str = ""  # creationTimestamp, RFC 3339, the API server's clock
+    ready: bool = False  # Its condition Ready
+    ready_since: datetime | None = None  # Since when that is as it is, kubelet's clock
     labels: Mapping[str, str] = field(default_factory=dict)
     owner: "Owner | None" = None
     config: Mapping[str, tuple[Reference, ...]] = field(default_factory=dict)
@@ -96,10 +93,8 @@ class Budget:
     name: str
     uid: str
     selector: LabelSelector | None
-    allowed: int
-    """disruptionsAllowed."""
-    current: bool = True
-    """Whether its status is about its spec as it is now."""
+    allowed: int  # disruptionsAllowed
+    current: bool = True  # Whether its status is about its spec as it is now
 
 
 def _number(obj: Mapping[str, Any], key: str) -> int | None:
@@ -125,13 +120,10 @@ class Workload:
     kind: str
     name: str
     uid: str
-    desired: int = 0
-    """Pods that there should be; 0 where it does not say."""
-    rolling: str = ""
-    """In words, how far it is being rolled out; "" where it is not."""
+    desired: int = 0  # Pods that there should be; 0 where it does not say
+    rolling: str = ""  # In words, how far it is being rolled out; "" where it is not
     selector: LabelSelector | None = None
-    in_order: bool = False
-    """Its pods go by their ordinals, the highest first, as a StatefulSet updates them."""
+    in_order: bool = False  # Its pods go by their ordinals, the highest first, as a StatefulSet updates them
 
 
 def read_workload(obj: Mapping[str, Any]) -> Workload:
@@ -247,26 +239,20 @@ class ProbeFailure:
     """What a container's probe said when it failed last."""
 
     message: str
-    at: datetime
-    """Kubelet's clock."""
+    at: datetime  # Kubelet's clock
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """All that a plan rests on, at one moment."""
 
-    members: tuple[Member, ...]
-    """The target's pods."""
-    requests: tuple[RunRequest, ...] = ()
-    """Those of all runs of the namespace."""
+    members: tuple[Member, ...]  # The target's pods
+    requests: tuple[RunRequest, ...] = ()  # Those of all runs of the namespace
     workload: Workload | None = None
     budgets: tuple[Budget, ...] = ()
-    zones: Mapping[str, str] = field(default_factory=dict)
-    """By node."""
-    daemons: frozenset[str] | None = None
-    """Nodes with a node daemon; None where nobody can tell."""
-    aborted: frozenset[str] = frozenset()
-    """Names of runs that somebody has aborted."""
+    zones: Mapping[str, str] = field(default_factory=dict)  # By node
+    daemons: frozenset[str] | None = None  # Nodes with a node daemon; None where nobody can tell
+    aborted: frozenset[str] = frozenset()  # Names of runs that somebody has aborted
     refused: Mapping[str, str] = field(default_factory=dict)
     """Pods (UID) for which the API server would not have this run's request, and what it said."""
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -13,8 +13,7 @@ from crrd.core.recreate.messages import LATER_STEPS, held_back
 from crrd.core.rollout.state import Member, ProbeFailure, RunRequest, World
 from crrd.lib.jsonfields import mapping, text
 
-_CHARACTERS = 200
-"""Of a probe's output, which may be a whole page."""
+_CHARACTERS = 200  # Of a probe's output, which may be a whole page
 _STILL_TRUE = (Reason.NOT_BACK, Reason.POD_RESTARTING)
 """What a request says of a container whose next instance runs, and the pod's status does not show."""
 
@@ -24,10 +23,8 @@ class Wait:
     """What is waited for."""
 
     why: str = ""
-    command: str = ""
-    """The command that shows more; "" for none."""
-    topic: str = ""
-    """`why` without its duration; "" where there is none in it."""
+    command: str = ""  # The command that shows more; "" for none
+    topic: str = ""  # `why` without its duration; "" where there is none in it
 
     @property
     def with_command(self) -> str:

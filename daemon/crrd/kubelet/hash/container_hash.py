@@ -20,18 +20,15 @@ class Hash:
     """A container's hash, or why it cannot be told."""
 
     value: int | None
-    why: str = ""
-    """Where there is no value: one line that says why."""
+    why: str = ""  # Where there is no value: one line that says why
 
 
 @dataclass(frozen=True, slots=True)
 class Era:
     """Versions of kubelet that hash containers in one way."""
 
-    since: int
-    """The first minor version."""
-    hashed: str
-    """What is hashed, in words."""
+    since: int  # The first minor version
+    hashed: str  # What is hashed, in words
     hash: Callable[[Mapping[str, Any], int], int]
     """The hash of a container for a minor version; raises InexpressibleError."""
     absent_counts: bool = False

@@ -212,20 +212,15 @@ _KINDS = {
 class Field:
     """One field of a struct."""
 
-    name: str
-    """Go's."""
-    key: str
-    """The one in JSON; "" for an embedded struct, whose fields stand in its place."""
+    name: str  # Go's
+    key: str  # The one in JSON; "" for an embedded struct, whose fields stand in its place
     kind: Kind
-    type: str
-    """The type's name in the table, without `*` and `[]`."""
-    go_type: str
-    """The whole type as Go prints it, with its package."""
+    type: str  # The type's name in the table, without `*` and `[]`
+    go_type: str  # The whole type as Go prints it, with its package
     pointer: bool
     many: bool
     omit_empty: bool
-    since: int
-    """The minor version it came with."""
+    since: int  # The minor version it came with
 
 
 def _field(line: str, structs: frozenset[str]) -> Field:

@@ -8,11 +8,9 @@ are made of the same pieces over and over: these numbers are kept, and a known p
 OFFSET = 0x811C9DC5
 PRIME = 0x01000193
 _MASK = 0xFFFFFFFF
-_MOST_KEPT = 32_768
-"""Steps that are kept, about 8 MiB."""
+_MOST_KEPT = 32_768  # Steps that are kept, about 8 MiB
 _PRINTED = tuple(str(byte).encode() for byte in range(256))
-_QUOTE = b" 34"
-"""The quotation mark as it is printed: it stands between the pieces of JSON."""
+_QUOTE = b" 34"  # The quotation mark as it is printed: it stands between the pieces of JSON
 _steps: dict[tuple[bytes, int], tuple[int, int]] = {}
 
 

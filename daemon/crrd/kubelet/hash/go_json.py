@@ -12,8 +12,7 @@ from crrd.kubelet.quantity import Quantity
 
 _ESCAPED = re.compile(r"""[<>&\u2028\u2029"\\\x00-\x1f]""")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
-_GO_1_22 = {"\b": "\\b", "\f": "\\f"}
-"""Go writes these so since 1.22, and `\\u0008` before."""
+_GO_1_22 = {"\b": "\\b", "\f": "\\f"}  # Go writes these so since 1.22, and `\u0008` before
 _BEFORE_GO_1_22, _SINCE_GO_1_22 = 26, 30
 """Minor versions whose every patch release was built with a Go before 1.22, and after; between, it changed midway."""
 

@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-_MOST_KEPT = 4096
-"""Texts that are kept, of some hundred bytes each; then it begins anew."""
-_NEVER_ALIKE = frozenset({"EnvVar"})
-"""Structs that are seldom found twice: to remember them costs more than it saves."""
+_MOST_KEPT = 4096  # Texts that are kept, of some hundred bytes each; then it begins anew
+_NEVER_ALIKE = frozenset({"EnvVar"})  # Structs that are seldom found twice: to remember them costs more than it saves
 
 
 class Texts:

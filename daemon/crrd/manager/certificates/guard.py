@@ -20,11 +20,9 @@ from crrd.lib.jsonfields import items, mapping, text
 from crrd.manager.certificates.keeper import CaBundlePublisher
 
 REPAIRS = Backoff(initial=0.5, factor=2, maximum=60, jitter=0.2)
-QUIET_SECONDS = 300.0
-"""After so long without a change by others, the next one is repaired at once again."""
+QUIET_SECONDS = 300.0  # After so long without a change by others, the next one is repaired at once again
 
-_OURS = "crrd"
-"""What the API server calls the managers in managedFields: the User-Agent up to its version."""
+_OURS = "crrd"  # What the API server calls the managers in managedFields: the User-Agent up to its version
 
 log = structlog.get_logger(__name__)
 Json = Mapping[str, Any]

@@ -41,17 +41,13 @@ log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SYNC_SECONDS = 60.0
-"""Between two looks at the Secret and at the webhook configurations."""
-FILES_SECONDS = 10.0
-"""Between two looks at mounted files."""
+SYNC_SECONDS = 60.0  # Between two looks at the Secret and at the webhook configurations
+FILES_SECONDS = 10.0  # Between two looks at mounted files
 _RETRIES = Backoff(initial=1, factor=2, maximum=30, jitter=0.2)
-_SYNC_SECONDS_AT_MOST = 300.0
-"""The longest that one round takes: every call has its deadline."""
+_SYNC_SECONDS_AT_MOST = 300.0  # The longest that one round takes: every call has its deadline
 _LAST = timedelta(seconds=2 * _SYNC_SECONDS_AT_MOST)
 """Before the end of the certificate in force, from when on another is better, trusted or not."""
-_CONFLICTS = 5
-"""Conflicts in a row after which a write is left to the next round."""
+_CONFLICTS = 5  # Conflicts in a row after which a write is left to the next round
 
 
 class CaBundlePublisher:
@@ -66,14 +62,11 @@ class CaBundlePublisher:
     def __init__(self, api: KubeClient, names: Sequence[str], on_write: Callable[[], None] = lambda: None) -> None:
         self._api = api
         self._on_write = on_write
-        self.lost = asyncio.Event()
-        """Set by whoever sees that the bundle has to be published again."""
+        self.lost = asyncio.Event()  # Set by whoever sees that the bundle has to be published again
         self.names = tuple(names)
         self._published = b""
-        self._wanted = b""
-        """What is published, or about to be."""
-        self._wrong: set[str] = set()
-        """Names of configurations."""
+        self._wanted = b""  # What is published, or about to be
+        self._wrong: set[str] = set()  # Names of configurations
 
     def trusted(self, certificate: bytes) -> bool:
         """Whether the bundle that was published last trusts this certificate, PEM."""
@@ -130,23 +123,17 @@ class SecretCertificates:
     """Certificates of our own, in one Secret that all replicas share."""
 
     api: KubeClient
-    tls: ServingTls
-    """Gets the serving certificate."""
-    trust: CaBundlePublisher
-    """Gets the authorities."""
+    tls: ServingTls  # Gets the serving certificate
+    trust: CaBundlePublisher  # Gets the authorities
     namespace: str
-    secret: str
-    """The Secret's name; it is created where it is missing."""
-    names: Sequence[str]
-    """DNS names and IP addresses of the server, see `pki.service_names`."""
+    secret: str  # The Secret's name; it is created where it is missing
+    names: Sequence[str]  # DNS names and IP addresses of the server, see `pki.service_names`
     now: Callable[[], datetime]
     """The API server's time: it is what looks at the certificates. It is right once the Secret was read."""
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    _known: Certificates = field(default_factory=Certificates)
-    """What was agreed on last."""
-    _read: Certificates | None = None
-    """What the Secret held in this round, before what was due was done."""
+    _known: Certificates = field(default_factory=Certificates)  # What was agreed on last
+    _read: Certificates | None = None  # What the Secret held in this round, before what was due was done
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
@@ -205,15 +192,12 @@ class SecretCertificates:
 class MountedCertificates:
     """A certificate that somebody else makes (cert-manager, for example), in files that change."""
 
-    tls: ServingTls
-    """Gets the certificate."""
-    cert_file: Path
-    """PEM, the serving certificate and what stands between it and the authority."""
+    tls: ServingTls  # Gets the certificate
+    cert_file: Path  # PEM, the serving certificate and what stands between it and the authority
     key_file: Path
     ca_file: Path | None = None
     """PEM, what the webhook configurations are to trust; None where somebody else writes their caBundle."""
-    trust: CaBundlePublisher | None = None
-    """Gets what `ca_file` holds."""
+    trust: CaBundlePublisher | None = None  # Gets what `ca_file` holds
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _known: tuple[bytes, ...] = ()
     _published: float = float("-inf")

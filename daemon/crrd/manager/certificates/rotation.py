@@ -17,8 +17,7 @@ class Lifetimes:
     serving: timedelta = timedelta(days=90)
     settle: timedelta = timedelta(hours=1)
     """From a new authority being written to its first signature: for every replica to read it and publish it."""
-    backdate: timedelta = timedelta(hours=1)
-    """How much earlier than now certificates begin: clocks differ."""
+    backdate: timedelta = timedelta(hours=1)  # How much earlier than now certificates begin: clocks differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,8 @@ class Validity:
 class Inventory:
     """What there is."""
 
-    authority: Validity | None = None
-    """The one that signs; None where there is none whose key can be used."""
-    older: tuple[Validity, ...] = ()
-    """Authorities that are trusted, but sign no more."""
+    authority: Validity | None = None  # The one that signs; None where there is none whose key can be used
+    older: tuple[Validity, ...] = ()  # Authorities that are trusted, but sign no more
     serving: Validity | None = None
     """None where there is none that a trusted authority signed, for the right names and with its key."""
 

@@ -34,8 +34,7 @@ class ServingTls:
     def __init__(self, now: Callable[[], datetime] = _local_time) -> None:
         self._now = now
         self.context = _context()
-        self.loaded = asyncio.Event()
-        """Set once there is a certificate to serve with."""
+        self.loaded = asyncio.Event()  # Set once there is a certificate to serve with
         self._pair: tuple[bytes, bytes] | None = None
         self._valid: Validity | None = None
 

@@ -33,24 +33,19 @@ from crrd.rollout.events import WorkloadEvent, create_event
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
 
-RESYNC_SECONDS = 300.0
-"""How often a policy is looked at when nothing tells of a change: new pods may use other objects."""
+RESYNC_SECONDS = 300.0  # How often a policy is looked at when nothing tells of a change: new pods may use other objects
 OBSTACLE_SECONDS = 15.0
 """How often it is tried whether a target has come, or a right was granted: no watch tells of that."""
-RETRY_SECONDS = 5.0
-"""After a run that could not go on, or has to wait for another one."""
+RETRY_SECONDS = 5.0  # After a run that could not go on, or has to wait for another one
 DAEMON_SECONDS = 60.0
 """How long a run waits for the daemon of a node that has none: while a DaemonSet is updated there is none for seconds.
 
 Afterwards the run has failed, because containers there keep what they should not.
 """
-PROGRESS_SECONDS = 5.0
-"""How often the status says what a run waits for."""
+PROGRESS_SECONDS = 5.0  # How often the status says what a run waits for
 PARALLEL_LOOKS = 4
-PARALLEL_RUNS = 16
-"""Each of them holds four watches."""
-TURN_SECONDS = 60.0
-"""How long a run without a window keeps its place while it gets nowhere, before others get theirs."""
+PARALLEL_RUNS = 16  # Each of them holds four watches
+TURN_SECONDS = 60.0  # How long a run without a window keeps its place while it gets nowhere, before others get theirs
 
 log = structlog.get_logger(__name__)
 RunObserver = Callable[[str, str], None]

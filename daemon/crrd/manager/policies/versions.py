@@ -18,8 +18,7 @@ from crrd.lib.jsonfields import mapping, text
 @dataclass(frozen=True, slots=True)
 class _Version:
     name: str
-    version: str
-    """UID and resourceVersion: an object that was made anew has another one."""
+    version: str  # UID and resourceVersion: an object that was made anew has another one
 
 
 def _read(obj: Mapping[str, Any]) -> _Version:
@@ -37,8 +36,7 @@ class ConfigVersions:
     def __init__(self, client: KubeClient, on_change: Callable[[str, Kind, str], None]) -> None:
         self._client = client
         self._on_change = on_change
-        self._known: dict[str, dict[str, str]] = {}
-        """Key of the watch -> name -> version."""
+        self._known: dict[str, dict[str, str]] = {}  # Key of the watch -> name -> version
         self._watches: WatchSet[Reflector[_Version]] = WatchSet(self._reflector)
 
     def get(self, namespace: str, kind: Kind, name: str) -> str:

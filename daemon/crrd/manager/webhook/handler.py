@@ -30,8 +30,7 @@ from crrd.manager.webhook.review import CREATE, UPDATE, Review
 log = structlog.get_logger(__name__)
 
 _RETRY_AFTER_SECONDS = 1
-WAITING_BYTES = 8 * 2**20
-"""Of bodies whose pods are being looked up; read, they take up to 24 times as much."""
+WAITING_BYTES = 8 * 2**20  # Of bodies whose pods are being looked up; read, they take up to 24 times as much
 LOOKUP_REFUSED, LOOKUP_FAILED, OVERLOADED = "pod_lookup_refused", "pod_lookup_failed", "overloaded"
 """Reasons of refusals that are not the user's doing."""
 
@@ -42,10 +41,8 @@ class Refusal:
 
     message: str
     code: int
-    reason: str
-    """In one word, of a few."""
-    retry_after: int | None = None
-    """Seconds after which the same write may succeed; None where it will not."""
+    reason: str  # In one word, of a few
+    retry_after: int | None = None  # Seconds after which the same write may succeed; None where it will not
 
 
 Answer = list[Operation] | Refusal

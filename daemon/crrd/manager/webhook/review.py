@@ -36,14 +36,10 @@ class Review:
     subresource: str
     namespace: str
     user: str
-    dry_run: bool
-    """Whether nothing will be stored, whatever the answer."""
-    object: Mapping[str, Any]
-    """Empty on DELETE and CONNECT."""
-    old: Mapping[str, Any]
-    """Empty but on UPDATE (and DELETE)."""
-    size: int
-    """Bytes of the body that it was read from."""
+    dry_run: bool  # Whether nothing will be stored, whatever the answer
+    object: Mapping[str, Any]  # Empty on DELETE and CONNECT
+    old: Mapping[str, Any]  # Empty but on UPDATE (and DELETE)
+    size: int  # Bytes of the body that it was read from
 
 
 def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:

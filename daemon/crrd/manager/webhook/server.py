@@ -33,14 +33,11 @@ POD_KINDS = ("v1 Pod",)
 _TIMEOUT = re.compile(r"([1-9][0-9]?)s")
 """The API server tells its own timeout in the query, in whole seconds and 30 at most."""
 _TIMEOUT_MARGIN_SECONDS = 0.5
-_ANSWER_MARGIN_SECONDS = 5.0
-"""By how much an answer may miss its limits before the server counts as hanging."""
+_ANSWER_MARGIN_SECONDS = 5.0  # By how much an answer may miss its limits before the server counts as hanging
 
-WEBHOOKS = {"/mutate-crr": "mutate", "/mutate-pod": "pods"}
-"""Its pages, and what they are called in few words."""
+WEBHOOKS = {"/mutate-crr": "mutate", "/mutate-pod": "pods"}  # Its pages, and what they are called in few words
 ALLOWED, DENIED, ERROR = "allowed", "denied", "error"
-BAD_CALL, INTERNAL = "bad_call", "internal"
-"""Reasons of errors, beside those of `handler`."""
+BAD_CALL, INTERNAL = "bad_call", "internal"  # Reasons of errors, beside those of `handler`
 
 ReviewObserver = Callable[[str, str, str, float], None]
 """Called for each answer: webhook, decision, reason ("" for one that allows) and seconds."""
@@ -52,29 +49,22 @@ AdmissionObserver = Callable[[str], None]
 class Limits:
     """What one caller can cost, and how long the end takes."""
 
-    body: int = 3 * 2**20
-    """Bytes of one call, as many as an API server takes for one object."""
-    bodies: int = 48 * 2**20
-    """Bytes of all calls that have no answer yet."""
-    read_seconds: float = 5.0
-    """For the body of a call to arrive."""
-    answer_seconds: float = 8.0
-    """For the whole answer; less where the API server's own timeout is shorter."""
+    body: int = 3 * 2**20  # Bytes of one call, as many as an API server takes for one object
+    bodies: int = 48 * 2**20  # Bytes of all calls that have no answer yet
+    read_seconds: float = 5.0  # For the body of a call to arrive
+    answer_seconds: float = 8.0  # For the whole answer; less where the API server's own timeout is shorter
     idle_seconds: float = 100.0
     """For an unused connection: more than the 90 s after which API servers close theirs, so that none is closed under
     a call."""
-    head_seconds: float = 10.0
-    """For the first call on a connection to arrive."""
+    head_seconds: float = 10.0  # For the first call on a connection to arrive
     handshake_seconds: float = 10.0
     connections: int = 1024
     """All together; an API server has one for each call that it waits for. Each costs 40 KB. Fewer where the process
     may not have so many file descriptors."""
     young_seconds: float = 1.0
     """For which a connection is left alone after it came, or was used: so long take hundreds of handshakes at once."""
-    drain_seconds: float = 10.0
-    """From being unready to accepting nothing: for Services to notice."""
-    stop_seconds: float = 10.0
-    """For what is in flight after that to end."""
+    drain_seconds: float = 10.0  # From being unready to accepting nothing: for Services to notice
+    stop_seconds: float = 10.0  # For what is in flight after that to end
     linger_seconds: float = 1.0
     """From accepting nothing to closing connections: for calls that are just beginning on those that exist."""
 
@@ -127,8 +117,7 @@ class WebhookServer:
         self._nothing_in_flight.set()
         self._held_bytes = 0
         self._heartbeat = Heartbeat()
-        self._began: dict[asyncio.Task[object] | None, float] = {}
-        """Calls under way, the oldest first."""
+        self._began: dict[asyncio.Task[object] | None, float] = {}  # Calls under way, the oldest first
         health.live["webhook"] = self._check_alive
         health.ready["webhook"] = self._check
         health.ready["certificate"] = tls.check
