@@ -376,7 +376,7 @@ async def test_beside_openkruise() -> None:
     api.kruise(daemon=False)
     no_managers(api)
     api.remove("MutatingWebhookConfiguration", "crrd")
-    for name in ("crrd-admission", "crrd-manager", "crrd-manager-webhooks"):
+    for name in ("crrd-admission", "crrd-manager", "crrd-manager-webhooks", "crrd-manager-secrets"):
         api.remove("ValidatingAdmissionPolicy", name)
     findings = {each.check: each for each in await api.findings()}
     assert {each.state for each in findings.values()} == {State.OK}

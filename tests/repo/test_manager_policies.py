@@ -1,4 +1,4 @@
-"""What the manager may write beside requests: the readiness of pods with its gate, and the caBundle of webhooks."""
+"""What the manager may write beside requests: readiness of pods with its gate, the caBundle of webhooks, its Secret."""
 
 import copy
 import json
@@ -16,6 +16,7 @@ from crrd.core.lifecycle.steps import AcquireUnready, InitReadiness, PodAction, 
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import WEBHOOKS as CONFIGURATIONS
 from crrd.kube.resources import Resource
+from crrd.manager.certificates import pki
 from crrd.manager.certificates.keeper import CaBundlePublisher
 from crrd.manager.readiness import change_readiness
 from tests.repo.test_policies import ROBOT, ROOT, USER, labelled, manager, node, rules_of
@@ -306,3 +307,74 @@ async def test_the_policy_allows_what_the_manager_publishes() -> None:
     assert client.written != client.found
     write = Write(client.found, client.written, group=CONFIGURATIONS.group, resource=CONFIGURATIONS.plural)
     assert rules_of("default").refused(manager("default"), write) == ""
+
+
+def secret() -> Json:
+    """As the manager creates it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "crrd-manager-tls"},
+        "type": "Opaque",
+        "data": dict.fromkeys((pki.CA_CERTIFICATES, pki.CA_KEY, pki.CERTIFICATE, pki.KEY), "eA=="),
+    }
+
+
+def helms(found: Json) -> None:
+    """Helm finds the Secrets of a release by labels, whatever their names, and takes the newest."""
+    found["metadata"]["labels"] = {"owner": "helm", "name": "crrd", "status": "deployed", "version": "99"}
+
+
+def data(**values: str) -> Change:
+    return lambda found: found["data"].update(values)
+
+
+SECRET_CREATIONS: dict[str, tuple[Change, bool]] = {
+    "nothing": (unchanged, True),
+    "other name": (lambda found: found["metadata"].update(name="sh.helm.release.v1.crrd.v99"), False),
+    "generated name": (lambda found: found.update(metadata={"generateName": "crrd-manager-tls"}), False),
+    "token": (lambda found: found.update(type="kubernetes.io/service-account-token"), False),
+    "release": (both(helms, data(release="aGVsbQ==")), False),
+    "label": (helms, False),
+    "data": (data(release="aGVsbQ=="), False),
+    "immutable": (lambda found: found.update(immutable=True), False),
+    "annotation": (annotated("kubernetes.io/service-account.name", "default"), False),
+    "finalizer": (finalized, False),
+    "owner": (owned, False),
+}
+"""What the manager makes of its new Secret -> whether it may."""
+SECRET_UPDATES = {what: SECRET_CREATIONS[what] for what in SECRET_CREATIONS if "name" not in what and what != "token"}
+SECRET_UPDATES |= {
+    "renewed": (data(**{"tls.crt": "bmV3", "tls.key": "bmV3"}), True),
+    "key taken off": (lambda found: found["data"].pop("tls.key"), True),
+}
+
+
+def refused_secret(world: str, old: Json | None, new: Json, who: Who) -> str:
+    return rules_of(world).refused(who, Write(old, new, group="", resource="secrets"))
+
+
+@pytest.mark.parametrize("world", ["default", "manager elsewhere"])
+@pytest.mark.parametrize("what", SECRET_CREATIONS)
+def test_the_manager_may_create_its_own_secret_alone(world: str, what: str) -> None:
+    change, allowed = SECRET_CREATIONS[what]
+    new = secret()
+    change(new)
+    assert bool(refused_secret(world, None, new, manager(world))) is not allowed
+    for who in (USER, ROOT, ROBOT, node(world)):
+        assert refused_secret(world, None, new, who) == ""
+
+
+@pytest.mark.parametrize("world", ["default", "manager elsewhere"])
+@pytest.mark.parametrize("what", SECRET_UPDATES)
+def test_the_manager_may_renew_the_certificates_in_its_secret(world: str, what: str) -> None:
+    """What an administrator has added to it stays."""
+    change, allowed = SECRET_UPDATES[what]
+    old = secret()
+    old["metadata"]["labels"] = {"team": "blue"}
+    old["data"]["theirs"] = "eA=="
+    new = copy.deepcopy(old)
+    change(new)
+    assert bool(refused_secret(world, old, new, manager(world))) is not allowed
+    for who in (USER, ROOT, ROBOT, node(world)):
+        assert refused_secret(world, old, new, who) == ""

@@ -244,6 +244,8 @@ def test_the_managers_defaults_are_the_names_in_the_manifests() -> None:
     rules = one("default", "Role", "crrd-manager")["rules"]
     named = {name for rule in rules for name in rule.get("resourceNames", [])}
     assert named == {config.secret, LEASE_NAME}
+    policy = one("default", "ValidatingAdmissionPolicy", "crrd-manager-secrets")["spec"]["validations"][0]
+    assert f'"{config.secret}"' in policy["expression"]
     port = config.webhook_address.rpartition(":")[2]
     (crrd,) = one("default", "Deployment", "crrd-manager")["spec"]["template"]["spec"]["containers"]
     assert {"name": "webhook", "containerPort": int(port)} in crrd["ports"]

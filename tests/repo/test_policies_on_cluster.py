@@ -10,7 +10,7 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,20 @@ import pytest
 import yaml
 
 from crrd.core.api import types as model
-from tests.repo.test_manager_policies import POD_STATUS, WEBHOOKS, changed_pods, client_config, webhooks
+from tests.repo.test_manager_policies import (
+    POD_STATUS,
+    SECRET_CREATIONS,
+    SECRET_UPDATES,
+    WEBHOOKS,
+    changed_pods,
+    client_config,
+    secret,
+    webhooks,
+)
 from tests.repo.test_policies import MOVES, USER, WORLDS, WRITES, allowed, everybody, manager, objects_of
 from tests.repo.test_policies import request as one
 from tests.support.manifests import needs_kubectl, rendered
-from tests.support.policies import Who
+from tests.support.policies import Change, Who
 
 KUBECONFIG = os.environ.get("CRRD_TEST_KUBECONFIG", "")
 pytestmark = [
@@ -139,7 +148,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.skip("the cluster runs crrd's admission, which fills in what the tables leave out")
     kinds = (*INSTALLED, "ValidatingAdmissionPolicyBinding")
     ours = [each for each in (*rendered("base"), *objects_of(found.world)) if each["kind"] in kinds]
-    resources = [model.PLURAL, f"{model.PLURAL}/status", "pods/status", CONFIGURATIONS]
+    resources = [model.PLURAL, f"{model.PLURAL}/status", "pods/status", "secrets", CONFIGURATIONS]
     rights = {"apiGroups": ["", model.GROUP, "admissionregistration.k8s.io"], "resources": resources}
     role = {"kind": "ClusterRole", "rules": [{**rights, "verbs": ["create", "update"]}]}
     binding = {
@@ -231,6 +240,33 @@ def test_the_manager_may_change_the_ca_bundle_of_webhooks_alone(server: Server, 
         code, output = server.put(plural, new, who=manager(server.world))
     finally:
         server.done("delete", "--raw", path)
+    assert code == 0 or "ValidatingAdmissionPolicy" in output, output
+    assert (code == 0) is allowed, output
+
+
+@pytest.mark.parametrize("server", WITH_MANAGER, indirect=True)
+@pytest.mark.parametrize(
+    ("table", "what"),
+    # A token of no ServiceAccount is looked at before policies are asked.
+    [(SECRET_CREATIONS, what) for what in SECRET_CREATIONS if what != "token"]
+    + [(SECRET_UPDATES, what) for what in SECRET_UPDATES],
+)
+def test_the_manager_may_write_its_own_secret_alone(
+    server: Server, table: Mapping[str, tuple[Change, bool]], what: str
+) -> None:
+    change, allowed = table[what]
+    body, path, who = server.placed(secret()), server.path("secrets"), manager(server.world)
+    server.remove("secrets", body["metadata"]["name"])
+    server.done("create", "--raw", path, "-f", "-", given=json.dumps(body))
+    server.refuses_in_time("secrets", {**body, "data": {**body["data"], "theirs": "eA=="}})
+    change(body)
+    if table is SECRET_UPDATES:
+        code, output = server.put("secrets", body, who=who)
+    else:
+        server.remove("secrets", secret()["metadata"]["name"])
+        body["metadata"]["namespace"] = server.namespace
+        words, given = ("create", "--raw", f"{path}?dryRun=All", "-f", "-"), json.dumps(body)
+        code, output = server.kubectl(*words, given=given, who=who)
     assert code == 0 or "ValidatingAdmissionPolicy" in output, output
     assert (code == 0) is allowed, output
 

@@ -9,7 +9,7 @@ from crrd.lib.jsonfields import items, mapping, text
 
 HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
 POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
-POLICIES_OF_MANAGER = ("crrd-admission", "crrd-manager", "crrd-manager-webhooks")
+POLICIES_OF_MANAGER = ("crrd-admission", "crrd-manager", "crrd-manager-webhooks", "crrd-manager-secrets")
 _OTHERS = (SetBy.OPENKRUISE, SetBy.OTHERS)
 
 
