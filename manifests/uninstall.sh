@@ -17,14 +17,18 @@ PODS='{range .items[*]}{.metadata.namespace}{"\t"}{.metadata.name}{"\t"}{.metada
 REQUESTS='{{range .items}}{{with .metadata}}{{.namespace}}{{"\t"}}{{.name}}{{"\t"}}{{.resourceVersion}}{{"\t"}}'\
 '{{range .finalizers}}"{{.}}",{{end}}{{"\n"}}{{end}}{{end}}'
 
-if kubectl get mutatingwebhookconfiguration kruise-mutating-webhook-configuration >/dev/null 2>&1; then
+# Whoever may not look, or gets no answer, has not found out: then this script ends here, with kubectl's error.
+kruise=$(kubectl get mutatingwebhookconfiguration kruise-mutating-webhook-configuration --ignore-not-found -o name)
+if test -n "$kruise"; then
   echo "OpenKruise is installed, and its manager needs the requests and the CRD. This script deletes nothing." >&2
   echo "To uninstall crrd: kubectl delete -k manifests/overlays/beside-openkruise" >&2
   exit 2
 fi
 
+# Where kubectl cannot tell, the script ends: "not defined" would mean that all requests are deleted.
 defined() {
-  test -n "$(kubectl get crd "$RESOURCE" --ignore-not-found -o name)"
+  definition=$(kubectl get crd "$RESOURCE" --ignore-not-found -o name) || exit 1
+  test -n "$definition"
 }
 
 # Pods that a request holds unready; "" where there are none.

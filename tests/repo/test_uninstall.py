@@ -117,6 +117,31 @@ exec {kubectl} "$@"
     assert output.splitlines()[-1].startswith("done: ")
 
 
+@pytest.mark.parametrize(("question", "nth"), [("get mutatingwebhookconfiguration", 1), ("get crd", 1), ("get crd", 3)])
+async def test_what_cannot_be_asked_is_not_taken_for_an_answer(
+    api: Api, tmp_path: Path, question: str, nth: int
+) -> None:
+    """From the nth time on, the API server does not answer this question: nothing is deleted, or said to be."""
+    await held(api, "web-0", entry("default/one"))
+    await api.post(CRRS, crr("one"))
+    await api.patch(f"{CRRS}/one", {"metadata": {"finalizers": [model.FINALIZER]}})
+    kubectl, shim, asked = shutil.which("kubectl"), tmp_path / "kubectl", tmp_path / "asked"
+    shim.write_text(f"""#!/bin/sh
+case "$*" in "{question}"*)
+  echo >> {asked}
+  if test "$(wc -l < {asked})" -ge {nth}; then echo "Error from server (Forbidden)" >&2; exit 1; fi;;
+esac
+exec {kubectl} "$@"
+""")
+    shim.chmod(0o755)
+    code, output = await uninstall(api, tmp_path, path=f"{tmp_path}:{os.environ['PATH']}")
+    assert code != 0, output
+    assert "Forbidden" in output
+    assert "done: " not in output
+    if nth == 1:
+        assert "deletionTimestamp" not in (await api.get(f"{CRRS}/one")).body["metadata"]
+
+
 async def test_a_definition_that_is_being_deleted_is_let_go(api: Api, tmp_path: Path) -> None:
     """Somebody deleted it, or everything, with kubectl: it waits for its requests, and they for a manager."""
     await held(api, "web-0", entry("default/one"))
