@@ -9,6 +9,8 @@ set -eu
 RESOURCE=containerrecreaterequests.apps.kruise.io
 FINALIZER=crr.apps.kruise.io/unready-acquired
 TAB=$(printf '\t')
+# An entry of ours in the message, for sed. Each goes with a comma beside it: other commas belong to entries of others.
+ENTRY='{\\"userAgent\\":\\"ContainerRecreateRequest\\",\\"key\\":\\"[^"\]*\\"}'
 # namespace, name, version and readiness condition of all pods. The condition is JSON, on one line whatever its message
 # holds: anybody who may write a pod's status wrote that message, and it must not become a line of its own.
 PODS='{range .items[*]}{.metadata.namespace}{"\t"}{.metadata.name}{"\t"}{.metadata.resourceVersion}{"\t"}'\
@@ -47,8 +49,7 @@ requests() {
 release_pods() {
   while IFS="$TAB" read -r namespace name version condition; do
     test -n "$name" || continue
-    rest=$(printf '%s' "$condition" | sed -e 's/{\\"userAgent\\":\\"ContainerRecreateRequest\\",\\"key\\":\\"[^"\]*\\"}//g' \
-      -e 's/,,*/,/g' -e 's/\[,/[/' -e 's/,\]/]/')
+    rest=$(printf '%s' "$condition" | sed -e "s/,$ENTRY//g" -e "s/$ENTRY,//g" -e "s/$ENTRY//g")
     case "$rest" in *'"message":"[]"'*)
       rest=$(printf '%s' "$rest" | sed -e 's/"message":"\[\]"/"message":""/' -e 's/"status":"False"/"status":"True"/') ;;
     esac

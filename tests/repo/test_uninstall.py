@@ -159,6 +159,7 @@ OPTION = "--server=http://127.0.0.1:9"
 FORGED = f"\ndefault\t{OPTION}\t1\t[]"
 """Looks like another pod, by the name of an option of kubectl."""
 OUR_ENTRY, OTHERS_ENTRY = (json.dumps(each, separators=(",", ":")) for each in (entry("default/one"), entry("a", "b")))
+COMMAS = json.dumps(entry(",]a,,b[,", "[,c,,"), separators=(",", ":"))
 MESSAGES = {
     "line": (f"[{OUR_ENTRY}]{FORGED}{OUR_ENTRY}", f"[]{FORGED}"),
     "line in another entry": (
@@ -169,6 +170,8 @@ MESSAGES = {
         f"[{OUR_ENTRY},{OTHERS_ENTRY}]\a\v\x1b[2J\U000e0001é",
         f"[{OTHERS_ENTRY}]\a\v\x1b[2J\U000e0001é",
     ),
+    "commas in another entry": (f"[{OUR_ENTRY},{COMMAS},{OUR_ENTRY},{OUR_ENTRY}]", f"[{COMMAS}]"),
+    "commas after ours": (f"[{OUR_ENTRY},{OUR_ENTRY},{COMMAS}]", f"[{COMMAS}]"),
     "quotes": (f"[{OUR_ENTRY},{OTHERS_ENTRY}]'\"\\$(exit 1)`exit 1`", f"[{OTHERS_ENTRY}]'\"\\$(exit 1)`exit 1`"),
 }
 """A message, which anybody may have written who may write a pod's status, and what is left of it."""
