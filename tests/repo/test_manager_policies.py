@@ -79,6 +79,17 @@ def spaced(found: Json) -> None:
     found["status"]["conditions"][-2]["message"] = json.dumps([OTHERS], indent=1)
 
 
+def key_first(found: Json) -> None:
+    """Likewise, by a program that writes the fields in the order of the alphabet."""
+    unready()(found)
+    found["status"]["conditions"][-2]["message"] = json.dumps([OTHERS], sort_keys=True)
+
+
+def said(message: str) -> Change:
+    """The pod is kept unready by somebody who says so in words of their own, or does not say why."""
+    return lambda found: (unready()(found), found["status"]["conditions"][-2].update(message=message))
+
+
 def no_condition(name: str) -> Change:
     def change(found: Json) -> None:
         found["status"]["conditions"] = [each for each in found["status"]["conditions"] if each["type"] != name]
@@ -129,6 +140,16 @@ POD_STATUS: dict[str, tuple[Change, Change, bool]] = {
     "another program's pod ready": (HELD_BY_OTHERS, condition(GATE, "True"), False),
     "another program's pod ready, too": (HELD_BY_BOTH, condition(GATE, "True"), False),
     "another program's pod ready, with spaces": (spaced, condition(GATE, "True"), False),
+    "another program's pod ready, with the key first": (key_first, condition(GATE, "True"), False),
+    "beside another program, with the key first": (key_first, unready(OTHERS, OURS), True),
+    "another program's reason lost, with the key first": (key_first, condition(GATE, "False", OURS), False),
+    "ours, with the key first, given back": (
+        said(json.dumps([OURS], sort_keys=True)),
+        condition(GATE, "True"),
+        True,
+    ),
+    "somebody's pod ready": (said("maintenance until noon"), condition(GATE, "True"), False),
+    "somebody's pod ready, who gave no reason": (said(""), condition(GATE, "True"), False),
     "another program's reason lost": (HELD_BY_BOTH, condition(GATE, "False", OURS), False),
     "another program's reason made ours": (HELD_BY_OTHERS, condition(GATE, "False", OURS), False),
     "ready with reasons": (HELD, condition(GATE, "True", OURS), False),
