@@ -5,18 +5,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from crrd.core.api.pod import PodMeta, readiness_of
 from crrd.core.api.types import FINALIZER
+from crrd.core.lifecycle.steps import PodAction
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, WEBHOOKS, Resource
-from crrd.lib.errors import ApiUnavailableError, GoneError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.manager import uninstall as hook
+from crrd.manager.readiness import change_readiness
 from tests.support.lifecycle_cluster import LifecycleCluster, Wire, lifecycle_cluster
 from tests.support.manifests import MANIFESTS, needs_kubectl, one, rendered
 
@@ -114,6 +118,34 @@ async def test_an_api_server_that_is_away_is_asked_again(cluster: LifecycleClust
     async with KubeClient(Flaky(cluster.server.url)) as client:
         assert await hook.uninstall(client)
     await nothing_is_left(cluster)
+
+
+async def test_a_pod_that_cannot_be_released_holds_up_no_other(
+    cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy refuses the write of the first pod: what else is to do is done, and then the error is told."""
+    refused: list[str] = []
+
+    async def refusing(client: KubeClient, action: PodAction, now: Callable[[], datetime]) -> PodMeta | None:
+        if action.pod.name == "web-0":
+            refused.append(action.pod.name)
+            raise ApiRefusedError("denied by a policy", status=422)
+        return await change_readiness(client, action, now)
+
+    monkeypatch.setattr(hook, "change_readiness", refusing)
+    monkeypatch.setattr(hook, "MANAGER_ROUNDS", 1)
+    await held(cluster)
+    await cluster.request("two", await cluster.client.get(PODS, "default", "web-0"), grace=0)
+    await cluster.finalizers("two", FINALIZER)
+    await cluster.pod("web-1")
+    conditions = (await cluster.client.get(PODS, "default", "web-0"))["status"]["conditions"]
+    status = {"status": {"conditions": conditions}}
+    await cluster.client.merge_patch(PODS, "default", "web-1", status, subresource="status")
+    with pytest.raises(ApiRefusedError, match="denied by a policy"):
+        await hook.uninstall(cluster.client)
+    assert refused
+    assert readiness_of(await cluster.client.get(PODS, "default", "web-1")).status == "True"
+    assert cluster.crrs().keys() == {"one"}
 
 
 async def test_the_definition_may_have_gone(cluster: LifecycleCluster) -> None:

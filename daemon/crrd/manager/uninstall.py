@@ -22,7 +22,7 @@ from crrd.kube.config import find_access
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import PODS, REQUESTS, WEBHOOKS
 from crrd.kube.writer import RequestWriter
-from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, CrrdError, GoneError
 from crrd.lib.log import configure
 from crrd.manager.readiness import change_readiness
 
@@ -71,17 +71,29 @@ async def _round(client: KubeClient, *, release: bool) -> bool:
 
 
 async def _release(client: KubeClient, requests: tuple[Request, ...], held: list[PodMeta]) -> None:
-    """Release pods, then requests: the requests show which pods crrd keeps unready, and which pods others do."""
+    """Release pods, then requests: the requests show which pods crrd keeps unready, and which pods others do.
+
+    A pod that cannot be released holds up its own requests, and no other. The first such error is raised at the end.
+    """
+    failure: ApiRefusedError | None = None
+    kept: set[str] = set()  # Keys of requests whose pod is still unready
     for pod in held:
         log.info("making the pod ready again", pod=pod.key)
-        for key in pod.readiness.keys:
-            await change_readiness(client, ReleaseUnready(pod, key), lambda: datetime.now(UTC))
+        try:
+            for key in pod.readiness.keys:
+                await change_readiness(client, ReleaseUnready(pod, key), lambda: datetime.now(UTC))
+        except ApiRefusedError as error:
+            log.warning("cannot make the pod ready", pod=pod.key, error=str(error))
+            failure = failure or error
+            kept.update(pod.readiness.keys)
     writer = RequestWriter(client)
     for request in requests:
-        if request.deleting and request.has_finalizer:
+        if request.deleting and request.has_finalizer and request.key not in kept:
             log.info("removing the finalizer", request=request.key)
             with suppress(GoneError):
                 await writer.carry_out(request, RemoveFinalizer())
+    if failure is not None:
+        raise failure
 
 
 async def _main() -> int:
