@@ -1480,6 +1480,46 @@ class TestRestartOfTheWholePod:
         )
         assert only(decision, EmitEvent).message.endswith("kubelet also restarted other containers of the pod: side")
 
+    @pytest.mark.parametrize(
+        ("app", "code", "waits"),
+        [("running", None, True), ("exited", None, True), ("exited", 143, True), ("exited", 0, False)],
+    )
+    def test_another_container_of_the_request_is_awaited_whose_stop_may_restart_the_pod(
+        self, app: str, code: int | None, *, waits: bool
+    ) -> None:
+        """`side` is back, and would be killed again."""
+        req = request("app", "side", strategy=self.ALLOWED, status=recreating(killed(), killed("side")))
+        shown = self.pod("old-app", "side-2")
+        containers = {**shown.containers, "app": replace(shown.containers["app"], exit_code=code)}
+        over = app == "exited"
+        decision = one(
+            req,
+            exited("old-app") if over else instance("old-app"),
+            instance("side-2", "side", restart_count=1),
+            pod=replace(shown, containers=containers),
+            works=stopped(90.0, StopAttempt(1, 91.0), "old-app") if over else stopping("old-app"),
+            kubelet_minor=36,
+            running_since={"side-2": 95.0},
+            first_seen={"r1": 80.0},
+        )
+        side = written(decision).states[1]
+        assert (side.reason is Reason.NOT_BACK, side.phase is StatePhase.RECREATING) == (waits, waits)
+
+    def test_so_is_one_that_was_recreated_before_and_is_killed_by_the_restart(self) -> None:
+        done = RecreateState("side", StatePhase.SUCCEEDED, is_killed=True)
+        req = request("app", "side", strategy=self.ALLOWED, status=recreating(killed(), done))
+        seen: dict[str, Any] = {
+            "works": stopped(90.0, StopAttempt(1, 91.0), "old-app"),
+            "kubelet_minor": 36,
+            "running_since": {"new": 95.0},
+            "first_seen": {"r1": 80.0},
+        }
+        new = instance("new", restart_count=1)
+        decision = one(req, new, exited("side-2", "side"), pod=self.pod("new", "side-2"), **seen)
+        assert written(decision).states[0].message.endswith("waiting for: side")
+        decision = one(req, new, instance("side-3", "side"), pod=self.pod("new", "side-3"), **seen)
+        assert written(decision).phase is RequestPhase.COMPLETED
+
     def test_a_pod_that_was_not_restarted_is_not_said_to_be(self) -> None:
         req = request(strategy=self.ALLOWED, status=recreating(killed()))
         done = {("r1", "old"): replace(stopped(90.0, StopAttempt(1, 91.0))[("r1", "old")], beside={"side": "side-1"})}

@@ -217,21 +217,48 @@ class ContainerView:
     def not_back(self) -> tuple[str, ...]:
         """Of a pod that kubelet may have restarted as a whole: the other containers that are not running and ready.
 
-        None where kubelet has not done that: a container that was down before may stay down. The exit code of the
-        instance before tells, as far as the pod's status has it, or that the runtime still lists that instance: before
-        kubelet starts any container of such a pod, it removes all of them.
+        Of the request's containers, those that have failed do not count: they may stay down.
         """
-        code = self.status.exit_code
-        other_action = code is not None and matching_action(self.status.restart_rules, code) != RESTART_ALL
-        listed = self.target is not None and self.observed.instance(self.target.bare_id) is not None
-        if not self.state.is_killed or other_action or listed:
+        if not any(self._may_restart_pod(each) for each in self.request.containers):
             return ()
-        return tuple(sorted(each.name for each in self._others_of_pod if not self._back(each)))
+        status = self.request.status
+        failed = {each.name for each in status.states if each.phase is StatePhase.FAILED}
+        others = (each for each in self.pod.containers.values() if each.kind.recreatable and each.name != self.name)
+        return tuple(sorted(each.name for each in others if each.name not in failed and not self._back(each)))
+
+    def _may_restart_pod(self, container: RequestedContainer) -> bool:
+        """Whether the stop of a container of the request may have kubelet restart the whole pod, or has.
+
+        It has not where the rules have another action for the exit code of the instance before, as far as the pod's
+        status has it. Nor where the runtime still lists that instance beside a later one: before kubelet starts any
+        container of such a pod, it removes all of them.
+        """
+        status = self.pod.containers.get(container.name, PodContainer(container.name))
+        rules, target = status.restart_rules, target_of(self.request, container)
+        if not self._stop_sent(container.name) or restart_all_code(rules, self.observed.kubelet_minor) is None:
+            return False
+        if status.exit_code is not None and matching_action(rules, status.exit_code) != RESTART_ALL:
+            return False
+        listed = target is not None and self.observed.instance(target.bare_id) is not None
+        return not listed or self._is_old(newest(self.observed.instances, container.name))
+
+    def _stop_sent(self, name: str) -> bool:
+        """Whether a container of the request was stopped for it, or is being stopped."""
+        works = self.observed.works.items()
+        sent = any(uid == self.request.uid and work.name == name and work.stop_sent for (uid, _), work in works)
+        return sent or self.request.status.state(name).is_killed
+
+    def _is_old(self, instance: Instance | None) -> bool:
+        """Whether an instance is one that has to go for the request."""
+        targets = (target_of(self.request, each) for each in self.request.containers)
+        return instance is not None and any(each is not None and each.bare_id == instance.id for each in targets)
 
     def _back(self, other: PodContainer) -> bool:
-        """Whether the pod's status shows the newest instance of another container, running and ready."""
+        """Whether the pod's status shows the newest instance of another container, running, ready, and not to go."""
         current = newest(self.observed.instances, other.name)
         if current is None or current.state is not ContainerState.RUNNING:
+            return False
+        if self._stop_sent(other.name) and self._is_old(current):
             return False
         return other.container_id == current.pin.container_id and other.running and other.ready
 
