@@ -174,6 +174,25 @@ class TestTimes:
         await cluster.settle("one")
         assert cluster.message("one") == "no node daemon answered the request on node node-a"
 
+    @pytest.mark.parametrize("phase", ["", "Recreating"])
+    async def test_a_new_leader_meets_a_new_request_of_an_api_server_whose_clock_is_behind(
+        self, cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch, phase: str
+    ) -> None:
+        pod = await cluster.pod(gate=False)
+        behind = rfc3339(cluster.now() - timedelta(seconds=90))
+        with monkeypatch.context() as patch:
+            patch.setattr(writes, "new_metadata", lambda *args: {**new_metadata(*args), "creationTimestamp": behind})
+            await cluster.request("one", pod, activeDeadlineSeconds=60)
+        if phase:
+            await cluster.node_says("one", phase)
+        cluster.manager()
+        await cluster.later()
+        cluster.jump(50)
+        await cluster.later()
+        assert cluster.phase("one") == phase, "it was created less than a minute ago"
+        cluster.jump(11)
+        await cluster.settle("one")
+
     @pytest.mark.usefixtures("manager")
     async def test_ages_count_in_time_that_has_passed_while_two_clocks_answer_in_turn(
         self, cluster: LifecycleCluster
@@ -305,7 +324,7 @@ class TestTimes:
         await cluster.node_says("done", "Completed", "Succeeded")
         await cluster.request("kept", pod, **asked)
         await cluster.node_says("kept", "Completed", "Succeeded")
-        cluster.jump(120)
+        cluster.jump(lifecycle.CLOCKS_SECONDS + 120)
         cluster.manager()
         await cluster.settle("empty", "served")
         assert cluster.message("empty").startswith("no node daemon answered the request")

@@ -98,16 +98,19 @@ class PassingClock(ServerClock):
     def __init__(self) -> None:
         super().__init__()
         self._passed = 0.0
+        self._passed_at = float("-inf")  # The real monotonic time at which time has last passed
 
     def monotonic(self) -> float:
         return super().monotonic() + self._passed
 
     def observe(self, date: str, sent: float, received: float) -> None:
-        super().observe(date, sent + self._passed, received + self._passed)
+        if sent >= self._passed_at:  # what was under way when time passed would tell a time between two
+            super().observe(date, sent + self._passed, received + self._passed)
 
     def pass_time(self, seconds: float) -> None:
         """Let `seconds` pass, and all timers ring that are due."""
         self._passed += seconds
+        self._passed_at = super().monotonic()
         for watcher in tuple(self._watchers):
             watcher()
 

@@ -13,11 +13,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import structlog
 
 from crrd.core.api.pod import PodMeta, parse_meta
+from crrd.core.api.time import parse_time
 from crrd.core.api.types import Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle import steps as lc
@@ -43,6 +44,8 @@ REFUSED_SECONDS = 30  # After which what the API server refused is tried again: 
 POD_SECONDS = 30.0  # How long what was heard of a pod by asking for it is believed, while a request waits for something
 PATIENCE_SECONDS = 30.0
 """After which a pod is first asked for whose readiness does not matter to its requests: most have ended by then."""
+CLOCKS_SECONDS = 120.0
+"""By how much the clocks of API servers may differ: an open request that a list tells of may be so much younger."""
 LOOK_SECONDS = 300.0  # The longest that the work on one request of a pod takes: every call has its deadline
 _RING_AFTER_SECONDS = 0.05  # How much later than asked for a timer rings, so that it never rings just before its time
 
@@ -50,6 +53,13 @@ log = structlog.get_logger(__name__)
 
 
 ActionObserver = Callable[[lc.LifecycleAction], None]
+
+
+class _Since(NamedTuple):
+    """From when a request counts as it is."""
+
+    moment: float  # The clock's monotonic time
+    watched: bool  # Whether a watch told of it at that time
 
 
 class LifecycleController:
@@ -87,8 +97,8 @@ class LifecycleController:
         self._queue = WorkQueue(self._handle)
         self._slots = asyncio.Semaphore(PARALLEL)
         self._began: dict[str, float] = {}
-        self._first_seen: dict[str, dict[tuple[str, bool], float]] = {}
-        """Pod -> UID of a request, and whether it was completed -> the monotonic time at which it was first seen so."""
+        self._first_seen: dict[str, dict[tuple[str, bool], _Since]] = {}
+        """Pod -> UID of a request, and whether it was completed -> since when it is so."""
         self._heartbeat = Heartbeat()
         self._watching: list[Callable[[], str]] = []
         self._requests: Reflector[Request] | None = None
@@ -156,7 +166,8 @@ class LifecycleController:
     def _request_changed(self, request: Request) -> None:
         """The watch tells of a request. One that is new to it was created just now, whatever its creationTimestamp."""
         if not request.completed and all(known.uid != request.uid for known in self._cache.requests(request.pod_key)):
-            self._first_seen.setdefault(request.pod_key, {})[request.uid, False] = self._clock.monotonic()
+            since = _Since(self._clock.monotonic(), watched=True)
+            self._first_seen.setdefault(request.pod_key, {})[request.uid, False] = since
         self._cache.request_changed(request)
 
     def _wake(self, key: str) -> None:
@@ -182,8 +193,8 @@ class LifecycleController:
             first_seen = self._since(key, requests)
             wakes = []
             for request in requests:
-                moment = first_seen.get((request.uid, request.completed))
-                since = None if moment is None else self._clock.at(moment)
+                found = first_seen.get((request.uid, request.completed))
+                since = None if found is None else self._clock.at(found.moment)
                 steps = next_steps(request, pod, self._clock.now(), known=known, since=since, slack=self._slack)
                 if steps.wake_at is not None:
                     wakes.append(steps.wake_at)
@@ -210,19 +221,30 @@ class LifecycleController:
             times.append(asyncio.get_running_loop().time() + max(0.0, seconds) + _RING_AFTER_SECONDS)
         return min(times, default=None)
 
-    def _since(self, key: str, requests: Sequence[Request]) -> Mapping[tuple[str, bool], float]:
-        """Since when a pod's requests are known as they are: open ones from a watch, completed ones with a TTL."""
+    def _since(self, key: str, requests: Sequence[Request]) -> Mapping[tuple[str, bool], _Since]:
+        """Since when a pod's requests count as they are: all open ones, and completed ones with a TTL."""
         before, now = self._first_seen.pop(key, {}), self._clock.monotonic()
         after = {}
         for request in requests:
             state = request.uid, request.completed
             if state in before:
                 after[state] = before[state]
-            elif request.completed and request.ttl_seconds is not None:
-                after[state] = now
+            elif not request.completed:
+                after[state] = _Since(now - self._least_age(request), watched=False)
+            elif request.ttl_seconds is not None:
+                after[state] = _Since(now, watched=False)
         if after:
             self._first_seen[key] = after
         return after
+
+    def _least_age(self, request: Request) -> float:
+        """How many seconds a request that a list told of has existed for, whatever clock its creationTimestamp is of.
+
+        So a new leader does not end a young request as if its node had not answered, and ends a long overdue one soon.
+        """
+        created = parse_time(request.created)
+        age = 0.0 if created is None else (self._clock.now() - created).total_seconds()
+        return max(0.0, age - CLOCKS_SECONDS)
 
     @asynccontextmanager
     async def _looking_at(self, key: str) -> AsyncIterator[None]:
@@ -242,7 +264,8 @@ class LifecycleController:
         if not open_ or not idle or known or any(request.has_finalizer for request in requests):
             return 0.0
         seen = self._first_seen.get(key, {})
-        first = min(seen.get((request.uid, False), float("-inf")) for request in open_)
+        sights = [seen.get((request.uid, False)) for request in open_]
+        first = min(each.moment if each is not None and each.watched else float("-inf") for each in sights)
         return max(0.0, first + PATIENCE_SECONDS - self._clock.monotonic())
 
     async def _pod(self, key: str, requests: Sequence[Request]) -> PodMeta | None:

@@ -119,9 +119,9 @@ def next_steps(
         now: the API server's time, aware of its zone.
         known: False where the pod could not be looked up, and is None. What time alone decides happens all the same;
             the pod's readiness, and the finalizer that guards it, wait.
-        since: when the request was first seen as it is, open or completed, by the same clock. None for an open request
-            where only its creationTimestamp says how old it is (that may be another API server's time, and their
-            clocks may differ by minutes), and for a completed one where that is now.
+        since: since when the request counts as it is, open or completed, by the same clock. None for an open request
+            that is as old as its creationTimestamp says (that may be another API server's time, and their clocks may
+            differ by minutes), and for a completed one where that is now.
         slack: seconds that a request without a deadline has above what it asks for.
     """
     own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
