@@ -1,8 +1,10 @@
 """Admission through real TLS: every refusal of the contract, in its own words, and what is let in."""
 
+import asyncio
 import base64
 import copy
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import jsonpatch
@@ -10,7 +12,7 @@ import pytest
 
 from crrd.core.admission.rules import Admitted, review_create
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import PODS
+from crrd.kube.resources import NODES, PODS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from tests.support.admission import (
     CREATE_REFUSALS,
@@ -152,6 +154,22 @@ async def test_an_api_server_in_trouble(
     response = await served.ask("/mutate-crr", new_review(new_request()))
     assert refusal_of(response) == (sentence, code)
     assert response["status"].get("details") == ({"retryAfterSeconds": 1} if retried else None)
+
+
+class StalledNodes(Pods):
+    async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
+        if resource is NODES:
+            await asyncio.Event().wait()
+        return await super().get(resource, namespace, name)
+
+
+async def test_a_node_that_cannot_be_looked_up_in_time_is_unknown() -> None:
+    """Its kubelet's version matters; the answer comes before the API server gives up, for each of several reviews."""
+    pod = new_pod(lambda o: o["spec"]["containers"][0].update(restartPolicy="Always"))
+    async with webhook(StalledNodes({("shop", "web-0"): pod})) as served:
+        reviews = (served.ask("/mutate-crr", new_review(new_request()), "?timeout=1s") for _ in range(3))
+        async with asyncio.timeout(3):
+            assert [answer["allowed"] for answer in await asyncio.gather(*reviews)] == [True] * 3
 
 
 async def test_each_answer_is_reported(pods: Pods) -> None:

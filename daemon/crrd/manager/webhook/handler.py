@@ -69,7 +69,7 @@ class AdmissionHandler:
         pod = await self._look_up(review, name, deadline)
         if isinstance(pod, Refusal):
             return pod
-        outcome = review_create(review.object, pod, review.user, await self._kubelet_minor(review, pod))
+        outcome = review_create(review.object, pod, review.user, await self._kubelet_minor(review, pod, deadline))
         if isinstance(outcome, Denied):
             return _refusal(outcome)
         return json_patch(review.object, outcome.obj)
@@ -78,12 +78,22 @@ class AdmissionHandler:
         """Give a new pod the readiness gate."""
         return mutate_pod(review.object) if review.operation == CREATE else []
 
-    async def _kubelet_minor(self, review: Review, pod: Mapping[str, Any] | None) -> int | None:
-        """The version of the kubelet on the pod's node, where it matters for a container of the request."""
+    async def _kubelet_minor(self, review: Review, pod: Mapping[str, Any] | None, deadline: float) -> int | None:
+        """The version of the kubelet on the pod's node, where it matters for a container of the request.
+
+        None, too, where the API server does not answer in time.
+        """
         view = parse_pod(pod or {})
         named = (view.containers.get(name) for name in container_names(review.object))
         matters = view.node_name and any(each is not None and each.version_matters for each in named)
-        return await self._kubelets.minor(view.node_name) if matters else None
+        if not matters:
+            return None
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                return await self._kubelets.minor(view.node_name)
+        except TimeoutError:
+            log.warning("node lookup failed", node_name=view.node_name, error="no answer")
+            return None
 
     async def _look_up(self, review: Review, name: str, deadline: float) -> Mapping[str, Any] | Refusal | None:
         """The pod; None where there is none of that name."""
