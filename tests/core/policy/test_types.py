@@ -1,10 +1,12 @@
 """Policies are read as they stand, and what is wrong with one is said in a sentence."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from crrd.core.config.references import Kind, Reference, Use
+from crrd.core.policy.decide import Observed, decide
 from crrd.core.policy.schedule import Schedule
 from crrd.core.policy.types import (
     Budget,
@@ -138,3 +140,11 @@ def test_a_status_is_read_as_it_was_written(status: PolicyStatus) -> None:
 def test_a_status_that_cannot_be_read_is_empty() -> None:
     junk = {"config": [7, {"kind": "Pod"}], "run": 7, "conditions": [7]}
     assert read_policy({"metadata": META, "spec": FULL, "status": junk}).status == PolicyStatus()
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 7, "Pod"])
+def test_a_status_that_is_wrong_raises_nothing(kind: object) -> None:
+    status = {"config": [{"container": "app", "kind": kind, "name": "cfg"}], "conditions": [{"type": kind}]}
+    policy = read_policy({"metadata": META, "spec": FULL, "status": status})
+    assert policy.status.config == ()
+    assert decide(policy, Observed(), datetime(2026, 1, 2, tzinfo=UTC)).conditions

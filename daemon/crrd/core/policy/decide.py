@@ -11,6 +11,7 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.policy.config import Data, Running, UseKey, covered, due, remember
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, UsedObject
 from crrd.core.rollout.run import Options, Run, Target
+from crrd.lib.jsonfields import text
 
 AGE_RETRY = timedelta(minutes=10)  # After a run for maxAge: containers that it could not recreate are tried again then
 
@@ -232,7 +233,7 @@ class _Round:
         if policy.config is not None and reason not in _BEFORE_READING:
             why = PolicyReason.UNREADABLE if unreadable else PolicyReason.READABLE
             wanted.append(("ConfigReadable", not unreadable, why, unreadable or "the configuration can be read"))
-        before = {each.get("type"): each for each in policy.conditions}
+        before = {text(each.get("type")): each for each in policy.conditions}
         made = []
         for kind, holds, why, detail in wanted:
             old, status = before.get(kind, {}), "True" if holds else "False"

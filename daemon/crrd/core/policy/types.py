@@ -230,7 +230,7 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
             *(text(each.get(key)) for key in ("name", "hash", "since", "done", "left")),
         )
         for each in map(mapping, items(status.get("config")))
-        if each.get("kind") in kinds
+        if text(each.get("kind")) in kinds
     )
     run = mapping(status.get("run"))
     record = RunRecord(
