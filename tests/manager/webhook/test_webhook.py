@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
+from aiohttp import web
 
 from crrd.core.admission.rules import Admitted, review_create
 from crrd.kube.client import KubeClient
@@ -26,7 +27,7 @@ from tests.support.admission import (
     new_review,
 )
 from tests.support.faulty_api import FaultyApiServer
-from tests.support.scripted_api import FixedAccess
+from tests.support.scripted_api import FixedAccess, reply, scripted_api
 from tests.support.webhook import Pods, Served, webhook
 
 POD_KIND = {"group": "", "version": "v1", "kind": "Pod"}
@@ -203,3 +204,17 @@ async def test_pods_of_a_real_api_server() -> None:
         assert (message.endswith("try again"), code) == (True, 503)
         api.resume()
         assert (await served.ask("/mutate-crr", review))["allowed"] is True
+
+
+async def test_many_reviews_at_once_on_a_slow_api_server() -> None:
+    """Each pod takes 2 s to be looked up, and there are more reviews than places for calls."""
+    pod = {**new_pod(), "apiVersion": "v1", "kind": "Pod"}
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(2)
+        return await reply(pod)(request)
+
+    async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client, webhook(client) as served:
+        api.then(*[slow] * 24)
+        reviews = (served.ask("/mutate-crr", new_review(new_request()), "?timeout=6s") for _ in range(24))
+        assert [answer["allowed"] for answer in await asyncio.gather(*reviews)] == [True] * 24
