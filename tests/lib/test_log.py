@@ -98,6 +98,32 @@ def test_a_reader_that_stalls_stops_nothing_and_what_is_dropped_is_counted_and_t
     assert '"once more"' in lines[-1]
 
 
+OTHERS = """
+import logging
+from crrd.lib import log as module
+
+module.EXIT_SECONDS = 0.2
+module.configure("json", "info")
+for number in range(200):
+    logging.getLogger("asyncio").error("Task exception was never retrieved %d %s", number, "x" * 1000)
+print("went on", flush=True)
+"""
+
+
+def test_what_libraries_log_is_not_waited_for_either() -> None:
+    """asyncio and aiohttp log by themselves, aiohttp whenever a client's request cannot be handled."""
+    reader, writer = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", OTHERS], stdout=subprocess.PIPE, stderr=writer, text=True, check=False, timeout=20
+        )
+        assert (done.stdout, done.returncode) == ("went on\n", 0)
+        assert os.read(reader, 4096).startswith(b"Task exception was never retrieved 0 ")
+    finally:
+        os.close(writer)
+        os.close(reader)
+
+
 def test_the_last_lines_come_out_at_the_end() -> None:
     done = run("json", subprocess.PIPE)
     assert "broke" in done.stderr.splitlines()[-1]

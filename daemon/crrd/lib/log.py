@@ -113,6 +113,7 @@ def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
         return event
 
     atexit.register(_stream.close)
+    logging.lastResort = _for_libraries()
     _Level.number = _Level.configured = getattr(logging, level.upper())
     renderer: Any
     if log_format == "json":
@@ -133,6 +134,13 @@ def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _stream)),
         cache_logger_on_first_use=True,
     )
+
+
+def _for_libraries() -> logging.Handler:
+    """What asyncio and aiohttp log of their own (warnings and worse) goes the same way, so that it never blocks."""
+    handler = logging.StreamHandler(cast("TextIO", _stream))
+    handler.setLevel(logging.WARNING)
+    return handler
 
 
 def toggle_debug() -> str:
