@@ -120,6 +120,32 @@ async def test_a_drain_sends_it_although_a_look_fails(trouble: str) -> None:
         assert len(node.sent) == 1
 
 
+@pytest.mark.parametrize("hook", [5.0, 20.5])
+@pytest.mark.parametrize("seconds", [0.003, 20.0])
+@pytest.mark.parametrize("drained", [False, True])
+async def test_an_api_server_that_is_away_until_the_end_of_the_grace_period(
+    hook: float, seconds: float, *, drained: bool
+) -> None:
+    """Nobody says whether the pod is being deleted; a drained application that runs on would be worse."""
+
+    class Away(Timed):
+        async def find_pod(self) -> Pod | None:
+            await asyncio.sleep(seconds)  # refuses at once, or hangs
+            return await super().find_pod()
+
+    node = Away()
+    async with node:
+        node.hook_seconds, node.api_away = hook, True
+        began = node.now()
+        await node.begun(request(strategy=Strategy(grace_seconds=20)))
+        node.delete("r1")
+        if drained:
+            await node.controller.drain()
+        await asyncio.sleep(60)
+        ((sent, _),) = node.sent
+        assert began + max(20.0, hook) <= sent <= began + 23 or (drained and sent <= node.hook_ended + 3)
+
+
 async def test_not_while_kubelet_restarts_all_containers() -> None:
     class Restarting(Timed):
         restarting = False

@@ -20,6 +20,8 @@ log = structlog.get_logger(__name__)
 
 ROUND_SECONDS = 0.01  # Seconds between two rounds of one pod at least: what can be done at once was done
 
+ANSWER_SECONDS = 1.0  # Seconds that the API server always has to answer before a stop that is owed goes without it
+
 
 class Reconciler:
     """Handles one pod's key at a time for the queue.
@@ -91,6 +93,7 @@ class Reconciler:
             unready_seen={each.request.uid: each.unready_seen for each in live if each.unready_seen is not None},
             unpinned=frozenset(each.request.uid for each in live if each.unpinned),
             pin_errors={each.request.uid: each.pin_retry.error for each in live if each.pin_retry.error},
+            api_silent=record.api_retry.waiting,
             may_stop=self._executor.slots.may_stop(record.key),
             prunes_is_killed=self._executor.writes.prunes_is_killed,
             draining=self.draining,
@@ -103,15 +106,24 @@ class Reconciler:
         if asked_at < retry.next_try:
             return None
         try:
-            found = await self._find(record.key)
-        except CrrdError as error:
+            async with asyncio.timeout_at(self._answer_by(record, asked_at)):
+                found = await self._find(record.key)
+        except (CrrdError, TimeoutError) as error:
             at_least = error.retry_after if isinstance(error, ApiUnavailableError) else 0.0
             delay = retry.fail(asyncio.get_running_loop().time(), at_least)
             report = log.warning if retry.failures == 1 else log.debug
-            report("pod lookup failed", pod=record.key, error=str(error), retry_in=round(delay, 1))
+            reason = str(error) or "no answer in time"
+            report("pod lookup failed", pod=record.key, error=reason, retry_in=round(delay, 1))
             return None
         retry.succeed()
         return ApiAnswer(found, asked_at)
+
+    def _answer_by(self, record: PodRecord, now: float) -> float | None:
+        """Until when the API server may answer (monotonic): a stop that is owed has its end, and so has a shutdown."""
+        if not self._hooked(record):
+            return None
+        ends = (work.hook_until for work in record.works.values() if work.hook_until and work.owes_stop(now))
+        return now + ANSWER_SECONDS if self.draining else max(min(ends), now + ANSWER_SECONDS)
 
     async def _find(self, pod_key: str) -> Pod | None:
         """Ask the API server for the pod; the record learns of one that it should have.

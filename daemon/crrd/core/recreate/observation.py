@@ -187,6 +187,7 @@ class Observation:
     pod_gone: bool = False
     """The pod was seen on this node, and the watch says that it is there no more: a reason to ask, never a verdict."""
     api_answer: ApiAnswer | None = None  # Asked for when `decide` wants to know before a final verdict
+    api_silent: bool = False  # Whether it was asked for, and has not come
     works: Mapping[tuple[str, str], Work] = field(default_factory=dict)
     """(request UID, bare container ID) -> this process' work."""
     running_since: Mapping[str, float] = field(default_factory=dict)

@@ -81,7 +81,8 @@ def finish_hooked(draft: Draft) -> bool:
 
     A container whose preStop hook has run is stopped, even if its request has ended, while the grace period in which
     the hook began lasts. A stop that fails is tried again until then, as long as one of a live request would be. A
-    daemon that shuts down sends it, too. A live request that stops the same instance is left to do it.
+    daemon that shuts down sends it, too. A live request that stops the same instance is left to do it. If the API
+    server does not say whether the pod is being deleted, the stop is sent when the grace period ends, or at shutdown.
     """
     observed, sent = draft.observed, False
     requests = {request.uid: request for request in observed.ended}
@@ -92,15 +93,18 @@ def finish_hooked(draft: Draft) -> bool:
         if work.under_way is not None or not work.owes_stop(draft.now) or _stopped_by_another(observed, uid, bare_id):
             continue
         pod = observed.pod or (observed.api_answer.pod if observed.api_answer is not None else None)
-        if pod is None and observed.api_answer is None:
-            draft.ask_api = True  # without a live request, no watch tells of the pod
-            continue
-        if pod is None or pod.runtime_uid != instance.pod_uid or pod.deleting or pod.ended:
+        if pod is None and observed.api_answer is None:  # without a live request, no watch tells of the pod
+            ends = work.hook_until or draft.now
+            if not observed.api_silent or not (observed.draining or draft.now >= ends):
+                draft.ask_api = True
+                draft.wake(max(ends, draft.now))
+                continue
+        elif pod is None or pod.runtime_uid != instance.pod_uid or pod.deleting or pod.ended:
             continue  # kubelet stops it itself
         retry_at = work.stop.ended + retry_delay(work.stop.count, bare_id) if work.stop is not None else draft.now
         if draft.now < retry_at:
             draft.wake(retry_at)
-        elif observed.kubelet_silent_since is not None or pod.restarting:
+        elif observed.kubelet_silent_since is not None or (pod is not None and pod.restarting):
             draft.wake(draft.now + LOOK_AGAIN)
         elif not observed.may_stop:
             draft.waits_for_slot = True
