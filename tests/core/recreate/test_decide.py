@@ -1557,6 +1557,27 @@ class TestRestartOfTheWholePod:
         decision = one(req, *now, pod=self.pod("new"), works=works, running_since={"new": 95.0})
         assert written(decision).message == "1 of 1 containers recreated"
 
+    @pytest.mark.parametrize(
+        ("side", "awaited"), [(StatePhase.SUCCEEDED, True), (StatePhase.RECREATING, True), (StatePhase.FAILED, False)]
+    )
+    def test_what_the_request_recreated_before_is_awaited_once_more(self, side: StatePhase, *, awaited: bool) -> None:
+        """`side` was recreated first. The stop of `app` has kubelet restart it again, and `app` is back before it."""
+        strategy = replace(self.ALLOWED, ordered=side is StatePhase.SUCCEEDED, failure_policy=FailurePolicy.IGNORE)
+        status = recreating(RecreateState("side", side, is_killed=True), killed())
+        req = request("side", "app", strategy=strategy, status=status)
+        works = {
+            ("r1", "old-app"): Work("app", pin("old-app"), stop_sent=90.0, stop=StopAttempt(1, 91.0)),
+            ("r1", "old-side"): Work("side", pin("old-side"), stop_sent=80.0, stop=StopAttempt(1, 81.0)),
+        }
+        now = (instance("new", restart_count=1), exited("side-2", "side", restart_count=1))
+        since: dict[str, Any] = {"running_since": {"new": 95.0}, "first_seen": {"r1": 70.0}}
+        found = self.pod("new", "side-2")
+        down = replace(found.containers["side"], running=False, ready=False)
+        found = replace(found, containers={**found.containers, "side": down})
+        decision = one(req, *now, pod=found, works=works, kubelet_minor=36, **since)
+        app = written(decision).states[1]
+        assert (app.reason is Reason.NOT_BACK, app.phase is StatePhase.SUCCEEDED) == (awaited, not awaited)
+
     def test_nothing_is_stopped_while_kubelet_restarts_the_pod(self) -> None:
         decision = one(request(), instance("old"), pod=pod(restarting=True), first_seen={"r1": NOW - 5})
         assert not stops(decision)
