@@ -226,6 +226,42 @@ async def test_a_pod_that_its_runtime_forgot_is_searched_again(start: Start) -> 
     assert await node.instances("uid-7") == ()
 
 
+@pytest.mark.parametrize("first", ["containerd", "cri-o"])
+async def test_what_another_runtime_has_left_of_a_pod_hides_nothing_that_runs(start: Start, first: str) -> None:
+    """A static pod keeps its UID when kubelet gets another runtime; the old one still lists what has ended."""
+    left, runs = ScriptedRuntime(name="cri-o"), ScriptedRuntime(name="containerd")
+    left.add("a1", "uid-1", created_at=10).state = api_pb2.CONTAINER_EXITED
+    runs.add("b1", "uid-1", created_at=20)
+    node = await start(*((left, runs) if first == "cri-o" else (runs, left)))
+
+    for _ in range(2):
+        assert [found.id for found in await node.instances("uid-1")] == ["b1"]
+
+
+async def test_what_another_runtime_has_left_of_a_pod_is_no_answer_while_one_is_away(start: Start) -> None:
+    left, away = ScriptedRuntime(name="cri-o"), ScriptedRuntime(name="containerd")
+    left.add("a1", "uid-1", created_at=10).state = api_pb2.CONTAINER_EXITED
+    away.fail = {"ListContainers": (grpc.StatusCode.INTERNAL, "broken")}
+    node = await start(left, away)
+
+    with pytest.raises(RuntimeCallError, match="broken"):
+        await node.instances("uid-1")
+    away.fail = {}
+    away.add("b1", "uid-1", created_at=20)
+    assert [found.id for found in await node.instances("uid-1")] == ["b1"]
+
+
+async def test_a_pod_that_is_down_is_known_though_another_runtime_is_away(start: Start) -> None:
+    home, away = ScriptedRuntime(name="containerd"), ScriptedRuntime(name="cri-o")
+    status = home.add("a1")
+    node = await start(home, away)
+    assert len(await node.instances("uid-1")) == 1
+    status.state = api_pb2.CONTAINER_EXITED
+    away.fail = {"ListContainers": (grpc.StatusCode.INTERNAL, "broken")}
+
+    assert [found.id for found in await node.instances("uid-1")] == ["a1"]
+
+
 async def test_what_is_remembered_is_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED_PODS", 2)
     one, other = ScriptedRuntime(), ScriptedRuntime()

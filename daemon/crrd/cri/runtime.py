@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,7 @@ from crrd.core.recreate.observation import ExecResult, Instance
 from crrd.cri import convert, discovery
 from crrd.cri.client import CriClient, OnCall
 from crrd.cri.looks import Looks
+from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
 
 CHECK_SECONDS = 2.0  # For how long a runtime may take to say that it is there
@@ -122,27 +124,34 @@ class NodeRuntime:
         home = connections[0] if len(connections) == 1 else self._homes.get(pod_uid)
         if home is not None:
             found = await _of_pod(home, pod_uid, urgent=urgent)
-            if found or len(self._connections) == 1:
+            if len(connections) == 1 or not _over(found):
+                return found
+            if found:
+                with suppress(RuntimeCallError, RuntimeUnavailableError):  # its home has answered
+                    return await self._search(pod_uid, urgent=urgent)
                 return found
         return await self._search(pod_uid, urgent=urgent)
 
     async def _search(self, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
+        """The instances in the runtime that has the newest of them; another one may still list what has ended."""
         answers = await asyncio.gather(
             *(_of_pod(connection, pod_uid, urgent=urgent) for connection in self._connections), return_exceptions=True
         )
-        failures = []
-        for connection, answer in zip(self._connections, answers, strict=True):
-            if isinstance(answer, BaseException):
-                failures.append(answer)
-            elif answer:
-                self._homes[pod_uid] = connection
-                self._homes.move_to_end(pod_uid)
-                if len(self._homes) > REMEMBERED_PODS:
-                    self._homes.popitem(last=False)
-                return answer
-        if failures:  # the pod may live in the one that did not answer
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        found = [
+            (max(instance.created_at for instance in answer), connection, answer)
+            for connection, answer in zip(self._connections, answers, strict=True)
+            if not isinstance(answer, BaseException) and answer
+        ]
+        _, home, instances = max(found, key=lambda each: each[0], default=(0, None, ()))
+        if failures and _over(instances):  # the pod may live in the one that did not answer
             raise failures[0]
-        return ()
+        if home is not None:
+            self._homes[pod_uid] = home
+            self._homes.move_to_end(pod_uid)
+            if len(self._homes) > REMEMBERED_PODS:
+                self._homes.popitem(last=False)
+        return instances
 
     async def containers(self) -> list[api_pb2.Container]:
         """Every container of every runtime of the node, exited ones too, as the CRI lists them.
@@ -201,6 +210,11 @@ class NodeRuntime:
         """Give up all connections."""
         await asyncio.gather(*(connection.client.close() for connection in self._connections))
         await asyncio.gather(*(connection.looks.close() for connection in self._connections))
+
+
+def _over(instances: Sequence[Instance]) -> bool:
+    """Whether none of them runs, or is to run."""
+    return all(instance.state is ContainerState.EXITED for instance in instances)
 
 
 async def _of_pod(connection: Connection, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
