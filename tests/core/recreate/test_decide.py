@@ -1606,6 +1606,32 @@ class TestOwnRestartPolicy:
         decision = one(request(), instance("old"), pod=pod(container), kubelet_minor=minor)
         assert stops(decision) == (["old"] if comes else [])
 
+    def test_what_was_begun_is_ended_though_the_version_is_not_known_any_more(self) -> None:
+        """The next daemon cannot read the Node yet."""
+        policies: dict[str, Any] = {"restart_policy": RestartPolicy.NEVER, "own_restart_policy": RestartPolicy.ALWAYS}
+        begun: dict[str, Any] = {
+            "pinned": {"app": pin("old")},
+            "start_times": {"app": StartTimes(hook="2026-01-01T00:00:50Z")},
+            "status": recreating(RecreateState("app", StatePhase.RECREATING)),
+        }
+        up = PodContainer("app", container_id="containerd://old", running=True, **policies)
+        decision = one(request(**begun), instance("old", hook=HOOK), pod=pod(up))
+        assert only(decision, RunHook).instance.id == "old"
+        assert stops(one(request(status=recreating(killed())), instance("old"), pod=pod(up))) == ["old"]
+
+    def test_what_was_stopped_is_not_said_to_stay_down_before_the_version_is_known(self) -> None:
+        ended = PodContainer(
+            "app",
+            restart_policy=RestartPolicy.NEVER,
+            own_restart_policy=RestartPolicy.ALWAYS,
+            container_id="containerd://old",
+            terminated=True,
+            exit_code=143,
+        )
+        req = request(status=recreating(killed()))
+        assert not actions(one(req, exited("old"), pod=pod(ended)), WriteStatus)
+        assert written(one(req, exited("old"), pod=pod(ended), kubelet_minor=34)).states[0].reason is Reason.LEFT_DOWN
+
     def test_rules_are_not_heeded_by_an_older_kubelet(self) -> None:
         rules = ({"action": "Restart", "exitCodes": {"operator": "In", "values": [0]}},)
         ended = PodContainer(

@@ -174,9 +174,21 @@ class ContainerView:
     # Does it come back?
 
     @cached_property
+    def _policy(self) -> RestartPolicy:
+        """Its restartPolicy with the kubelet that runs there.
+
+        Nothing is begun for a container that may stay down. So where something was begun, and the version is not known
+        any more, the one that restarts more counts.
+        """
+        own, of_pod, minor = self.status.own_restart_policy, self.status.restart_policy, self.observed.kubelet_minor
+        if own is None or minor is not None or not (self.state.started or self.owes_stop):
+            return self.status.policy(minor)
+        return min(of_pod, own, key=list(RestartPolicy).index)
+
+    @cached_property
     def never_returns(self) -> Message:
         """Step 6: why kubelet would not start the container again if it was stopped."""
-        if not comes_back(self.status.policy(self.observed.kubelet_minor), None):
+        if not comes_back(self._policy, None):
             return Message.of(Reason.NOT_RESTARTABLE)
         return self.pod_ended
 
@@ -271,7 +283,7 @@ class ContainerView:
         kubelet's ShouldContainerBeRestarted, computePodActions.
         """
         status, minor = self.status, self.observed.kubelet_minor
-        policy = status.policy(minor)
+        policy = self._policy
         ends = self.newest is not None and status.terminated and status.container_id == self.newest.pin.container_id
         code = status.exit_code if ends else None
         ruled = code is not None and heeded_action(status.restart_rules, code, minor)
