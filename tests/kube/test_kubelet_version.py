@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crrd.kube.kubelet_version import FRESH_SECONDS, RETRY_SECONDS, KubeletVersions, minor_of
+from crrd.kube.kubelet_version import FRESH_SECONDS, PATIENCE_SECONDS, RETRY_SECONDS, KubeletVersions, minor_of
 from crrd.kube.resources import Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 
@@ -88,6 +88,36 @@ async def test_nobody_waits_for_more_than_one_question_that_hangs() -> None:
     began = asyncio.get_running_loop().time()
     assert await asyncio.gather(*(versions.minor("a") for _ in range(6))) == [None] * 6
     assert asyncio.get_running_loop().time() - began == pytest.approx(15.0, abs=0.1)
+
+
+@pytest.mark.virtual_time
+async def test_who_knows_a_version_does_not_wait_long_for_the_next() -> None:
+    """A look at the runtime waits for it, and with that a stop."""
+    nodes = Nodes()
+    versions = KubeletVersions(nodes)
+    assert await versions.minor("a") == 34
+    await asyncio.sleep(FRESH_SECONDS)
+    nodes.hangs = 15.0
+    began = asyncio.get_running_loop().time()
+    assert await asyncio.gather(*(versions.minor("a") for _ in range(6))) == [34] * 6
+    assert not await versions.ready("a")
+    assert asyncio.get_running_loop().time() - began == pytest.approx(PATIENCE_SECONDS, abs=0.1)
+
+
+@pytest.mark.virtual_time
+async def test_who_gave_up_a_question_does_not_ask_it_again_at_once() -> None:
+    nodes = Nodes()
+    nodes.hangs = 15.0
+    versions = KubeletVersions(nodes)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2):
+            await versions.minor("a")
+    async with asyncio.timeout(0.1):
+        assert await versions.minor("a") is None
+    assert nodes.asked == ["a"]
+    nodes.hangs = 0.0
+    await asyncio.sleep(RETRY_SECONDS)
+    assert await versions.minor("a") == 34
 
 
 @pytest.mark.virtual_time

@@ -17,6 +17,7 @@ from crrd.lib.jsonfields import items, mapping, value_at
 FRESH_SECONDS = 60.0  # For how long an answer counts: a kubelet is replaced while its node's daemon lives on
 RETRY_SECONDS = 5.0
 """For how long nobody asks again after a question without an answer: what was known before counts on."""
+PATIENCE_SECONDS = 1.0  # For how long who knows a version waits for a newer one: a stop may wait for it
 REMEMBERED_NODES = 256
 
 log = structlog.get_logger(__name__)
@@ -49,16 +50,18 @@ class KubeletVersions:
             ask_at, minor, ready = self._known.get(node_name, (float("-inf"), None, False))
             if now() < ask_at:
                 return minor, ready
-            ask_at = now() + FRESH_SECONDS
+            ready, wait = False, RETRY_SECONDS
             try:
-                node = await self._nodes.get(NODES, "", node_name)
-                minor, ready = minor_of(node), _is_ready(node)
-            except CrrdError as error:
-                log.warning("kubelet version cannot be read", node_name=node_name, error=str(error), known=minor)
-                ready, ask_at = False, now() + RETRY_SECONDS
-            if len(self._known) >= REMEMBERED_NODES:
-                self._known.clear()
-            self._known[node_name] = ask_at, minor, ready
+                async with asyncio.timeout(None if minor is None else PATIENCE_SECONDS):
+                    node = await self._nodes.get(NODES, "", node_name)
+                minor, ready, wait = minor_of(node), _is_ready(node), FRESH_SECONDS
+            except (CrrdError, TimeoutError) as error:
+                reason = str(error) or "no answer in time"
+                log.warning("kubelet version cannot be read", node_name=node_name, error=reason, known=minor)
+            finally:  # also where who has asked has given up
+                if len(self._known) >= REMEMBERED_NODES:
+                    self._known.clear()
+                self._known[node_name] = now() + wait, minor, ready
             return minor, ready
 
 
