@@ -32,6 +32,7 @@ class Nodes:
         self.asked: list[str] = []
         self.refuses = False
         self.hangs = 0.0
+        self.fails = 0
         self.conditions: list[dict[str, str]] = []
 
     async def get(self, _resource: Resource, _namespace: str, name: str) -> Mapping[str, Any]:
@@ -39,6 +40,9 @@ class Nodes:
         if self.hangs:
             await asyncio.sleep(self.hangs)
             raise ApiUnavailableError("no answer")
+        if self.fails:
+            self.fails -= 1
+            raise ApiUnavailableError("the server is overloaded (503)")
         if self.refuses:
             raise ApiRefusedError("forbidden", status=403)
         found = node(self.version)
@@ -88,6 +92,18 @@ async def test_nobody_waits_for_more_than_one_question_that_hangs() -> None:
     began = asyncio.get_running_loop().time()
     assert await asyncio.gather(*(versions.minor("a") for _ in range(6))) == [None] * 6
     assert asyncio.get_running_loop().time() - began == pytest.approx(15.0, abs=0.1)
+
+
+@pytest.mark.virtual_time
+async def test_one_read_that_fails_does_not_make_a_version_unknown() -> None:
+    """A verdict on a request can hang on it, and is final."""
+    nodes = Nodes()
+    nodes.fails = 2
+    assert await KubeletVersions(nodes).minor("a") == 34
+    nodes.fails = 1000
+    began = asyncio.get_running_loop().time()
+    assert await KubeletVersions(nodes).minor("a") is None
+    assert asyncio.get_running_loop().time() - began < 3
 
 
 @pytest.mark.virtual_time

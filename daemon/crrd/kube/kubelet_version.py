@@ -11,13 +11,16 @@ import structlog
 
 from crrd.kube.resources import NODES, ObjectReader
 from crrd.kubelet.version import known_minor, reported_version
-from crrd.lib.errors import CrrdError
+from crrd.lib.errors import ApiUnavailableError, CrrdError
 from crrd.lib.jsonfields import items, mapping, value_at
 
 FRESH_SECONDS = 60.0  # For how long an answer counts: a kubelet is replaced while its node's daemon lives on
 RETRY_SECONDS = 5.0
 """For how long nobody asks again after a question without an answer: what was known before counts on."""
 PATIENCE_SECONDS = 1.0  # For how long who knows a version waits for a newer one: a stop may wait for it
+TRY_SECONDS = 2.0
+"""For how long a read that fails is repeated where no version is known: a verdict that hangs on it is final."""
+TRY_AGAIN_SECONDS = 0.5
 REMEMBERED_NODES = 256
 
 log = structlog.get_logger(__name__)
@@ -53,7 +56,7 @@ class KubeletVersions:
             ready, wait = False, RETRY_SECONDS
             try:
                 async with asyncio.timeout(None if minor is None else PATIENCE_SECONDS):
-                    node = await self._nodes.get(NODES, "", node_name)
+                    node = await self._read(node_name, patience=0.0 if minor is not None else TRY_SECONDS)
                 minor, ready, wait = minor_of(node), _is_ready(node), FRESH_SECONDS
             except (CrrdError, TimeoutError) as error:
                 reason = str(error) or "no answer in time"
@@ -63,6 +66,18 @@ class KubeletVersions:
                     self._known.clear()
                 self._known[node_name] = now() + wait, minor, ready
             return minor, ready
+
+    async def _read(self, node_name: str, patience: float) -> Mapping[str, Any]:
+        """The Node; a read that fails is repeated for so many seconds."""
+        now = asyncio.get_running_loop().time
+        last_try = now() + patience
+        while True:
+            try:
+                return await self._nodes.get(NODES, "", node_name)
+            except ApiUnavailableError:
+                if now() >= last_try:
+                    raise
+            await asyncio.sleep(TRY_AGAIN_SECONDS)
 
 
 def _is_ready(node: Mapping[str, Any]) -> bool:
