@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 BOOKMARK_SECONDS = 60.0
+_SORTS = {"node": "read"}
+"""A sort of calls -> the sort that it is one of."""
 PATIENCE_SECONDS = 3.0
 """How long a server waits for a version that it does not have yet, before it says so."""
 
@@ -120,7 +122,7 @@ class ApiServer:
         now = self._world.loop.time()
         self.rules = [rule for rule in self.rules if rule.until > now and rule.left != 0]
         for rule in self.rules:
-            if rule.kind in ("conflict", "half_open") or rule.about["calls"] not in ("all", sort):
+            if rule.kind in ("conflict", "half_open") or rule.about["calls"] not in ("all", sort, _SORTS.get(sort)):
                 continue
             if rule.left is not None:
                 rule.left -= 1
@@ -137,7 +139,7 @@ class ApiServer:
             self._world.judge.called(life, sort, sent)
         if life.judged and sort == "write":
             self._world.judge.sends(life, sent, reply)
-        rule = self._fault(sort)
+        rule = self._fault("node" if "/nodes/" in sent.path else sort)
         kind = rule.kind if rule else ""
         if life.judged and self._world.trap(sent.method, "before"):
             return
@@ -207,6 +209,7 @@ class ApiServer:
                     asked_for = selector("", sent.query.get("fieldSelector", ""), namespace)
                 life.listed(kind, answer["items"], asked_for)
             elif sent.method == "PATCH":
+                reply.whole = True
                 life.answered[answer["metadata"]["uid"]] = answer["metadata"]["resourceVersion"]
                 life.told("containerrecreaterequests", "MODIFIED", answer)
         reply.answer(response)

@@ -33,6 +33,7 @@ class Call:
         self.runtime = runtime
         self.method = method
         self.message = message
+        self.began = asyncio.get_running_loop().time()
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
         self.give_up: Callable[[], None] = lambda: None

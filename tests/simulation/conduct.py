@@ -1,5 +1,6 @@
 """How the daemon goes about its calls: one write of a request at a time, few stops at once, nothing tried for ever."""
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,9 @@ class Conduct(Promises):
         before = life.writes.get(path)
         if before is not None and not before[0].future.done():
             self.broken(f"two writes of {path.rpartition('/')[2]} at once")
+        meta = json.loads(sent.body or b"{}").get("metadata", {})
+        if not (meta.get("uid") and meta.get("resourceVersion")):
+            self.broken(f"a write of {path.rpartition('/')[2]} is bound to no UID or no version: {meta}")
         life.writes[path] = reply, sent.body or b""
 
     def conflicts(self, life: "Life", sent: Sent) -> None:
@@ -92,10 +96,10 @@ class Conduct(Promises):
         final = state.get("phase") in ("Succeeded", "Failed")
         return final or bool(state.get("isKilled")) or bool(self._world.faults["prune"])
 
-    def _stopped(self, act: Act, name: str) -> None:
+    def _stopped(self, act: Act, container: Container) -> None:
         """A stop was answered: soon it is written down."""
         if act.outcome == "" and len(act.owners) == 1:
-            self._world.loop.call_later(TOLD, self._look_whether_told, act, name)
+            self._world.loop.call_later(TOLD, self._look_whether_told, act, container.name)
 
     def _look_whether_told(self, act: Act, name: str) -> None:
         (uid,) = act.owners

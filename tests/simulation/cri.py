@@ -65,7 +65,7 @@ class Cri:
 
     def accept(self, call: Call) -> None:
         judge, world = self._world.judge, self._world
-        judge.runtime_called(call.method)
+        judge.runtime_called(call)
         if call.life.dead or world.trap(call.method, "before"):
             return
         if call.method in ("StopContainer", "ExecSync"):

@@ -99,6 +99,16 @@ class Life:
         """Path of a request -> the last write of it."""
         self.answered: dict[str, str] = {}
         """UID of a request -> the version that the last write's answer had."""
+        self.failures: dict[tuple[str, bool], int] = {}
+        """Path of a request, and whether it is about its status -> how many writes in a row have failed."""
+        self.failed_at: dict[str, float] = {}
+        """Path of a request -> when a write of it ended last."""
+        self.came: dict[str, float] = {}
+        """UID of a request -> when it was told of it first."""
+        self.looks: list[tuple[float, str, str]] = []
+        """When it asked the runtime for containers, which one, and of which pod ("" for all)."""
+        self.looked: dict[tuple[str, str], float] = {}
+        """Runtime and pod -> when the last look that was answered had begun."""
         self.knows_kubelet = False
         """Whether kubelet has ever answered it."""
 
@@ -127,6 +137,8 @@ class Life:
         key, version = (kind, obj["metadata"]["uid"]), int(obj["metadata"]["resourceVersion"])
         if version < self._versions.get(key, 0):
             return
+        if kind == PLURAL:
+            self.came.setdefault(key[1], self.world.loop.time())
         was = self._live(self._known.get(key))
         self._versions[key] = version
         now = None if what == "DELETED" else obj

@@ -47,6 +47,7 @@ class Happenings:
     _traps: list[list[Any]]
     _deaf: list[tuple[float, float]]
     _unwritten: list[tuple[float, float]]
+    _unlooked: list[tuple[float, float]]
     _successors: set[str]
     lives: list[Life]
 
@@ -79,6 +80,8 @@ class Happenings:
             silent = HALF_OPEN if kind == "half_open" else 30.0
             self._deaf.append((self.loop.time(), self.loop.time() + seconds + silent))
             self._unwritten.append((self.loop.time(), self.loop.time() + seconds + 30.0))
+        if kind.startswith("cri_") or kind in ("reboot", "unknown"):
+            self._unlooked.append((self.loop.time(), self.loop.time() + seconds + 15.0))
         if kind.startswith("api_") or kind == "conflict":
             self.api.rule(kind, about)
         elif kind in ("cri_error", "cri_hang", "cri_slow", "cri_late", "cri_lost"):

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tests.simulation.pod import Pod
     from tests.simulation.world import World
 
-from tests.simulation.conduct import Conduct
 from tests.simulation.facts import Act, Known
+from tests.simulation.pace import Pace
 from tests.simulation.verdicts import PERSISTED, reason_in
 
 WINDOW = 10.0
@@ -47,7 +47,7 @@ AFTER_HOOK = 6.0
 """Seconds after the grace period in which the stop after a hook of an ended request may still be sent."""
 
 
-class Judge(Conduct):
+class Judge(Pace):
     """Sees everything, and says so when something is wrong."""
 
     def __init__(self, world: "World") -> None:
@@ -81,8 +81,10 @@ class Judge(Conduct):
             most = READS + 2 * len(self._world.setup.pods)
             self._rate(sent.path, most, f"lists and watches of {sent.path.rpartition('/')[2]}")
 
-    def runtime_called(self, method: str) -> None:
-        self.calls[method] += 1
+    def runtime_called(self, call: "Call") -> None:
+        self.calls[call.method] += 1
+        if call.method == "ListContainers":
+            self.looks(call)
         self._rate("cri", RUNTIME_CALLS * len(self._world.setup.pods), "calls to the runtime")
 
     def event(self, body: Mapping[str, Any]) -> None:
@@ -113,6 +115,7 @@ class Judge(Conduct):
         seen = self.pods.setdefault(some["metadata"]["uid"], {})
         if new is None:
             seen.setdefault("gone", self._now)
+            self._gone(some["metadata"]["uid"])
             return
         if new["metadata"].get("deletionTimestamp"):
             seen.setdefault("deleting", self._now)
@@ -193,11 +196,14 @@ class Judge(Conduct):
 
     def said(self, event: Mapping[str, Any], life: "Life") -> None:
         """The daemon's log tells for which of several requests it is about to act."""
+        if event.get("event") == "request write failed":
+            self.write_failed(event, life)
         if "request_uid" in event and "container_id" in event:
             self._said[event["container_id"]] = event["request_uid"]
             if event.get("event") == "preStop hook started":
                 self._hook_told[event["container_id"]] = event["request_uid"], self._now
                 self._begins(self.known[event["request_uid"]], event["container"], life)
+                self._starts(event["request_uid"], self._world.containers.all[event["container_id"]], life)
 
     def acts(self, call: "Call") -> None:
         """The daemon calls StopContainer or ExecSync."""
@@ -228,6 +234,7 @@ class Judge(Conduct):
         )
 
     def _hook(self, container: Container, life: "Life", owners: frozenset[str]) -> None:
+        self._is_looked_at(container, life, owners)
         earlier = self._hooks.setdefault(container.id, [])
         killed = self._killed(owners, container.name)
         for act in earlier:
@@ -296,6 +303,7 @@ class Judge(Conduct):
         tried = bool(hooks) or container.id in self._hook_told  # one whose address was old reached nobody
         if wants_hook and not tried and container.state == "running":
             self.broken(f"a stop of {container.id} without its hook")
+        self._is_looked_at(container, life, owners)
         self._conduct(container, life, owners, max(graces, default=0))
         if len(owners) == 1:
             self._only_one(container, pod, owners, timeout, life)
@@ -360,6 +368,8 @@ class Judge(Conduct):
 
     def acted(self, call: "Call", outcome: str | None) -> None:
         """A stop or hook of the daemon is no longer under way: gRPC's code, "" for done, None for given up."""
+        if call.method == "ListContainers" and outcome == "":
+            self.looked(call)
         if call.life.dead or call.method not in ("StopContainer", "ExecSync"):
             return
         if outcome:
@@ -370,7 +380,7 @@ class Judge(Conduct):
                 act.ended = self._now
                 act.outcome = "CANCELLED" if outcome is None else "" if outcome == "NOT_FOUND" else outcome
                 if call.method == "StopContainer":
-                    self._stopped(act, self._world.containers.all[call.message.container_id].name)
+                    self._stopped(act, self._world.containers.all[call.message.container_id])
                 return
 
     # The end.

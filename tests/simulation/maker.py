@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 from crrd.kubelet.restart_rules import RESTART_ALL, RULES_SINCE
+from tests.simulation.plots import plot
 from tests.simulation.schedule import (
     LONG_GRACE,
     OTHER_RUNTIME,
@@ -24,16 +25,20 @@ CROWDED = 1000
 
 def schedule(seed: int) -> Schedule:
     """The schedule of a seed."""
-    maker = _Maker(seed)
+    maker = Maker(seed)
+    if seed % 8 == 3:
+        return plot(maker)
     return maker.crowd() if seed % CROWDED == CROWDED - 1 else maker.minute()
 
 
 def day(seed: int) -> Schedule:
     """A day on one node: a quarter of an hour with requests and faults, a quiet one, and so on."""
-    return _Maker(seed).day()
+    return Maker(seed).day()
 
 
-class _Maker:
+class Maker:
+    """Makes the parts of a schedule by chance, that of its seed."""
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = Random(seed)
@@ -374,54 +379,54 @@ class _Maker:
 
 
 _FAULTS: dict[str, tuple[float, Any]] = {
-    "delete": (3, _Maker.of_request),
-    "relabel": (2, _Maker.of_request),
-    "unpin": (2, _Maker.of_request),
-    "touch": (2, _Maker.of_request),
-    "meddle": (3, _Maker.meddle),
-    "crash": (4, _Maker.of_container),
-    "update": (2, _Maker.of_container),
-    "hold": (1, _Maker.of_container),
-    "unstartable": (1, _Maker.of_container),
-    "unknown": (1, _Maker.of_container),
-    "sandbox": (1, _Maker.of_pod),
-    "reboot": (1, _Maker.lasting),
-    "delete_pod": (3, _Maker.of_pod),
-    "evict": (1.5, _Maker.of_pod),
-    "collect": (1, _Maker.sudden),
-    "replace": (2, _Maker.succeed),
-    "give_up_long": (1.5, _Maker.give_up_long),
-    "late_looks": (1.5, _Maker.late_looks),
-    "slow_details": (1.5, _Maker.slow_details),
-    "kubelet_down": (2, _Maker.lasting),
-    "kubelet_mute": (2, _Maker.lasting),
-    "api_status": (4, _Maker.of_api),
-    "api_hang": (3, _Maker.of_api),
-    "api_cut": (2, _Maker.of_api),
-    "api_refused": (2, _Maker.of_api),
-    "api_lost": (3, _Maker.of_api),
-    "api_slow": (2, _Maker.of_api),
-    "api_foreign": (3, _Maker.of_api),
-    "api_torn": (2, _Maker.of_api),
-    "conflict": (2, _Maker.conflict),
-    "stale": (4, _Maker.stale),
-    "restore": (1, _Maker.restore),
-    "expire": (3, _Maker.sudden),
-    "drop_watches": (2, _Maker.sudden),
-    "half_open": (2, _Maker.lasting),
-    "prune": (1, _Maker.lasting),
-    "credentials": (1, _Maker.lasting),
-    "cri_error": (4, _Maker.of_runtime),
-    "stop_fails": (1, _Maker.stop_fails),
-    "cri_hang": (3, _Maker.of_runtime),
-    "cri_slow": (3, _Maker.of_runtime),
-    "cri_late": (3, _Maker.of_runtime),
-    "cri_lost": (2, _Maker.of_runtime),
-    "cri_down": (3, _Maker.lasting),
-    "leader": (2, _Maker.lasting),
-    "kill": (9, _Maker.kill),
-    "double": (2, _Maker.lasting),
-    "term": (2, _Maker.lasting),
-    "step": (3, _Maker.step),
+    "delete": (3, Maker.of_request),
+    "relabel": (2, Maker.of_request),
+    "unpin": (2, Maker.of_request),
+    "touch": (2, Maker.of_request),
+    "meddle": (3, Maker.meddle),
+    "crash": (4, Maker.of_container),
+    "update": (2, Maker.of_container),
+    "hold": (1, Maker.of_container),
+    "unstartable": (1, Maker.of_container),
+    "unknown": (1, Maker.of_container),
+    "sandbox": (1, Maker.of_pod),
+    "reboot": (1, Maker.lasting),
+    "delete_pod": (3, Maker.of_pod),
+    "evict": (1.5, Maker.of_pod),
+    "collect": (1, Maker.sudden),
+    "replace": (2, Maker.succeed),
+    "give_up_long": (1.5, Maker.give_up_long),
+    "late_looks": (1.5, Maker.late_looks),
+    "slow_details": (1.5, Maker.slow_details),
+    "kubelet_down": (2, Maker.lasting),
+    "kubelet_mute": (2, Maker.lasting),
+    "api_status": (4, Maker.of_api),
+    "api_hang": (3, Maker.of_api),
+    "api_cut": (2, Maker.of_api),
+    "api_refused": (2, Maker.of_api),
+    "api_lost": (3, Maker.of_api),
+    "api_slow": (2, Maker.of_api),
+    "api_foreign": (3, Maker.of_api),
+    "api_torn": (2, Maker.of_api),
+    "conflict": (2, Maker.conflict),
+    "stale": (4, Maker.stale),
+    "restore": (1, Maker.restore),
+    "expire": (3, Maker.sudden),
+    "drop_watches": (2, Maker.sudden),
+    "half_open": (2, Maker.lasting),
+    "prune": (1, Maker.lasting),
+    "credentials": (1, Maker.lasting),
+    "cri_error": (4, Maker.of_runtime),
+    "stop_fails": (1, Maker.stop_fails),
+    "cri_hang": (3, Maker.of_runtime),
+    "cri_slow": (3, Maker.of_runtime),
+    "cri_late": (3, Maker.of_runtime),
+    "cri_lost": (2, Maker.of_runtime),
+    "cri_down": (3, Maker.lasting),
+    "leader": (2, Maker.lasting),
+    "kill": (9, Maker.kill),
+    "double": (2, Maker.lasting),
+    "term": (2, Maker.lasting),
+    "step": (3, Maker.step),
 }
 """Kind -> how often, and who makes it."""

@@ -34,6 +34,8 @@ class Reply:
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.whole = False
+        """Whether it was, or is now, answered as done, with all that was written."""
 
     def answer(self, response: "Response") -> None:
         if not self.future.done():

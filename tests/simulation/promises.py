@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 class Promises(Verdicts):
     """Looks at what begins."""
 
+    def _is_asked_once(self, known: Known, name: str, life: "Life") -> None:
+        raise NotImplementedError
+
     def _begins(self, known: Known, name: str, life: "Life") -> None:
         """A hook or a stop of this container begins for this request, and maybe for no other."""
         if name in known.begun:
             return
         if not known.begun:
             self._is_unready(known)
+            self._is_asked_once(known, name, life)
         known.begun.add(name)
         if not known.ignores_failures:
             failed = [state["name"] for state in states(life.request(known.uid)) if state["phase"] == "Failed"]

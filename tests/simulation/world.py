@@ -93,6 +93,7 @@ class World(Happenings):
         self._ending = False
         self._deaf: list[tuple[float, float]] = []
         self._unwritten: list[tuple[float, float]] = []
+        self._unlooked: list[tuple[float, float]] = []
         self._over: asyncio.Future[str] = loop.create_future()
         self._successors: set[str] = set()
         self._main: asyncio.Task[Any] | None = None
@@ -226,6 +227,10 @@ class World(Happenings):
     def could_write(self, since: float, until: float) -> bool:
         """Whether no fault of the API stood in the way of a write in that time."""
         return all(end < since or begin > until for begin, end in self._unwritten)
+
+    def could_look(self, since: float) -> bool:
+        """Whether no fault of the runtime stood in the way of a look since then."""
+        return not any(end > since for _, end in self._unlooked)
 
     @property
     def knows_kubelet(self) -> bool:

@@ -1,0 +1,145 @@
+"""How soon the daemon does what it can: looks that are new enough and no more, pauses, and what is told in time.
+
+Nothing is late while something stood in the way: each check asks first whether a fault did.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from crrd.kubelet.labels import LABEL_POD_UID
+from crrd.node.pods import WRITE_RETRY
+from tests.simulation.conduct import Conduct
+from tests.simulation.containers import Container
+from tests.simulation.facts import Act, Known
+from tests.simulation.network import Reply, Sent
+from tests.simulation.store import states
+
+if TYPE_CHECKING:
+    from tests.simulation.channel import Call
+    from tests.simulation.daemon import Life
+
+SLOW_API = 0.004
+"""With a latency above that, the API server's word on a pod takes so long that the runtime is asked again after it."""
+DOWN = 8.0
+"""Seconds after a stop within which the status says what the container waits for: step 10 says 5."""
+GONE = 40.0
+"""Seconds after which a request whose pod has gone has ended, since nothing keeps the daemon from hearing of it."""
+GONE_LOOKS = 6
+"""How often that is looked at, where something does."""
+MANY = 1000
+"""Failures after which a write may wait for the longest time: the server may have asked for it."""
+
+
+class Pace(Conduct):
+    """Looks at the time that things take."""
+
+    # Looks at the runtime.
+
+    def looks(self, call: "Call") -> None:
+        """The daemon asks for containers of a pod, or for all."""
+        if not call.message.filter.id:
+            call.life.looks.append((self._now, call.runtime, call.message.filter.label_selector.get(LABEL_POD_UID, "")))
+
+    def looked(self, call: "Call") -> None:
+        """It has the answer."""
+        if not call.message.filter.id:
+            key = call.runtime, call.message.filter.label_selector.get(LABEL_POD_UID, "")
+            call.life.looked[key] = max(call.began, call.life.looked.get(key, call.began))
+
+    def _is_looked_at(self, container: Container, life: "Life", owners: frozenset[str]) -> None:
+        """Step 4: what is done to an instance follows from a look that began when its request was known."""
+        came = min((life.came[uid] for uid in owners if uid in life.came), default=0.0)
+        pod_uid, runtime = container.pod_uid, container.runtime
+        if max(life.looked.get((runtime, uid), -1.0) for uid in (pod_uid, "")) < came:
+            self.broken(f"work for {container.id}, and the runtime was not asked since its request came")
+
+    def _is_asked_once(self, known: Known, name: str, life: "Life") -> None:
+        """Where nothing stands in the way, one look at the runtime is enough for the first stop of a request."""
+        world, pod = self._world, self._pod(known)
+        if pod is None or len(self.known) > 1 or world.faults.total() or world.setup.latency > SLOW_API:
+            return
+        shape = next(each for each in pod.shape.containers if each.name == name)
+        waits = shape.hook == "httpGet" and world.setup.late_ip
+        if pod.shape.static:  # the runtime knows it by another UID than the request
+            return
+        matters = any(each.own or each.action for each in pod.shape.containers)  # kubelet's version is asked for
+        strategy = known.spec["strategy"]
+        pinned = known.context(name) is None or strategy.get("forceRecreate")
+        if waits or matters or pinned or "unreadyGracePeriodSeconds" in strategy or known.names[0] != name:
+            return
+        seen = [at for at, runtime, _ in life.looks if runtime == pod.shape.runtime and at >= life.came[known.uid]]
+        if len(seen) > 1:
+            self.broken(f"{known.name}/{name} begins after {len(seen)} looks at the runtime, and one was enough")
+
+    # Writes.
+
+    def sends(self, life: "Life", sent: Sent, reply: Reply) -> None:
+        """See Conduct; what becomes of it is counted."""
+        super().sends(life, sent, reply)
+        key = sent.path.removesuffix("/status"), sent.path.endswith("/status")
+
+        def answered(_: object) -> None:
+            life.failures[key] = 0 if reply.whole else life.failures.get(key, 0) + 1
+            life.failed_at[key[0]] = self._now
+            future = reply.future
+            plain = not future.cancelled() and future.exception() is None
+            if plain and (future.result().status == 404 or "Retry-After" in future.result().headers):
+                life.failures[key] = max(life.failures[key], MANY)
+
+        reply.future.add_done_callback(answered)
+
+    def write_failed(self, event: Mapping[str, Any], life: "Life") -> None:
+        """The log tells when a write that failed is tried again: so many failures in a row are answered by so long."""
+        path = next((path for path, _ in life.failures if path.endswith(f"/{event['request'].partition('/')[2]}")), "")
+        both = [(path, False), (path, True)]
+        if life.failed_at.get(path) != self._now:  # it was never sent
+            for key in both:
+                life.failures[key] = life.failures.get(key, 0) + 1
+        failures = max(life.failures.get(key, 0) for key in both)
+        most = WRITE_RETRY.maximum if failures >= MANY else WRITE_RETRY.initial * WRITE_RETRY.factor ** (failures - 1)
+        most = min(most, WRITE_RETRY.maximum) * (1 + WRITE_RETRY.jitter) + 0.1
+        if not self._world.faults["prune"] and event["retry_in"] > most:
+            self.broken(f"a write of {event['request']} waits {event['retry_in']} s after {failures} failures in a row")
+
+    # What is told in time.
+
+    def _stopped(self, act: Act, container: Container) -> None:
+        """See Conduct; and if nothing follows, the status says what is awaited."""
+        super()._stopped(act, container)
+        if act.outcome == "" and len(act.owners) == 1:
+            self._world.loop.call_later(DOWN, self._look_whether_waiting, act, container)
+
+    def _look_whether_waiting(self, act: Act, container: Container) -> None:
+        (uid,) = act.owners
+        known, obj, since = self.known[uid], self._active(uid), self._now - DOWN
+        pod = self._world.kubelet.pods[container.pod_uid]
+        newest = self._world.containers.history(pod.runtime_uid, container.name)[-1]
+        down = newest is container and container.shown_ended
+        if obj is None or not down or pod.deleting or pod.ended or pod.restarting or self.pods.get(pod.uid):
+            return
+        if not self._was_free(act.life, known, since) or not self._world.could_look(since - 5.0) or known.unpinned:
+            return
+        state: Mapping[str, Any] = next((each for each in states(obj) if each["name"] == container.name), {})
+        told = state.get("message") or obj.get("status", {}).get("message")
+        if state.get("phase") not in ("Succeeded", "Failed") and not told:
+            self.broken(f"{known.name}/{container.name} is down for {DOWN:.0f} s, and its status does not say why")
+
+    def _was_free(self, life: "Life", known: Known, since: float) -> bool:
+        """Whether nothing kept this life of the daemon from hearing of things and writing them down."""
+        world = self._world
+        free = world.life is life and life.born < since and not (known.restored or known.was_away(since, self._now))
+        return free and not world.deaf_since(since) and world.could_write(since - 30.0, self._now)
+
+    def _gone(self, pod_uid: str) -> None:
+        """A pod's object is no more."""
+        self._world.loop.call_later(GONE, self._look_whether_gone, pod_uid, GONE_LOOKS)
+
+    def _look_whether_gone(self, pod_uid: str, left: int) -> None:
+        """Step 6: its requests end, whether or not the watch was there when it went."""
+        of_pod = [each for each in self.known.values() if each.pod_uid == pod_uid and each.labelled]
+        for known in [each for each in of_pod if each.ended is None and not (each.deleted or each.restored)]:
+            life, since = self._world.life, self._now - GONE
+            if life is not None and self._was_free(life, known, since) and self._world.could_look(since):
+                self.broken(f"{known.name} goes on, and its pod has gone at least {GONE:.0f} s ago")
+            elif left > 1:
+                self._world.loop.call_later(GONE, self._look_whether_gone, pod_uid, left - 1)

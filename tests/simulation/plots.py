@@ -1,0 +1,124 @@
+"""Schedules with a plot: situations that chance alone hardly ever makes, each with its times and shapes left to chance.
+
+Every eighth seed has one. The judge knows nothing of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.simulation.schedule import ContainerShape, PodShape, Schedule
+
+if TYPE_CHECKING:
+    from tests.simulation.maker import Maker
+
+FIRST = 10.0
+"""Seconds after which the first request comes."""
+
+
+def plot(maker: "Maker") -> Schedule:
+    """One of them."""
+    return _PLOTS[maker.seed // 8 % len(_PLOTS)](maker)
+
+
+def _fewest(maker: "Maker", **changes: object) -> PodShape:
+    """A pod without anything that makes it wait, or fail."""
+    shape = maker.pod("web-0")
+    containers = tuple(replace(each, **changes) for each in map(_plain, shape.containers))  # type: ignore[arg-type]
+    return replace(shape, policy="Always", containers=containers, gate=False, static=False)
+
+
+def _plain(shape: ContainerShape) -> ContainerShape:
+    return replace(shape, policy="Always", own="", action="", successors="", sidecar=False)
+
+
+def _some(maker: "Maker", at: float, low: float, high: float) -> float:
+    return round(at + maker.log(low, high), 3)
+
+
+def slots(maker: "Maker") -> Schedule:
+    """One stop at a time for several pods, and looks that take long: whose turn it is may have nothing to stop."""
+    random: Random = maker.random
+    pods = tuple(replace(pod, policy="Always", static=False) for pod in maker.pods(random.choice((3, 4, 5))))
+    pods = tuple(replace(pod, containers=tuple(map(_plain, pod.containers))) for pod in pods)
+    names = [maker.request(pod, at=_some(maker, FIRST, 0.001, 0.3)) for pod in pods]
+    delay = maker.log(0.2, 2.0)
+    maker.add("cri_slow", FIRST - 0.5, seconds=60.0, method="ListContainers", delay=delay)
+    for name, pod in zip(names, pods, strict=True):
+        at = _some(maker, FIRST, delay, 12.0)
+        if random.random() < 0.5:
+            maker.add("delete", at, request=name)
+        else:
+            maker.add("crash", at, pod=pod.name, container=random.choice(pod.containers).name, code=1)
+    for pod in pods:
+        maker.request(pod, at=_some(maker, FIRST + 15.0, 0.01, 30.0))
+    return maker.made(replace(maker.setup(pods), stops_at_once=1))
+
+
+def silence(maker: "Maker") -> Schedule:
+    """A request ends during its hook, and so does kubelet: the stop that has to follow waits for it."""
+    random = maker.random
+    seconds = maker.log(5.0, 20.0)
+    pod = replace(_fewest(maker, hook="exec", hook_seconds=seconds), grace=40)
+    name = maker.request(pod, at=FIRST, grace=random.choice((None, 40)))
+    down = _some(maker, FIRST, 0.1, seconds / 3)
+    maker.add("kubelet_down", down, seconds=maker.log(15.0, 60.0), refuses=random.random() < 0.5)
+    maker.add("delete", _some(maker, FIRST, 0.1, seconds), request=name)
+    if random.random() < 0.5:
+        maker.request(pod, at=_some(maker, FIRST, 0.1, 60.0))
+    return maker.made(maker.setup((pod,)))
+
+
+def late_node(maker: "Maker") -> Schedule:
+    """What kubelet's version decides is decided before it is known, and the write of that takes long."""
+    random = maker.random
+    maker.other, maker.kubelet = True, random.choice((34, 34, 35, 36))
+    older = maker.kubelet == 34
+    pod = _fewest(maker, own="Never" if older else "", action="" if older else "RestartAllContainers")
+    if not older:
+        pod = replace(pod, containers=tuple(replace(each, own="Always") for each in pod.containers))
+    maker.request(pod, at=FIRST)
+    known = _some(maker, FIRST, 0.05, 4.5)
+    maker.add("api_status", 5.0, calls="node", code=random.choice((403, 503)), seconds=round(known - 5.0, 3))
+    maker.add("api_slow", FIRST - 1.0, calls="write", delay=maker.log(8.0, 25.0), seconds=maker.log(2.0, 30.0))
+    for _ in range(random.choice((2, 3, 4))):
+        at = _some(maker, FIRST + 5.1, 0.01, 10.0)  # the Node is asked for again after 5 s
+        if random.random() < 0.5:
+            maker.request(pod, at=at)
+        else:
+            maker.add("crash", at, pod=pod.name, container=random.choice(pod.containers).name, code=1)
+    return maker.made(replace(maker.setup((pod,)), node_known=True))
+
+
+def unheard(maker: "Maker") -> Schedule:
+    """A pod goes while its watch is away, and while no manager is there to see it."""
+    random = maker.random
+    pods = tuple(replace(pod, static=False) for pod in maker.pods(random.choice((1, 2, 3))))
+    for pod in pods:
+        maker.request(pod, at=_some(maker, FIRST, 0.001, 1.0), least=20)
+    maker.add("leader", FIRST - 1.0, seconds=200.0)
+    away = _some(maker, FIRST, 0.5, 10.0)
+    maker.add("api_refused", away, calls="watch", seconds=maker.log(1.0, 20.0))
+    maker.add("drop_watches", round(away + 0.001, 3))
+    gone = _some(maker, away, 0.01, 1.0)
+    maker.add("delete_pod", gone, pod=pods[0].name, force=True, successor=random.random() < 0.3)
+    maker.add("expire", round(gone + 0.8, 3))
+    return maker.made(replace(maker.setup(pods), single_watches=random.choice((0, 0, 1, 8))))
+
+
+def refusals(maker: "Maker") -> Schedule:
+    """Writes fail again and again, and succeed in between, while hooks and stops give the daemon much to write."""
+    random = maker.random
+    pod = replace(_fewest(maker, hook="exec", hook_seconds=maker.log(2.5, 10.0)), grace=30)
+    for _ in range(random.choice((1, 2))):
+        maker.request(pod, at=_some(maker, FIRST, 0.001, 10.0), whole=True)
+    at = FIRST - 1.0
+    for _ in range(random.choice((3, 4, 5))):
+        seconds = maker.log(2.0, 15.0)
+        maker.add(random.choice(("api_cut", "api_refused", "api_lost")), at, calls="write", seconds=seconds)
+        at = _some(maker, at + seconds, 1.0, 8.0)
+    return maker.made(maker.setup((pod,)))
+
+
+_PLOTS: tuple[Callable[["Maker"], Schedule], ...] = (slots, silence, late_node, unheard, refusals)
