@@ -306,7 +306,7 @@ UNTRUSTED = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] se
     ],
 )
 def test_why_there_is_no_connection(error: aiohttp.ClientConnectorError, said: str) -> None:
-    call = Call("get", PODS, "GET", "/p", aiohttp.ClientTimeout())
+    call = Call("get", PODS, "/p", aiohttp.ClientTimeout())
     with pytest.raises(ApiUnavailableError) as caught:
         unavailable(call, error)
     assert str(caught.value) == f"get /p: cannot connect to api:443: {said}"

@@ -1,18 +1,15 @@
 """Calls to the API server over aiohttp: list, watch, get, create, merge patch, delete; each with a deadline.
 
-Answers are plain JSON objects; callers parse them into the core's values at once and drop them. Errors are the ports'
-(see `errors`). Trying again, watching on and forgetting are `reflector`'s work and the controllers', except for two
-things that nobody else can know: credentials refused once are renewed, and a list that outlived its version is begun
-anew.
+Answers are plain JSON objects; callers parse them into the core's values at once and drop them. Trying again, watching
+on and forgetting are `reflector`'s work and the controllers', except for two things that nobody else can know:
+credentials refused once are renewed, and a list that outlived its version is begun anew.
 """
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar, Unpack
 
 import aiohttp
@@ -43,7 +40,10 @@ class Deadlines:
 
 
 class KubeClient:
-    """One API server, one session. Nothing is opened before the first call; `close` or `async with` ends it."""
+    """One API server, one session. Nothing is opened before the first call; `close` or `async with` ends it.
+
+    Every call raises ApiUnavailableError and ApiRefusedError, for an object that is not there GoneError.
+    """
 
     def __init__(
         self,
@@ -53,49 +53,36 @@ class KubeClient:
         on_call: CallObserver | None = None,
         on_date: DateObserver | None = None,
     ) -> None:
+        self.description = access.description  # Whose credentials are used, for messages
         self._deadlines = deadlines or Deadlines()
         self._transport = Transport(access, on_call, on_date)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
         """Close all connections."""
         await self._transport.close()
 
-    @property
-    def description(self) -> str:
-        """Whose credentials are used, for messages."""
-        return self._transport.description
-
     async def list_pages(
-        self,
-        resource: Resource,
-        *,
-        resource_version: str = "",
-        limit: int | None = None,
-        **where: Unpack[Where],
+        self, resource: Resource, *, resource_version: str = "", limit: int | None = None, **where: Unpack[Where]
     ) -> AsyncIterator[Page]:
         """The pages of a list, `limit` objects each (0 for all at once, None for what suits the resource).
 
         Raises:
             ExpiredError: the list took so long that its version is gone; what was yielded is void.
-            ApiUnavailableError, ApiRefusedError: see there.
         """
         limit = resource.page if limit is None else limit
-        path, params = resource.path(where.get("namespace", "")), _selectors(where)
+        path, params = _selected(resource, where)
         if limit:
             params["limit"] = str(limit)
         if resource_version:
             params["resourceVersion"] = resource_version
         while True:
             call = self._call("list", resource, path, seconds=self._deadlines.page, params=params)
-            call = replace(call, headers=_accept(resource, "PartialObjectMetadataList"))
             meta, objects = listed(await self._transport.read(call), call.what)
             yield Page(objects, text(meta.get("resourceVersion")))
             token = text(meta.get("continue"))
@@ -144,26 +131,18 @@ class KubeClient:
         Raises (on entering, and from the iterator):
             ExpiredError: the version is too old, said either way (an HTTP status, or an ERROR event).
             ApiUnavailableError: the connection broke or went silent, or an event cannot be read.
-            ApiRefusedError: see there.
         """
-        seconds = random.randint(*self._deadlines.watch)  # noqa: S311 - spreads load, guards nothing
-        params = {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(seconds),
-            "resourceVersion": resource_version,
-        } | _selectors(where)
+        deadlines = self._deadlines
+        seconds = random.randint(*deadlines.watch)  # noqa: S311 - spreads load, guards nothing
+        path, selectors = _selected(resource, where)
+        params = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
+        params |= {"resourceVersion": resource_version, **selectors}
         timeout = aiohttp.ClientTimeout(
-            total=seconds + self._deadlines.watch_margin,
-            sock_connect=self._deadlines.connect,
-            sock_read=self._deadlines.stall,
+            total=seconds + deadlines.watch_margin, sock_connect=deadlines.connect, sock_read=deadlines.stall
         )
-        # A compressed event could be held back until the next one fills a block.
-        headers = {"Accept-Encoding": "identity", **_accept(resource, "PartialObjectMetadata")}
-        path = resource.path(where.get("namespace", ""))
-        call = Call("watch", resource, "GET", path, timeout, params, headers=headers)
+        call = Call("watch", resource, path, timeout, params)
         try:
-            async with asyncio.timeout(self._deadlines.watch_open):
+            async with asyncio.timeout(deadlines.watch_open):
                 response = await self._transport.open(call)
         except TimeoutError as error:
             unavailable(call, error)
@@ -173,21 +152,11 @@ class KubeClient:
             response.close()
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
-        """One object.
-
-        Raises:
-            GoneError: there is none of that name.
-            ApiUnavailableError, ApiRefusedError: see there.
-        """
+        """One object."""
         return await self._object(self._call("get", resource, resource.path(namespace, name)), name)
 
     async def document(self, path: str) -> Mapping[str, Any]:
-        """What the API server says of itself at a path (`/version`, `/apis`), which everybody may ask for.
-
-        Raises:
-            GoneError, ApiRefusedError: there is no such path, or one may not look.
-            ApiUnavailableError: see there.
-        """
+        """What the API server says of itself at a path (`/version`, `/apis`), which everybody may ask for."""
         return await self._transport.answer(self._call("get", DISCOVERY, path))
 
     async def through_pod(
@@ -197,12 +166,10 @@ class KubeClient:
 
         Raises:
             GoneError: the pod, or the page, is not there.
-            ApiUnavailableError, ApiRefusedError: see there.
         """
         path = f"{PODS.path(namespace, name)}:{port}/proxy/{page}"
-        return await self._transport.answer(
-            self._call("get", PODS, path, seconds=self._deadlines.page, params=dict(params))
-        )
+        call = self._call("get", PODS, path, seconds=self._deadlines.page, params=params)
+        return await self._transport.answer(call)
 
     async def create(
         self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
@@ -211,9 +178,8 @@ class KubeClient:
 
         With `dry_run` it is only checked, by admission too, and not kept.
         """
-        path, params = resource.path(namespace), {"dryRun": "All"} if dry_run else {}
-        content_type = "application/json"
-        call = self._call("create", resource, path, method="POST", params=params, body=body, content_type=content_type)
+        params = {"dryRun": "All"} if dry_run else {}
+        call = self._call("create", resource, resource.path(namespace), params=params, body=body)
         return await self._object(call, text(mapping(body.get("metadata")).get("name")))
 
     async def merge_patch(
@@ -223,14 +189,9 @@ class KubeClient:
 
         Raises:
             ConflictError: `metadata.resourceVersion` stands in the body and is not the object's.
-            GoneError: there is none of that name.
-            ApiUnavailableError, ApiRefusedError: see there.
         """
-        path = resource.path(namespace, name, subresource)
-        content_type = "application/merge-patch+json"
-        return await self._object(
-            self._call("patch", resource, path, method="PATCH", body=body, content_type=content_type), name
-        )
+        call = self._call("patch", resource, resource.path(namespace, name, subresource), body=body)
+        return await self._object(call, name)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str = "", grace_seconds: int | None = None
@@ -242,10 +203,7 @@ class KubeClient:
         body: dict[str, Any] = {"preconditions": {"uid": uid}} if uid else {}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
-        path = resource.path(namespace, name)
-        await self._transport.answer(
-            self._call("delete", resource, path, method="DELETE", body=body, content_type="application/json")
-        )
+        await self._transport.answer(self._call("delete", resource, resource.path(namespace, name), body=body))
 
     async def _object(self, call: Call, name: str) -> Mapping[str, Any]:
         """The object that a call is answered with. A proxy in between can answer with JSON of its own.
@@ -255,9 +213,8 @@ class KubeClient:
         found = await self._transport.answer(call)
         kind, given = text(found.get("kind")), mapping(found.get("metadata")).get("name", name)
         if kind == "Status" or kind.endswith("List") or (name and given != name):
-            raise MalformedAnswerError(
-                f"{call.what}: the response is not the object, but {kind or 'JSON'} {given or ''}"
-            )
+            message = f"{call.what}: the response is not the object, but {kind or 'JSON'} {given or ''}"
+            raise MalformedAnswerError(message)
         return found
 
     def _call(
@@ -266,33 +223,19 @@ class KubeClient:
         resource: Resource,
         path: str,
         *,
-        method: str = "GET",
         seconds: float | None = None,
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
-        content_type: str = "",
     ) -> Call:
-        return Call(
-            verb,
-            resource,
-            method,
-            path,
-            aiohttp.ClientTimeout(total=seconds or self._deadlines.call, sock_connect=self._deadlines.connect),
-            params or {},
-            None if body is None else json.dumps(body, separators=(",", ":")).encode(),
-            {"Content-Type": content_type} if content_type else {},
-        )
+        total = seconds or self._deadlines.call
+        timeout = aiohttp.ClientTimeout(total=total, sock_connect=self._deadlines.connect)
+        return Call(verb, resource, path, timeout, params or {}, body)
 
 
-def _accept(resource: Resource, shape: str) -> dict[str, str]:
-    """The header that asks for metadata alone, where that is wanted; servers that do not know it send whole objects."""
-    accept = f"application/json;as={shape};g=meta.k8s.io;v=v1,application/json"
-    return {"Accept": accept} if resource.metadata_only else {}
-
-
-def _selectors(where: Where) -> dict[str, str]:
+def _selected(resource: Resource, where: Where) -> tuple[str, dict[str, str]]:
+    """The path and the parameters of a list or a watch."""
     found = {"labelSelector": where.get("label_selector"), "fieldSelector": where.get("field_selector")}
-    return {key: value for key, value in found.items() if value}
+    return resource.path(where.get("namespace", "")), {key: value for key, value in found.items() if value}
 
 
 async def _events(response: aiohttp.ClientResponse, call: Call) -> AsyncIterator[WatchEvent]:

@@ -38,18 +38,37 @@ _CUT_NUMBERS = (errno.ECONNRESET, errno.EPIPE)
 """As aiohttp tells the same where the other side did not close the connection, but knew nothing of it (RST)."""
 
 
+_METHODS = {"create": "POST", "patch": "PATCH", "delete": "DELETE"}  # Of the verbs that write
+_METADATA = {"list": "PartialObjectMetadataList", "watch": "PartialObjectMetadata"}
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call: what is sent, and how long it may take."""
 
-    verb: str
+    verb: str  # As the rules of RBAC name it
     resource: Resource
-    method: str
     path: str
     timeout: aiohttp.ClientTimeout
     params: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return _METHODS.get(self.verb, "GET")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that say what is sent, and which form the answer should have."""
+        headers: dict[str, str] = {}
+        if self.body is not None:
+            headers["Content-Type"] = f"application/{'merge-patch+' if self.verb == 'patch' else ''}json"
+        if self.verb == "watch":  # a compressed event could be held back until the next one fills a block
+            headers["Accept-Encoding"] = "identity"
+        if self.resource.metadata_only and self.verb in _METADATA:  # servers that do not know it send whole objects
+            headers["Accept"] = f"application/json;as={_METADATA[self.verb]};g=meta.k8s.io;v=v1,application/json"
+        return headers
 
     @property
     def lane(self) -> Lane:
@@ -74,11 +93,6 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._lanes = Lanes()
         self._served: dict[Resource, str] = {}  # The version that was answered last, where that is not the usual one
-
-    @property
-    def description(self) -> str:
-        """Whose credentials are used, for messages."""
-        return self._access.description
 
     async def close(self) -> None:
         """Close all connections."""
@@ -144,7 +158,9 @@ class Transport:
         try:
             return await self._send(call, access)
         except ApiUnavailableError as error:
-            if call.method == "GET" or not _cut(error.__cause__):
+            cause = error.__cause__
+            was_cut = isinstance(cause, _CUT) or getattr(cause, "errno", None) in _CUT_NUMBERS
+            if call.method == "GET" or not was_cut:
                 raise
         return await self._send(call, access)
 
@@ -157,7 +173,7 @@ class Transport:
                 call.method,
                 URL(access.server + call.path, encoded=True),
                 params=call.params,
-                data=call.body,
+                data=None if call.body is None else json.dumps(call.body, separators=(",", ":")).encode(),
                 headers=CIMultiDict([*call.headers.items(), *access.headers.items()]),
                 timeout=call.timeout,
                 allow_redirects=False,
@@ -197,7 +213,7 @@ def _in_version(call: Call, version: str) -> Call:
     if version == resource.version:
         return call
     if call.verb == "create" and body is not None:  # a whole object, which names its version too
-        body = json.dumps({**json.loads(body), "apiVersion": f"{resource.group}/{version}"}).encode()
+        body = {**body, "apiVersion": f"{resource.group}/{version}"}
     return replace(call, path=resource.path_in(version, call.path), body=body)
 
 
@@ -211,10 +227,6 @@ def unavailable(call: Call, error: Exception) -> NoReturn:
         why = os.strerror(number) if own else cause.strerror or str(cause)
         reason = f"cannot connect to {error.host}:{error.port}: {why}"
     raise ApiUnavailableError(f"{call.what}: {reason}") from error
-
-
-def _cut(error: BaseException | None) -> bool:
-    return isinstance(error, _CUT) or (isinstance(error, OSError) and error.errno in _CUT_NUMBERS)
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
