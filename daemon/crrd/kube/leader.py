@@ -7,7 +7,7 @@ leader's renewals are single writes; who does not lead watches the lease, and as
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -19,7 +19,7 @@ from crrd.kube.resources import LEASES
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ConflictError, CrrdError, GoneError
 from crrd.lib.heartbeat import Heartbeat
-from crrd.lib.jsonfields import mapping, text
+from crrd.lib.jsonfields import mapping, text, value_at
 
 LEASE_NAME = "crrd-manager"
 _ATTEMPT_SECONDS = 120.0
@@ -46,32 +46,24 @@ DEFAULT_TIMING = LeaseTiming()
 
 @dataclass(frozen=True, slots=True)
 class _ObservedLease:
-    """The lease as it was last read, and since when it is so."""
+    """The lease as it was last read, and when it expires unless it changes."""
 
-    version: str
-    holder: str
-    transitions: int
-    expires: float  # The loop's time
+    version: str = "unread"
+    holder: str = ""
+    transitions: int = 0
+    expires: float = 0.0  # The loop's time
 
 
 class LeaderElection:
-    """One candidate. The constructor starts nothing.
-
-    Args:
-        client: to reach the Lease with.
-        namespace: where it lies.
-        identity: who this candidate is, e.g. the name of its pod; no two may have the same.
-        now: the time to write into the Lease, which nothing is decided on.
-        timing: see there.
-    """
+    """One candidate. The constructor starts nothing."""
 
     def __init__(
         self,
         client: KubeClient,
-        namespace: str,
-        identity: str,
+        namespace: str,  # Where the Lease lies
+        identity: str,  # Who this candidate is, e.g. the name of its pod; no two may have the same
         *,
-        now: Callable[[], datetime],
+        now: Callable[[], datetime],  # The time to write into the Lease, which nothing is decided on
         timing: LeaseTiming = DEFAULT_TIMING,
     ) -> None:
         self._client = client
@@ -80,7 +72,7 @@ class LeaderElection:
         self._now = now
         self._timing = timing
         self._retry = Backoff(initial=timing.retry, factor=1.0, maximum=timing.retry, jitter=0.2)
-        self._observed: _ObservedLease | None = None
+        self._observed = _ObservedLease()
         self._renewed: float | None = None
         """The loop's time at which the last renewal was sent, None for a candidate that does not lead."""
         self._failing = False
@@ -94,18 +86,16 @@ class LeaderElection:
     @property
     def leader(self) -> str:
         """Who holds the lease as far as is known, "" for nobody."""
-        return self._observed.holder if self._observed else ""
+        return self._observed.holder
 
     def check_alive(self) -> str:
         """For liveness pages: work that outlives the lease is stuck."""
         if self._renewed is None or self.leading:
             return ""
-        return (
-            f"{self._identity} no longer holds the lease {self._namespace}/{LEASE_NAME}, but has not stopped its work "
-            "as the leader"
-        )
+        lease = f"{self._namespace}/{LEASE_NAME}"
+        return f"{self._identity} no longer holds the lease {lease}, but has not stopped its work as the leader"
 
-    async def run(self, work: Callable[[], Awaitable[object]]) -> NoReturn:
+    async def run(self, work: Callable[[], Coroutine[Any, Any, object]]) -> NoReturn:
         """Wait for the lease, do the work while it is held, wait again; until cancelled.
 
         The work is cancelled when the lease cannot be renewed in time. When `run` is cancelled or the work fails, the
@@ -138,11 +128,10 @@ class LeaderElection:
     async def _follow(self) -> bool:
         """Watch somebody else's lease while it is held; whether to look at it at once."""
         observed = self._observed
-        if observed is None or not observed.holder or _loop_time() >= observed.expires:
+        if not observed.holder or _loop_time() >= observed.expires:
             return False
-        watch = self._client.watch(
-            LEASES, observed.version, namespace=self._namespace, field_selector=f"metadata.name={LEASE_NAME}"
-        )
+        where = f"metadata.name={LEASE_NAME}"
+        watch = self._client.watch(LEASES, observed.version, namespace=self._namespace, field_selector=where)
         try:
             async with asyncio.timeout_at(observed.expires) as limit, watch as events:
                 self._followed()
@@ -154,7 +143,7 @@ class LeaderElection:
                         self._followed()
                     if not self.leader:
                         return True
-                    limit.reschedule(self._known().expires)
+                    limit.reschedule(self._observed.expires)
         except TimeoutError:
             return True
         except CrrdError as error:
@@ -163,16 +152,12 @@ class LeaderElection:
         return True
 
     def _followed(self) -> None:
-        left = self._known().expires - _loop_time()
+        left = self._observed.expires - _loop_time()
         self.heartbeat.within(max(0.0, left) + _LEASE_MARGIN_SECONDS, "watching the lease")
 
-    async def _lead(self, work: Callable[[], Awaitable[object]]) -> None:
+    async def _lead(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Work, and renew meanwhile; returns when the lease is lost or the work is done. Raises what the work does."""
-
-        async def lead() -> None:
-            await work()
-
-        worker = asyncio.create_task(lead(), name="lead")
+        worker = asyncio.create_task(work(), name="lead")
         try:
             while True:
                 self.heartbeat.within(self._timing.retry + _LEASE_MARGIN_SECONDS, "waiting before it renews the lease")
@@ -223,7 +208,7 @@ class LeaderElection:
         """
         began = _loop_time()
         observed = self._observed
-        if not again and self._renewed is not None and observed is not None and observed.holder == self._identity:
+        if not again and self._renewed is not None and observed.holder == self._identity:
             try:
                 self._observe(await self._patch(observed, self._spec(observed.transitions, taken=False)))
             except GoneError:
@@ -241,7 +226,7 @@ class LeaderElection:
             }
             self._observe(await self._client.create(LEASES, self._namespace, shape))
         else:
-            observed = self._known()
+            observed = self._observed
             own = observed.holder == self._identity
             if observed.holder and not own and _loop_time() < observed.expires:
                 return False
@@ -256,14 +241,13 @@ class LeaderElection:
             return
         self._renewed = None
         self.heartbeat.within(_RELEASE_SECONDS + _LEASE_MARGIN_SECONDS, "releasing the lease")
-        observed = self._known()
-        if observed.holder != self._identity:
+        if self.leader != self._identity:
             return
-        stamp = _micro_time(self._now())
+        stamp = self._micro_time()
         spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": stamp, "acquireTime": stamp}
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
-                self._observe(await self._patch(observed, spec))
+                self._observe(await self._patch(self._observed, spec))
         except (CrrdError, TimeoutError) as error:
             log.warning("lease release failed", lease=LEASE_NAME, error=str(error))
 
@@ -272,19 +256,14 @@ class LeaderElection:
         return await self._client.merge_patch(LEASES, self._namespace, LEASE_NAME, body)
 
     def _spec(self, transitions: int, *, taken: bool) -> dict[str, Any]:
-        stamp = _micro_time(self._now())
-        spec = {
-            "holderIdentity": self._identity,
-            "leaseDurationSeconds": math.ceil(self._timing.duration),
-            "renewTime": stamp,
-            "leaseTransitions": transitions,
-        }
-        return spec | {"acquireTime": stamp} if taken else spec
+        stamp, duration = self._micro_time(), math.ceil(self._timing.duration)
+        spec = {"holderIdentity": self._identity, "leaseDurationSeconds": duration, "renewTime": stamp}
+        return spec | {"leaseTransitions": transitions} | ({"acquireTime": stamp} if taken else {})
 
     def _observe(self, lease: Mapping[str, Any]) -> None:
         """Note the lease; one that has not changed goes on expiring."""
-        version = text(mapping(lease.get("metadata")).get("resourceVersion"))
-        if self._observed is not None and self._observed.version == version:
+        version = text(value_at(lease, "metadata.resourceVersion"))
+        if self._observed.version == version:
             return
         spec = mapping(lease.get("spec"))
         duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
@@ -292,16 +271,10 @@ class LeaderElection:
         count = transitions if isinstance(transitions, int) else 0
         self._observed = _ObservedLease(version, text(spec.get("holderIdentity")), count, expires)
 
-    def _known(self) -> _ObservedLease:
-        if self._observed is None:
-            raise AssertionError("the lease was read before")
-        return self._observed
+    def _micro_time(self) -> str:
+        """The time of now as metav1.MicroTime writes it."""
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _loop_time() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _micro_time(moment: datetime) -> str:
-    """A moment as metav1.MicroTime writes it."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
