@@ -1,7 +1,6 @@
 """Where the API server is and who we are: a kubeconfig, or the pod's service account.
 
-Both give an `Access`, renewed when it grows old or is refused. `kubeconfig` reads the files, `client` speaks to the
-server.
+Both give an `Access`, renewed when it grows old or is refused.
 """
 
 import asyncio
@@ -46,7 +45,11 @@ class Access:
 
 
 class AccessSource(Protocol):
-    """Gives the access of now."""
+    """Gives the access of now.
+
+    Both calls raise ConfigurationError where there is none, and waiting will not bring it, and ApiUnavailableError
+    where there is none now.
+    """
 
     @property
     def description(self) -> str:
@@ -54,26 +57,18 @@ class AccessSource(Protocol):
         ...
 
     async def current(self) -> Access:
-        """The access to use for the next call; cheap unless something has changed or expired.
-
-        Raises:
-            ConfigurationError: there is none, and waiting will not bring it.
-            ApiUnavailableError: there is none now.
-        """
+        """The access to use for the next call; cheap unless something has changed or expired."""
         ...
 
     async def renew(self, refused: Access) -> Access:
-        """The access after the server refused this one (401); the same one where there is no other. Raises as above."""
+        """The access after the server refused this one (401); the same one where there is no other."""
         ...
 
 
 def find_access(kubeconfig: str, environ: Mapping[str, str], context: str = "") -> AccessSource:
     """The kubeconfig that is named, else the user's own, else the pod's service account: kubectl's order.
 
-    A context means a kubeconfig: with one the service account, another cluster's perhaps, is not taken.
-
-    Raises:
-        ConfigurationError: there is none of them.
+    ConfigurationError for none. A context means a kubeconfig: the service account may be another cluster's.
     """
     own = Path(environ.get("HOME", "/nonexistent")) / ".kube" / "config"
     if kubeconfig or own.is_file():
@@ -91,38 +86,22 @@ class ServiceAccountAccess:
     """The token and the CA that kubelet keeps in a folder of the pod; both are read again when they change."""
 
     def __init__(self, server: str, folder: Path) -> None:
+        self.description = f"the service account's token in {folder / 'token'}"
         self._server = server
-        self._token_file = folder / "token"
-        self._ca_file = folder / "ca.crt"
-        self._namespace_file = folder / "namespace"
+        self._folder = folder
         self._stamp: tuple[object, ...] = ()
         self._ca = ""
         self._access: Access | None = None
 
-    @property
-    def description(self) -> str:
-        """The service account's token, by its path."""
-        return f"the service account's token in {self._token_file}"
-
     async def current(self) -> Access:
         """See AccessSource."""
-        return self._read(anew=False)
-
-    async def renew(self, refused: Access) -> Access:
-        """See AccessSource."""
-        return self._read(anew=True)
-
-    def _read(self, *, anew: bool) -> Access:
+        token_file, ca_file, own = (self._folder / name for name in ("token", "ca.crt", "namespace"))
         try:
-            stamp = tuple(
-                (found.st_ino, found.st_mtime_ns, found.st_size)
-                for found in (self._token_file.stat(), self._ca_file.stat())
-            )
-            if self._access is not None and stamp == self._stamp and not anew:
+            stats = (token_file.stat(), ca_file.stat())
+            stamp = tuple((found.st_ino, found.st_mtime_ns, found.st_size) for found in stats)
+            if self._access is not None and stamp == self._stamp:
                 return self._access
-            token = self._token_file.read_text(encoding="utf-8").strip()
-            ca = self._ca_file.read_text(encoding="utf-8")
-            own = self._namespace_file
+            token, ca = token_file.read_text(encoding="utf-8").strip(), ca_file.read_text(encoding="utf-8")
             namespace = own.read_text(encoding="utf-8").strip() if own.is_file() else ""
         except (OSError, UnicodeDecodeError) as error:
             if self._access is not None:
@@ -132,7 +111,9 @@ class ServiceAccountAccess:
             tls = self._access.tls  # another context would open new connections for nothing
         else:
             try:
-                tls = self._context(ca)
+                if not ca.strip():  # the system's authorities are not to be trusted with the token
+                    raise ConfigurationError(f"{ca_file}: the file contains no certificate")  # noqa: TRY301
+                tls = tls_context(ca, where=str(ca_file))
             except ConfigurationError:
                 if self._access is None:
                     raise
@@ -141,17 +122,17 @@ class ServiceAccountAccess:
         self._access = Access(self._server, f"Bearer {token}", tls, namespace=namespace)
         return self._access
 
-    def _context(self, ca: str) -> ssl.SSLContext:
-        """TLS with the cluster's own authority alone: the system's are not to be trusted with the token."""
-        if not ca.strip():
-            raise ConfigurationError(f"{self._ca_file}: the file contains no certificate")
-        return tls_context(ca, where=str(self._ca_file))
+    async def renew(self, refused: Access) -> Access:
+        """See AccessSource."""
+        self._stamp = ()
+        return await self.current()
 
 
 class KubeconfigAccess:
     """What a kubeconfig says; read again when its token has expired or was refused, as exec plugins give new ones."""
 
     def __init__(self, path: str, context: str = "") -> None:
+        self.description = f"the kubeconfig {path}"
         self._path = path
         self._context = context
         self._lock = asyncio.Lock()
@@ -159,74 +140,49 @@ class KubeconfigAccess:
         self._expiry = 0.0
         self._renewed = float("-inf")
 
-    @property
-    def description(self) -> str:
-        """The kubeconfig, by its path."""
-        return f"the kubeconfig {self._path}"
-
     async def current(self) -> Access:
         """See AccessSource."""
         if self._access is not None and not self._expired():
             return self._access
-        async with self._lock:
-            if self._access is None:
-                return await self._read()
-            return await self._renew() if self._expired() else self._access
+        return await self.renew(None)
 
-    async def renew(self, refused: Access) -> Access:
-        """See AccessSource."""
+    async def renew(self, refused: Access | None) -> Access:
+        """See AccessSource; None for one that has expired."""
         async with self._lock:
-            if self._access is None:
+            access, now = self._access, time.monotonic()
+            if access is None:
                 return await self._read()
-            return await self._renew() if self._access is refused else self._access
+            is_good = access is not refused and not self._expired()
+            if is_good or now - self._renewed < _RENEWAL_SECONDS:
+                return access
+            self._renewed = now
+            try:
+                return await self._read()
+            except ConfigurationError as error:
+                raise ApiUnavailableError(str(error)) from error  # it was good once: somebody is changing it
 
     def _expired(self) -> bool:
         """Whether the credentials' own expiry, a time of the wall clock, is near or past."""
         return bool(self._expiry) and time.time() > self._expiry - _EXPIRY_MARGIN_SECONDS
 
-    async def _renew(self) -> Access:
-        now = time.monotonic()
-        if self._access is not None and now - self._renewed < _RENEWAL_SECONDS:
-            return self._access
-        self._renewed = now
-        try:
-            return await self._read()
-        except ConfigurationError as error:
-            raise ApiUnavailableError(str(error)) from error  # it was good once: somebody is changing it
-
     async def _read(self) -> Access:
+        where, tls = self.description, None
         try:
             login = await read_kubeconfig(self._path, self._context)
         except (ConfigurationError, ApiUnavailableError) as error:
-            raise type(error)(f"{self.description}: {error}") from error
-        tls = None
+            raise type(error)(f"{where}: {error}") from error
         if login.server.startswith("https://"):
-            tls = tls_context(
-                login.ca,
-                certificate=login.certificate,
-                key=login.key,
-                insecure=login.insecure,
-                where=self.description,
-            )
+            tls = tls_context(login.ca, login.certificate, login.key, insecure=login.insecure, where=where)
+        name, proxy = login.tls_server_name or None, login.proxy or None
         self._expiry = login.expiry
-        self._access = Access(
-            login.server,
-            login.authorization,
-            tls,
-            login.tls_server_name or None,
-            login.proxy or None,
-            login.namespace,
-            login.impersonation,
-        )
+        self._access = Access(login.server, login.authorization, tls, name, proxy, login.namespace, login.impersonation)
         return self._access
 
 
-def tls_context(ca: str, *, certificate: str = "", key: str = "", insecure: bool = False, where: str) -> ssl.SSLContext:
-    """A client's TLS context from PEM texts; without a CA the system's are trusted.
+def tls_context(ca: str, certificate: str = "", key: str = "", *, insecure: bool = False, where: str) -> ssl.SSLContext:
+    """A client's TLS context from PEM texts; without a CA the system's are trusted. `where`: whose texts, for errors.
 
-    Raises:
-        ConfigurationError: a text is not what it should be; `where` says whose it is.
-        ApiUnavailableError: there is no room for the file that a client's certificate needs, or no file descriptor.
+    Raises ApiUnavailableError where there is no room for the file that a certificate needs, or no file descriptor.
     """
     try:
         context = ssl.create_default_context(cadata=ca or None)
@@ -235,19 +191,14 @@ def tls_context(ca: str, *, certificate: str = "", key: str = "", insecure: bool
         if insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if certificate:
-            _load_certificate(context, certificate, key)
+        if certificate:  # `ssl` reads a key only from a file: one that nobody else can read, gone right after
+            with tempfile.TemporaryDirectory(prefix="crrd-") as folder:
+                pem = Path(folder) / "client.pem"
+                pem.touch(mode=0o600)
+                pem.write_text(f"{certificate}\n{key}\n", encoding="utf-8")
+                context.load_cert_chain(pem)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError(f"{where}: the TLS certificates cannot be used: {error}") from error
     except OSError as error:
         raise ApiUnavailableError(f"{where}: the TLS certificates temporarily cannot be read: {error}") from error
     return context
-
-
-def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """`ssl` reads a key only from a file: one that nobody else can read, and that is gone right after."""
-    with tempfile.TemporaryDirectory(prefix="crrd-") as folder:
-        pem = Path(folder) / "client.pem"
-        pem.touch(mode=0o600)
-        pem.write_text(f"{certificate}\n{key}\n", encoding="utf-8")
-        context.load_cert_chain(pem)

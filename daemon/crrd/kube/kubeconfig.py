@@ -1,7 +1,6 @@
 """Reads a kubeconfig as kubectl does: several files as one, a context, and what its user and its cluster say.
 
-PyYAML is imported only here and only when a file is read, so a daemon in a cluster never loads it. `execplugin` runs
-the user's exec plugin. `config` makes an `Access` of the result and keeps it fresh.
+PyYAML is imported only here and only when a file is read, so a daemon in a cluster never loads it.
 """
 
 import base64
@@ -64,26 +63,15 @@ async def read_kubeconfig(paths: str, context: str = "") -> Login:
     if server.startswith("https://"):
         ca = _pem(cluster, "certificate-authority")
         certificate, key = _pem(user, "client-certificate"), _pem(user, "client-key")
-    impersonation = _impersonation(user)
-    authorization, expiry = _authorization(user), 0.0
+    impersonation, authorization, expiry = _impersonation(user), _authorization(user), 0.0
     if not authorization and "exec" in user:
         issued = await run_plugin(user["exec"], {**cluster, "certificate-authority-data": _base64(ca)})
         authorization = f"Bearer {issued.token}" if issued.token else ""
-        certificate, key = issued.certificate or certificate, issued.key or key
-        expiry = issued.expiry
+        certificate, key, expiry = issued.certificate or certificate, issued.key or key, issued.expiry
     _require(authorization.isprintable(), "the user's token has a character that cannot be sent")
+    namespace = text(section["context"].get("namespace"))
     return Login(
-        server=server,
-        authorization=authorization,
-        ca=ca,
-        certificate=certificate,
-        key=key,
-        insecure=insecure,
-        tls_server_name=tls_server_name,
-        proxy=proxy,
-        namespace=text(section["context"].get("namespace")),
-        impersonation=impersonation,
-        expiry=expiry,
+        server, authorization, ca, certificate, key, insecure, tls_server_name, proxy, namespace, impersonation, expiry
     )
 
 
@@ -203,16 +191,15 @@ def _check_url(field_name: str, url: str) -> None:
     """Refuse a URL that no client could call. The error does not repeat it, because it may hold a password."""
     is_http = url.startswith(("http://", "https://"))
     _require(is_http, f"the cluster's {field_name} must be a URL that begins with https:// or http://")
-    wrong = (
-        ""
-        if url.isascii() and url.isprintable() and " " not in url
-        else "it has a character that is not allowed in a URL"
-    )
+    wrong = ""
     try:
         parts = urlsplit(url)
-        wrong = wrong or ("" if parts.hostname and parts.port != 0 else "it has no host and port")
+        if not parts.hostname or parts.port == 0:
+            wrong = "it has no host and port"
     except ValueError as error:
-        wrong = wrong or str(error)
+        wrong = str(error)
+    if not (url.isascii() and url.isprintable() and " " not in url):
+        wrong = "it has a character that is not allowed in a URL"
     _require(not wrong, f"the cluster's {field_name} cannot be used: {wrong}")
 
 
