@@ -18,7 +18,7 @@ from crrd.kube.resources import Resource, WatchEvent, Where
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ExpiredError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
-from crrd.lib.jsonfields import mapping, text
+from crrd.lib.jsonfields import text, value_at
 
 T = TypeVar("T")
 
@@ -94,11 +94,9 @@ class Reflector(Generic[T]):
         strict: bool,
         on_restart: RestartObserver | None = None,
     ) -> None:
-        """Start nothing.
-
-        `strict`: until the first watch is established, a refusal that only an administrator can heal is raised as
-        ConfigurationError. Afterwards, or else, it is retried like any other.
-        """
+        # `strict`: until the first watch is established, a refusal that only an administrator can heal is raised as
+        # ConfigurationError. Afterwards, or else, it is retried like any other.
+        self.plural = selection.resource.plural  # What it watches, as in URLs
         self._client = client
         self._selection = selection
         self._handler = handler
@@ -106,23 +104,13 @@ class Reflector(Generic[T]):
         self._on_restart = on_restart
         self._version = ""
         self.list_version = selection.list_version
-        """What the next list must not be older than: "" is answered with the newest."""
-        """What the next list must not be older than; kept over a cancelled run."""
+        """What the next list must not be older than, "" for the newest; kept over a cancelled run."""
         self._failures = 0
         self._short_watches = 0  # In a row; the one that is open counts until it has proved to be none
         self.heartbeat = Heartbeat()  # Resting while it does not run
 
-    @property
-    def plural(self) -> str:
-        """What it watches, as in URLs."""
-        return self._selection.resource.plural
-
     async def run(self) -> NoReturn:
-        """List, watch, reconnect, until cancelled.
-
-        Raises:
-            ConfigurationError: see `strict`.
-        """
+        """List, watch, reconnect, until cancelled. ConfigurationError: see `strict`."""
         self._version = ""
         self._failures = self._short_watches = 0
         try:
@@ -137,17 +125,17 @@ class Reflector(Generic[T]):
     async def _connect_once(self) -> float:
         """One connection from its list or its version to its end; the seconds to wait before the next one."""
         began = time.monotonic()
-        failures, short_watches = self._failures, self._short_watches
-        had_version = bool(self._version)
-        ended_well = False
-        patience = 0.0
+        failures, short_watches, had_version = self._failures, self._short_watches, bool(self._version)
+        ended_well, patience = False, 0.0
         try:
-            await self._connect()
+            if not self._version:
+                await self._list()
+            await self._watch()
             ended_well = True
             self._ended("ended")
         except ExpiredError as error:
             self._ended("expired")
-            log.debug("watch expired", resource=self._selection.resource.plural, error=str(error))
+            log.debug("watch expired", resource=self.plural, error=str(error))
             self._forget_version()
             if had_version:  # else a list expired before it was watched: that could go round and round
                 return 0.0
@@ -171,32 +159,24 @@ class Reflector(Generic[T]):
         if self._on_restart is not None:
             self._on_restart(self.plural, reason)
 
-    async def _connect(self) -> None:
-        """One connection, with a list before it where there is no version to go on from."""
-        if not self._version:
-            await self._list()
-            if self._selection.pause:
-                self.heartbeat.within(self._selection.pause + LATE_SECONDS, "waiting before it watches")
-                await asyncio.sleep(self._selection.pause)
-        await self._watch()
-
     async def _list(self) -> None:
-        selection = self._selection
+        selection, version = self._selection, self.list_version
 
         def parse(obj: Mapping[str, Any]) -> T:
             self.heartbeat.within(_CALL_SECONDS, "listing")
             return selection.parse(obj)
 
         self.heartbeat.within(_CALL_SECONDS, "listing")
-        if not self.list_version:
+        if not version:
             self._handler.expect_list()
-        listing = await self._client.list_all(
-            selection.resource, parse, resource_version=self.list_version, **selection.where
-        )
+        listing = await self._client.list_all(selection.resource, parse, resource_version=version, **selection.where)
         self._seen(listing.resource_version)
         self.last_activity = self.last_list_time = time.monotonic()
         self._handler.listed(listing.items, listing.resource_version)
         self.listed = True
+        if selection.pause:
+            self.heartbeat.within(selection.pause + LATE_SECONDS, "waiting before it watches")
+            await asyncio.sleep(selection.pause)
 
     async def _watch(self) -> None:
         selection = self._selection
@@ -214,7 +194,7 @@ class Reflector(Generic[T]):
     def _deliver(self, event: WatchEvent) -> None:
         self.last_activity = time.monotonic()
         self.heartbeat.within(SILENT_SECONDS, "watching")
-        self._seen(text(mapping(event.object.get("metadata")).get("resourceVersion")) or self._version)
+        self._seen(text(value_at(event.object, "metadata.resourceVersion")) or self._version)
         if event.kind in ("ADDED", "MODIFIED"):
             self._handler.changed(self._selection.parse(event.object))
         elif event.kind == "DELETED":
@@ -255,15 +235,12 @@ class Reflector(Generic[T]):
 
     def _failed(self, error: ApiUnavailableError | ApiRefusedError) -> float:
         """Note a failure; the seconds that the server asked to wait."""
-        resource = self._selection.resource.plural
-        message = str(error)
-        patience = 0.0
-        if isinstance(error, ApiRefusedError):
-            message = explain(error, resource, self._client.description)
+        if isinstance(error, ApiUnavailableError):
+            message, patience = str(error), error.retry_after
+        else:
+            message, patience = explain(error, self.plural, self._client.description), 0.0
             if self._strict and error.status in (400, 401, 403, 404):
                 raise ConfigurationError(message) from error
-        else:
-            patience = error.retry_after
         if isinstance(error, ApiRefusedError | MalformedAnswerError | FutureVersionError):
             self._forget_version()  # asked the same way, the server would answer the same
         self._unavailable(message)

@@ -1,8 +1,4 @@
-"""Reflectors by key: a few objects are watched one by one, many with one watch of all of them.
-
-Which keys are watched is the owner's decision. What is kept here is the same for all owners: the tasks, what is wrong
-with any of them, and what outlives a watch that ends.
-"""
+"""Reflectors by key: a few objects are watched one by one, many with one watch of all of them, as the owner decides."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -28,12 +24,7 @@ class _Running(Generic[R]):
 
 
 class WatchSet(Generic[R]):
-    """The reflectors that run now. The constructor starts nothing.
-
-    Args:
-        make: a reflector for a key.
-        list_version: what the first lists must not be older than; see Selection.
-    """
+    """The reflectors that run now, made by their keys. The constructor starts nothing."""
 
     def __init__(self, make: Callable[[str], R], list_version: str = "") -> None:
         self._make = make
@@ -63,10 +54,16 @@ class WatchSet(Generic[R]):
 
     def cancel(self, keys: Iterable[str]) -> list[asyncio.Task[NoReturn]]:
         """Cancel the watches of these keys; returns their tasks, for an owner that waits until they have ended."""
+        # What outlives a watch is remembered at once: the owner's wait for the task may be cut short.
+        self._last_list_time, self._last_activity = self.last_list_time, self.last_activity
         ended = [self._running.pop(key) for key in sorted(keys)]
         for running in ended:
             running.task.cancel()
-            self._learn(running)  # at once: the owner's wait for the task may be cut short
+            version = running.reflector.list_version
+            if not version or (not self._list_version and running.began_with):
+                self._list_version = ""  # a version was lost: only the newest list is sure to be new enough
+            elif not self._list_version or older(self._list_version, version):
+                self._list_version = version
         return [running.task for running in ended]
 
     def check(self) -> str:
@@ -93,16 +90,6 @@ class WatchSet(Generic[R]):
     def last_activity(self) -> float | None:
         """Monotonic time at which the API server last said anything to one of them, None before."""
         return _latest(self._last_activity, *(each.reflector.last_activity for each in self._running.values()))
-
-    def _learn(self, ended: _Running[R]) -> None:
-        """Remember of a watch what outlives it."""
-        reflector, version = ended.reflector, ended.reflector.list_version
-        self._last_list_time = _latest(self._last_list_time, reflector.last_list_time)
-        self._last_activity = _latest(self._last_activity, reflector.last_activity)
-        if not version or (not self._list_version and ended.began_with):
-            self._list_version = ""  # a version was lost: only the newest list is sure to be new enough
-        elif not self._list_version or older(self._list_version, version):
-            self._list_version = version
 
 
 def _latest(*times: float | None) -> float | None:
