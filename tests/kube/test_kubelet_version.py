@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from crrd.kube.kubelet_version import FRESH_SECONDS, PATIENCE_SECONDS, RETRY_SECONDS, KubeletVersions, minor_of
+from crrd.kube.kubelet_version import FRESH_SECONDS, PATIENCE_SECONDS, RETRY_SECONDS, KubeletVersions
 from crrd.kube.resources import Resource
+from crrd.kubelet.version import known_minor, reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 
 
@@ -20,8 +21,8 @@ def node(version: object) -> dict[str, Any]:
     [("v1.36.2", 36), ("v1.34.1+k3s1", 34), ("1.29.0-gke.100", 29), ("", None), (None, None), ("v2.0.0", None)],
 )
 def test_a_nodes_version(version: object, minor: int | None) -> None:
-    assert minor_of(node(version)) == minor
-    assert minor_of({}) is None
+    assert known_minor(reported_version(node(version))) == minor
+    assert known_minor(reported_version({})) is None
 
 
 class Nodes:

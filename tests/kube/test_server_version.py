@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from crrd.kube.client import KubeClient
-from crrd.kube.server_version import LEAST, warn_of_old_server
+from crrd.kube.discovery import LEAST, warn_of_old_server
 from crrd_localnode.api import discovery
 from crrd_localnode.daemons import running_manager
 from tests.support.cluster import Cluster

@@ -24,9 +24,9 @@ from crrd.core.doctor.findings import Finding, State
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
+from crrd.kube.discovery import LEAST, server_version
 from crrd.kube.leader import LEASE_NAME
 from crrd.kube.resources import LEASES, MANAGERS, NODE_DAEMONS, NODES, PODS, REQUESTS, WEBHOOKS, Resource
-from crrd.kube.server_version import LEAST, parse
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
 from crrd.lib.jsonfields import text, value_at
 from crrd.lib.log import configure as configure_log
@@ -156,7 +156,7 @@ class Reader:
             "kruise_daemons": self._list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),
         }
         found = dict(zip(reads, await asyncio.gather(*reads.values()), strict=True))
-        number = parse(version)
+        number = server_version(version)
         return Facts(
             version=text(version.get("gitVersion")) or "version unknown",
             too_old=number is not None and number < LEAST,

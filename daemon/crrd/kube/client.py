@@ -72,8 +72,7 @@ class KubeClient:
     ) -> AsyncIterator[Page]:
         """The pages of a list, `limit` objects each (0 for all at once, None for what suits the resource).
 
-        Raises:
-            ExpiredError: the list took so long that its version is gone; what was yielded is void.
+        ExpiredError: the list took so long that its version is gone; what was yielded is void.
         """
         limit = resource.page if limit is None else limit
         path, params = _selected(resource, where)
@@ -162,11 +161,7 @@ class KubeClient:
     async def through_pod(
         self, namespace: str, name: str, port: int, page: str, params: Mapping[str, str]
     ) -> Mapping[str, Any]:
-        """A JSON object that a pod serves over HTTP, asked for through the API server (pods/proxy).
-
-        Raises:
-            GoneError: the pod, or the page, is not there.
-        """
+        """A JSON object that a pod serves over HTTP (GoneError for none), through the API server (pods/proxy)."""
         path = f"{PODS.path(namespace, name)}:{port}/proxy/{page}"
         call = self._call("get", PODS, path, seconds=self._deadlines.page, params=params)
         return await self._transport.answer(call)
@@ -187,8 +182,7 @@ class KubeClient:
     ) -> Mapping[str, Any]:
         """JSON merge patch (RFC 7386) of an object or of its subresource; returns the whole object.
 
-        Raises:
-            ConflictError: `metadata.resourceVersion` stands in the body and is not the object's.
+        ConflictError: `metadata.resourceVersion` stands in the body and is not the object's.
         """
         call = self._call("patch", resource, resource.path(namespace, name, subresource), body=body)
         return await self._object(call, name)

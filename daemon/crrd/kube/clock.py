@@ -18,10 +18,8 @@ class ServerClock:
     """Give `observe` to KubeClient as `on_date`; `now` is then right to within a second, rather late than early.
 
     A header has whole seconds, so each answer bounds the server's time from both sides. The estimate is the latest
-    lower bound, unless an upper bound contradicts it.
-
-    Several API servers may answer, by clocks of their own. As long as one of them agrees with the estimate, it stays
-    what it is, and one deviating answer after the other does not report a step each time.
+    lower bound, unless an upper bound contradicts it. Of several API servers with clocks of their own, one that agrees
+    with the estimate keeps it as it is, so not each deviating answer reports a step.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
-"""Which kinds the API server has: from a word as people write it, or from an owner reference, to the resource in URLs.
+"""Which kinds the API server has, and of which version it is.
 
-What every cluster has is known here and costs no call.
+A kind is found by a word as people write it, or by an owner reference; what every cluster has costs no call. Nothing
+hangs on the server's version: one that cannot be read keeps nobody from working.
 """
 
 import re
@@ -8,10 +9,20 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from crrd.kube.client import KubeClient
+from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import PODS, Resource
-from crrd.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.lib.errors import ConfigurationError, CrrdError, GoneError
 from crrd.lib.jsonfields import items, mapping, text
+
+LEAST = (1, 30)
+"""The first version of Kubernetes with ValidatingAdmissionPolicies (v1) and with the node's name in tokens of pods,
+by which the policy of the node daemon goes."""
+_NUMBER = re.compile(r"\d+", re.ASCII)
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +65,7 @@ KNOWN = (
 async def find_kind(client: KubeClient, word: str) -> Served:
     """The kind that a word names: `TYPE`, `TYPE.GROUP` or `TYPE.VERSION.GROUP`, as kubectl takes it.
 
-    Raises:
-        ConfigurationError: the API server has none of that name.
-        ApiUnavailableError, ApiRefusedError: see there.
+    ConfigurationError where the API server has none of that name; else as all calls.
     """
     name, _, rest = word.lower().partition(".")
     for known in KNOWN:
@@ -99,10 +108,8 @@ async def _served(client: KubeClient, api_version: str) -> list[Served]:
     group, _, version = api_version.rpartition("/")
     try:
         found = await client.document(f"/apis/{api_version}" if group else f"/api/{api_version}")
-    except ApiRefusedError as error:
-        if error.status == 404:
-            return []
-        raise
+    except (GoneError, ResourceMissingError):
+        return []
     entries = [mapping(each) for each in items(found.get("resources"))]
     return [_read(each, group, version) for each in entries if "/" not in text(each.get("name"))]
 
@@ -112,3 +119,28 @@ def _read(entry: Mapping[str, Any], group: str, version: str) -> Served:
     names = (plural, text(entry.get("singularName")), kind.lower(), *map(text, items(entry.get("shortNames"))))
     found = tuple(name for name in names if name)
     return Served(Resource(plural, group, version), kind, found, namespaced=entry.get("namespaced") is True)
+
+
+async def warn_of_old_server(client: KubeClient) -> None:
+    """Ask the API server for its version, and log one line where that is older than what crrd is made for."""
+    try:
+        answer = await client.document("/version")
+    except CrrdError as error:
+        log.debug("API server version unknown", error=str(error))
+        return
+    found = server_version(answer)
+    if found is not None and found < LEAST:
+        least = ".".join(map(str, LEAST))
+        log.warning(
+            "API server too old",
+            version=text(answer.get("gitVersion")),
+            least=least,
+            consequence="the policies that keep a node daemon to its own node's requests do not work there",
+            remedy=f"upgrade the control plane to Kubernetes {least} or newer",
+        )
+
+
+def server_version(answer: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Major and minor version out of `/version`; None where it does not say. Some providers add a plus: `29+`."""
+    major, minor = (_NUMBER.match(text(answer.get(key))) for key in ("major", "minor"))
+    return (int(major[0]), int(minor[0])) if major and minor else None

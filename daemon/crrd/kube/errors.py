@@ -26,11 +26,7 @@ class FutureVersionError(ApiUnavailableError):
 
 
 def decode(raw: bytes, what: str) -> Mapping[str, Any]:
-    """One JSON object of an answer.
-
-    Raises:
-        MalformedAnswerError: it is something else.
-    """
+    """One JSON object of an answer; MalformedAnswerError where it is something else."""
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError) as error:

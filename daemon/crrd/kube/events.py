@@ -40,13 +40,8 @@ _WRITE_SECONDS = 120.0  # The longest that one try takes, with the pause after i
 _MESSAGE_CHARACTERS = 1024
 """The longest message that the events API allows (k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
 _NAME_CHARACTERS = 253
-_FIELDS = {
-    ContainerKind.REGULAR: "containers",
-    ContainerKind.SIDECAR: "initContainers",
-    ContainerKind.INIT: "initContainers",
-    ContainerKind.EPHEMERAL: "ephemeralContainers",
-}
-"""Of the pod's spec."""
+_FIELDS = {ContainerKind.REGULAR: "containers", ContainerKind.EPHEMERAL: "ephemeralContainers"}
+"""Of the pod's spec; all other kinds are in `initContainers`."""
 
 log = structlog.get_logger(__name__)
 
@@ -55,12 +50,7 @@ class KubeEventSink:
     """The EventSink of a cluster. `run` it for the daemon's whole life."""
 
     def __init__(
-        self,
-        client: KubeClient,
-        node_name: str,
-        component: str = "crrd",
-        *,
-        on_drop: Callable[[], None] = lambda: None,
+        self, client: KubeClient, node_name: str, component: str = "crrd", *, on_drop: Callable[[], None] = lambda: None
     ) -> None:
         """`on_drop` is called for each event that is dropped: too many waited, or the API server rejected it."""
         self._client = client
@@ -71,7 +61,7 @@ class KubeEventSink:
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._hurry = asyncio.Event()
+        self._hurry = asyncio.Event()  # Set while somebody flushes
         self._failing = False
         self._overflowed = 0  # Events that this flood has cost so far
         self._last_stamp = 0
@@ -83,7 +73,10 @@ class KubeEventSink:
         for involved in _involved(event):
             if len(self._queue) >= CAPACITY:
                 self._queue.popleft()
-                self._overflow()
+                self._on_drop()
+                if not self._overflowed:  # a flood is logged when it begins and when it ends
+                    log.warning("events dropped", error="too many events wait")
+                self._overflowed += 1
             self._queue.append(json.dumps(self._shape(event, involved, now)))
             self._idle.clear()
             self._wanted.set()
@@ -94,7 +87,9 @@ class KubeEventSink:
             self.heartbeat.until(self._wanted, "waiting for events")
             await self._wanted.wait()
             while self._queue:
-                await self._pause(_SHORT_PAUSE_SECONDS if len(self._queue) > _MANY else _PAUSE_SECONDS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SHORT_PAUSE_SECONDS if len(self._queue) > _MANY else _PAUSE_SECONDS):
+                        await self._hurry.wait()
                 await self._write(json.loads(self._queue.popleft()))
             self._wanted.clear()
             self._idle.set()
@@ -114,41 +109,24 @@ class KubeEventSink:
             self._hurry.clear()
         return True
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait, or until somebody flushes."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._hurry.wait()
-
     async def _write(self, body: dict[str, Any]) -> None:
         for attempt in range(1, _TRIES + 1):
             self.heartbeat.within(_WRITE_SECONDS, "writing an event")
             try:
-                await self._client.create(EVENTS, body["metadata"]["namespace"], body)
-            except ConflictError:  # nobody else has names with our times: it was written, and the answer lost
-                pass
+                with suppress(ConflictError):  # nobody else has names with our times: it was written, the answer lost
+                    await self._client.create(EVENTS, body["metadata"]["namespace"], body)
             except CrrdError as error:
                 if attempt < _TRIES and isinstance(error, ApiUnavailableError):
                     patience = min(error.retry_after, _LONGEST_PATIENCE_SECONDS)
                     await asyncio.sleep(max(_RETRY.delay(attempt), patience))
                     continue
-                self._drop(str(error))
+                self._on_drop()
+                if not self._failing:
+                    log.warning("events dropped", error=str(error))
+                self._failing = True
                 return
             self._failing = False
             return
-
-    def _overflow(self) -> None:
-        """Count the oldest event as dropped. A flood is logged when it begins and when it ends."""
-        self._on_drop()
-        if not self._overflowed:
-            log.warning("events dropped", error="too many events wait")
-        self._overflowed += 1
-
-    def _drop(self, reason: str) -> None:
-        self._on_drop()
-        if not self._failing:
-            log.warning("events dropped", error=reason)
-        self._failing = True
 
     def _shape(self, event: EmitEvent, involved: dict[str, str], now: str) -> dict[str, Any]:
         """A core/v1 Event, named as kubelet names its own: the object's name and a time in hexadecimal."""
@@ -193,6 +171,6 @@ def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:
             pod["uid"] = uid
         if event.container:
             known = event.pod.containers.get(event.container) if event.pod else None
-            field = _FIELDS[known.kind if known else ContainerKind.REGULAR]
+            field = _FIELDS.get(known.kind if known else ContainerKind.REGULAR, "initContainers")
             pod["fieldPath"] = f"spec.{field}{{{event.container}}}"
         yield pod

@@ -27,11 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class KubeletVersions:
-    """Asks the API server for Nodes, one question at a time, and remembers the answers for a minute.
-
-    Args:
-        nodes: where to ask.
-    """
+    """Asks the API server for Nodes, one question at a time, and remembers the answers for a minute."""
 
     def __init__(self, nodes: ObjectReader) -> None:
         self._nodes = nodes
@@ -57,7 +53,7 @@ class KubeletVersions:
             try:
                 async with asyncio.timeout(None if minor is None else PATIENCE_SECONDS):
                     node = await self._read(node_name, patience=0.0 if minor is not None else TRY_SECONDS)
-                minor, ready, wait = minor_of(node), _is_ready(node), FRESH_SECONDS
+                minor, ready, wait = known_minor(reported_version(node)), _is_ready(node), FRESH_SECONDS
             except (CrrdError, TimeoutError) as error:
                 reason = str(error) or "no answer in time"
                 log.warning("kubelet version cannot be read", node_name=node_name, error=reason, known=minor)
@@ -83,8 +79,3 @@ class KubeletVersions:
 def _is_ready(node: Mapping[str, Any]) -> bool:
     conditions = map(mapping, items(value_at(node, "status.conditions")))
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-
-
-def minor_of(node: Mapping[str, Any]) -> int | None:
-    """The minor version of a Node's kubelet; None where it cannot be read."""
-    return known_minor(reported_version(node))

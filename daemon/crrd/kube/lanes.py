@@ -34,12 +34,7 @@ class Lanes:
     async def take(self, lane: Lane, patience: float | None) -> Callable[[], None]:
         """Wait for a place for one call; returns what gives it back. After SLOW_SECONDS it is given back anyhow.
 
-        Args:
-            lane: what the call is for.
-            patience: seconds to wait for a place; None for as long as it takes.
-
-        Raises:
-            TimeoutError: there was none for so long.
+        TimeoutError: there was none for `patience` seconds (None for as long as it takes).
         """
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[None] = loop.create_future()

@@ -22,8 +22,7 @@ from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import mapping, text, value_at
 
 LEASE_NAME = "crrd-manager"
-_ATTEMPT_SECONDS = 120.0
-"""The longest that one look at the lease takes, credentials and all: every call has its deadline."""
+_ATTEMPT_SECONDS = 120.0  # The longest that one look at the lease takes, credentials and all
 _LEASE_MARGIN_SECONDS = 15.0  # By how much a step may be later than it said before the election counts as hanging
 _RELEASE_SECONDS = 3.0  # How long a shutdown waits for the lease to be given back
 
@@ -36,8 +35,7 @@ class LeaseTiming:
 
     duration: float = 15.0
     """After which others may take a lease that does not change. The Lease says it in whole seconds, rounded up."""
-    renew_deadline: float = 10.0
-    """After which a leader that cannot renew stops its work: well before others may follow it."""
+    renew_deadline: float = 10.0  # After which a leader that cannot renew stops its work: well before others follow it
     retry: float = 2.0  # Between two tries to get or to renew it
 
 
@@ -202,15 +200,11 @@ class LeaderElection:
         return held
 
     async def _take(self, *, again: bool = False) -> bool:
-        """Read the lease, and write it unless somebody else holds it. Raises the ports' errors.
-
-        One's own is written as it was last seen: where somebody else has written it, that is a conflict.
-        """
+        """Read the lease unless it is our own, and write it unless somebody else holds it."""
         began = _loop_time()
-        observed = self._observed
-        if not again and self._renewed is not None and observed.holder == self._identity:
+        if not again and self._renewed is not None and self.leader == self._identity:
             try:
-                self._observe(await self._patch(observed, self._spec(observed.transitions, taken=False)))
+                await self._patch(self._spec(self._observed.transitions, taken=False))
             except GoneError:
                 return await self._take(again=True)
             self._renewed = began
@@ -230,8 +224,7 @@ class LeaderElection:
             own = observed.holder == self._identity
             if observed.holder and not own and _loop_time() < observed.expires:
                 return False
-            spec = self._spec(observed.transitions + (not own), taken=not own or self._renewed is None)
-            self._observe(await self._patch(observed, spec))
+            await self._patch(self._spec(observed.transitions + (not own), taken=not own or self._renewed is None))
         self._renewed = began
         return True
 
@@ -247,13 +240,14 @@ class LeaderElection:
         spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": stamp, "acquireTime": stamp}
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
-                self._observe(await self._patch(self._observed, spec))
+                await self._patch(spec)
         except (CrrdError, TimeoutError) as error:
             log.warning("lease release failed", lease=LEASE_NAME, error=str(error))
 
-    async def _patch(self, observed: _ObservedLease, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        body = {"metadata": {"resourceVersion": observed.version}, "spec": spec}
-        return await self._client.merge_patch(LEASES, self._namespace, LEASE_NAME, body)
+    async def _patch(self, spec: Mapping[str, Any]) -> None:
+        """Write the lease as it was last seen; ConflictError where somebody else has written it since."""
+        body = {"metadata": {"resourceVersion": self._observed.version}, "spec": spec}
+        self._observe(await self._client.merge_patch(LEASES, self._namespace, LEASE_NAME, body))
 
     def _spec(self, transitions: int, *, taken: bool) -> dict[str, Any]:
         stamp, duration = self._micro_time(), math.ceil(self._timing.duration)

@@ -40,10 +40,6 @@ class Resource:
         parts = [*root, *scope, self.plural, *filter(None, (name, subresource))]
         return "/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
 
-    def path_in(self, version: str, path: str) -> str:
-        """One of its paths in another version."""
-        return path.replace(f"/{self.group}/{self.version}/", f"/{self.group}/{version}/", 1)
-
 
 def metadata_of(resource: Resource) -> Resource:
     """The same kind, of which lists and watches bring metadata alone."""
@@ -89,8 +85,7 @@ class ObjectReader(Protocol):
 class Page:
     """A part of a list."""
 
-    items: Iterable[Mapping[str, Any]]
-    """To be gone through once: each is decoded when it is reached (or MalformedAnswerError raised)."""
+    items: Iterable[Mapping[str, Any]]  # To be gone through once, decoded on the way (or MalformedAnswerError raised)
     resource_version: str
 
 

@@ -14,11 +14,7 @@ LONGEST_LINE = 16 * 2**20  # Bytes; etcd keeps no object above a few MiB, so a l
 
 
 async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The lines in a stream of chunks, without their newlines; empty ones are left out.
-
-    Raises:
-        MalformedAnswerError: a line is longer than LONGEST_LINE.
-    """
+    """The lines in a stream of chunks, without newlines and empty ones; MalformedAnswerError above LONGEST_LINE."""
     pending = bytearray()
     async for chunk in chunks:
         start = 0
@@ -40,10 +36,7 @@ def listed(raw: bytes, what: str) -> tuple[Mapping[str, Any], Iterable[Mapping[s
 
     API servers write the keys of built-in kinds with the metadata first, those of custom resources in alphabetical
     order. So the bytes are cut into objects before any is decoded; one character beyond ASCII would have a text take
-    up to four bytes for each of its characters.
-
-    Raises (and so does the iteration):
-        MalformedAnswerError: it is no list.
+    up to four bytes for each of its characters. What is no list raises MalformedAnswerError, here or as it is iterated.
     """
     begin = _ITEMS.search(raw) if len(raw) > SMALL_BYTES else None
     cut = None if begin is None else _objects(raw, begin.end())

@@ -1,7 +1,4 @@
-"""One HTTP exchange with the API server over aiohttp: the session, credentials, deadlines, errors translated.
-
-What the calls are is `client`'s concern.
-"""
+"""One HTTP exchange with the API server over aiohttp: the session, credentials, deadlines, errors translated."""
 
 import errno
 import json
@@ -101,11 +98,11 @@ class Transport:
             self._session = None
 
     async def answer(self, call: Call) -> Mapping[str, Any]:
-        """Send a call and read its answer, one JSON object. Raises the ports' errors."""
+        """Send a call and read its answer, one JSON object."""
         return decode(await self.read(call), call.what)
 
     async def read(self, call: Call) -> bytes:
-        """Send a call and read its answer's bytes. Raises the ports' errors."""
+        """Send a call and read its answer's bytes."""
         try:
             release = await self._lanes.take(call.lane, call.timeout.total)
         except TimeoutError as error:  # those before it may take as long: callers rely on an end
@@ -209,12 +206,12 @@ class Transport:
 
 
 def _in_version(call: Call, version: str) -> Call:
-    resource, body = call.resource, call.body
-    if version == resource.version:
+    usual, other = (f"{call.resource.group}/{each}" for each in (call.resource.version, version))
+    if usual == other:
         return call
-    if call.verb == "create" and body is not None:  # a whole object, which names its version too
-        body = {**body, "apiVersion": f"{resource.group}/{version}"}
-    return replace(call, path=resource.path_in(version, call.path), body=body)
+    # A whole object names its version too.
+    body = {**call.body, "apiVersion": other} if call.verb == "create" and call.body is not None else call.body
+    return replace(call, path=call.path.replace(f"/{usual}/", f"/{other}/", 1), body=body)
 
 
 def unavailable(call: Call, error: Exception) -> NoReturn:

@@ -13,9 +13,9 @@ from crrd import __version__
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
+from crrd.kube.discovery import warn_of_old_server
 from crrd.kube.events import KubeEventSink
 from crrd.kube.leader import LeaderElection
-from crrd.kube.server_version import warn_of_old_server
 from crrd.lib.health import Check, Health, StatusServer
 from crrd.lib.log import LogFormat, configure, toggle_debug_on_signal
 from crrd.lib.memory import keep_for_good, small_tls_buffers

@@ -13,10 +13,10 @@ from crrd import __version__
 from crrd.cri.runtime import NodeRuntime
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
+from crrd.kube.discovery import warn_of_old_server
 from crrd.kube.events import KubeEventSink
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.reflector import Reflector
-from crrd.kube.server_version import warn_of_old_server
 from crrd.kube.writer import RequestWriter
 from crrd.lib.health import Health, StatusServer
 from crrd.lib.heartbeat import Heartbeat
