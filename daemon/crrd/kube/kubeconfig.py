@@ -48,8 +48,7 @@ async def read_kubeconfig(paths: str, context: str = "") -> Login:
         ApiUnavailableError: the plugin failed, or the system is short of something; it may work later.
     """
     merged = _merged(paths)
-    section = _chosen(merged, context or text(merged["current-context"]))
-    cluster, user = section["cluster"], section["user"]
+    chosen, cluster, user = _chosen(merged, context or text(merged["current-context"]))
     reader = Reader()
     server = reader.text(cluster.get("server"), "the cluster's server").rstrip("/")
     proxy = reader.text(cluster.get("proxy-url"), "the cluster's proxy-url")
@@ -69,7 +68,7 @@ async def read_kubeconfig(paths: str, context: str = "") -> Login:
         authorization = f"Bearer {issued.token}" if issued.token else ""
         certificate, key, expiry = issued.certificate or certificate, issued.key or key, issued.expiry
     _require(authorization.isprintable(), "the user's token has a character that cannot be sent")
-    namespace = text(section["context"].get("namespace"))
+    namespace = text(chosen.get("namespace"))
     return Login(
         server, authorization, ca, certificate, key, insecure, tls_server_name, proxy, namespace, impersonation, expiry
     )
@@ -119,15 +118,14 @@ def _located(section: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**section, **located}
 
 
-def _chosen(merged: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
+def _chosen(merged: Mapping[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The context's own section, and those of its cluster and its user; a user without a section has no credentials."""
     _require(bool(name), "it has no current-context: set one with kubectl config use-context")
     _require(name in merged["contexts"], f"it has no context named {name!r}")
     context = merged["contexts"][name]
     cluster = text(context.get("cluster"))
     _require(cluster in merged["clusters"], f"it has no cluster named {cluster!r}, which the context {name!r} needs")
-    user = merged["users"].get(text(context.get("user")), {})
-    return {"context": context, "cluster": merged["clusters"][cluster], "user": user}
+    return context, merged["clusters"][cluster], merged["users"].get(text(context.get("user")), {})
 
 
 def _authorization(user: Mapping[str, Any]) -> str:

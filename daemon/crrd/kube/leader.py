@@ -184,22 +184,21 @@ class LeaderElection:
 
     async def _attempt(self) -> bool:
         """Take or renew the lease if nobody else has it; whether that succeeded. Failures are logged."""
-        try:
+        for again in (False, True):  # where somebody else was quicker, one look tells whether the lease is theirs now
             try:
-                held = await self._take()
-            except ConflictError:  # somebody else was quicker: one look tells whether the lease is theirs now
-                held = await self._take(again=True)
-        except ConflictError:
-            return False
-        except CrrdError as error:
-            if not self._failing:
-                log.warning("lease update failed", lease=LEASE_NAME, error=str(error))
-            self._failing = True
-            return False
-        self._failing = False
-        return held
+                held = await self._take(again=again)
+            except ConflictError:
+                continue
+            except CrrdError as error:
+                if not self._failing:
+                    log.warning("lease update failed", lease=LEASE_NAME, error=str(error))
+                self._failing = True
+                return False
+            self._failing = False
+            return held
+        return False
 
-    async def _take(self, *, again: bool = False) -> bool:
+    async def _take(self, *, again: bool) -> bool:
         """Read the lease unless it is our own, and write it unless somebody else holds it."""
         began = _loop_time()
         if not again and self._renewed is not None and self.leader == self._identity:

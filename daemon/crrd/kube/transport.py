@@ -33,10 +33,10 @@ its stop: well under the 90 s after which API servers close theirs."""
 _CUT = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
 _CUT_NUMBERS = (errno.ECONNRESET, errno.EPIPE)
 """As aiohttp tells the same where the other side did not close the connection, but knew nothing of it (RST)."""
-
-
-_METHODS = {"create": "POST", "patch": "PATCH", "delete": "DELETE"}  # Of the verbs that write
+_WRITES = {"create": ("POST", "json"), "patch": ("PATCH", "merge-patch+json"), "delete": ("DELETE", "json")}
+"""HTTP method and media type of the verbs that write; the others are GET and have no body."""
 _METADATA = {"list": "PartialObjectMetadataList", "watch": "PartialObjectMetadata"}
+"""What a verb is answered with where an object's metadata alone is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,12 @@ class Call:
     @property
     def method(self) -> str:
         """The HTTP method."""
-        return _METHODS.get(self.verb, "GET")
+        return _WRITES[self.verb][0] if self.verb in _WRITES else "GET"
 
     @property
     def headers(self) -> dict[str, str]:
         """The HTTP headers that say what is sent, and which form the answer should have."""
-        headers: dict[str, str] = {}
-        if self.body is not None:
-            headers["Content-Type"] = f"application/{'merge-patch+' if self.verb == 'patch' else ''}json"
+        headers = {"Content-Type": f"application/{_WRITES[self.verb][1]}"} if self.verb in _WRITES else {}
         if self.verb == "watch":  # a compressed event could be held back until the next one fills a block
             headers["Accept-Encoding"] = "identity"
         if self.resource.metadata_only and self.verb in _METADATA:  # servers that do not know it send whole objects

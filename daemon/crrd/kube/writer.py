@@ -8,16 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from crrd.core.api.types import (
-    ANNOTATION_PINNED,
-    ANNOTATION_UNREADY_ACQUIRED,
-    FINALIZER,
-    LABEL_ACTIVE,
-    Pin,
-    Request,
-    StartTimes,
-    Status,
-)
+from crrd.core.api import types as model
+from crrd.core.api.types import Pin, Request, StartTimes, Status
 from crrd.core.api.v1alpha1 import parse_request, pins_to_json, status_to_json
 from crrd.core.lifecycle import steps as lc
 from crrd.kube.client import KubeClient
@@ -48,7 +40,7 @@ class RequestWriter:
     async def pin(self, request: Request, pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes]) -> Request:
         """Merge-patch the annotation pinned-containers."""
         text = pins_to_json(pins, start_times)
-        return await self._patch(request, {"metadata": {"annotations": {ANNOTATION_PINNED: text}}})
+        return await self._patch(request, {"metadata": {"annotations": {model.ANNOTATION_PINNED: text}}})
 
     async def carry_out(self, request: Request, action: lc.RequestAction) -> Request:
         """Do what the lifecycle wants; one that was deleted may stay for somebody else's finalizer."""
@@ -59,13 +51,13 @@ class RequestWriter:
                 await self._client.delete(REQUESTS, request.namespace, request.name, uid=request.uid)
                 return replace(request, deleting=True)
             case lc.AddFinalizer():
-                metadata: dict[str, Any] = {"finalizers": [*request.finalizers, FINALIZER]}
+                metadata: dict[str, Any] = {"finalizers": [*request.finalizers, model.FINALIZER]}
             case lc.RemoveFinalizer():
-                metadata = {"finalizers": [name for name in request.finalizers if name != FINALIZER]}
+                metadata = {"finalizers": [name for name in request.finalizers if name != model.FINALIZER]}
             case lc.RecordUnready(at=at):
-                metadata = {"annotations": {ANNOTATION_UNREADY_ACQUIRED: at}}
+                metadata = {"annotations": {model.ANNOTATION_UNREADY_ACQUIRED: at}}
             case lc.RemoveActive():
-                metadata = {"labels": {LABEL_ACTIVE: None}}
+                metadata = {"labels": {model.LABEL_ACTIVE: None}}
         return await self._patch(request, {"metadata": metadata})
 
     async def _patch(self, request: Request, body: Mapping[str, Any], subresource: str = "") -> Request:
