@@ -19,7 +19,7 @@ SEARCHES = {
     *("partition", "rpartition", "split", "rsplit", "search", "match", "fullmatch", "findall", "finditer", "sub"),
 }
 ALLOWED = {
-    "core/api/reasons.py: reason_of: _VALUE.split(cause.sentence)":
+    "core/api/reasons.py: reason_of: _VALUE.split(reason.sentence)":
         "a template of the table, to read back by it what a CRD has pruned of a status",
     "core/api/reasons.py: reason_of: re.fullmatch('.*?'.join(fixed), message, re.DOTALL)": "likewise",
     "core/explain/container.py: _not_running: _BACK_OFF.match(known.waiting_message)":

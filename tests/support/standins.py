@@ -17,8 +17,7 @@ from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeUnavailableError
 from crrd.node.controller import NodeController
-from crrd.node.edges import Edges
-from crrd.ports import Recorder
+from crrd.ports import Edges, Recorder
 from tests.support.silence import Silence
 from tests.support.worlds import NODE, RUNTIME, instance
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from crrd.cli import doctor_sentences
 from crrd.cli.explain_sentences import SENTENCES, STEPS
 from crrd.cli.main import COMMANDS, build_parser
-from crrd.core.api.reasons import CAUSES
+from crrd.core.api.reasons import Reason
 from tests.tools.manifest_texts import HEADS, ROOT, Sentence, manifest_sentences
 
 PRODUCT = ROOT / "daemon" / "crrd"
@@ -55,9 +55,9 @@ def sentences() -> list[Sentence]:
 
 
 def _tables() -> Iterator[Sentence]:
-    for reason, cause in CAUSES.items():
-        yield Sentence(STATUS, reason, cause.sentence)
-        yield from (Sentence(REMEDY, reason, each) for each in cause.remedy)
+    for reason in filter(None, Reason):
+        yield Sentence(STATUS, reason, reason.sentence)
+        yield from (Sentence(REMEDY, reason, each) for each in reason.remedy)
     yield from (Sentence(EXPLAIN, found.name, text) for found, text in SENTENCES.items())
     yield from (Sentence(STEP, step.name, text) for step, text in STEPS.items())
     for seen, (text, advice) in doctor_sentences.SENTENCES.items():

@@ -5,7 +5,7 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from crrd.core.api.reasons import CAUSES, Reason, remedy
+from crrd.core.api.reasons import Reason, remedy
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin, StatePhase
 from crrd.core.explain.findings import Advice, Explanation, Finding, Step, Topic
@@ -48,7 +48,7 @@ SENTENCES: Mapping[Topic, str] = {
     Topic.KUBELET_SILENT: "node {node} is not ready: kubelet has stopped reporting its status",
     Topic.NODE_SILENT: "node {node} is not ready: kubelet and the node daemon have stopped reporting",
     Topic.NO_DAEMON: "no node daemon is ready on node {node}, so the request does not continue",
-    Topic.WAITING_FOR_UNREADY: CAUSES[Reason.WAITING_FOR_UNREADY].sentence,
+    Topic.WAITING_FOR_UNREADY: Reason.WAITING_FOR_UNREADY.sentence,
     Topic.UNREADY: "the pod is unready; waiting {grace}s before stopping containers",
     Topic.UNREADY_GRACE: (
         "the pod has been unready for {since:duration}; containers are stopped in at most {left:duration}"
@@ -101,7 +101,7 @@ SENTENCES: Mapping[Topic, str] = {
         "the request has no statusContext, because it did not pass admission; the daemon stops the instances "
         "that are running"
     ),
-    Topic.NO_READINESS_GATE: CAUSES[Reason.NO_READINESS_GATE].sentence,
+    Topic.NO_READINESS_GATE: Reason.NO_READINESS_GATE.sentence,
     Topic.NOT_CLEANED_UP: "waiting for the manager to remove {left:and}",
     Topic.NO_TTL: "ttlSecondsAfterFinished is not set, so the request stays until you delete it",
     Topic.TTL: "ttlSecondsAfterFinished: the request is deleted in {left:duration}",

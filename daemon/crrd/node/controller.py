@@ -13,10 +13,10 @@ from crrd.lib.errors import CrrdError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.supervise import cancel
 from crrd.lib.workqueue import WorkQueue
-from crrd.node.edges import Edges
 from crrd.node.execute import Executor
 from crrd.node.pods import Pods
 from crrd.node.reconcile import Reconciler
+from crrd.ports import Edges
 
 log = structlog.get_logger(__name__)
 

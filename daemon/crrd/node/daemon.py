@@ -26,12 +26,12 @@ from crrd.lib.metrics import metrics_route, new_registry
 from crrd.lib.signals import stop_on_signals
 from crrd.lib.supervise import Loop, supervise
 from crrd.node.controller import NodeController
-from crrd.node.edges import Edges
 from crrd.node.hooks import HookRunner
 from crrd.node.kubelet_health import KubeletProbe
 from crrd.node.metrics import NodeMetrics, NodeState, WatchState
 from crrd.node.pods import Pods
 from crrd.node.watches import KubePodFinder, PodWatches, RequestSource
+from crrd.ports import Edges
 
 if TYPE_CHECKING:
     from crrd.forecast.node import NodeForecast

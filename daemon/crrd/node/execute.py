@@ -13,12 +13,11 @@ from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook
 from crrd.core.recreate.observation import NO_WORK, HookResult, StopAttempt, Work, WorkKind
 from crrd.lib.errors import CrrdError
 from crrd.lib.supervise import cancel
-from crrd.node.edges import Edges
 from crrd.node.pods import Pods, WorkKey
 from crrd.node.slots import StopSlots
 from crrd.node.works import Works
 from crrd.node.writes import RequestWrites, log_fields
-from crrd.ports import RequestRecorder
+from crrd.ports import Edges, RequestRecorder
 
 log = structlog.get_logger(__name__)
 

@@ -5,32 +5,25 @@ stages that were under way begin anew, or are left out where their beginning is 
 """
 
 import time
+from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from crrd.core.api.reasons import CAUSES
+from crrd.core.api.reasons import Reason
 from crrd.core.api.types import PLURAL, Request, RequestPhase, StatePhase
 from crrd.core.recreate.observation import Hook, HookKind, HookResult
-from crrd.lib.metrics import (
-    OTHER,
-    STAGE_BUCKETS,
-    CallMetrics,
-    Capped,
-    api_call_metrics,
-    dropped_events_metric,
-    start_at_zero,
-)
+from crrd.lib import metrics as lib
 
 NAMESPACES = 100  # Namespaces that a label may name; those of further pods count as "other"
 STAGES = ("queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "total")
 OUTCOMES = ("succeeded", "partial", "failed", "gone")
 WATCH_REASONS = ("ended", "expired", "silent", "refused", "error")  # As `crrd.kube.reflector` tells them
 ELSEWHERE = "CompletedElsewhere"  # Reason of containers whose request somebody else completed, and did not say why
-_FAILURES = [*(reason for reason, cause in CAUSES.items() if cause.final), ELSEWHERE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,71 +47,48 @@ class NodeState:
 
 
 class NodeMetrics:
-    """The node daemon's metrics, and the Recorder that feeds them.
-
-    Args:
-        registry: where they are registered.
-        clock: monotonic seconds, the controller's.
-    """
+    """The node daemon's metrics, and the Recorder that feeds them; `clock`: monotonic seconds, the controller's."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
-        self._clock = clock
-        self._namespace = Capped(NAMESPACES)
-        self.api_call = api_call_metrics(registry)  # For the API client: `on_call`
-        self.event_dropped = dropped_events_metric(registry)  # For the events: `on_drop`
-        cri_calls = CallMetrics(registry, "crrd_cri_call", "calls to the container runtime", ("method", "code"))
+        self.clock = clock
+        self.namespace = lib.Capped(NAMESPACES)
+        self.api_call = lib.api_call_metrics(registry)  # For the API client: `on_call`
+        self.event_dropped = lib.dropped_events_metric(registry)  # For the events: `on_drop`
+        cri_calls = lib.CallMetrics(registry, "crrd_cri_call", "calls to the container runtime", ("method", "code"))
         self.cri_call = cri_calls.count  # For the runtime's client: see `crrd.cri.client.OnCall`
-        self._requests = Counter(
+        counter = partial(Counter, registry=registry)
+        self.requests = counter(
             "crrd_requests",
             "Requests that ended, by outcome: succeeded (all containers recreated), partial (some), failed (none), "
             "gone (deleted before its end).",
             ["outcome"],
-            registry=registry,
         )
-        self._recreations = Counter(
-            "crrd_container_recreations",
-            "Requested containers that reached the phase Succeeded or Failed.",
-            ["result", "reason"],
-            registry=registry,
-        )
-        self._restarts = Counter(
-            "crrd_requested_restarts",
-            "Containers that were stopped because of a request.",
-            ["pod_namespace"],
-            registry=registry,
-        )
-        self._stages = Histogram(
-            "crrd_stage_duration_seconds",
-            "Duration of each stage of a recreate, in seconds.",
-            ["stage"],
-            registry=registry,
-            buckets=STAGE_BUCKETS,
-        )
-        self._hooks = Counter("crrd_pre_stop_hooks", "preStop hooks that ended.", ["kind"], registry=registry)
-        self._hook_failures = Counter(
-            "crrd_pre_stop_hook_failures",
-            "preStop hooks that failed. The container is stopped anyway.",
-            ["kind"],
-            registry=registry,
-        )
-        self._watch_restarts = Counter(
-            "crrd_watch_restarts", "Watches that ended and were restarted.", ["resource", "reason"], registry=registry
-        )
-        self._runtime = Gauge(
-            "crrd_runtime_info", "Container runtime of the node.", ["name", "version"], registry=registry
-        )
-        start_at_zero(self._requests, OUTCOMES)
-        start_at_zero(self._recreations, ["succeeded"], ["stopped", "already_recreated"])
-        start_at_zero(self._recreations, ["failed"], _FAILURES)
-        start_at_zero(self._watch_restarts, [PLURAL, "pods"], WATCH_REASONS)
-        start_at_zero(self._hooks, HookKind)
-        start_at_zero(self._hook_failures, HookKind)
-        self._stage = {stage: self._stages.labels(stage) for stage in STAGES}
+        text = "Requested containers that reached the phase Succeeded or Failed."
+        self.recreations = counter("crrd_container_recreations", text, ["result", "reason"])
+        text = "Containers that were stopped because of a request."
+        self.restarts = counter("crrd_requested_restarts", text, ["pod_namespace"])
+        name, text = "crrd_stage_duration_seconds", "Duration of each stage of a recreate, in seconds."
+        stages = Histogram(name, text, ["stage"], registry=registry, buckets=lib.STAGE_BUCKETS)
+        self.stages = {stage: stages.labels(stage) for stage in STAGES}
+        self.hooks = counter("crrd_pre_stop_hooks", "preStop hooks that ended.", ["kind"])
+        text = "preStop hooks that failed. The container is stopped anyway."
+        self.hook_failures = counter("crrd_pre_stop_hook_failures", text, ["kind"])
+        text = "Watches that ended and were restarted."
+        self._watch_restarts = counter("crrd_watch_restarts", text, ["resource", "reason"])
+        text = "Container runtime of the node."
+        self._runtime = Gauge("crrd_runtime_info", text, ["name", "version"], registry=registry)
+        lib.start_at_zero(self.requests, OUTCOMES)
+        lib.start_at_zero(self.recreations, ["succeeded"], ["stopped", "already_recreated"])
+        failures = [reason for reason in Reason if reason.final]
+        lib.start_at_zero(self.recreations, ["failed"], [*failures, ELSEWHERE])
+        lib.start_at_zero(self._watch_restarts, [PLURAL, "pods"], WATCH_REASONS)
+        lib.start_at_zero(self.hooks, HookKind)
+        lib.start_at_zero(self.hook_failures, HookKind)
 
     def show(self, state: NodeState) -> None:
         """From now on also tell where the daemon stands."""
-        self._registry.register(_StateCollector(state, self._clock, self._namespace))
+        self._registry.register(_StateCollector(state, self.clock, self.namespace))
 
     def show_differing(self, differing: Callable[[], int | None]) -> None:
         """Also tell how many containers have a hash that their kubelet would not compute; None while unknown."""
@@ -133,34 +103,8 @@ class NodeMetrics:
         self._runtime.labels(name, version).set(1)
 
     def begin(self, request: Request) -> "RequestMetrics":
-        """A live request is looked at for the first time: see `ports.Recorder`."""
+        """See `ports.Recorder`."""
         return RequestMetrics(self, request)
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return self._clock()
-
-    def count_hook(self, kind: HookKind, *, failed: bool) -> None:
-        """A preStop hook has ended."""
-        self._hooks.labels(kind.value).inc()
-        if failed:
-            self._hook_failures.labels(kind.value).inc()
-
-    def count_restart(self, namespace: str) -> None:
-        """A container was stopped on request."""
-        self._restarts.labels(self._namespace(namespace)).inc()
-
-    def count_recreation(self, result: str, reason: str) -> None:
-        """A container has reached its final state."""
-        self._recreations.labels(result, reason).inc()
-
-    def count_request(self, outcome: str) -> None:
-        """A request has ended."""
-        self._requests.labels(outcome).inc()
-
-    def observe(self, stage: str, seconds: float, request: Request) -> None:
-        """Time one stage; the request's UID leads from a slow bucket to the request (OpenMetrics exemplars)."""
-        self._stage[stage].observe(seconds, {"request_uid": request.uid[:64]})
 
 
 class RequestMetrics:
@@ -169,7 +113,7 @@ class RequestMetrics:
     def __init__(self, metrics: NodeMetrics, request: Request) -> None:
         self._metrics = metrics
         self._request = request
-        self._first_seen = metrics.now()
+        self._first_seen = metrics.clock()
         self._served_at: float | None = None
         self._acted = False
         self._stops: dict[str, float] = {}
@@ -181,35 +125,40 @@ class RequestMetrics:
     def served(self) -> None:
         """The request no longer waits for other requests of its pod."""
         if self._served_at is None:
-            self._served_at = self._metrics.now()
-            self._observe("queued", self._served_at - self._first_seen)
+            self._served_at = self._metrics.clock()
+            self._observe_since("queued", self._first_seen)
 
     def hook_started(self) -> None:
-        """A preStop hook is about to run."""
-        self._act()
+        """The request's first hook or stop begins: its unready grace period, if it has one, is over."""
+        if self._acted:
+            return
+        self._acted = True
+        if self._request.strategy.unready_grace_seconds is not None and self._served_at is not None:
+            self._observe_since("unready_grace", self._served_at)
 
     def hook_ended(self, hook: Hook, result: HookResult) -> None:
         """A preStop hook has ended."""
-        self._metrics.count_hook(hook.kind, failed=bool(result.error))
+        self._metrics.hooks.labels(hook.kind.value).inc()
+        if result.error:
+            self._metrics.hook_failures.labels(hook.kind.value).inc()
         self._observe("pre_stop", result.seconds)
 
     def stop_sent(self, container: str) -> None:
         """A StopContainer is about to be sent."""
-        self._act()
-        self._stops.setdefault(container, self._metrics.now())
+        self.hook_started()
+        self._stops.setdefault(container, self._metrics.clock())
 
     def stop_ended(self, seconds: float) -> None:
         """A container was stopped; its StopContainer took this many seconds."""
         self._observe("stop", seconds)
-        self._metrics.count_restart(self._request.namespace)
+        self._metrics.restarts.labels(self._metrics.namespace(self._request.namespace)).inc()
 
     def successor_seen(self, container: str) -> None:
         """The runtime lists the next instance; told in each round from then on."""
-        if container in self._successors:
-            return
-        self._successors[container] = self._metrics.now()
-        if container in self._stops:
-            self._observe("new_container_seen", self._successors[container] - self._stops[container])
+        if container not in self._successors:
+            self._successors[container] = self._metrics.clock()
+            if container in self._stops:
+                self._observe_since("new_container_seen", self._stops[container])
 
     def written(self, before: Request, after: Request) -> None:
         """Count what reached its end by this write."""
@@ -218,8 +167,8 @@ class RequestMetrics:
         for state in after.status.states:
             succeeded = state.phase is StatePhase.SUCCEEDED and not before.status.state(state.name).phase.final
             if succeeded and state.name in self._successors:
-                self._observe("ready", self._metrics.now() - self._successors[state.name])
-        self._count_ended(after, OTHER)
+                self._observe_since("ready", self._successors[state.name])
+        self._count_ended(after, lib.OTHER)
 
     def forgotten(self, request: Request) -> None:
         """Count an end that was not of our writing."""
@@ -228,7 +177,7 @@ class RequestMetrics:
         if request.completed:
             self._count_ended(request, ELSEWHERE)
         else:
-            self._metrics.count_request("gone")
+            self._metrics.requests.labels("gone").inc()
 
     def _count_ended(self, request: Request, unknown: str) -> None:
         """Count what has ended and was not counted yet, because the response to a write was lost."""
@@ -237,25 +186,22 @@ class RequestMetrics:
                 continue
             self._counted.add(state.name)
             if state.phase is StatePhase.FAILED:
-                self._metrics.count_recreation("failed", state.reason or unknown)
+                labels = ("failed", state.reason or unknown)
             else:
                 stopped = state.name in self._stops or state.is_killed
-                self._metrics.count_recreation("succeeded", "stopped" if stopped else "already_recreated")
+                labels = ("succeeded", "stopped" if stopped else "already_recreated")
+            self._metrics.recreations.labels(*labels).inc()
         if request.completed:
             self._completed = True
-            self._metrics.count_request(_outcome(request))
-            self._observe("total", self._metrics.now() - self._first_seen)
+            self._metrics.requests.labels(_outcome(request)).inc()
+            self._observe_since("total", self._first_seen)
 
-    def _act(self) -> None:
-        """The request's first hook or stop begins: its unready grace period, if it has one, is over."""
-        if self._acted:
-            return
-        self._acted = True
-        if self._request.strategy.unready_grace_seconds is not None and self._served_at is not None:
-            self._observe("unready_grace", self._metrics.now() - self._served_at)
+    def _observe_since(self, stage: str, began: float) -> None:
+        self._observe(stage, self._metrics.clock() - began)
 
     def _observe(self, stage: str, seconds: float) -> None:
-        self._metrics.observe(stage, seconds, self._request)
+        """Time one stage; the request's UID leads from a slow bucket to the request (OpenMetrics exemplars)."""
+        self._metrics.stages[stage].observe(seconds, {"request_uid": self._request.uid[:64]})
 
 
 def _outcome(request: Request) -> str:
@@ -283,7 +229,7 @@ class _DifferingCollector(Collector):
 class _StateCollector(Collector):
     """Gauges that are read off the daemon when they are asked for, so that nothing has to keep them up to date."""
 
-    def __init__(self, state: NodeState, clock: Callable[[], float], namespace: Capped) -> None:
+    def __init__(self, state: NodeState, clock: Callable[[], float], namespace: lib.Capped) -> None:
         self._state = state
         self._clock = clock
         self._namespace = namespace
@@ -291,49 +237,35 @@ class _StateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every gauge, as of now."""
         state, now = self._state, self._clock()
-        active = {("pending", ""): 0, ("recreating", ""): 0}
+        active = Tally({("pending", ""): 0, ("recreating", ""): 0})
         oldest = now
         for request, first_seen in state.live():
             phase = "recreating" if request.status.phase is RequestPhase.RECREATING else "pending"
-            key = (phase, self._namespace(request.namespace))
-            active[key] = active.get(key, 0) + 1
+            active[phase, self._namespace(request.namespace)] += 1
             oldest = min(oldest, first_seen)
-        requests = GaugeMetricFamily(
-            "crrd_active_requests", "Active requests of this node.", labels=["phase", "pod_namespace"]
-        )
-        for labels, count in active.items():
-            requests.add_metric(labels, count)
+        labels = ["phase", "pod_namespace"]
+        requests = GaugeMetricFamily("crrd_active_requests", "Active requests of this node.", labels=labels)
+        for values, count in active.items():
+            requests.add_metric(values, count)
         yield requests
-        yield GaugeMetricFamily(
-            "crrd_oldest_request_age_seconds",
-            "Seconds since this daemon first saw its oldest active request. 0 if no request is active.",
-            now - oldest,
-        )
-        yield GaugeMetricFamily(
-            "crrd_queue_depth", "Pods that are being processed or are in the queue.", float(state.queue_depth())
-        )
-        waiting_since = state.queue_oldest()
-        yield GaugeMetricFamily(
-            "crrd_queue_oldest_age_seconds",
-            "Seconds that the oldest pod has been in the queue. 0 if the queue is empty.",
-            now - waiting_since if waiting_since is not None else 0.0,
-        )
+        text = "Seconds since this daemon first saw its oldest active request. 0 if no request is active."
+        yield GaugeMetricFamily("crrd_oldest_request_age_seconds", text, now - oldest)
+        text = "Pods that are being processed or are in the queue."
+        yield GaugeMetricFamily("crrd_queue_depth", text, float(state.queue_depth()))
+        since = state.queue_oldest()
+        text = "Seconds that the oldest pod has been in the queue. 0 if the queue is empty."
+        yield GaugeMetricFamily("crrd_queue_oldest_age_seconds", text, 0.0 if since is None else now - since)
         yield from self._watches(now)
 
     def _watches(self, now: float) -> Iterator[Metric]:
         """When each watch last listed, and last heard anything, as Unix times."""
         unix = time.time()
-        listed = GaugeMetricFamily(
-            "crrd_last_list_timestamp_seconds", "Unix time of the last full list of a resource.", labels=["resource"]
-        )
-        heard = GaugeMetricFamily(
-            "crrd_last_activity_timestamp_seconds",
-            "Unix time of the last event or bookmark of a watch. Bookmarks come every minute.",
-            labels=["resource"],
-        )
+        text = "Unix time of the last full list of a resource."
+        listed = GaugeMetricFamily("crrd_last_list_timestamp_seconds", text, labels=["resource"])
+        text = "Unix time of the last event or bookmark of a watch. Bookmarks come every minute."
+        heard = GaugeMetricFamily("crrd_last_activity_timestamp_seconds", text, labels=["resource"])
         for watch in self._state.watches():
             for family, at in ((listed, watch.last_list), (heard, watch.last_activity)):
                 if at is not None:
                     family.add_metric([watch.resource], unix - (now - at))
-        yield listed
-        yield heard
+        yield from (listed, heard)

@@ -13,9 +13,8 @@ from crrd.core.recreate.observation import Ending, Instance, Observation
 from crrd.core.recreate.persisted import hook_end_unrecorded, stop_unrecorded, target_of
 from crrd.kubelet.runtime_status import ContainerState, newest
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
-from crrd.node.edges import Edges
 from crrd.node.pods import PodRecord, Pods, RuntimeState
-from crrd.ports import RequestRecorder
+from crrd.ports import Edges, RequestRecorder
 
 SHORT_LOOK_SECONDS = 2.0
 """For a look while a hook's end or a stop is to be told: a daemon that dies meanwhile would do it again, or anew."""

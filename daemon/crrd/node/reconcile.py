@@ -11,10 +11,10 @@ from crrd.core.recreate.actions import Decision
 from crrd.core.recreate.decide import decide
 from crrd.core.recreate.observation import ApiAnswer, Observation
 from crrd.lib.errors import ApiUnavailableError, CrrdError
-from crrd.node.edges import Edges
 from crrd.node.execute import Executor
 from crrd.node.observe import PodInspector
 from crrd.node.pods import PodRecord, Pods, WriteRetry
+from crrd.ports import Edges
 
 log = structlog.get_logger(__name__)
 

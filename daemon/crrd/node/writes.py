@@ -10,9 +10,9 @@ from crrd.core.api.types import Request, RequestPhase, Status
 from crrd.core.recreate.actions import PinContainers, WriteStatus
 from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
 from crrd.lib.supervise import cancel
-from crrd.node.edges import Edges
 from crrd.node.pods import Pods, RequestRecord, WriteRetry
 from crrd.node.works import Works
+from crrd.ports import Edges
 
 log = structlog.get_logger(__name__)
 

@@ -3,7 +3,7 @@
 import re
 
 from crrd.core.api.pod import PodContainer
-from crrd.core.api.reasons import CAUSES, EventReason, Reason
+from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, RecreateState, RequestedContainer, StartTimes, StatePhase
 from crrd.core.explain.facts import Facts
@@ -87,7 +87,7 @@ def _to_be_stopped(facts: Facts, state: RecreateState) -> Finding:
         return _end_not_reported(facts, state, facts.seconds_since(parse_time(start_times.stop) or event))
     since = facts.seconds_since(event or parse_time(start_times.hook or start_times.stop))
     if state.reason not in _GOES_ON:
-        advice = (Advice(state.reason),) if CAUSES[state.reason].remedy else ()
+        advice = (Advice(state.reason),) if state.reason.remedy else ()
         return Finding(Topic.STATUS_MESSAGE, {"message": state.message}, since, bool(advice), advice)
     if state.is_killed or start_times.stop:
         reason = Topic.STOP_SENT
