@@ -3,7 +3,7 @@
 `cri`, `kube` and `node` implement these; the tests bring working stand-ins. The errors are those of `lib.errors`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,38 +32,25 @@ class Runtime(Protocol):
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. An unknown ID counts as stopped.
 
-        Raises:
-            RuntimeCallError: the runtime answered with an error, or not in time.
-            RuntimeUnavailableError: it could not be reached, or the connection broke.
+        RuntimeCallError: an error, or no answer in time. RuntimeUnavailableError: not reached, or the connection broke.
         """
 
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
-        """CRI ExecSync with this timeout.
-
-        Raises:
-            RuntimeCallError: the command could not be started, or took too long (code DEADLINE_EXCEEDED).
-            RuntimeUnavailableError: the runtime could not be reached, or the connection broke.
-        """
+        """CRI ExecSync with this timeout; raises as `stop`, also with code DEADLINE_EXCEEDED for what took too long."""
 
 
 class Hooks(Protocol):
     """Runs preStop hooks."""
 
     async def run(self, action: RunHook) -> HookResult:
-        """Run the hook to its end or for `action.seconds`; never raises for a hook that fails.
-
-        Raises:
-            RuntimeUnavailableError: the runtime went away while an exec hook ran.
-        """
+        """Run the hook to its end or for `action.seconds`; a failure is a result. RuntimeUnavailableError."""
 
 
 class StatusWriter(Protocol):
     """Writes requests. Every method returns the request as it is after the write.
 
-    Raises:
-        ConflictError: the request is another version than the one that was decided on.
-        GoneError: the request was deleted.
-        ApiUnavailableError, ApiRefusedError: see there.
+    ConflictError: it is another version than the one that was decided on. GoneError: it was deleted.
+    ApiUnavailableError, ApiRefusedError: see there.
     """
 
     async def write_status(self, request: Request, status: Status) -> Request:
@@ -71,17 +58,6 @@ class StatusWriter(Protocol):
 
     async def pin(self, request: Request, pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes]) -> Request:
         """Merge-patch the annotation pinned-containers, bound to the request's UID and resourceVersion."""
-
-
-class PodFinder(Protocol):
-    """Asks the API server for a pod, past every cache."""
-
-    async def find(self, namespace: str, name: str) -> Pod | None:
-        """The pod that has this name now, None where there is none.
-
-        Raises:
-            ApiUnavailableError, ApiRefusedError: see there.
-        """
 
 
 class Kubelet(Protocol):
@@ -171,7 +147,9 @@ class Edges:
     runtime: Runtime
     hooks: Hooks
     writer: StatusWriter
-    pods: PodFinder
+    find_pod: Callable[[str, str], Awaitable[Pod | None]]
+    """Asks the API server, past every cache, for the pod that has this namespace and name now; None where there is
+    none. Raises ApiUnavailableError, ApiRefusedError."""
     kubelet: Kubelet
     events: EventSink
     recorder: Recorder

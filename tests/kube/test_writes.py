@@ -19,10 +19,11 @@ from crrd.core.recreate.actions import EmitEvent
 from crrd.kube import events as events_module
 from crrd.kube.client import KubeClient
 from crrd.kube.events import CAPACITY, KubeEventSink
+from crrd.kube.reflector import Reflector
 from crrd.kube.resources import EVENTS, PODS, REQUESTS
 from crrd.kube.writer import RequestWriter
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
-from crrd.node.watches import PodSource, RequestSource
+from crrd.node.watches import pod_source, request_source
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.observers import Notes
 from tests.support.scripted_api import FixedAccess, ScriptedApi, listing, refuse, reply, scripted_api
@@ -405,7 +406,7 @@ async def test_a_flush_with_nothing_to_write_is_over_at_once() -> None:
 async def test_requests_are_followed_through_the_faults_of_a_server() -> None:
     async with local() as (server, client):
         notes = Notes()
-        source = RequestSource(client, "node-1", notes)
+        source = request_source(client, "node-1", notes)
         task = asyncio.create_task(follow(source))
         await notes.until("listed")
         request = await created(client)
@@ -423,7 +424,7 @@ async def test_requests_are_followed_through_the_faults_of_a_server() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def follow(source: RequestSource | PodSource) -> None:
+async def follow(source: Reflector[Any]) -> None:
     await source.run()
 
 
@@ -431,7 +432,7 @@ async def follow(source: RequestSource | PodSource) -> None:
 async def test_a_compacted_history_is_listed_again(as_event: bool) -> None:
     async with FaultyApiServer(expired_as_event=as_event) as server, KubeClient(FixedAccess(server.url)) as client:
         notes = Notes()
-        task = asyncio.create_task(follow(RequestSource(client, "node-1", notes)))
+        task = asyncio.create_task(follow(request_source(client, "node-1", notes)))
         await notes.until("listed")
         server.fail_next(2, 503, match=lambda call: call.verb == "watch")
         server.end_watches()
@@ -448,7 +449,7 @@ async def test_pods_of_the_node_are_followed() -> None:
         other = {**POD, "metadata": {"name": "other"}, "spec": {"containers": [{"name": "a", "image": "x"}]}}
         await client.create(PODS, "default", other)
         notes = Notes()
-        task = asyncio.create_task(follow(PodSource(client, "node-1", notes)))
+        task = asyncio.create_task(follow(pod_source(client, "node-1", notes)))
         await notes.until("listed default/web-0")
         status = {"status": {"podIP": "10.0.0.7"}}
         await client.merge_patch(PODS, "default", "web-0", status, subresource="status")

@@ -25,7 +25,8 @@ from crrd.lib.errors import (
 )
 from crrd.node.controller import FLUSH_SECONDS
 from crrd.node.execute import Executor
-from crrd.node.pods import Pods, RequestRecord
+from crrd.node.pods import Pods
+from crrd.node.records import RequestRecord
 from crrd.node.slots import STOPS_AT_ONCE
 from tests.support.silence import Silence
 from tests.support.standins import MemoryNode

@@ -9,15 +9,17 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from crrd.core.api.pod import Pod
 from crrd.core.api.types import Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.kube.client import Deadlines, KubeClient
+from crrd.kube.reflector import Reflector
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from crrd.node import watches
 from crrd.node.metrics import WATCH_REASONS
 from crrd.node.pods import Pods
-from crrd.node.watches import PodSource, PodWatches, RequestSource
+from crrd.node.watches import PodWatches, pod_source, request_source
 from tests.support.observers import Notes
 from tests.support.scripted_api import (
     FixedAccess,
@@ -43,7 +45,7 @@ def obj(name: str, version: str) -> dict[str, Any]:
 class Story:
     """A source that runs against a scripted API server."""
 
-    def __init__(self, api: ScriptedApi, source: RequestSource | PodSource, notes: Notes, task: asyncio.Task[None]):
+    def __init__(self, api: ScriptedApi, source: Reflector[Any], notes: Notes, task: asyncio.Task[None]):
         self.api = api
         self.source = source
         self.notes = notes
@@ -52,7 +54,7 @@ class Story:
 
 @asynccontextmanager
 async def story(
-    *script: Reply, make: Callable[..., RequestSource | PodSource] = RequestSource, stall: float = 60
+    *script: Reply, make: Callable[..., Reflector[Any]] = request_source, stall: float = 60
 ) -> AsyncIterator[Story]:
     async with scripted_api() as api:
         api.then(*script)
@@ -67,7 +69,7 @@ async def story(
                 await asyncio.gather(task, return_exceptions=True)
 
 
-async def run(source: RequestSource | PodSource) -> None:
+async def run(source: Reflector[Any]) -> None:
     await source.run()
 
 
@@ -103,7 +105,7 @@ async def test_pods_are_listed_from_the_cache_and_watched() -> None:
         listing("5", obj("a", "3")),
         stream(event("MODIFIED", obj("a", "6")), event("DELETED", obj("a", "7")), end="silent"),
     )
-    async with story(*script, make=PodSource) as here:
+    async with story(*script, make=pod_source) as here:
         await here.notes.until("listed n/a", "changed a", "deleted a")
         assert here.api.seen[0].query["resourceVersion"] == "0"
         assert {(request.path, request.query["fieldSelector"]) for request in here.api.seen} == {
@@ -114,7 +116,7 @@ async def test_pods_are_listed_from_the_cache_and_watched() -> None:
 @pytest.mark.virtual_time
 async def test_a_pods_watch_follows_its_list_soon() -> None:
     api, notes = SilentApi(), Notes()
-    task = asyncio.create_task(run(PodSource(cast("KubeClient", api), "node-1", notes)))
+    task = asyncio.create_task(run(pod_source(cast("KubeClient", api), "node-1", notes)))
     await asyncio.sleep(0.1)
     api.put(PODS, obj("a", "6"))  # told where a watch is open
     await asyncio.sleep(10)
@@ -175,7 +177,7 @@ async def test_a_watch_that_always_ends_at_once_is_followed_by_lists(end: str, m
     monkeypatch.setattr("crrd.kube.reflector._SHORT_SECONDS", 0.2)
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
         notes = Notes()
-        source = RequestSource(client, "node-1", notes)
+        source = request_source(client, "node-1", notes)
         api.then(listing("5"), *[stream(end=end)] * 3, listing("6", obj("a", "6")), stream(end=end))
         delays = [await source._connect_once() for _ in range(4)]
         assert api.calls() == ["list", *["watch 5"] * 3, "list", "watch 6"]
@@ -223,7 +225,7 @@ TOO_LARGE: dict[str, Any] = {"causes": [{"reason": "ResourceVersionTooLarge", "m
 async def test_pods_listed_again_are_not_older_than_what_was_seen() -> None:
     """Another API server's cache may lag behind: time would go back."""
     script = (listing("5"), stream(event("MODIFIED", obj("a", "6")), bookmark("9"), end="silent"))
-    async with story(*script, make=PodSource) as here:
+    async with story(*script, make=pod_source) as here:
         await here.notes.until("listed", "changed a")
         while here.source._version != "9":
             await asyncio.sleep(0)
@@ -243,7 +245,7 @@ async def test_pods_listed_again_are_not_older_than_what_was_seen() -> None:
 )
 async def test_trouble_with_a_list_does_not_make_it_older(trouble: tuple[Reply, ...]) -> None:
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
-        source = PodSource(client, "node-1", Notes())
+        source = pod_source(client, "node-1", Notes())
         api.then(listing("5"), stream(bookmark("9"), end="breaks"))
         await source._connect_once()
         source._version = ""  # as a run that begins has it
@@ -267,7 +269,7 @@ async def test_trouble_with_a_list_does_not_make_it_older(trouble: tuple[Reply, 
 )
 async def test_a_version_that_the_server_has_not_makes_it_list_the_newest(gone: Reply) -> None:
     script = (listing("5"), stream(bookmark("9")), gone, listing("3"))
-    async with story(*script, make=PodSource) as here:
+    async with story(*script, make=pod_source) as here:
         await here.api.silent.wait()
         assert here.api.calls() == ["list", "watch 5", "watch 9", "list", "watch 3"]
         assert lists(here.api) == [{"resourceVersion": "0"}, NEWEST_PODS]
@@ -276,7 +278,7 @@ async def test_a_version_that_the_server_has_not_makes_it_list_the_newest(gone: 
 async def test_a_list_from_the_future_is_asked_for_as_of_now() -> None:
     """The server was restored from a backup: it will not reach for long what was seen before."""
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
-        source = PodSource(client, "node-1", Notes())
+        source = pod_source(client, "node-1", Notes())
         api.then(listing("500"), stream())
         await source._connect_once()
         source._version = ""  # as a run that begins has it
@@ -315,8 +317,8 @@ async def test_a_silent_connection_is_noticed() -> None:
 async def test_it_is_told_why_a_watch_ended(reason: str, ends: Reply) -> None:
     received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
-    def make(client: KubeClient, node_name: str, notes: Notes) -> PodSource:
-        return PodSource(client, node_name, notes, on_restart=lambda *what: received.put_nowait(what))
+    def make(client: KubeClient, node_name: str, notes: Notes) -> Reflector[Pod]:
+        return pod_source(client, node_name, notes, on_restart=lambda *what: received.put_nowait(what))
 
     async with story(listing("5"), ends, make=make, stall=0.5):
         assert await received.get() == ("pods", reason)
@@ -371,14 +373,14 @@ async def test_the_same_is_retried_once_all_was_well() -> None:
 
 
 async def test_pods_are_retried_always() -> None:
-    async with story(refuse(403), refuse(404), listing("5"), make=PodSource) as here:
+    async with story(refuse(403), refuse(404), listing("5"), make=pod_source) as here:
         await here.api.silent.wait()
         assert here.notes.received == ["listed"]
 
 
 async def test_the_server_is_given_the_time_that_it_asks_for() -> None:
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
-        source = RequestSource(client, "node-1", Notes())
+        source = request_source(client, "node-1", Notes())
         api.then(refuse(429, headers={"Retry-After": "7"}))
         assert await source._connect_once() >= 7
         api.then(refuse(503, headers={"Retry-After": "999999"}))
@@ -391,7 +393,7 @@ async def test_the_server_is_given_the_time_that_it_asks_for() -> None:
 
 async def test_delays_grow_while_nobody_answers_and_shrink_once_somebody_does() -> None:
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
-        source = RequestSource(client, "node-1", Notes())
+        source = request_source(client, "node-1", Notes())
         api.then(*[refuse(500)] * 12)
         delays = [await source._connect_once() for _ in range(12)]
         assert 0.25 <= delays[0] < 0.5
@@ -404,7 +406,7 @@ async def test_delays_grow_while_nobody_answers_and_shrink_once_somebody_does() 
 
 async def test_delays_grow_while_somebody_else_answers_a_watch() -> None:
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
-        source = RequestSource(client, "node-1", Notes())
+        source = request_source(client, "node-1", Notes())
         api.then(*[listing("5"), stream(b"<html>\n")] * 8)
         delays = [await source._connect_once() for _ in range(8)]
         assert 0.25 <= delays[0] < 0.5
@@ -413,7 +415,7 @@ async def test_delays_grow_while_somebody_else_answers_a_watch() -> None:
 
 async def test_a_connection_that_lived_long_is_followed_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
-        source = RequestSource(client, "node-1", Notes())
+        source = request_source(client, "node-1", Notes())
         api.then(refuse(500), refuse(500), listing("5"), stream(bookmark("6")))
         monkeypatch.setattr("crrd.kube.reflector._STEADY_SECONDS", 3600.0)
         await source._connect_once()
@@ -434,7 +436,7 @@ async def test_requests_of_a_restored_api_server_count(ends: Reply, version: str
     """etcd was restored from a backup: objects are older than they were, and some that had gone are back."""
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
         known = Pods(lambda _: None, asyncio.get_running_loop().time)
-        source = RequestSource(client, "node-1", known)
+        source = request_source(client, "node-1", known)
         api.then(listing("5", raw("a", "4"), raw("b", "5")))
         api.then(
             stream(event("MODIFIED", raw("a", "8")), event("DELETED", raw("b", "9")), event("ADDED", raw("c", "10")))
@@ -444,11 +446,11 @@ async def test_requests_of_a_restored_api_server_count(ends: Reply, version: str
         await api.silent.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        found = {each.request.uid: each.request.resource_version for each in known.live()}
+        found = {each.request.uid: each.request.resource_version for pod in known for each in pod.live}
         assert found == {"r-a": "4", "r-b": "5"}
 
 
-async def run_forever(source: RequestSource) -> None:
+async def run_forever(source: Reflector[Request]) -> None:
     await source.run()
 
 
@@ -528,17 +530,16 @@ async def test_a_pod_that_nobody_tells_of_is_not_waited_for_long(monkeypatch: py
     monkeypatch.setattr(watches, "FIND_SECONDS", 0.1)
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
         with pytest.raises(ApiUnavailableError, match="timed out reading pod n/a"):
-            await watches.KubePodFinder(client).find("n", "a")
+            await watches.find_pod(client, "n", "a")
 
 
 async def test_a_pod_is_asked_for_by_its_name_and_as_it_is_now() -> None:
     async with scripted_api() as api, KubeClient(FixedAccess(api.url)) as client:
         api.then(listing("5", obj("b", "3"), obj("a", "4")), listing("6"))
-        finder = watches.KubePodFinder(client)
-        found = await finder.find("n", "a")
+        found = await watches.find_pod(client, "n", "a")
         assert found is not None
         assert found.key == "n/a"
-        assert await finder.find("n", "a") is None
+        assert await watches.find_pod(client, "n", "a") is None
         assert {(call.path, call.query["fieldSelector"]) for call in api.seen} == {
             ("/api/v1/namespaces/n/pods", "metadata.name=a")
         }
@@ -592,7 +593,7 @@ async def test_of_several_watches_the_newest_counts() -> None:
 
 
 def _versions(here: Watched) -> set[str]:
-    return {running.reflector.list_version for running in here.watches._watches._running.values()}
+    return {running.reflector.list_version for running in here.watches._running.values()}
 
 
 @pytest.mark.parametrize("lost", [refuse(400), refuse(410)])
@@ -656,7 +657,7 @@ async def test_many_pods_have_one_watch_until_no_request_is_live(monkeypatch: py
         here.api.silent.clear()
         here.api.then(listing("6", obj("a", "3"), obj("b", "4"), obj("c", "4")))
         here.cache.request_changed(live("b", "2"))
-        while len(here.watches._watches.keys) != 1 or here.cache.known_since("n/b") is None:
+        while len(here.watches.keys) != 1 or here.cache.known_since("n/b") is None:
             assert here.cache.peek("n/a").state.pod  # all the while
             await asyncio.sleep(0)
         assert here.cache.known_since("n/c") == here.cache.known_since("n/b")

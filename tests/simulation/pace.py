@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from crrd.kubelet.labels import LABEL_POD_UID
-from crrd.node.pods import WRITE_RETRY
+from crrd.node.records import WRITE_RETRY
 from tests.simulation.conduct import Conduct
 from tests.simulation.containers import Container
 from tests.simulation.facts import Act, Known

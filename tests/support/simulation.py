@@ -23,7 +23,6 @@ from crrd.core.recreate.observation import (
     Work,
     WorkKind,
 )
-from crrd.core.recreate.persisted import target_of
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import NODE, POD_UID, RUNTIME, instance, pin
@@ -224,7 +223,7 @@ class World:
         """The rules that hold whenever something is done to a container."""
         request = action.request
         assert request.live
-        wanted = {container.name: target_of(request, container) for container in request.containers}
+        wanted = {container.name: request.target(container) for container in request.containers}
         target: Pin | None = wanted[action.instance.name]
         assert target == pin(action.instance.id, action.instance.restart_count), "not the instance that was meant"
         assert self.policy is not RestartPolicy.NEVER
@@ -317,6 +316,6 @@ class World:
                     assert self.policy is not RestartPolicy.ALWAYS, state
                     assert self.policy is RestartPolicy.NEVER or self.one_exited_0(), state
                     continue
-                target = target_of(request, container)
+                target = request.target(container)
                 assert target is not None
                 assert self.newest(container.name).pin != target, "succeeded, and nothing else was ever started"

@@ -22,16 +22,6 @@ from tests.support.silence import Silence
 from tests.support.worlds import NODE, RUNTIME, instance
 
 
-class _Finder:
-    """The PodFinder of a MemoryNode, whose own `find` is the runtime's."""
-
-    def __init__(self, node: "MemoryNode") -> None:
-        self._node = node
-
-    async def find(self, namespace: str, name: str) -> Pod | None:
-        return await self._node.find_pod() if (namespace, name) == ("default", "web") else None
-
-
 class MemoryNode:
     """One pod, default/web, with the given containers; implements Runtime, Hooks, StatusWriter and EventSink."""
 
@@ -48,7 +38,7 @@ class MemoryNode:
             runtime=self,
             hooks=self,
             writer=self,
-            pods=_Finder(self),
+            find_pod=self._find_named,
             kubelet=self,
             events=self,
             recorder=recorder or Silence(),
@@ -223,7 +213,10 @@ class MemoryNode:
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
         raise AssertionError("hooks are run by `run` here")
 
-    # PodFinder, KubeletHealth.
+    # The API server asked for a pod, KubeletHealth.
+
+    async def _find_named(self, namespace: str, name: str) -> Pod | None:
+        return await self.find_pod() if (namespace, name) == ("default", "web") else None
 
     async def find_pod(self) -> Pod | None:
         self.asked += 1

@@ -79,12 +79,12 @@ EQUIVALENT: dict[str, str] = {
     "node/daemon.py: 2 -> 3: CODE_TIMES = 2": "memory only",
     "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":
         "whether the last byte of an answer that nobody uses is read",
-    "node/pods.py: 2.0 -> 3.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0":
+    "node/records.py: 2.0 -> 3.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0":
         "how soon a runtime that was away for long is asked again: nobody is promised a second of it",
-    "node/pods.py: 0.5 -> 1.5: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
-    "node/pods.py: 5.0 -> 6.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/records.py: 0.5 -> 1.5: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/records.py: 5.0 -> 6.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
     "node/kubelet_health.py: 0.5 -> 1.5: FRESH_SECONDS = 0.5": "how old an answer may be: nobody is promised a second",
-    "node/works.py: 60.0 -> 61.0: LEFT_SECONDS = 60.0": "nobody is promised a second of it",
+    "node/pods.py: 60.0 -> 61.0: LEFT_SECONDS = 60.0": "nobody is promised a second of it",
     "node/daemon.py: 0 -> 1: kubelet_healthz_port: int = 0": "the command line always says it",
     "node/observe.py: True -> False: watched.foreign.update(zip(wanted, found, strict=True))":
         "there is an answer for each question",
@@ -103,28 +103,28 @@ EQUIVALENT: dict[str, str] = {
     "node/daemon.py: 60.0 -> 61.0: QUEUE_LIMIT = 60.0": "nobody is promised a second of it",
     "node/daemon.py: Gt -> GtE: if since is not None and now - since > QUEUE_LIMIT:": "one instant, which nobody hits",
     "node/daemon.py: statement left out: asking.cancel()": "asyncio.run cancels what is left, right after it",
-    "node/metrics.py: 64 -> 65: self._stage[stage].observe(seconds, {'request_uid': request.":
+    "node/metrics.py: 64 -> 65: self._metrics.stages[stage].observe(seconds, {'request_uid':":
         "a UID has 36 characters",
     "node/hooks.py: Gt -> GtE: while left > 0 and (chunk := (await response.content.read(le":
         "reading no bytes reads none",
-    "node/pods.py: 0.1 -> 1.1: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/records.py: 0.1 -> 1.1: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
     "node/daemon.py: False -> True: serve_forecast: bool = False": "the command line always says it",
     "node/daemon.py: 3.0 -> 4.0: EVENT_FLUSH_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: statement left out: keep_for_good()": "memory and speed only",
     "node/writes.py: Lt -> LtE: if now < retry.next_try and retry.version in ('', request.re":
         "one instant, which nobody hits",
-    "node/works.py: 0.0 -> 1.0: until = max(work.hook_until, (work.hook_began or 0.0) + LEFT":
+    "node/pods.py: 0.0 -> 1.0: until = max(work.hook_until, (work.hook_began or 0.0) + LEFT":
         "a hook that has an end has a beginning",
     "node/observe.py: Gt -> GtE: if loop.time() > answered + WAITED_SECONDS:": "one instant, which nobody hits",
     "node/reconcile.py: Lt -> LtE: if asked_at < retry.next_try:": "one instant, which nobody hits",
-    "node/works.py: Lt -> LtE: if loop.time() < kept_until:": "one instant, which nobody hits",
+    "node/pods.py: Lt -> LtE: if loop.time() < kept_until:": "one instant, which nobody hits",
     "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, now + ROUND_SE":
         "whether a look that wants another one at once waits 10 ms: nobody is promised it",
-    "node/execute.py: 12 -> 13: name = f'{type(action).__name__} {instance.id[:12]}'": "a task's name",
+    "node/execute.py: 12 -> 13: task = asyncio.create_task(run, name=f'{type(action).__name_": "a task's name",
     "node/controller.py: statement left out: self.pods_heartbeat.within(LATE_SECONDS, 'ending')":
         "an end that hangs is told all the same, in other words and sooner",
     "node/daemon.py: condition false: if pods.idle.is_set():": "memory only",
-    "node/writes.py: 1 -> 2: report('request write failed', **log_fields(request), error=": "decimals in a log line",
+    "node/writes.py: 1 -> 2: fields = {**log_fields(request), 'error': str(error), 'retry": "decimals in a log line",
 }  # fmt: skip
 """Mutant (as it is printed, without its line) -> why nobody could tell it from the product."""
 

@@ -9,7 +9,7 @@ from crrd.core.api.reasons import Reason, remedy
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin, StatePhase
 from crrd.core.explain.findings import Advice, Explanation, Finding, Step, Topic
-from crrd.core.recreate.left_down import STARTUP_FORGOTTEN
+from crrd.core.recreate.messages import STARTUP_FORGOTTEN
 from crrd.kube.resources import MANAGERS, NODE_DAEMONS
 
 _MANAGER_PODS = f"kubectl get pods -A -l {MANAGERS}"

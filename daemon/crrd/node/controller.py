@@ -30,16 +30,7 @@ FLUSH_SECONDS = 10.0  # How long a drain waits for the last statuses after the l
 
 
 class NodeController:
-    """Records, queue, reconciler and executor of one node, and the loops that feed them.
-
-    Nothing starts before the loops are run: `watch_pods` and `watch_runtime`, each by a task of the owner.
-
-    Args:
-        node_name: this node.
-        edges: the ports.
-        clock: monotonic seconds.
-        own_pod: see Executor.
-    """
+    """Records, queue, reconciler and executor of one node, and the loops that feed them: the owner has to run these."""
 
     def __init__(self, node_name: str, edges: Edges, clock: Callable[[], float], own_pod: str = "") -> None:
         self.pods_heartbeat = Heartbeat()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -10,6 +11,7 @@ import structlog
 from aiohttp import web
 
 from crrd import __version__
+from crrd.core.api.types import Request
 from crrd.cri.runtime import NodeRuntime
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
@@ -30,7 +32,7 @@ from crrd.node.hooks import HookRunner
 from crrd.node.kubelet_health import KubeletProbe
 from crrd.node.metrics import NodeMetrics, NodeState, WatchState
 from crrd.node.pods import Pods
-from crrd.node.watches import KubePodFinder, PodWatches, RequestSource
+from crrd.node.watches import PodWatches, find_pod, request_source
 from crrd.ports import Edges
 
 if TYPE_CHECKING:
@@ -65,11 +67,7 @@ class NodeConfig:
 
 
 def run_node(config: NodeConfig) -> int:
-    """Run the node daemon until SIGTERM or Ctrl-C; returns the exit code.
-
-    Raises:
-        ConfigurationError: something that waiting does not heal.
-    """
+    """Run the node daemon until SIGTERM or Ctrl-C; returns the exit code. ConfigurationError: waiting is no help."""
     configure(config.log_format, config.log_level, node=config.node_name)
     small_tls_buffers()
     return asyncio.run(NodeDaemon(config).run())
@@ -134,23 +132,19 @@ class NodeDaemon:
         self._runtime, self._client = runtime, client
         events = KubeEventSink(client, config.node_name, on_drop=self._metrics.event_dropped)
         versions = KubeletVersions(client)
-        kubelet = KubeletProbe(
-            config.kubelet_healthz_port,
-            lambda: versions.minor(config.node_name),
-            lambda: versions.ready(config.node_name),
-        )
+        asked = partial(versions.minor, config.node_name), partial(versions.ready, config.node_name)
         edges = Edges(
             runtime=runtime,
             hooks=HookRunner(runtime),
             writer=RequestWriter(client),
-            pods=KubePodFinder(client),
-            kubelet=kubelet,
+            find_pod=partial(find_pod, client),
+            kubelet=KubeletProbe(config.kubelet_healthz_port, *asked),
             events=events,
             recorder=self._metrics,
         )
         controller = NodeController(config.node_name, edges, asyncio.get_running_loop().time, config.pod_uid)
         known = controller.pods
-        requests = RequestSource(client, config.node_name, known, self._metrics.watch_restarted)
+        requests = request_source(client, config.node_name, known, self._metrics.watch_restarted)
         pods = PodWatches(client, config.node_name, known, self._metrics.watch_restarted)
         self._show(controller, requests, pods)
         self._check(runtime, controller, requests, pods)
@@ -193,14 +187,13 @@ class NodeDaemon:
     def _show(self, controller: NodeController, *watches: Reflector[Any] | PodWatches) -> None:
         """Let the metrics tell where the daemon stands."""
         pods, queue = controller.pods, controller.queue
-        self._metrics.show(
-            NodeState(
-                live=lambda: [(each.request, each.first_seen) for each in pods.live()],
-                queue_depth=lambda: queue.depth,
-                queue_oldest=lambda: queue.oldest,
-                watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],
-            )
+        state = NodeState(
+            live=lambda: [(each.request, each.first_seen) for record in pods for each in record.live],
+            queue_depth=lambda: queue.depth,
+            queue_oldest=lambda: queue.oldest,
+            watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],
         )
+        self._metrics.show(state)
 
     async def _forecast_page(self, request: web.Request) -> web.StreamResponse:
         """Asked by `crrd forecast --all-nodes`."""
@@ -218,23 +211,20 @@ class NodeDaemon:
         return self._forecast
 
     def _check(
-        self, runtime: NodeRuntime, controller: NodeController, requests: RequestSource, pods: PodWatches
+        self, runtime: NodeRuntime, controller: NodeController, requests: Reflector[Request], pods: PodWatches
     ) -> None:
         """Register the checks beyond those of the loops: alive is who goes on, ready is who reaches what it needs."""
 
         def stuck() -> str:
-            now = asyncio.get_running_loop().time()
-            for what, since in (
-                ("a pod has been in the queue", controller.queue.oldest),
-                ("work on a pod has not finished", controller.queue.longest),
-            ):
+            now, queue = asyncio.get_running_loop().time(), controller.queue
+            limited = {"a pod has been in the queue": queue.oldest, "work on a pod has not finished": queue.longest}
+            for what, since in limited.items():
                 if since is not None and now - since > QUEUE_LIMIT:
                     return f"{what} for {now - since:.0f}s"
             return ""
 
         self._health.live["queue"] = stuck
         self._health.ready["runtime"] = runtime.check
-        self._health.ready["requests"] = lambda: (
-            requests.last_error or ("" if requests.listed else "requests are not listed yet")
-        )
+        unlisted = "requests are not listed yet"
+        self._health.ready["requests"] = lambda: requests.last_error or ("" if requests.listed else unlisted)
         self._health.ready["pods"] = lambda: pods.last_error

@@ -13,23 +13,19 @@ from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook
 from crrd.core.recreate.observation import NO_WORK, HookResult, StopAttempt, Work, WorkKind
 from crrd.lib.errors import CrrdError
 from crrd.lib.supervise import cancel
-from crrd.node.pods import Pods, WorkKey
+from crrd.node.pods import Pods, note_work
+from crrd.node.records import WorkKey
 from crrd.node.slots import StopSlots
-from crrd.node.works import Works
-from crrd.node.writes import RequestWrites, log_fields
+from crrd.node.writes import RequestWrites, Write, log_fields
 from crrd.ports import Edges, RequestRecorder
 
 log = structlog.get_logger(__name__)
 
 
 class Executor:
-    """Runs actions against the ports.
+    """Runs actions against the ports; wakes a pod's key when something of it has ended.
 
-    Args:
-        edges: the ports.
-        pods: what is known of each pod; what becomes of the actions is noted there.
-        wake: called with a pod's key when something of it has ended.
-        own_pod: UID of the pod that this process runs in: the stop of its own container ends with it, not before.
+    `own_pod`: UID of the pod that this process runs in: the stop of its own container ends with it, not before.
     """
 
     def __init__(self, edges: Edges, pods: Pods, wake: Callable[[str], None], own_pod: str) -> None:
@@ -37,9 +33,8 @@ class Executor:
         self._pods = pods
         self._wake = wake
         self._own_pod = own_pod
-        self.works = Works(pods)
         self.slots = StopSlots(wake)
-        self.writes = RequestWrites(edges, pods, self.works, wake)
+        self.writes = RequestWrites(edges, pods, wake)
         self._tasks: set[asyncio.Task[None]] = set()  # Hooks and stops
         self._awaited: set[asyncio.Task[None]] = set()  # Of these, the ones whose end can be waited for
 
@@ -63,9 +58,7 @@ class Executor:
 
         At most one write per request is under way: a further one is decided anew after it.
         """
-        self.writes.release_unwanted(
-            pod_key, (action for action in actions if isinstance(action, WriteStatus | PinContainers))
-        )
+        self.writes.release_unwanted(pod_key, [each for each in actions if isinstance(each, Write)])
         for action in sorted(actions, key=lambda action: not isinstance(action, StopContainer | RunHook)):
             match action:
                 case StopContainer() | RunHook():
@@ -91,22 +84,20 @@ class Executor:
         if record is not None and record.completing:
             return
         recorder = record.recorder if record is not None and record.recorder else self._edges.recorder.begin(request)
-        kind = WorkKind.STOP if isinstance(action, StopContainer) else WorkKind.HOOK
         work = self._work(action)
-        changes: dict[str, object] = {}
+        kind = WorkKind.STOP if isinstance(action, StopContainer) else WorkKind.HOOK
+        changes: dict[str, object] = {"under_way": kind, "until": None}
         if work == NO_WORK:
-            changes = {"name": instance.name, "pin": instance.pin, "pod_uid": instance.pod_uid}
+            changes |= {"name": instance.name, "pin": instance.pin, "pod_uid": instance.pod_uid}
             changes["spent_before"] = action.spent_before
-        if isinstance(action, StopContainer) and not work.beside:
-            changes["beside"] = action.beside
-        self._note(action, under_way=kind, until=None, **changes)
         if isinstance(action, StopContainer):
+            changes["beside"] = work.beside or action.beside
             self.slots.take(request.pod_key)
             run = self._stop(action, recorder)
         else:
             run = self._hook(action, recorder)
-        name = f"{type(action).__name__} {instance.id[:12]}"
-        task = asyncio.get_running_loop().create_task(run, name=name)
+        self._note(action, **changes)
+        task = asyncio.create_task(run, name=f"{type(action).__name__} {instance.id[:12]}")
         for tasks in (self._tasks, self._awaited) if instance.pod_uid != self._own_pod else (self._tasks,):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -168,7 +159,7 @@ class Executor:
         return self._pods.peek(action.request.pod_key).works.get(_key(action), NO_WORK)
 
     def _note(self, action: StopContainer | RunHook, **changes: object) -> None:
-        self.works.note(action.request.pod_key, _key(action), **changes)
+        note_work(self._pods, action.request.pod_key, _key(action), **changes)
 
 
 def _key(action: StopContainer | RunHook) -> WorkKey:

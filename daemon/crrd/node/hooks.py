@@ -41,23 +41,7 @@ class HookRunner:
         self._runtime = runtime
 
     async def run(self, action: RunHook) -> HookResult:
-        """Run the hook to its end, or cancel it after `action.seconds`; a hook that fails is in the result.
-
-        - exec: fails with the exit code and the beginning of the output, or when it cannot be started. The runtime's
-          own timeout ends it, so that the command is killed and not merely forgotten.
-        - httpGet: one GET to the pod's IP, unless the hook names a host. Any HTTP answer is a success, whatever its
-          status: kubelet's lifecycle handler looks at transport errors only. https is not verified, and tried again
-          as http (without the header Authorization) where the server turns out not to speak TLS. Redirects are
-          followed on the same host only, at most 10.
-        - sleep: waits.
-        - tcpSocket: an error. The API server refuses it as preStop, and kubelet has no such handler.
-
-        Args:
-            action: The hook, its container instance, and the seconds that it may take.
-
-        Raises:
-            RuntimeUnavailableError: the runtime went away while an exec hook ran.
-        """
+        """See `crrd.ports.Hooks`. The runtime's own timeout ends exec, so that the command is killed, not forgotten."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         margin = EXEC_MARGIN_SECONDS if action.hook.kind is HookKind.EXEC else 0.0
@@ -105,6 +89,11 @@ def _too_slow(kind: str, seconds: float) -> str:
 
 
 async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
+    """One GET to the pod's IP, unless the hook names a host; returns why it failed, "" for success.
+
+    Any HTTP answer is a success, whatever its status: kubelet's lifecycle handler looks at transport errors only. https
+    is not verified, and tried again as http, without the header Authorization, where the server does not speak TLS.
+    """
     host = hook.host or pod_ip
     if not host:
         return "httpGet could not be sent: the pod's IP is not known"
@@ -124,8 +113,7 @@ async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
     except aiohttp.ClientResponseError as error:  # its number is not the server's
         return one_line(f"httpGet {hook.scheme}://{host}:{port}: the response is not HTTP: {error.message}")
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        reason = f"httpGet {hook.scheme}://{host}:{port} failed: {str(error) or type(error).__name__}"
-        return one_line(reason)
+        return one_line(f"httpGet {hook.scheme}://{host}:{port} failed: {str(error) or type(error).__name__}")
     return ""
 
 
@@ -140,11 +128,7 @@ def _port(hook: Hook, instance: Instance) -> int | None:
 
 
 def _url(scheme: str, host: str, port: int, path: str) -> URL:
-    """The path keeps its query and loses its fragment; an IPv6 address gets its brackets.
-
-    Raises:
-        ValueError: the host is not one.
-    """
+    """The path keeps its query and loses its fragment; an IPv6 address gets its brackets. ValueError: no host."""
     bare = host.removeprefix("[").removesuffix("]")
     try:
         address = ipaddress.ip_address(bare)

@@ -8,7 +8,8 @@ anything, for want of file descriptors or ports.
 
 import asyncio
 from asyncio import open_connection
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -27,16 +28,13 @@ _QUESTION = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\
 class KubeletProbe:
     """Implements `ports.Kubelet`. Nothing stays open between two questions.
 
-    Args:
-        port: where kubelet serves /healthz on 127.0.0.1; 0 for never asking.
-        minor: asks for its version.
-        ready: asks whether its Node is Ready.
+    `port` 0 is never asked; `minor` asks for kubelet's version, `ready` whether its Node is Ready.
     """
 
     def __init__(
-        self, port: int, minor: Callable[[], Awaitable[int | None]], ready: Callable[[], Awaitable[bool]]
+        self, port: int, minor: Callable[[], Coroutine[Any, Any, int | None]], ready: Callable[[], Awaitable[bool]]
     ) -> None:
-        self._minor = minor
+        self.minor = minor
         self._ready = ready
         self._port = port
         self._lock = asyncio.Lock()
@@ -61,17 +59,12 @@ class KubeletProbe:
                     await self._find_moved(began - self._silent_since)
             return self._silent_since
 
-    async def minor(self) -> int | None:
-        """See ports.Kubelet."""
-        return await self._minor()
-
     async def _find_moved(self, silent_seconds: float) -> None:
         """Ignore the port from now on if kubelet runs without it."""
         if silent_seconds > MOVED_SECONDS and await self._ready():
+            silent = round(silent_seconds)
             log.warning(
-                "kubelet is ready, but has no /healthz; not checking it",
-                port=self._port,
-                silent_seconds=round(silent_seconds),
+                "kubelet is ready, but has no /healthz; not checking it", port=self._port, silent_seconds=silent
             )
             self._there, self._silent_since = False, None
 

@@ -3,17 +3,18 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import Pin, Request
+from crrd.core.api.types import Request
 from crrd.core.recreate.decide import in_serving_order
 from crrd.core.recreate.draft import QUIET
 from crrd.core.recreate.observation import Ending, Instance, Observation
-from crrd.core.recreate.persisted import hook_end_unrecorded, stop_unrecorded, target_of
 from crrd.kubelet.runtime_status import ContainerState, newest
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
-from crrd.node.pods import PodRecord, Pods, RuntimeState
+from crrd.node.pods import Pods
+from crrd.node.records import PodRecord, RuntimeState
 from crrd.ports import Edges, RequestRecorder
 
 SHORT_LOOK_SECONDS = 2.0
@@ -22,13 +23,7 @@ WAITED_SECONDS = 0.01  # A wait that takes longer than that makes the runtime's 
 
 
 class PodInspector:
-    """Asks the sources about one pod at a time.
-
-    Args:
-        node_name: this node.
-        edges: the ports.
-        pods: what the watches tell of pods.
-    """
+    """Asks the sources about one pod at a time."""
 
     def __init__(self, node_name: str, edges: Edges, pods: Pods) -> None:
         self._node_name = node_name
@@ -42,7 +37,7 @@ class PodInspector:
         """
         sound = in_serving_order(live, record.works)
         if not sound and not record.ended_before_stop(asyncio.get_running_loop().time()):
-            return Observation(self._node_name, self._edges.runtime.names, utc=_utc())
+            return Observation(self._node_name, self._edges.runtime.names, utc=rfc3339(datetime.now(UTC)))
         watched = record.runtime
         loop = asyncio.get_running_loop()
         current = sound[0] if sound else live[0]
@@ -79,7 +74,7 @@ class PodInspector:
             works=dict(record.works),
             running_since=dict(watched.running_since),
             endings=dict(watched.endings),
-            utc=_utc(),
+            utc=rfc3339(datetime.now(UTC)),
             wall=time.time(),
             known_since=self._pods.known_since(record.key),
             kubelet_minor=watched.kubelet_minor,
@@ -114,8 +109,10 @@ class PodInspector:
         asked = loop.time()
         instances = await self._edges.runtime.instances(uid, urgent=urgent)
         answered = loop.time()
-        if record.live:  # else no watch asks for the pod
-            await self._pod_known(record.key)  # it is being asked for by its watch: the runtime's answer takes as long
+        if record.live:  # else no watch asks for the pod; not for long, because a wait is worth telling
+            with suppress(TimeoutError):
+                async with asyncio.timeout(QUIET):
+                    await self._pods.wait_until_known(record.key)
         pod = record.state.pod
         if pod is not None and pod.kubelet_matters:
             record.runtime.kubelet_minor = await self._edges.kubelet.minor()
@@ -124,25 +121,12 @@ class PodInspector:
             instances = await self._edges.runtime.instances(uid, urgent=urgent)
         return uid, asked, instances
 
-    async def _pod_known(self, pod_key: str) -> None:
-        """Wait for what the API server says of the pod, but not for long: a wait is worth telling."""
-        try:
-            async with asyncio.timeout(QUIET):
-                await self._pods.wait_until_known(pod_key)
-        except TimeoutError:
-            return
-
     async def _find_foreign(self, request: Request, instances: Sequence[Instance], watched: RuntimeState) -> None:
         """Look up container IDs of the request that are not among the pod's: another pod's, or collected ones."""
         own = {instance.id for instance in instances}
-        pins: list[Pin] = [container.context for container in request.containers if container.context]
-        wanted = {
-            pin.bare_id: pin
-            for pin in (*pins, *request.pinned.values())
-            if pin.bare_id not in own
-            and pin.bare_id not in watched.foreign
-            and pin.runtime in self._edges.runtime.names
-        }
+        pins = [*(each.context for each in request.containers if each.context), *request.pinned.values()]
+        pins = [pin for pin in pins if pin.runtime in self._edges.runtime.names]
+        wanted = {pin.bare_id: pin for pin in pins if pin.bare_id not in own and pin.bare_id not in watched.foreign}
         found = await asyncio.gather(*(self._edges.runtime.find(pin) for pin in wanted.values()))
         watched.foreign.update(zip(wanted, found, strict=True))
 
@@ -161,7 +145,7 @@ def _patience(record: PodRecord) -> float | None:
     """Seconds that a look at the pod may take, None for as long as its calls may."""
     now, live = asyncio.get_running_loop().time(), {each.request.uid: each.request for each in record.live}
     own = [(live[uid], work) for (uid, _), work in record.works.items() if uid in live]
-    unrecorded = (hook_end_unrecorded(request, work) or stop_unrecorded(request, work, now) for request, work in own)
+    unrecorded = (work.hook_end_unrecorded(request) or work.stop_unrecorded(request, now) for request, work in own)
     return SHORT_LOOK_SECONDS if any(unrecorded) else None
 
 
@@ -186,11 +170,6 @@ def _count_successors(
     """Tell the metrics which awaited instances the runtime has by now."""
     stopped = {bare_id for (_, bare_id), work in record.works.items() if work.stop_sent is not None}
     for container in request.containers:
-        current, target = newest(instances, container.name), target_of(request, container)
+        current, target = newest(instances, container.name), request.target(container)
         if current and target and current.id != target.bare_id and target.bare_id in stopped:
             recorder.successor_seen(container.name)
-
-
-def _utc() -> str:
-    """The node's wall clock as Kubernetes writes times."""
-    return rfc3339(datetime.now(UTC))

@@ -1,154 +1,18 @@
-"""What the node daemon knows of each pod: one record, which all of its parts read and write. It decides nothing.
-
-Who forgets what, and when:
-
-- A request that is deleted or leaves the selection takes its RequestRecord with it once nothing needs the record: no
-  write of it, no metrics that have yet to hear of its end, and no hook whose stop has to follow (`drop_if_done`).
-- What the runtime said of the containers (`RuntimeState`) goes when no request of the pod is live or owes such a stop
-  (`reconcile`).
-- What the API says of the pod (`PodState`) goes when no watch keeps it up to date (`forget_pod`, `forget_pods`).
-- What was done to a container (`Work`) goes by the rules of `works`.
-- A record in which nothing of this is left goes itself.
-"""
+"""All pods' records, which all parts of the node daemon read and write, and the watches tell. It decides nothing."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Any
 
 from crrd.core.api.pod import Pod, PodMeta
-from crrd.core.api.types import Request, StartTimes, Status
-from crrd.core.recreate.observation import Ending, Instance, Work
+from crrd.core.api.types import Request
+from crrd.core.recreate.observation import NO_WORK, Work
 from crrd.kube.store import VersionedStore, older
-from crrd.lib.backoff import Backoff, Retry
-from crrd.ports import RequestRecorder
+from crrd.node.records import PodRecord, PodState, RequestRecord, WorkKey
 
-RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
-"""Between looks at a runtime that does not answer; unless something wakes the pod meanwhile."""
-FORGIVEN_SECONDS = 30.0  # After so long without a failed look the next one is a first one again
-POD_RETRY = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.1)
-"""Between questions for a pod that the API server does not answer, unless it names a time."""
-WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
-"""Between tries of a write of one request, whatever it failed of: also of having had no effect."""
-
-WorkKey = tuple[str, str]  # Request UID, bare container ID
-
-
-@dataclass(slots=True)
-class WriteRetry(Retry):
-    """The tries of one kind of write of a request: one that is refused holds back none of the other kind."""
-
-    backoff: Backoff = WRITE_RETRY
-    version: str = ""  # The resourceVersion that must wait for the next try, "" for every one
-    error: str = ""  # Why the last try failed, other than by a conflict
-
-
-@dataclass(slots=True)
-class RequestRecord:
-    """One request of a pod, and what this process keeps for it."""
-
-    request: Request
-    first_seen: float  # Monotonic time at which this process saw it first, or saw it come back
-    unready_seen: float | None = None  # Monotonic time at which this process first saw its mark unready-acquired
-    unpinned: bool = False  # Whether somebody has removed pins from it: they are to be written again
-    left: bool = False  # Whether it is deleted, or not active any more; see `Pods.drop_if_done`
-    recorder: RequestRecorder | None = None
-    """Where its metrics are counted, from the first round in which it is live to its end. While there is one, the
-    record is kept though the request has left: a round that awaits something still finds it."""
-    emitted: set[tuple[str, str]] = field(default_factory=set)  # Reason and text of its events so far
-    status_retry: WriteRetry = field(default_factory=WriteRetry)
-    pin_retry: WriteRetry = field(default_factory=WriteRetry)
-    wrote: Status | None = None  # What this process has written last
-    undone: Retry = field(default_factory=lambda: Retry(WRITE_RETRY))
-    """How often somebody else wrote another status since, and when the same one may be written again."""
-    writing: bool = False  # Whether a write of it is under way: there is one at most
-    completing: bool = False  # Whether that one is its last status: nothing is begun for it
-
-    @property
-    def live(self) -> bool:
-        """Whether this node may still act on the request."""
-        return not self.left and self.request.live
-
-
-@dataclass(slots=True)
-class PodState:
-    """The pod as the API server's watches tell it."""
-
-    pod: Pod | None = None
-    at: float = 0.0  # Monotonic time at which this version came
-    gone_at: float | None = None  # Monotonic time at which the pod went, None while it is there or was never seen
-    known_since: float | None = None
-    """Monotonic time since which it is known whether the pod is there, by a watch of its own."""
-
-
-@dataclass(slots=True)
-class RuntimeState:
-    """What the runtime says of the pod's containers while it has a live request."""
-
-    running_since: dict[str, float] = field(default_factory=dict)
-    endings: dict[str, Ending] = field(default_factory=dict)
-    foreign: dict[str, Instance | None] = field(default_factory=dict)
-    """An ID never changes its pod: it is looked up once."""
-    retry: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
-    error: str = ""  # Why the last look at the runtime failed, "" for an answer
-    kubelet_minor: int | None = None  # Of kubelet's version, where something depends on it
-    awaited: bool = False  # Whether a change of its containers in the runtime is awaited
-
-
-@dataclass(slots=True)
-class PodRecord:
-    """All that is known of one pod."""
-
-    key: str  # `namespace/name`
-    records: dict[str, RequestRecord] = field(default_factory=dict)  # By request UID
-    state: PodState = field(default_factory=PodState)
-    known: asyncio.Event | None = None
-    """Set once it is known whether the pod is there; None where nobody waits for that."""
-    runtime: RuntimeState = field(default_factory=RuntimeState)
-    api_retry: Retry = field(default_factory=lambda: Retry(POD_RETRY))  # Of asking the API server for the pod itself
-    works: dict[WorkKey, Work] = field(default_factory=dict)
-    """What this process did, for a request to a container instance."""
-    expiries: dict[WorkKey, asyncio.TimerHandle] = field(default_factory=dict)
-    """Of these, the ones that are kept for a while, with what ends that."""
-
-    @property
-    def present(self) -> list[RequestRecord]:
-        """The requests that are there."""
-        return [record for record in self.records.values() if not record.left]
-
-    @property
-    def live(self) -> list[RequestRecord]:
-        """Of these, the live ones."""
-        return [record for record in self.records.values() if record.live]
-
-    def ended_before_stop(self, now: float) -> list[RequestRecord]:
-        """The requests that have ended or gone though the stop after a hook of theirs still has to follow."""
-        owed = {uid for (uid, _), work in self.works.items() if work.owes_stop(now)}
-        ended = (record for uid, record in self.records.items() if uid in owed)
-        return [record for record in ended if not record.live or record.request.error]
-
-    @property
-    def under_way(self) -> set[WorkKey]:
-        """Which hooks and stops are going on."""
-        return {key for key, work in self.works.items() if work.under_way is not None}
-
-    @property
-    def stop_outstanding(self) -> bool:
-        """Whether a hook of a live request has run, and its stop was not sent yet."""
-        hooked = {uid for (uid, _), work in self.works.items() if work.hook is not None and work.stop_sent is None}
-        return any(each.request.uid in hooked for each in self.live)
-
-    def forget_observations(self) -> None:
-        """Nothing is asked about the pod any more: forget what was observed, and failures of it."""
-        self.runtime, self.api_retry = RuntimeState(), Retry(POD_RETRY)
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing left to know."""
-        if self.runtime.awaited:
-            return False
-        state = self.state
-        informed = (state.pod, state.gone_at, state.known_since, self.known)
-        return not self.records and not self.works and all(each is None for each in informed)
+LEFT_SECONDS = 60.0
+"""For how long hooks and stops are remembered for a request that left the selection, and may come back to it."""
 
 
 class Pods:
@@ -156,9 +20,7 @@ class Pods:
 
     A request never goes back behind this process' own writes (see VersionedStore).
 
-    Args:
-        on_change: called with a pod's `namespace/name` whenever something about it has changed.
-        clock: monotonic seconds.
+    `on_change` is called with a pod's `namespace/name` whenever something about it has changed; `clock`: monotonic.
     """
 
     def __init__(self, on_change: Callable[[str], None], clock: Callable[[], float]) -> None:
@@ -167,8 +29,7 @@ class Pods:
         self._records: dict[str, PodRecord] = {}
         self._requests: VersionedStore[Request] = VersionedStore()
         self._live = 0
-        self._all_known_since: float | None = None
-        """Monotonic time since which it is known of every pod of the node whether it is there."""
+        self._all_known_since: float | None = None  # As known_since of a PodState, of every pod of the node
         self.live_changed = asyncio.Event()  # Set when a request becomes live or ends. The reader clears it.
         self.active = asyncio.Event()  # Set while at least one request is live
         self.idle = asyncio.Event()  # Set while none is
@@ -192,13 +53,9 @@ class Pods:
         """What is known of the pod; where that is nothing, an empty record that nobody keeps."""
         return self._records.get(pod_key) or PodRecord(pod_key)
 
-    def live(self) -> list[RequestRecord]:
-        """Every live request."""
-        return [each for record in self._records.values() for each in record.live]
-
     def live_pods(self) -> set[str]:
         """Pods (`namespace/name`) with at least one live request."""
-        return {pod.key for pod in self._records.values() if any(each.live for each in pod.records.values())}
+        return {pod.key for pod in self._records.values() if pod.live}
 
     def known_since(self, pod_key: str) -> float | None:
         """Monotonic time since which it is known whether the pod is there, None while it is not."""
@@ -238,7 +95,7 @@ class Pods:
             return
         if known is not None and not known.error and request.spoilt:
             request = replace(request, error="", spoilt=False)
-        kept = request if known is None or own_pins else _with_pins_of(known, request)
+        kept = request if known is None or own_pins else request.with_pins_of(known)
         if not self._requests.put(kept):
             return
         # Only a CRD without crrd's rules lets a request change its pod.
@@ -347,12 +204,13 @@ class Pods:
         """What the node has under this name, None for nothing."""
         first = self.known_since(pod_key) is None
         record = self.ensure(pod_key)
-        if record.state.known_since is None:
-            record.state.known_since = self._clock()
+        state = record.state
+        if state.known_since is None:
+            state.known_since = self._clock()
         if pod is not None:
             self.pod_changed(pod)
-        elif record.state.pod is not None:
-            self.pod_deleted(record.state.pod)
+        elif state.pod is not None:
+            self.pod_deleted(state.pod)
         elif first:
             self._notify(record)  # that it is not there is news
         if record.known is not None:
@@ -385,11 +243,45 @@ class Pods:
         self.live_changed.set()
 
 
-def _with_pins_of(known: Request, request: Request) -> Request:
-    """Nobody changes which instance is meant, or takes back what was begun: the annotation can be edited."""
-    pinned, start_times = {**request.pinned, **known.pinned}, dict(known.start_times)
-    for name, times in request.start_times.items():
-        pin = request.pinned.get(name)
-        if pin is not None and pin.bare_id == pinned[name].bare_id:  # times count with the instance they are of
-            start_times[name] = times.after(known.start_times.get(name, StartTimes()))
-    return replace(request, pinned=pinned, start_times=start_times)
+def note_work(pods: Pods, pod_key: str, key: WorkKey, **changes: Any) -> None:
+    """Remember what has become of the work on an instance."""
+    pod = pods.ensure(pod_key)
+    pod.works[key] = replace(pod.works.get(key, NO_WORK), **changes)
+    drop_unneeded(pods, pod, key)
+
+
+def drop_unneeded(pods: Pods, pod: PodRecord, key: WorkKey, *, completed: bool = False) -> None:
+    """Forget the work on an instance, unless it goes on, its request is live or may come back, or a hook counts.
+
+    `completed`: by this process, so it does not come back.
+    """
+    work, record = pod.works.get(key, NO_WORK), pod.records.get(key[0])
+    if work.under_way is not None or (record is not None and record.live):
+        return
+    ended = work.hook_ended
+    if ended is not None and not work.stopped and any(each.first_seen <= ended for each in pod.live):
+        return  # that request must not run the hook again
+    kept_until = _kept_until(work, may_return=(record is None or record.left) and not completed)
+    if until := pod.expiries.pop(key, None):
+        until.cancel()
+    loop = asyncio.get_running_loop()
+    if loop.time() < kept_until:
+        pod.expiries[key] = loop.call_at(kept_until, drop_unneeded, pods, pod, key)
+        return
+    pod.works.pop(key, None)
+    if record is not None:
+        pods.drop_if_done(pod, record)  # it may have been kept for its stop
+    pods.tidy(pod)
+
+
+def _kept_until(work: Work, *, may_return: bool) -> float:
+    """Monotonic time until which the work of a request that is not live counts.
+
+    A hook whose stop has not come about: until it is too late for that stop. A stop: while the request may come back.
+    """
+    until = 0.0
+    if work.hook_until is not None and not work.stopped:
+        until = max(work.stop_until, (work.hook_began or 0.0) + LEFT_SECONDS)
+    if work.stop is not None and may_return:
+        until = max(until, work.stop.ended + LEFT_SECONDS)
+    return until

@@ -13,7 +13,8 @@ from crrd.core.recreate.observation import ApiAnswer, Observation
 from crrd.lib.errors import ApiUnavailableError, CrrdError
 from crrd.node.execute import Executor
 from crrd.node.observe import PodInspector
-from crrd.node.pods import PodRecord, Pods, WriteRetry
+from crrd.node.pods import Pods, drop_unneeded
+from crrd.node.records import PodRecord, WriteRetry
 from crrd.ports import Edges
 
 log = structlog.get_logger(__name__)
@@ -24,14 +25,7 @@ ANSWER_SECONDS = 1.0  # Seconds that the API server always has to answer before 
 
 
 class Reconciler:
-    """Handles one pod's key at a time for the queue.
-
-    Args:
-        node_name: this node.
-        edges: the ports.
-        pods: what is known of each pod.
-        executor: starts what was decided.
-    """
+    """Handles one pod's key at a time for the queue."""
 
     def __init__(self, node_name: str, edges: Edges, pods: Pods, executor: Executor) -> None:
         self._node_name = node_name
@@ -54,7 +48,14 @@ class Reconciler:
     @property
     def stops_outstanding(self) -> bool:
         """Whether a hook has run whose stop waits: for the runtime to answer, or for anything if its request ended."""
-        return any((record.runtime.error and record.stop_outstanding) or self._hooked(record) for record in self._pods)
+        for record in self._pods:
+            live = {each.request.uid for each in record.live if record.runtime.error}
+            hooked = {
+                uid for (uid, _), work in record.works.items() if work.hook is not None and work.stop_sent is None
+            }
+            if live & hooked or self._hooked(record):
+                return True
+        return False
 
     async def _round(self, pod_key: str) -> tuple[float | None, bool]:
         """When to look again, and whether a stop waits for its slot."""
@@ -132,7 +133,7 @@ class Reconciler:
         """
         namespace, _, name = pod_key.partition("/")
         heard = self._pods.heard_of(pod_key)
-        found = await self._edges.pods.find(namespace, name)
+        found = await self._edges.find_pod(namespace, name)
         watched = self._pods.known_since(pod_key) is not None  # else nobody would keep it up to date
         behind = watched and self._pods.heard_of(pod_key) == heard
         if found is not None and found.node_name == self._node_name and behind:
@@ -158,7 +159,7 @@ class Reconciler:
         for key in list(record.works):  # a hook may have been kept for a request that has gone since
             request = record.records.get(key[0])
             if request is None or not request.writing:
-                self._executor.works.drop_unneeded(record, key)
+                drop_unneeded(self._pods, record, key)
         live = record.live
         for each in live:
             if each.recorder is None:

@@ -12,11 +12,7 @@ SLOT_SECONDS = 2.0
 
 
 class StopSlots:
-    """Who may send a stop now, and who waits for that.
-
-    Args:
-        wake: called with a pod's key when a slot is held for it: it is to decide anew, and to use the slot.
-    """
+    """Who may send a stop now, and who waits for that; wakes a pod for which a slot is held, to use it."""
 
     def __init__(self, wake: Callable[[str], None]) -> None:
         self._wake = wake

@@ -28,79 +28,58 @@ FIND_SECONDS = 20.0
 """For an answer about one pod, while its handler waits: well under what counts as a handler that hangs."""
 
 
-class RequestSource(Reflector[Request]):
-    """The node's active requests. `run` it for the daemon's whole life; see Reflector for its health.
+def request_source(
+    client: KubeClient, node_name: str, observer: Observer, on_restart: RestartObserver | None = None
+) -> Reflector[Request]:
+    """The node's active requests. `run` it for the daemon's whole life.
 
     A request that has lost its active label comes as deleted: so API servers say that an object left a selection.
     """
-
-    def __init__(
-        self, client: KubeClient, node_name: str, observer: Observer, on_restart: RestartObserver | None = None
-    ) -> None:
-        selection = Selection(
-            REQUESTS, parse_request, label_selector=f"{LABEL_NODE_NAME}={node_name},{LABEL_ACTIVE}=true"
-        )
-        handler = Handler(
-            observer.requests_listed, observer.request_changed, observer.request_deleted, observer.expect_requests
-        )
-        super().__init__(client, selection, handler, strict=True, on_restart=on_restart)
+    selector = f"{LABEL_NODE_NAME}={node_name},{LABEL_ACTIVE}=true"
+    selection = Selection(REQUESTS, parse_request, label_selector=selector)
+    told = (observer.requests_listed, observer.request_changed, observer.request_deleted, observer.expect_requests)
+    return Reflector(client, selection, Handler(*told), strict=True, on_restart=on_restart)
 
 
-class PodSource(Reflector[Pod]):
-    """One pod of the node, or all of them. The owner runs it and cancels it as it needs; see Reflector for its health.
+def pod_source(
+    client: KubeClient,
+    node_name: str,
+    observer: Observer,
+    on_restart: RestartObserver | None = None,
+    *,
+    key: str = EVERY,
+) -> Reflector[Pod]:
+    """The pod `namespace/name` of the node, or all of them. The owner runs it and cancels it as it needs.
 
     Refusals are always retried: they must not end a daemon that has stops under way.
-
-    Args:
-        client: to reach the API server with.
-        node_name: this node.
-        observer: receives all changes.
-        key: the pod's `namespace/name`; "" for every pod of the node.
-        on_restart: see Reflector.
     """
+    namespace, _, name = key.partition("/")
+    here = f"spec.nodeName={node_name}"
+    # Version 0 is answered from the API server's cache, which finds pods by node and by name; the newest would
+    # make it read every pod of the cluster. What the cache lacks by then comes with the watch.
+    selection = Selection(
+        PODS,
+        parse_pod,
+        namespace=namespace,
+        field_selector=f"metadata.name={name},{here}" if name else here,
+        list_version="0",
+        pause=PAUSE_SECONDS,
+    )
 
-    def __init__(
-        self,
-        client: KubeClient,
-        node_name: str,
-        observer: Observer,
-        *,
-        key: str = EVERY,
-        on_restart: RestartObserver | None = None,
-    ) -> None:
-        namespace, _, name = key.partition("/")
-        here = f"spec.nodeName={node_name}"
-        # Version 0 is answered from the API server's cache, which finds pods by node and by name; the newest would
-        # make it read every pod of the cluster. What the cache lacks by then comes with the watch.
-        selection = Selection(
-            PODS,
-            parse_pod,
-            namespace=namespace,
-            field_selector=f"metadata.name={name},{here}" if name else here,
-            list_version="0",
-            pause=PAUSE_SECONDS,
-        )
+    def listed(pods: tuple[Pod, ...], version: str) -> None:
+        if name:
+            observer.pod_listed(key, next((pod for pod in pods if pod.key == key), None))
+        else:
+            observer.pods_listed(pods, version)
 
-        def listed(pods: tuple[Pod, ...], version: str) -> None:
-            if name:
-                observer.pod_listed(key, next((pod for pod in pods if pod.key == key), None))
-            else:
-                observer.pods_listed(pods, version)
-
-        handler = Handler(listed, observer.pod_changed, observer.pod_deleted)
-        super().__init__(client, selection, handler, strict=False, on_restart=on_restart)
+    handler = Handler(listed, observer.pod_changed, observer.pod_deleted)
+    return Reflector(client, selection, handler, strict=False, on_restart=on_restart)
 
 
-class PodWatches:
+class PodWatches(WatchSet[Reflector[Pod]]):
     """Watches the pods of live requests: a few one by one, many by one watch of the node until no request is live.
 
     One of the two at a time: what one of them has told is never older than what the other told before.
-
-    Args:
-        client: to reach the API server with.
-        node_name: this node.
-        pods: know the live requests, and receive all changes.
-        on_restart: see Reflector.
     """
 
     plural = PODS.plural
@@ -108,10 +87,8 @@ class PodWatches:
     def __init__(
         self, client: KubeClient, node_name: str, pods: Pods, on_restart: RestartObserver | None = None
     ) -> None:
+        super().__init__(lambda key: pod_source(client, node_name, pods, on_restart, key=key), list_version="0")
         self._pods = pods
-        self._watches = WatchSet(
-            lambda key: PodSource(client, node_name, pods, key=key, on_restart=on_restart), list_version="0"
-        )
         self._heartbeat = Heartbeat()
 
     async def run(self) -> NoReturn:
@@ -126,60 +103,39 @@ class PodWatches:
                     await changed.wait()
             finally:
                 self._heartbeat.rest()
-                await self._end(self._watches.keys)
+                await self._end(self.keys)
 
     def check(self) -> str:
         """For health pages: what of it hangs."""
-        return self._heartbeat.check() or self._watches.check()
-
-    @property
-    def last_error(self) -> str:
-        """Why one of the watches has no connection now, "" for nothing."""
-        return self._watches.last_error
-
-    @property
-    def last_list_time(self) -> float | None:
-        """Monotonic time of the last list of them, None before."""
-        return self._watches.last_list_time
-
-    @property
-    def last_activity(self) -> float | None:
-        """Monotonic time at which the API server last said anything of pods, None before."""
-        return self._watches.last_activity
+        return self._heartbeat.check() or super().check()
 
     async def _adjust(self, wanted: set[str], group: asyncio.TaskGroup) -> None:
         """End what is not wanted any more, and begin what is."""
-        running = self._watches.keys
+        running = self.keys
         if EVERY in running or len(wanted) > SINGLE_WATCHES:
             wanted = {EVERY}
             await self._end(running - wanted)
         else:
             await self._end(running - wanted, forget=True)
-        self._watches.begin(wanted - running, group)
+        self.begin(wanted - running, group)
 
     async def _end(self, keys: set[str], *, forget: bool = False) -> None:
         """End watches; what they told is forgotten, unless another watch goes on from it."""
-        tasks = self._watches.cancel(keys)
+        tasks = self.cancel(keys)
         for key in sorted(keys) if forget else ():
             self._pods.forget_pod(key)
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class KubePodFinder:
-    """Implements `ports.PodFinder`: a list of that one name, with no resourceVersion, so that no cache answers it.
+async def find_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
+    """See `Edges.find_pod`: a list of that one name, with no resourceVersion, so that no cache answers it.
 
     The right to list pods is there for the watch; a `get` would need one more.
     """
-
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
-
-    async def find(self, namespace: str, name: str) -> Pod | None:
-        """See PodFinder."""
-        selector = f"metadata.name={name}"
-        try:
-            async with asyncio.timeout(FIND_SECONDS):
-                listing = await self._client.list_all(PODS, parse_pod, namespace=namespace, field_selector=selector)
-        except TimeoutError as error:
-            raise ApiUnavailableError(f"timed out reading pod {namespace}/{name} from the API server") from error
-        return next((pod for pod in listing.items if pod.name == name), None)
+    selector = f"metadata.name={name}"
+    try:
+        async with asyncio.timeout(FIND_SECONDS):
+            listing = await client.list_all(PODS, parse_pod, namespace=namespace, field_selector=selector)
+    except TimeoutError as error:
+        raise ApiUnavailableError(f"timed out reading pod {namespace}/{name} from the API server") from error
+    return next((pod for pod in listing.items if pod.name == name), None)

@@ -10,8 +10,8 @@ from crrd.core.api.types import Request, RequestPhase, Status
 from crrd.core.recreate.actions import PinContainers, WriteStatus
 from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
 from crrd.lib.supervise import cancel
-from crrd.node.pods import Pods, RequestRecord, WriteRetry
-from crrd.node.works import Works
+from crrd.node.pods import Pods, drop_unneeded
+from crrd.node.records import RequestRecord, WriteRetry
 from crrd.ports import Edges
 
 log = structlog.get_logger(__name__)
@@ -23,19 +23,11 @@ Write = WriteStatus | PinContainers
 
 
 class RequestWrites:
-    """Starts writes, and keeps in the request's record how they stand.
+    """Starts writes, keeps in the request's record how they stand, and wakes the pod's key when one has ended."""
 
-    Args:
-        edges: the ports.
-        pods: what writes return is put in there.
-        works: receives the requests that this process has completed.
-        wake: called with a pod's key when a write has ended.
-    """
-
-    def __init__(self, edges: Edges, pods: Pods, works: Works, wake: Callable[[str], None]) -> None:
+    def __init__(self, edges: Edges, pods: Pods, wake: Callable[[str], None]) -> None:
         self._edges = edges
         self._pods = pods
-        self._works = works
         self._wake = wake
         self._tasks: set[asyncio.Task[None]] = set()
         self.prunes_is_killed = False  # Whether the cluster's CRD was seen to drop the field isKilled
@@ -135,7 +127,7 @@ class RequestWrites:
         if record.completing and not ineffective:  # it may have left already, before this answer
             pod = self._pods.ensure(request.pod_key)
             for key in [key for key in pod.works if key[0] == request.uid]:
-                self._works.drop_unneeded(pod, key, completed=True)
+                drop_unneeded(self._pods, pod, key, completed=True)
 
     def _lacks(self, written: Request, wanted: Status) -> str:
         """What of a status the API server has not kept, "" for nothing that matters."""
@@ -188,10 +180,8 @@ def _retry_later(write: Write, record: RequestRecord, error: Exception) -> None:
         retry.error = str(error)
     retry.version = request.resource_version if conflict else ""
     report = log.debug if conflict and retry.failures < LASTING_CONFLICT else log.warning
-    unforeseen = None if isinstance(error, CrrdError) else error
-    report(
-        "request write failed", **log_fields(request), error=str(error), retry_in=round(delay, 1), exc_info=unforeseen
-    )
+    fields = {**log_fields(request), "error": str(error), "retry_in": round(delay, 1)}
+    report("request write failed", **fields, exc_info=None if isinstance(error, CrrdError) else error)
 
 
 def log_fields(request: Request) -> dict[str, str]:

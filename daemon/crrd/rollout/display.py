@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import Pin
-from crrd.core.recreate.left_down import STARTUP_FORGOTTEN
+from crrd.core.recreate.messages import STARTUP_FORGOTTEN
 from crrd.core.rollout.overview import RUNNING, RunStatus
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview

@@ -42,7 +42,6 @@ from crrd.core.recreate.observation import (
     WorkKind,
 )
 from crrd.core.recreate.outcome import LOOK_AT_UNREADY
-from crrd.core.recreate.persisted import hook_end_unrecorded
 from crrd.core.recreate.stop import retry_delay
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
@@ -715,7 +714,7 @@ class TestRuntimeDown:
         ids=["a hook that waits to begin", "a hook", "a hook that has ended", "a stop without a hook"],
     )
     def test_only_the_end_of_a_hook_cannot_wait_for_the_runtime(self, work: Work, *, unrecorded: bool) -> None:
-        assert hook_end_unrecorded(request(), work) is unrecorded
+        assert work.hook_end_unrecorded(request()) is unrecorded
 
     def test_what_is_over_is_left_as_it_is(self) -> None:
         failed = recreating(RecreateState("app", StatePhase.FAILED))

@@ -41,10 +41,13 @@ NO_CONDITION = Readiness()
 
 def readiness_of(pod: Mapping[str, Any]) -> Readiness:
     """The condition of a pod in its Kubernetes shape."""
-    for condition in map(mapping, items(mapping(pod.get("status")).get("conditions"))):
-        if condition.get("type") == READINESS_GATE:
-            return Readiness(text(condition.get("status")), text(condition.get("message")))
-    return NO_CONDITION
+    condition = _condition(pod, READINESS_GATE)
+    return Readiness(text(condition.get("status")), text(condition.get("message")))
+
+
+def _condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    conditions = map(mapping, items(mapping(pod.get("status")).get("conditions")))
+    return next((condition for condition in conditions if condition.get("type") == kind), {})
 
 
 def has_gate(pod: Mapping[str, Any]) -> bool:
@@ -78,6 +81,9 @@ class ContainerKind(StrEnum):
     def recreatable(self) -> bool:
         """Whether kubelet would start such a container again while its pod runs."""
         return self in (ContainerKind.REGULAR, ContainerKind.SIDECAR)
+
+
+_POLICY_OF_KIND = {ContainerKind.SIDECAR: RestartPolicy.ALWAYS, ContainerKind.EPHEMERAL: RestartPolicy.NEVER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +187,11 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     containers: dict[str, PodContainer] = {}
     of_pod = _restart_policy(spec.get("restartPolicy"), RestartPolicy.ALWAYS)
     for name, entry, kind in pod_containers(spec):
-        policy = {ContainerKind.SIDECAR: RestartPolicy.ALWAYS, ContainerKind.EPHEMERAL: RestartPolicy.NEVER}
         own = entry.get("restartPolicy") if kind is ContainerKind.REGULAR else None
         plain = PodContainer(
             name,
             kind,
-            policy.get(kind, of_pod),
+            _POLICY_OF_KIND.get(kind, of_pod),
             _restart_policy(own, of_pod) if own else None,
             tuple(map(mapping, items(entry.get("restartPolicyRules")))),
             entry.get("startupProbe") is not None,
@@ -200,10 +205,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         pod_ip=text(status.get("podIP")),
         grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
         static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
-        restarting=any(
-            condition.get("type") == CONDITION_RESTARTING and condition.get("status") == "True"
-            for condition in map(mapping, items(status.get("conditions")))
-        ),
+        restarting=_condition(pod, CONDITION_RESTARTING).get("status") == "True",
     )
 
 
@@ -224,12 +226,8 @@ def _meta_fields(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 def pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], ContainerKind]]:
     """Name, entry in the spec and kind of each container; an init container with restartPolicy Always is a sidecar."""
-    lists = (
-        ("containers", ContainerKind.REGULAR),
-        ("initContainers", ContainerKind.INIT),
-        ("ephemeralContainers", ContainerKind.EPHEMERAL),
-    )
-    for key, kind in lists:
+    keys = {ContainerKind.INIT: "initContainers", ContainerKind.EPHEMERAL: "ephemeralContainers"}
+    for kind, key in {ContainerKind.REGULAR: "containers", **keys}.items():
         for entry in map(mapping, items(spec.get(key))):
             sidecar = kind is ContainerKind.INIT and entry.get("restartPolicy") == RestartPolicy.ALWAYS
             if name := text(entry.get("name")):

@@ -170,8 +170,6 @@ class Status:
 
 NO_PINS: Mapping[str, Pin] = MappingProxyType({})
 NO_START_TIMES: Mapping[str, StartTimes] = MappingProxyType({})
-
-
 _COMPLETED = Status(RequestPhase.COMPLETED)
 
 
@@ -232,6 +230,26 @@ class Request:
     def settled(self) -> bool:
         """Whether nobody has anything left to do about it: it is completed, and stays until a user deletes it."""
         return self.completed and not self.active and not self.has_finalizer and self.ttl_seconds is None
+
+    def target(self, container: RequestedContainer) -> Pin | None:
+        """Which instance has to go; None where it must be pinned first (steps 4 and 5 of docs/contract.md)."""
+        pin = self.pinned.get(container.name)
+        return pin if self.strategy.force else container.context or pin
+
+    def start_times_of(self, name: str, pin: Pin | None) -> StartTimes:
+        """Start times that the annotation records for this instance; StartTimes() if it records another instance."""
+        pinned = self.pinned.get(name)
+        same = pin is not None and pinned is not None and pinned.bare_id == pin.bare_id
+        return self.start_times.get(name, StartTimes()) if same else StartTimes()
+
+    def with_pins_of(self, known: "Request") -> "Request":
+        """Nobody changes which instance is meant, or takes back what was begun: the annotation can be edited."""
+        pinned, start_times = {**self.pinned, **known.pinned}, dict(known.start_times)
+        for name, times in self.start_times.items():
+            pin = self.pinned.get(name)
+            if pin is not None and pin.bare_id == pinned[name].bare_id:  # times count with the instance they are of
+                start_times[name] = times.after(known.start_times.get(name, StartTimes()))
+        return replace(self, pinned=pinned, start_times=start_times)
 
     def slimmed(self) -> "Request":
         """A completed request without what no later decision reads: a cluster can keep very many of them."""

@@ -61,10 +61,8 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
     status_section = Section(reader, whole.get("status"), "status")
     status = _status(status_section)
-    notes = Reader()
-    pinned, start_times = _pinned(
-        notes, annotations.get(ANNOTATION_PINNED), {container.name for container in containers}
-    )
+    notes, names = Reader(), {container.name for container in containers}
+    pinned, start_times = _pinned(notes, annotations.get(ANNOTATION_PINNED), names)
     unready_acquired = _unready_acquired(notes, annotations, status_section.raw, strategy)
     return Request(
         namespace=namespace,
@@ -93,26 +91,18 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
 
 def status_to_json(status: Status) -> dict[str, Any]:
     """`status` as the CRD has it; what is empty or false is left out."""
-    shape: dict[str, Any] = {
-        "phase": status.phase.value,
-        "containerRecreateStates": [_state_to_json(state) for state in status.states],
-    }
-    if status.message:
-        shape["message"] = status.message
-    if status.reason:
-        shape["reason"] = status.reason.value
-    if status.completion_time:
-        shape["completionTime"] = status.completion_time
-    return shape
+    states = [_state_to_json(state) for state in status.states]
+    optional = _said(message=status.message, reason=status.reason.value, completionTime=status.completion_time)
+    return {"phase": status.phase.value, "containerRecreateStates": states, **optional}
 
 
 def pins_to_json(pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes] = NO_START_TIMES) -> str:
     """The text of the annotation pinned-containers; the same pins always give the same text."""
     shape: dict[str, dict[str, Any]] = {}
     for name, pin in pins.items():
-        shape[name] = {"containerID": pin.container_id, "restartCount": pin.restart_count}
         times = start_times.get(name, StartTimes())
-        shape[name] |= {key: at for key, at in (("hookStartedAt", times.hook), ("stopSentAt", times.stop)) if at}
+        optional = _said(hookStartedAt=times.hook, stopSentAt=times.stop)
+        shape[name] = {"containerID": pin.container_id, "restartCount": pin.restart_count, **optional}
     return json.dumps(shape, sort_keys=True, separators=(",", ":"))
 
 
@@ -169,13 +159,14 @@ def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mappin
     if not isinstance(shape, dict):
         reader.reject(path, "must be a JSON object of containers")
         return NO_PINS, NO_START_TIMES
-    entries = {name: entry for name, entry in shape.items() if name in names}
-    pins = (
-        (name, _pin(reader, Section(reader, entry, _CONTEXT, f"{path}: {shown(name)}")))
-        for name, entry in entries.items()
-    )
-    start_times = ((name, _start_times(mapping(entry))) for name, entry in entries.items())
-    return {name: pin for name, pin in pins if pin is not None}, {name: times for name, times in start_times if times}
+    pins, start_times = {}, {}
+    for name, entry in shape.items():
+        if name in names:
+            if pin := _pin(reader, Section(reader, entry, _CONTEXT, f"{path}: {shown(name)}")):
+                pins[name] = pin
+            if times := _start_times(mapping(entry)):
+                start_times[name] = times
+    return pins, start_times
 
 
 def _start_times(entry: Mapping[str, Any]) -> StartTimes | None:
@@ -206,23 +197,14 @@ def _is_rfc3339(value: object) -> bool:
 
 
 def _status(section: Section) -> Status:
-    states = (
-        RecreateState(
-            name=entry.text("name"),
-            phase=entry.choice("phase", StatePhase),
-            message=entry.text("message"),
-            is_killed=entry.flag("isKilled"),
-            reason=_reason(entry.raw.get("reason")),
-        )
-        for entry in section.sections("containerRecreateStates")
-    )
-    return Status(
-        states=tuple(states),
-        phase=section.choice("phase", RequestPhase),
-        message=section.text("message"),
-        completion_time=section.text("completionTime"),
-        reason=_reason(section.raw.get("reason")),
-    )
+    states = tuple(_state(entry) for entry in section.sections("containerRecreateStates"))
+    phase, message = section.choice("phase", RequestPhase), section.text("message")
+    return Status(phase, states, message, section.text("completionTime"), _reason(section.raw.get("reason")))
+
+
+def _state(entry: Section) -> RecreateState:
+    name, phase, message = entry.text("name"), entry.choice("phase", StatePhase), entry.text("message")
+    return RecreateState(name, phase, message, entry.flag("isKilled"), _reason(entry.raw.get("reason")))
 
 
 def _reason(value: object) -> Reason:
@@ -231,11 +213,9 @@ def _reason(value: object) -> Reason:
 
 
 def _state_to_json(state: RecreateState) -> dict[str, Any]:
-    shape: dict[str, Any] = {"name": state.name, "phase": state.phase.value}
-    if state.message:
-        shape["message"] = state.message
-    if state.is_killed:
-        shape["isKilled"] = True
-    if state.reason:
-        shape["reason"] = state.reason.value
-    return shape
+    optional = _said(message=state.message, isKilled=state.is_killed, reason=state.reason.value)
+    return {"name": state.name, "phase": state.phase.value, **optional}
+
+
+def _said(**fields: str | bool) -> dict[str, str | bool]:
+    return {name: value for name, value in fields.items() if value}

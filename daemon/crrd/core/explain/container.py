@@ -9,7 +9,6 @@ from crrd.core.api.types import DEFAULT_GRACE_SECONDS, RecreateState, RequestedC
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Advice, ContainerReport, Finding, Step, Topic
 from crrd.core.recreate.messages import UNREMARKABLE_WAITS, held_back
-from crrd.core.recreate.persisted import target_of
 
 OVERDUE_SECONDS = 15.0
 """How much longer than its grace period a stop may take before it counts as stuck: kubelet reports with a delay."""
@@ -57,7 +56,7 @@ def _status_message(state: RecreateState, otherwise: Topic) -> Finding:
 def _recreated(
     facts: Facts, container: RequestedContainer, known: PodContainer | None, state: RecreateState
 ) -> Finding:
-    target = target_of(facts.request, container)
+    target = facts.request.target(container)
     if target is None or known is None or not _is_successor(facts, container, known):
         return Finding(Topic.RECREATED_UNSEEN, {"message": state.message})
     values = {
@@ -73,7 +72,7 @@ def _recreated(
 
 def _is_successor(facts: Facts, container: RequestedContainer, known: PodContainer) -> bool:
     """Whether the pod's status shows a later instance than the one that has to go."""
-    target = target_of(facts.request, container)
+    target = facts.request.target(container)
     if target is None or not known.container_id:
         return False
     return known.container_id != target.container_id or known.restart_count > target.restart_count

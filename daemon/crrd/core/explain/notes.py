@@ -8,9 +8,7 @@ from crrd.core.api.types import FINALIZER, LABEL_ACTIVE, RequestPhase
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Advice, Finding, Step, Topic
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, default_deadline
-from crrd.core.recreate.left_down import may_stay_down
-from crrd.core.recreate.messages import UNREMARKABLE_WAITS
-from crrd.core.recreate.persisted import target_of
+from crrd.core.recreate.messages import UNREMARKABLE_WAITS, may_stay_down
 
 MANAGER_PATIENCE_SECONDS = 30.0  # After which what the manager should have done counts as not being done
 
@@ -30,7 +28,7 @@ def notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     yield from _deadline(facts)
     if node is not None and request.status.phase is not RequestPhase.EMPTY:
         yield node
-    if request.node_name and any(target_of(request, container) is None for container in request.containers):
+    if request.node_name and any(request.target(container) is None for container in request.containers):
         yield Finding(Topic.FORCED if request.strategy.force else Topic.NOT_ADMITTED)
     no_gate = facts.pod is not None and not facts.pod.readiness_gate
     if request.strategy.unready_grace_seconds is not None and no_gate:

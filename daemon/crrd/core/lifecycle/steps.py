@@ -114,8 +114,7 @@ def next_steps(
 
     Args:
         request: the request.
-        pod: the pod of that name, None where there is none. Both are for certain: a request whose pod is said to be
-            gone is completed, and that is final.
+        pod: the pod of that name, None where there is none for certain: that completes the request, which is final.
         now: the API server's time, aware of its zone.
         known: False where the pod could not be looked up, and is None. What time alone decides happens all the same;
             the pod's readiness, and the finalizer that guards it, wait.
@@ -126,11 +125,12 @@ def next_steps(
     """
     own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
     release = _release(request, own) if known else ()
+    deactivate = (RemoveActive(),) if request.active else ()
     if request.deleting:
         held = request.finalizers and not request.has_finalizer  # by somebody else: it does not vanish, released or not
-        return Steps(_deactivate(request) if held else release)
+        return Steps(deactivate if held else release)
     if request.completed:
-        return _clean_up(request, release, now, since or now)
+        return _clean_up(request, release + deactivate, now, since or now)
     if known and own is None:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
@@ -155,10 +155,9 @@ def next_steps(
 
 
 def default_deadline(request: Request, slack: int) -> int:
-    """Seconds from its creation after which a request ends that names no deadline.
+    """Seconds after its creation until a request without a deadline ends: all that it asks for, and `slack`.
 
-    All that it asks for, one container after the other, and `slack`: a node whose daemon is dead must not keep a pod
-    unready for ever, nor any request open.
+    A node whose daemon is dead must not keep a pod unready for ever, nor any request open.
     """
     strategy = request.strategy
     grace = DEFAULT_GRACE_SECONDS if strategy.grace_seconds is None else strategy.grace_seconds
@@ -171,11 +170,7 @@ def pod_steps(pod: PodMeta, requests: Iterable[Request]) -> Steps:
 
     A pod with the gate and no condition yet gets it, or it would never be ready. A reason to be unready whose request
     is not there any more (the finalizer was taken by force) is removed; one whose request carries the finalizer is
-    `next_steps`' concern.
-
-    Args:
-        pod: the pod.
-        requests: all requests for this pod.
+    `next_steps`' concern. `requests`: all those for this pod.
     """
     if not pod.readiness_gate or pod.deleting or pod.ended:
         return Steps()
@@ -222,18 +217,12 @@ def _release(request: Request, own: PodMeta | None) -> tuple[LifecycleAction, ..
     return (ReleaseUnready(own, request.key), RemoveFinalizer())
 
 
-def _deactivate(request: Request) -> tuple[LifecycleAction, ...]:
-    """Take the label where it is there: nothing is left to do about the request."""
-    return (RemoveActive(),) if request.active else ()
-
-
-def _clean_up(request: Request, release: tuple[LifecycleAction, ...], now: datetime, ended_at: datetime) -> Steps:
-    """What is left to do about a completed request, after its pod's release.
+def _clean_up(request: Request, actions: tuple[LifecycleAction, ...], now: datetime, ended_at: datetime) -> Steps:
+    """What is left to do about a completed request: these actions, and its end.
 
     Its time to live counts from when it was seen to be completed. The completionTime is of a node's clock: one that is
     ahead would keep the request for ever, one that is behind would delete it before anybody has read what became of it.
     """
-    actions = release + _deactivate(request)
     expires = None if request.ttl_seconds is None else ended_at + timedelta(seconds=request.ttl_seconds)
     if expires is not None and expires <= now:
         return Steps((*actions, Delete()))

@@ -31,15 +31,12 @@ class PinContainers:
 
 @dataclass(frozen=True, slots=True)
 class RunHook:
-    """Run a preStop hook inside or against one running instance.
-
-    `seconds` is the longest that it may take: what the grace period still holds.
-    """
+    """Run a preStop hook inside or against one running instance."""
 
     request: Request
     instance: Instance
     hook: Hook
-    seconds: float
+    seconds: float  # The longest that it may take: what the grace period still holds
     spent_before: float  # Seconds of the grace period that an earlier life of the daemon has used up
     pod_ip: str = ""  # Of the request's pod, "" where it is not known or the hook does not need it
 
@@ -77,8 +74,5 @@ class Decision:
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
     watch_runtime: bool = False  # Whether a change in the runtime is awaited: the pod's containers have to be polled
-    waits_for_slot: bool = False
-    """Whether a stop is wanted, and has to wait until one may be sent (`Observation.may_stop`)."""
-    ask_api: bool = False
-    """Whether a final verdict hangs on whether the pod is there: the API server has to be asked itself
-    (`Observation.api_answer`), and all of this decided anew."""
+    waits_for_slot: bool = False  # Whether a stop has to wait until one may be sent (`Observation.may_stop`)
+    ask_api: bool = False  # Whether `Observation.api_answer` is needed for a final verdict, and a new decision with it

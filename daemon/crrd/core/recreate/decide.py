@@ -24,7 +24,6 @@ from crrd.core.recreate.draft import Draft, Gate, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
 from crrd.core.recreate.outcome import await_ready, await_successor
-from crrd.core.recreate.persisted import hook_end_unrecorded
 from crrd.core.recreate.settle import all_states, give_up, settle
 from crrd.core.recreate.stop import finish_hooked, stop
 from crrd.core.recreate.view import ContainerView
@@ -34,12 +33,9 @@ POD_PATIENCE = 60.0  # Seconds after which a pod that was never seen on this nod
 
 
 def decide(requests: Sequence[Request], observed: Observation, now: float) -> Decision:
-    """Decide about all requests of one pod.
+    """Decide about all requests of one pod that are known, in any order; those that have ended are passed over.
 
-    Args:
-        requests: the requests of the pod that are known, in any order; those that have ended are passed over.
-        observed: what is known of the pod, its containers and this process' own work on them.
-        now: monotonic seconds, the same clock as in `observed`.
+    `now`: monotonic seconds, the same clock as in `observed`.
     """
     draft = Draft(observed, now)
     live = [request for request in requests if request.live]
@@ -59,10 +55,7 @@ def decide(requests: Sequence[Request], observed: Observation, now: float) -> De
 
 
 def in_serving_order(requests: Iterable[Request], works: Mapping[tuple[str, str], Work]) -> list[Request]:
-    """The valid live requests in the order in which they are served (step 2); first one that this process worked for.
-
-    `works`: see Observation.
-    """
+    """The valid live requests as they are served (step 2), but first one that this process worked for."""
     with_work = {uid for uid, _ in works}
     sound = (request for request in requests if not request.error)
     return sorted(sound, key=lambda request: (request.uid not in with_work, serving_order(request)))
@@ -81,7 +74,7 @@ def _serve(draft: Draft, request: Request) -> None:
     elif pod.deleting:
         give_up(draft, request, Message.of(Reason.POD_DELETING))
     elif observed.runtime_error:
-        _await_runtime(draft, request)
+        _wait(draft, request, Message.of(Reason.RUNTIME_UNAVAILABLE, error=observed.runtime_error))
     elif observed.listed_at < observed.first_seen.get(request.uid, 0.0):
         draft.wake(draft.now)  # what was listed for another, or before it came back, may be over since
     else:
@@ -104,12 +97,6 @@ def _wait_for_other_request(draft: Draft, request: Request) -> None:
     draft.write(request, Status(phase, tuple(waits_over)))
 
 
-def _await_runtime(draft: Draft, request: Request) -> None:
-    """Step 12: the runtime does not answer; what is known of hooks and stops is written all the same."""
-    why = Message.of(Reason.RUNTIME_UNAVAILABLE, error=draft.observed.runtime_error)
-    _wait(draft, request, why, _work_done(draft, request))
-
-
 def _await_pod(draft: Draft, request: Request) -> None:
     """Step 6: a pod not seen yet is waited for; one that the API server itself does not have ends the request.
 
@@ -130,14 +117,15 @@ def _await_pod(draft: Draft, request: Request) -> None:
             return
         draft.ask_api = lost is None
     why = Message.of(Reason.WAITING_FOR_POD, key=request.pod_key, node=observed.node_name)
-    _wait(draft, request, why, _work_done(draft, request))
+    _wait(draft, request, why)
 
 
-def _wait(draft: Draft, request: Request, why: Message, moved: Iterable[RecreateState]) -> None:
+def _wait(draft: Draft, request: Request, why: Message) -> None:
     """Nothing can be done for the request; its status says so when it takes a while.
 
-    `moved`: states that have changed all the same.
+    What is known of its hooks and stops is written all the same (step 12).
     """
+    moved = _work_done(draft, request)
     if draft.too_early_to_tell(request):
         return
     states = all_states(request, moved)
@@ -154,7 +142,7 @@ def _work_done(draft: Draft, request: Request) -> list[RecreateState]:
         draft.note_start_times(request, work)
         written = request.status.state(work.name)
         state = recreating(written, work)
-        if work.hook is not None and hook_end_unrecorded(request, work):
+        if work.hook is not None and work.hook_end_unrecorded(request):
             done.append(draft.note_hook_end(request, state, work.pin))
         elif work.stop_sent is not None and not (written.is_killed or written.phase.final):
             done.append(replace(state, is_killed=True))

@@ -10,7 +10,6 @@ from crrd.core.api.types import Pin, RecreateState, Request, StartTimes, StatePh
 from crrd.core.recreate.actions import Action, Decision, EmitEvent, PinContainers, WriteStatus
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
-from crrd.core.recreate.persisted import start_times_of
 
 QUIET = 1.0  # Seconds that a wait for the pod or a container goes on before it is worth a status write
 ASK_AGAIN = 0.05  # Seconds after which what was asked for too early is asked for again
@@ -56,12 +55,9 @@ class Draft:
     waits_for_slot: bool = False
     ask_api: bool = False
     gate: Gate = field(default_factory=lambda: Gate(open=True))  # Of the request that has the turn
-    hook_runs: bool = False
-    """Whether a hook starts or is under way: worth a write of its own only when it takes a while."""
-    stops: dict[str, float] = field(default_factory=dict)
-    """Container name -> when its stop was sent, while it is under way: worth a write only when it takes a while."""
-    start_times: dict[str, tuple[Pin, StartTimes]] = field(default_factory=dict)
-    """Container name of the current request -> start times to persist."""
+    hook_runs: bool = False  # Whether a hook starts or is under way; a write is worth it when that takes a while
+    stops: dict[str, float] = field(default_factory=dict)  # Container name -> when its stop, under way, was sent
+    start_times: dict[str, tuple[Pin, StartTimes]] = field(default_factory=dict)  # To persist, by container name
 
     def decision(self) -> Decision:
         """What was decided."""
@@ -123,7 +119,7 @@ class Draft:
 
     def note_start_times(self, request: Request, work: Work) -> None:
         """Step 12: note the start time of a hook or stop that lasts for a while, so that it is persisted once."""
-        known = start_times = start_times_of(request, work.name, work.pin)
+        known = start_times = request.start_times_of(work.name, work.pin)
         if not known.hook and not known.stop:
             start_times = replace(start_times, hook=self._persisted_time(work.hook_began))
         if not known.stop:
@@ -143,20 +139,16 @@ class Draft:
     def note_hook_end(self, request: Request, state: RecreateState, pin: Pin) -> RecreateState:
         """The stop after a hook waits until the request says so: a restarted daemon must not run the hook again."""
         if self.observed.prunes_is_killed:
-            self.start_times[state.name] = (
-                pin,
-                StartTimes(request.start_times.get(state.name, StartTimes()).hook, self.observed.utc),
-            )
+            known = request.start_times.get(state.name, StartTimes())
+            self.start_times[state.name] = (pin, StartTimes(known.hook, self.observed.utc))
         return replace(state, is_killed=True)
 
     def persist_start_times(self, request: Request) -> None:
         """Step 12: write the start times for a restarted daemon, before a status says how the work ended."""
         if self.start_times or request.uid in self.observed.unpinned:
-            pins = {name: pin for name, (pin, _) in self.start_times.items()}
-            start_times = {name: times for name, (_, times) in self.start_times.items()}
-            self.actions.append(
-                PinContainers(request, {**request.pinned, **pins}, {**request.start_times, **start_times})
-            )
+            pins = {**request.pinned, **{name: pin for name, (pin, _) in self.start_times.items()}}
+            start_times = {**request.start_times, **{name: times for name, (_, times) in self.start_times.items()}}
+            self.actions.append(PinContainers(request, pins, start_times))
 
     def write(self, request: Request, status: Status) -> None:
         """Write a status, if it says anything new."""

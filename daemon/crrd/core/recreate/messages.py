@@ -1,12 +1,17 @@
 """What a status says: a reason with its sentence, and waits in words that change seldom."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from crrd.core.api.pod import PodContainer
+from crrd.core.api.pod import ContainerKind, Pod, PodContainer
 from crrd.core.api.reasons import Reason, say
 from crrd.core.recreate.observation import Ending, Instance
+from crrd.kubelet.restart_rules import forgets_startup
 
+STARTUP_FORGOTTEN = (
+    "kubelet {kubelet} has a defect (kubernetes#137146, fixed in 1.35.4): if it was restarted after the pod "
+    "started, regular containers might stay down, because the pod has a sidecar with a startupProbe"
+)
 UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that every start goes through: not worth a write."""
 STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
@@ -35,14 +40,20 @@ class Message:
 NO_MESSAGE = Message()
 
 
-def waited(since: float, now: float, steps: Sequence[int] = STEPS) -> tuple[int, float | None]:
-    """The last of the steps that a wait has reached, 0 for none, and when it reaches the next one.
+def may_stay_down(pod: Pod, stopped: Collection[str], kubelet: str) -> bool:
+    """Whether a regular container may stay down by a defect of this version of kubelet (see `forgets_startup`).
 
-    Args:
-        since: when the wait began; monotonic, as `now`.
-        now: monotonic seconds.
-        steps: seconds after which the message is updated, in order.
+    That is once the containers of the names `stopped` are stopped, and no other regular one runs. Nobody can tell
+    whether kubelet was restarted: people are warned of it, and no decision depends on it.
     """
+    regular = [each for each in pod.containers.values() if each.kind is ContainerKind.REGULAR]
+    named = any(each.name in stopped for each in regular)
+    another_runs = any(each.running and each.name not in stopped for each in regular)
+    return pod.waits_for_startup and named and not another_runs and forgets_startup(kubelet)
+
+
+def waited(since: float, now: float, steps: Sequence[int] = STEPS) -> tuple[int, float | None]:
+    """The last of the steps (seconds, in order) that a wait has reached, 0 for none, and when it reaches the next."""
     reached = max((step for step in steps if now >= since + step), default=0)
     return reached, next((since + step for step in steps if now < since + step), None)
 
@@ -69,8 +80,6 @@ def not_started_again(ending: Ending | None, last: Instance | None, now: float) 
     if last is not None and last.restart_count > 0:
         lived = ending.wall - last.created_at / 1e9
         if 0 <= lived < BACK_OFF_RESET_SECONDS:
-            before = (
-                f"; the previous instance ran for only {lived:.0f}s, so kubelet's restart back-off (at least "
-                "10s) may apply"
-            )
+            back_off = "kubelet's restart back-off (at least 10s)"
+            before = f"; the previous instance ran for only {lived:.0f}s, so {back_off} may apply"
     return Message.of(Reason.NOT_STARTED_AGAIN, seconds=seconds, before=before), more_at

@@ -2,7 +2,7 @@
 
 None of these sources is read at the same instant as the others, so each carries the monotonic time at which it was
 true, and `decide` reasons with "older than". What this process did belongs to an intent, one request and one container
-instance; `node.works` says for how long it is kept.
+instance; `node.pods` says for how long it is kept.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ STOP_ATTEMPTS = 8
 STOP_PATIENCE = 120.0  # Step 9: a stop that errs is given up after this many attempts and seconds
 STOP_MARGIN = 5.0
 """Seconds after the grace period of a hook in which its stop may still be sent, though the request has ended."""
+HASTE_SECONDS = 10.0  # For how long a stop that is still to be persisted makes looks at the runtime short
 
 
 class HookKind(StrEnum):
@@ -149,6 +150,21 @@ class Work:
         """Whether the runtime has reported that the instance is stopped."""
         return self.stop is not None and not self.stop.error
 
+    def hook_end_unrecorded(self, request: Request) -> bool:
+        """Whether its request does not record yet that the hook has ended, for a restarted daemon (step 12).
+
+        isKilled records it, or the annotation if the CRD prunes isKilled.
+        """
+        state = request.status.state(self.name)
+        recorded = state.phase.final or state.is_killed or request.start_times_of(self.name, self.pin).stop
+        return not recorded and (self.under_way is WorkKind.HOOK or self.hook_began is not None)
+
+    def stop_unrecorded(self, request: Request, now: float) -> bool:
+        """Whether a stop was sent a short while ago, has not succeeded, and its request does not record it yet."""
+        if self.stop_sent is None or self.stopped or now >= self.stop_sent + HASTE_SECONDS:
+            return False
+        return not request.start_times_of(self.name, self.pin).stop
+
 
 NO_WORK = Work()
 
@@ -172,7 +188,7 @@ class ApiAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that is known of one pod; what `decide` decides on."""
+    """All that is known of one pod; what `decide` decides on. Times are monotonic."""
 
     node_name: str
     runtime_names: frozenset[str]  # Names of the runtimes that were asked, e.g. {"containerd"}.
@@ -180,40 +196,28 @@ class Observation:
     instances: tuple[Instance, ...] = ()  # Every instance of the pod's containers, exited ones too
     listed_at: float = 0.0  # Monotonic time at which they were asked for: they are no older than that
     foreign: Mapping[str, Instance | None] = field(default_factory=dict)
-    """Container IDs named by a request that are not the pod's: what the runtime says of each, None for
-    one that it does not know. An ID that is not in here was not looked up."""
+    """IDs named by a request that are not the pod's, as far as looked up; None: the runtime does not know it."""
     pod: Pod | None = None
     pod_at: float = 0.0  # Monotonic time at which this version of the pod came
     pod_gone: bool = False
     """The pod was seen on this node, and the watch says that it is there no more: a reason to ask, never a verdict."""
     api_answer: ApiAnswer | None = None  # Asked for when `decide` wants to know before a final verdict
     api_silent: bool = False  # Whether it was asked for, and has not come
-    works: Mapping[tuple[str, str], Work] = field(default_factory=dict)
-    """(request UID, bare container ID) -> this process' work."""
-    running_since: Mapping[str, float] = field(default_factory=dict)
-    """Bare container ID -> monotonic time at which this process first saw it running."""
-    endings: Mapping[str, Ending] = field(default_factory=dict)
-    """Container name -> since when it has no running instance."""
+    works: Mapping[tuple[str, str], Work] = field(default_factory=dict)  # By request UID and bare container ID
+    running_since: Mapping[str, float] = field(default_factory=dict)  # Bare container ID -> when first seen running
+    endings: Mapping[str, Ending] = field(default_factory=dict)  # Container name -> since when it has none that runs
     ended: tuple[Request, ...] = ()
     """Requests that have ended or gone after a hook of theirs began, and whose stop still has to follow."""
-    first_seen: Mapping[str, float] = field(default_factory=dict)
-    """Request UID -> monotonic time at which this process first saw it."""
-    unready_seen: Mapping[str, float] = field(default_factory=dict)
-    """Request UID -> monotonic time at which this process first saw the mark unready-acquired."""
+    first_seen: Mapping[str, float] = field(default_factory=dict)  # Request UID -> when this process first saw it
+    unready_seen: Mapping[str, float] = field(default_factory=dict)  # The same of its mark unready-acquired
     utc: str = ""  # The node's wall clock, RFC 3339 in UTC
     wall: float = 0.0  # The same in seconds since the epoch
-    known_since: float | None = None
-    """Monotonic time since which it is known whether the node has the pod; None while it is not."""
-    kubelet_minor: int | None = None
-    """Kubelet's version is 1.`kubelet_minor`; None where nobody knows it. Asked for where something depends on it."""
-    kubelet_silent_since: float | None = None
-    """Monotonic time since which kubelet on this node does not answer, None while it does or where nobody can tell."""
-    unpinned: frozenset[str] = frozenset()
-    """UIDs of requests whose annotation lacks pins that were read or written before."""
-    prunes_is_killed: bool = False
-    """Whether the cluster's CRD drops the field isKilled: then the annotation has to say it."""
-    pin_errors: Mapping[str, str] = field(default_factory=dict)
-    """Request UID -> why its pins could not be written the last time."""
+    known_since: float | None = None  # Since when it is known whether the node has the pod; None while it is not
+    kubelet_minor: int | None = None  # Of kubelet 1.`kubelet_minor`, asked for where it matters; None where not known
+    kubelet_silent_since: float | None = None  # Monotonic; None while it answers, or where nobody can tell
+    unpinned: frozenset[str] = frozenset()  # UIDs of requests whose annotation lacks pins that it had
+    prunes_is_killed: bool = False  # Whether the cluster's CRD drops isKilled: then the annotation has to say it
+    pin_errors: Mapping[str, str] = field(default_factory=dict)  # Request UID -> why writing pins failed last time
     may_stop: bool = True  # Whether a stop of this pod may be sent now: so many at once are sent on a node, and no more
     draining: bool = False  # The daemon is going down: no new hooks, no new stops
 

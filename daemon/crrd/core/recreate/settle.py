@@ -10,10 +10,7 @@ from crrd.core.recreate.messages import Message
 
 
 def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], owed: Collection[str]) -> None:
-    """Complete the request, or write how far it has come.
-
-    `states`: of all its containers, after this round; `owed`: names of those whose stop follows whatever else fails.
-    """
+    """Complete the request, or write how far it has come; `owed`: whose stop follows whatever else fails."""
     gate = draft.gate.message
     failed = [state for state in states if state.phase is StatePhase.FAILED]
     causes = [state for state in failed if state.reason is not Reason.EARLIER_FAILURE] or failed
@@ -55,13 +52,12 @@ def _fail_rest(
     states: Iterable[RecreateState], recreating: Message, pending: Message, spared: Collection[str] = ()
 ) -> tuple[RecreateState, ...]:
     """Every state that is not final yet becomes Failed, with the message for its phase; `spared`: names that go on."""
-    messages = {StatePhase.PENDING: pending, StatePhase.RECREATING: recreating}
-    return tuple(
-        state
-        if state.phase.final or state.name in spared
-        else with_message(replace(state, phase=StatePhase.FAILED), messages[state.phase])
-        for state in states
-    )
+    rest = list(states)
+    for at, state in enumerate(rest):
+        if not state.phase.final and state.name not in spared:
+            message = pending if state.phase is StatePhase.PENDING else recreating
+            rest[at] = with_message(replace(state, phase=StatePhase.FAILED), message)
+    return tuple(rest)
 
 
 def _only_started(old: Status, new: Status, stops: Collection[str]) -> bool:

@@ -20,9 +20,7 @@ from crrd.kubelet.runtime_status import ContainerState
 
 IP_PATIENCE = 10.0
 """Seconds that a hook waits for the pod's IP: a list of pods can be older than the container that runs in one."""
-RETRY_FIRST = 0.5
-RETRY_LIMIT = 20.0
-RETRY_JITTER = 0.2
+RETRY_FIRST, RETRY_LIMIT, RETRY_JITTER = 0.5, 20.0, 0.2
 """Step 9: the wait after a failed stop doubles from the first to the limit, and grows by up to this share of itself."""
 LOOK_AGAIN = 1.0  # Seconds between looks at what announces nothing: kubelet's health
 
@@ -37,8 +35,8 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
         draft.note_start_times(view.request, work)
         if work.under_way is WorkKind.HOOK:
             draft.hook_runs = True
-        else:
-            draft.stops[view.name] = draft.now if work.stop_sent is None else work.stop_sent
+            return replace(view.state, phase=StatePhase.RECREATING)
+        draft.stops[view.name] = draft.now if work.stop_sent is None else work.stop_sent
         return _await_answer(draft, view)
     if work.stop is not None and work.stopped:
         return await_exit(draft, view, work.stop.ended)
@@ -60,8 +58,8 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
 
 
 def _await_answer(draft: Draft, view: ContainerView) -> RecreateState:
-    """A hook or a stop is under way; a stop that outlasts the grace period is worth a message."""
-    if view.work.under_way is WorkKind.STOP and view.work.until is not None:
+    """A stop is under way; one that outlasts the grace period is worth a message."""
+    if view.work.until is not None:
         seconds, more_at = waited(view.work.until, draft.now, LATER_STEPS)
         if more_at is not None:
             draft.wake(more_at)

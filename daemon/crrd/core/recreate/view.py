@@ -24,7 +24,6 @@ from crrd.core.api.types import (
 from crrd.core.recreate.draft import ASK_AGAIN, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
-from crrd.core.recreate.persisted import start_times_of, target_of
 from crrd.kubelet.restart_rules import (
     RESTART_ALL,
     RestartPolicy,
@@ -57,23 +56,13 @@ class ContainerView:
     def of(cls, request: Request, container: RequestedContainer, pod: Pod, observed: Observation, now: float) -> Self:
         """What is known of a container of the request whose pod is there."""
         name, pinned = container.name, request.pinned.get(container.name)
+        named = tuple(pin for pin in (container.context, pinned) if pin is not None)
         works = (work for (uid, _), work in observed.works.items() if uid == request.uid and work.name == name)
         work = next(works, NO_WORK)
-        target = target_of(request, container) if work is NO_WORK else work.pin
-        return cls(
-            request,
-            name,
-            pod,
-            observed,
-            now,
-            status=pod.containers.get(name, PodContainer(name)),
-            named=tuple(pin for pin in (container.context, pinned) if pin is not None),
-            newest=newest(observed.instances, name),
-            work=work,
-            target=target,
-            start_times=start_times_of(request, name, target),
-            written=request.status.state(name),
-        )
+        target = request.target(container) if work is NO_WORK else work.pin
+        status, current = pod.containers.get(name, PodContainer(name)), newest(observed.instances, name)
+        times, written = request.start_times_of(name, target), request.status.state(name)
+        return cls(request, name, pod, observed, now, status, named, current, work, target, times, written)
 
     @cached_property
     def outgoing(self) -> Instance | None:
@@ -143,11 +132,8 @@ class ContainerView:
         request, uid = self.request, self.pod.static_uid or self.request.pod_uid or self.pod.uid
         if (instance.pod_namespace, instance.pod_name, instance.pod_uid) != (request.namespace, request.pod_name, uid):
             return f"belongs to pod {instance.pod_namespace}/{instance.pod_name} with UID {instance.pod_uid}"
-        return (
-            ""
-            if instance.name == self.name
-            else f'belongs to container "{instance.name}", not to container "{self.name}"'
-        )
+        own = instance.name == self.name
+        return "" if own else f'belongs to container "{instance.name}", not to container "{self.name}"'
 
     @cached_property
     def look_again_in(self) -> float | None:
@@ -186,18 +172,16 @@ class ContainerView:
         return min(of_pod, own, key=list(RestartPolicy).index)
 
     @cached_property
-    def never_returns(self) -> Message:
-        """Step 6: why kubelet would not start the container again if it was stopped."""
+    def unfit(self) -> Message:
+        """Step 6: why the container is not to be stopped: it would stay down, or its pod be restarted as a whole.
+
+        What has begun is brought to its end all the same where the pod is restarted.
+        """
         if not comes_back(self._policy, None):
             return Message.of(Reason.NOT_RESTARTABLE)
-        return self.pod_ended
-
-    @cached_property
-    def unfit(self) -> Message:
-        """Step 6: why the container is not to be stopped; what has begun is brought to its end all the same."""
         code, started = self._restart_all_code, self.owes_stop or self.work.stop_sent is not None
-        if self.never_returns or code is None or self.request.strategy.allow_pod_restart or started:
-            return self.never_returns
+        if self.pod_ended or code is None or self.request.strategy.allow_pod_restart or started:
+            return self.pod_ended
         return Message.of(Reason.RESTARTS_POD, code=code)
 
     @cached_property
@@ -246,7 +230,7 @@ class ContainerView:
         container of such a pod, it removes all of them.
         """
         status = self.pod.containers.get(container.name, PodContainer(container.name))
-        rules, target = status.restart_rules, target_of(self.request, container)
+        rules, target = status.restart_rules, self.request.target(container)
         if not self._stop_sent(container.name) or restart_all_code(rules, self.observed.kubelet_minor) is None:
             return False
         if status.exit_code is not None and matching_action(rules, status.exit_code) != RESTART_ALL:
@@ -262,7 +246,7 @@ class ContainerView:
 
     def _is_old(self, instance: Instance | None) -> bool:
         """Whether an instance is one that has to go for the request."""
-        targets = (target_of(self.request, each) for each in self.request.containers)
+        targets = (self.request.target(each) for each in self.request.containers)
         return instance is not None and any(each is not None and each.bare_id == instance.id for each in targets)
 
     def _back(self, other: PodContainer) -> bool:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
 from crrd.core.config.objects import Change, changes
-from crrd.core.recreate.left_down import may_stay_down
+from crrd.core.recreate.messages import may_stay_down
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run, RunAnnotations
 from crrd.core.rollout.standing import Row, Stage
