@@ -36,7 +36,7 @@ async def client(runtime: ScriptedRuntime, tmp_path: Path) -> AsyncIterator[CriC
 async def test_version_tells_the_name_and_the_version(client: CriClient) -> None:
     version = await client.version()
 
-    assert (version.name, version.version) == ("scripted", "1.0")
+    assert (version.runtime_name, version.runtime_version) == ("scripted", "1.0")
 
 
 async def test_a_list_is_filtered_by_pod_and_has_labels_and_annotations(
@@ -354,7 +354,7 @@ async def test_a_path_with_odd_characters_is_reached(tmp_path: Path) -> None:
         (tmp_path / "s").rename(path)
         client = CriClient(f"unix://{path}")
 
-        assert (await client.version()).name == "scripted"
+        assert (await client.version()).runtime_name == "scripted"
 
         await client.close()
 
@@ -364,7 +364,7 @@ async def test_calls_go_on_after_the_runtime_restarted(tmp_path: Path) -> None:
     first, second = ScriptedRuntime(version="1"), ScriptedRuntime(version="2")
     async with serving(first, path) as endpoint:
         client = CriClient(endpoint)
-        assert (await client.version()).version == "1"
+        assert (await client.version()).runtime_version == "1"
     with pytest.raises(RuntimeUnavailableError):
         await client.version()
     async with serving(second, path), asyncio.timeout(PATIENCE):
@@ -374,7 +374,7 @@ async def test_calls_go_on_after_the_runtime_restarted(tmp_path: Path) -> None:
                 break
             except RuntimeUnavailableError:
                 await asyncio.sleep(0.01)
-        assert version.version == "2"
+        assert version.runtime_version == "2"
         await client.close()
 
 

@@ -38,7 +38,7 @@ class Runtime:
 
 async def test_one_who_asks_is_answered_at_once() -> None:
     runtime = Runtime()
-    looks = Looks(runtime)
+    looks = Looks(runtime.list_containers)
     for number in range(5):
         began = asyncio.get_running_loop().time()
         (found,) = await looks.of_pod(f"p{number}")
@@ -49,7 +49,7 @@ async def test_one_who_asks_is_answered_at_once() -> None:
 
 async def test_a_burst_is_answered_by_a_few_looks_none_of_which_began_before_the_question() -> None:
     runtime = Runtime()
-    looks = Looks(runtime)
+    looks = Looks(runtime.list_containers)
 
     async def ask(number: int) -> None:
         await asyncio.sleep(0.004 * number)
@@ -67,7 +67,7 @@ async def test_a_burst_is_answered_by_a_few_looks_none_of_which_began_before_the
 async def test_the_pause_follows_what_a_look_costs() -> None:
     runtime = Runtime()
     runtime.seconds = 0.1
-    looks = Looks(runtime)
+    looks = Looks(runtime.list_containers)
     for _ in range(3):
         await asyncio.gather(looks.of_pod("p1"), looks.of_pod("p2"))
     times = [at for at, _ in runtime.calls]
@@ -77,7 +77,7 @@ async def test_the_pause_follows_what_a_look_costs() -> None:
 async def test_a_stop_does_not_wait_for_the_pause_of_those_who_only_watch() -> None:
     runtime = Runtime()
     runtime.seconds = 0.1
-    looks = Looks(runtime)
+    looks = Looks(runtime.list_containers)
 
     async def watch(pod_uid: str) -> None:
         for _ in range(3):
@@ -96,7 +96,7 @@ async def test_a_stop_does_not_wait_for_the_pause_of_those_who_only_watch() -> N
 
 async def test_a_failed_look_fails_for_all_who_waited_for_it_and_for_nobody_else() -> None:
     runtime = Runtime()
-    looks = Looks(runtime)
+    looks = Looks(runtime.list_containers)
     runtime.error = RuntimeCallError("no")
     answers = await asyncio.gather(looks.of_pod("p1"), looks.of_pod("p2"), return_exceptions=True)
     assert [type(answer) for answer in answers] == [RuntimeCallError] * 2
@@ -107,7 +107,7 @@ async def test_a_failed_look_fails_for_all_who_waited_for_it_and_for_nobody_else
 async def test_a_look_that_hangs_holds_up_the_next_one_for_two_seconds_only() -> None:
     runtime = Runtime()
     runtime.hangs = 1
-    looks = Looks(runtime)
+    looks = Looks(runtime.list_containers)
     first = asyncio.create_task(looks.of_pod("p1"))
     await asyncio.sleep(0.5)
     began = asyncio.get_running_loop().time()
@@ -120,7 +120,7 @@ async def test_a_look_that_hangs_holds_up_the_next_one_for_two_seconds_only() ->
 
 async def test_nobody_is_asked_for_who_has_given_up() -> None:
     runtime = Runtime()
-    looks = Looks(runtime)
+    looks = Looks(runtime.list_containers)
     first = asyncio.create_task(looks.of_pod("p1"))
     await asyncio.sleep(0.001)
     second = asyncio.create_task(looks.of_pod("p2"))
@@ -132,6 +132,6 @@ async def test_nobody_is_asked_for_who_has_given_up() -> None:
 
 
 async def test_a_pod_that_has_no_containers() -> None:
-    looks = Looks(Runtime())
+    looks = Looks(Runtime().list_containers)
     found = await asyncio.gather(looks.of_pod("none"), looks.of_pod("p1"))
     assert [len(each) for each in found] == [0, 1]

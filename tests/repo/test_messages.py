@@ -26,12 +26,10 @@ ALLOWED = {
         "kubelet's own words for its back-off, which the API gives nowhere else",
     "core/explain/facts.py: last_event: about in event.message.split()":
         "an event on a request has no field for the container that it is about",
-    "cri/errors.py: translate: details.startswith(_NOT_CONNECTED)":
+    "cri/client.py: translate: details.startswith(_NOT_CONNECTED)":
         "gRPC's words for a socket that nobody listens on: the code is the same for all causes",
-    "cri/errors.py: translate: details.rpartition('error: ')": "likewise",
-    "cri/errors.py: not_implemented: 'not implemented' in (error.details() or '').lower()":
-        "cri-dockerd answers a plain Go error, with the code UNKNOWN",
-    "cri/errors.py: _is_not_found: 'no such container' in details.lower()":
+    "cri/client.py: translate: details.rpartition('error: ')": "likewise",
+    "cri/client.py: translate: 'no such container' in details.lower()":
         "cri-dockerd's words for a container that is gone, with the code UNKNOWN",
     "kube/writer.py: _patch: 'metadata.uid' in str(error)":
         "the API server's 422 tells which precondition failed by the field that it names",

@@ -1,52 +1,48 @@
 """One connection to one CRI v1 runtime: the few calls that crrd makes, each with a deadline.
 
-Answers are the CRI's own messages, save where they must be cut (ExecSync); errors are those of `crrd.lib.errors`.
-Reconnecting is gRPC's work, trying a call again the caller's: nothing here calls twice.
+Answers are the CRI's own messages, save where they must be cut (ExecSync); gRPC's errors end here: callers see those of
+`crrd.lib.errors`. Reconnecting is gRPC's work, trying a call again the caller's: nothing here calls twice.
 """
 
 import asyncio
 import json
 import math
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 from urllib.parse import quote
 
+from google.protobuf.message import Message
+from grpc import StatusCode
 from grpc.aio import AioRpcError, UnaryStreamMultiCallable, UnaryUnaryMultiCallable, UsageError, insecure_channel
 
 from cri_stubs import api_pb2
 from crrd.core.recreate.observation import ExecResult
-from crrd.cri.errors import VERSION, translate
 from crrd.kubelet.labels import LABEL_POD_UID
-from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from crrd.lib.errors import ConfigurationError, CrrdError, RuntimeCallError, RuntimeUnavailableError
 from crrd.lib.memory import give_back
+from crrd.lib.plain import one_line
 
 CALL_SECONDS = 10.0  # Deadline of Version and ListContainers, which a healthy runtime answers in milliseconds
-STOP_MARGIN_SECONDS = 120.0
-"""What StopContainer gets beyond its timeout: kubelet's runtime request timeout (--runtime-request-timeout, 2 min)."""
+STOP_MARGIN_SECONDS = 120.0  # What StopContainer gets beyond its timeout: kubelet's --runtime-request-timeout
 EXEC_MARGIN_SECONDS = 2.0
 """What ExecSync gets beyond its timeout. The runtime's own must strike first: containerd kills the command then, but
 may leave it running when the call is merely given up."""
-MAX_TIMEOUT_SECONDS = 2**31 - 1
-"""The longest timeout that is sent: runtimes count in nanoseconds of 64 bits, where an int64 of seconds overflows."""
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""The largest answer that is read, as in kubelet (pkg/kubelet/cri/remote, maxMsgSize): a node can be big."""
+MAX_TIMEOUT_SECONDS = 2**31 - 1  # Runtimes count in nanoseconds of 64 bits, where an int64 of seconds overflows
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # The largest answer that is read, as in kubelet (cri/remote, maxMsgSize)
 MAX_EXEC_BYTES = 4 * 1024 * 1024
 """The largest answer of a command that is read, gRPC's own default. gRPC holds three copies of an answer for a moment,
 but takes nothing in of one that is larger; the runtime may send 16 MiB."""
-TAKE_SECONDS = 1.0
-"""For how long a command keeps the answers of others waiting: one whose answer does not come with its headers."""
+TAKE_SECONDS = 1.0  # For how long an answer that does not come with its headers keeps the others waiting
 LARGE_BYTES = 256 * 1024  # Size of an answer whose memory is given back to the system at once
 OUTPUT_BYTES = 64 * 1024  # What is kept of each output stream of a command
 
 OnCall = Callable[[str, str, float], None]
 """Told of every call that ended: method, gRPC's code by name, seconds. Synchronous and quick."""
 
-_EXEC_LIMIT = {
-    "name": [{"service": "runtime.v1.RuntimeService", "method": "ExecSync"}],
-    "maxResponseMessageBytes": MAX_EXEC_BYTES,
-}
+_SERVICE = "runtime.v1.RuntimeService"
+_EXEC_LIMIT = {"name": [{"service": _SERVICE, "method": "ExecSync"}], "maxResponseMessageBytes": MAX_EXEC_BYTES}
 _OPTIONS: Sequence[tuple[str, str | int]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.service_config", json.dumps({"methodConfig": [_EXEC_LIMIT]})),
@@ -62,16 +58,9 @@ _OPTIONS: Sequence[tuple[str, str | int]] = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
-_Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeVersion:
-    """What a runtime says it is."""
-
-    name: str  # `containerd`, `cri-o`, `docker`: stands in front of container IDs in the API
-    version: str
+_RequestMessage = TypeVar("_RequestMessage", bound=Message)
+_ResponseMessage = TypeVar("_ResponseMessage", bound=Message)
 
 
 class CriClient:
@@ -82,47 +71,30 @@ class CriClient:
     """
 
     def __init__(self, endpoint: str, *, on_call: OnCall | None = None) -> None:
-        """Connect nothing yet.
-
-        Args:
-            endpoint: `unix:///absolute/path`, as `crrd.cri.discovery` gives it.
-            on_call: Told of every call that ended.
-        """
-        self.endpoint = endpoint
+        self.endpoint = endpoint  # `unix:///absolute/path`, as `crrd.cri.discovery` gives it
         self._on_call = on_call
         self._closed = False
-        path = endpoint.removeprefix("unix://")
-        self._channel = channel = insecure_channel(f"unix://{quote(os.fsencode(path))}", options=_OPTIONS)
+        path = quote(os.fsencode(endpoint.removeprefix("unix://")))
+        self._channel = channel = insecure_channel(f"unix://{path}", options=_OPTIONS)
 
         # made once: on the way to a stop every millisecond counts
         def unary(
-            method: str, serializer: Callable[[_Request], bytes], deserializer: Callable[[bytes], _Response]
-        ) -> UnaryUnaryMultiCallable[_Request, _Response]:
-            return channel.unary_unary(f"/runtime.v1.RuntimeService/{method}", serializer, deserializer)
+            method: str, request: type[_RequestMessage], response: type[_ResponseMessage]
+        ) -> UnaryUnaryMultiCallable[_RequestMessage, _ResponseMessage]:
+            return channel.unary_unary(f"/{_SERVICE}/{method}", request.SerializeToString, response.FromString)
 
-        self._version = unary(VERSION, api_pb2.VersionRequest.SerializeToString, api_pb2.VersionResponse.FromString)
-        self._list = unary(
-            "ListContainers",
-            api_pb2.ListContainersRequest.SerializeToString,
-            api_pb2.ListContainersResponse.FromString,
-        )
-        self._stop = unary(
-            "StopContainer", api_pb2.StopContainerRequest.SerializeToString, api_pb2.StopContainerResponse.FromString
-        )
+        self._version = unary("Version", api_pb2.VersionRequest, api_pb2.VersionResponse)
+        self._list = unary("ListContainers", api_pb2.ListContainersRequest, api_pb2.ListContainersResponse)
+        self._stop = unary("StopContainer", api_pb2.StopContainerRequest, api_pb2.StopContainerResponse)
         # read as a stream of one message, so that who reads decides when it may come: it can be large
         self._exec: UnaryStreamMultiCallable[api_pb2.ExecSyncRequest, tuple[ExecResult, int]] = channel.unary_stream(
-            "/runtime.v1.RuntimeService/ExecSync", api_pb2.ExecSyncRequest.SerializeToString, _cut_result
+            f"/{_SERVICE}/ExecSync", api_pb2.ExecSyncRequest.SerializeToString, _cut_result
         )
         self._taking_in = asyncio.Lock()  # Of an answer that can be large gRPC holds three copies for a moment
 
-    async def version(self, seconds: float = CALL_SECONDS) -> RuntimeVersion:
-        """Ask the runtime what it is.
-
-        Raises:
-            ConfigurationError: the server does not serve CRI v1.
-        """
-        response = await self._call(VERSION, self._version, api_pb2.VersionRequest(version="v1"), seconds)
-        return RuntimeVersion(response.runtime_name, response.runtime_version)
+    async def version(self, seconds: float = CALL_SECONDS) -> api_pb2.VersionResponse:
+        """What the runtime is. Raises ConfigurationError where the server does not serve CRI v1."""
+        return await self._call("Version", self._version, api_pb2.VersionRequest(version="v1"), seconds)
 
     async def list_containers(self, *, pod_uid: str = "", container_id: str = "") -> Sequence[api_pb2.Container]:
         """The containers of one pod or those that answer to one ID (runtimes complete truncated IDs), exited ones too.
@@ -130,11 +102,9 @@ class CriClient:
         Labels and annotations are in the answer, so that one call is enough before a stop.
         """
         selector = {LABEL_POD_UID: pod_uid} if pod_uid else None
-        request = _build(
-            lambda: api_pb2.ListContainersRequest(
-                filter=api_pb2.ContainerFilter(id=container_id, label_selector=selector)
-            )
-        )
+        with _sendable():
+            wanted = api_pb2.ContainerFilter(id=container_id, label_selector=selector)
+        request = api_pb2.ListContainersRequest(filter=wanted)
         return (await self._call("ListContainers", self._list, request, CALL_SECONDS)).containers
 
     async def stop_container(self, container_id: str, seconds: float) -> None:
@@ -144,7 +114,8 @@ class CriClient:
             RuntimeCallError: with `not_found` when there is no such container; some runtimes report success then.
         """
         timeout = _whole(seconds)
-        request = _build(lambda: api_pb2.StopContainerRequest(container_id=container_id, timeout=timeout))
+        with _sendable():
+            request = api_pb2.StopContainerRequest(container_id=container_id, timeout=timeout)
         await self._call("StopContainer", self._stop, request, timeout + STOP_MARGIN_SECONDS)
 
     async def exec_sync(self, container_id: str, command: Sequence[str], seconds: float) -> ExecResult:
@@ -157,7 +128,8 @@ class CriClient:
                 runtime can send or MAX_EXEC_BYTES (code RESOURCE_EXHAUSTED: it ran, its result is unknown).
         """
         timeout = max(1, _whole(seconds))  # 0 would mean no limit
-        request = _build(lambda: api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=timeout))
+        with _sendable():
+            request = api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=timeout)
         result, size = await self._call("ExecSync", self._read_answer, request, timeout + EXEC_MARGIN_SECONDS)
         if size > LARGE_BYTES:
             give_back()
@@ -188,7 +160,7 @@ class CriClient:
         await self._channel.close()
 
     async def _call(
-        self, method: str, call: Callable[..., Awaitable[_Response | None]], request: _Request, seconds: float
+        self, method: str, call: Callable[..., Awaitable[_Response | None]], request: Message, seconds: float
     ) -> _Response:
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -199,11 +171,13 @@ class CriClient:
         except AioRpcError as error:
             code = error.code().name
             raise translate(error, method, self.endpoint) from error
-        except UsageError as error:
-            raise self._closed_error() from error
-        except asyncio.CancelledError:
-            self._raise_if_closed()
-            raise
+        except (UsageError, asyncio.CancelledError) as error:
+            # gRPC reports a call that `close` cancelled as one whose own task is cancelled
+            if isinstance(error, asyncio.CancelledError):
+                task = asyncio.current_task()
+                if not self._closed or (task is not None and task.cancelling()):
+                    raise
+            raise RuntimeUnavailableError(f"the connection to {self.endpoint} was closed") from error
         finally:
             if self._on_call is not None:
                 self._on_call(method, code, loop.time() - started)
@@ -211,24 +185,14 @@ class CriClient:
             raise RuntimeCallError(f"{method} failed: the response is not a CRI v1 message (INTERNAL)", code="INTERNAL")
         return response
 
-    def _raise_if_closed(self) -> None:
-        """Tell a call that `close` cancelled from one whose own task is cancelled: gRPC reports them alike."""
-        task = asyncio.current_task()
-        if self._closed and not (task is not None and task.cancelling()):
-            raise self._closed_error()
 
-    def _closed_error(self) -> RuntimeUnavailableError:
-        return RuntimeUnavailableError(f"the connection to {self.endpoint} was closed")
-
-
-def _build(make: Callable[[], _Request]) -> _Request:
+@contextmanager
+def _sendable() -> Iterator[None]:
     try:
-        return make()
+        yield
     except ValueError as error:  # text with lone surrogates, which JSON can carry and protobuf cannot
-        raise RuntimeCallError(
-            f"cannot send the call to the container runtime, because its text is not valid UTF-8: {error}",
-            code="INVALID_ARGUMENT",
-        ) from error
+        reason = f"cannot send the call to the container runtime, because its text is not valid UTF-8: {error}"
+        raise RuntimeCallError(reason, code="INVALID_ARGUMENT") from error
 
 
 def _whole(seconds: float) -> int:
@@ -241,3 +205,30 @@ def _cut_result(data: bytes) -> tuple[ExecResult, int]:
     response = api_pb2.ExecSyncResponse.FromString(data)
     kept = ExecResult(response.exit_code, response.stdout[:OUTPUT_BYTES], response.stderr[:OUTPUT_BYTES])
     return kept, len(data)
+
+
+_NOT_CONNECTED = "failed to connect to all addresses"
+"""How gRPC begins a long sentence with the path twice and the system's own words at its end."""
+
+
+def translate(error: AioRpcError, method: str, endpoint: str) -> CrrdError:
+    """The error that a failed call stands for; the caller raises it from `error`.
+
+    Returns:
+        RuntimeUnavailableError: nobody listens, or the connection broke.
+        ConfigurationError: the one at `endpoint` does not serve CRI v1 at all (UNIMPLEMENTED for Version).
+        RuntimeCallError: any other answer, with gRPC's code, and `not_found` for an ID that the runtime does not know.
+    """
+    code = error.code()
+    details = one_line(error.details() or "no details given")
+    # CANCELLED: the runtime's side gave the call up; a call that we cancel raises asyncio.CancelledError instead
+    if code in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED):
+        if details.startswith(_NOT_CONNECTED):
+            details = details.rpartition("error: ")[2]
+        return RuntimeUnavailableError(f"the container runtime at {endpoint} cannot be reached ({method}): {details}")
+    if code is StatusCode.UNIMPLEMENTED and method == "Version":
+        return ConfigurationError(f"{endpoint} answers, but does not serve CRI v1: {details}")
+    # cri-dockerd hands on the Docker daemon's own words, with the code of a plain Go error
+    gone = code is StatusCode.UNKNOWN and "no such container" in details.lower()
+    not_found = gone or code is StatusCode.NOT_FOUND
+    return RuntimeCallError(f"{method} failed: {details} ({code.name})", code=code.name, not_found=not_found)

@@ -13,20 +13,9 @@ from typing import TypeGuard
 
 from cri_stubs import api_pb2
 from crrd.core.recreate.observation import Hook, HookKind, Instance
-from crrd.kubelet.labels import (
-    ANNOTATION_GRACE,
-    ANNOTATION_PORTS,
-    ANNOTATION_PRE_STOP,
-    ANNOTATION_RESTART_COUNT,
-    LABEL_CONTAINER_NAME,
-    LABEL_POD_NAME,
-    LABEL_POD_NAMESPACE,
-    LABEL_POD_UID,
-)
+from crrd.kubelet import labels
 from crrd.kubelet.runtime_status import ContainerState
-
-INT64_MAX = 2**63 - 1
-INT32_MAX = 2**31 - 1
+from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, items, mapping, text
 
 _STATES = {
     api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
@@ -36,51 +25,39 @@ _STATES = {
 
 
 def instance(container: api_pb2.Container, runtime: str) -> Instance:
-    """One entry of ListContainers.
-
-    Args:
-        container: As the runtime sent it.
-        runtime: The runtime's name (Version.runtime_name), as in front of container IDs.
-    """
-    labels, annotations = container.labels, container.annotations
-    restarts = _number(annotations.get(ANNOTATION_RESTART_COUNT, ""), INT32_MAX)
+    """One entry of ListContainers; `runtime` is the runtime's name, as in front of container IDs."""
+    marks, annotations = container.labels, container.annotations
+    restarts = _number(annotations.get(labels.ANNOTATION_RESTART_COUNT, ""), INT32_MAX)
+    handler = annotations.get(labels.ANNOTATION_PRE_STOP)
     return Instance(
         id=container.id,
         runtime=runtime,
-        name=labels.get(LABEL_CONTAINER_NAME, ""),
-        pod_namespace=labels.get(LABEL_POD_NAMESPACE, ""),
-        pod_name=labels.get(LABEL_POD_NAME, ""),
-        pod_uid=labels.get(LABEL_POD_UID, ""),
+        name=marks.get(labels.LABEL_CONTAINER_NAME, ""),
+        pod_namespace=marks.get(labels.LABEL_POD_NAMESPACE, ""),
+        pod_name=marks.get(labels.LABEL_POD_NAME, ""),
+        pod_uid=marks.get(labels.LABEL_POD_UID, ""),
         state=_STATES.get(container.state, ContainerState.UNKNOWN),
         created_at=container.created_at,
         restart_count=container.metadata.attempt if restarts is None else restarts,
-        grace_seconds=_number(annotations.get(ANNOTATION_GRACE, ""), INT64_MAX),
-        hook=hook(annotations[ANNOTATION_PRE_STOP]) if ANNOTATION_PRE_STOP in annotations else None,
-        ports=named_ports(annotations.get(ANNOTATION_PORTS, "")),
+        grace_seconds=_number(annotations.get(labels.ANNOTATION_GRACE, ""), INT64_MAX),
+        hook=None if handler is None else hook(handler),
+        ports=named_ports(annotations.get(labels.ANNOTATION_PORTS, "")),
     )
 
 
-def named_ports(text: str) -> tuple[tuple[str, int], ...]:
+def named_ports(annotation: str) -> tuple[tuple[str, int], ...]:
     """The named ports of the annotation's JSON list of container ports; what is no such port is left out."""
-    ports = _json(text)
-    if not isinstance(ports, list):
-        return ()
-    found = []
-    for port in ports:
-        if isinstance(port, dict):
-            name, number = port.get("name"), port.get("containerPort")
-            if isinstance(name, str) and name and _is_port(number):
-                found.append((name, number))
-    return tuple(found)
+    ports = [(text(port.get("name")), port.get("containerPort")) for port in map(mapping, items(_json(annotation)))]
+    return tuple((name, number) for name, number in ports if name and _is_port(number))
 
 
-def hook(text: str) -> Hook:
+def hook(annotation: str) -> Hook:
     """The preStop handler in the annotation's JSON: the pod spec's `lifecycle.preStop`.
 
     Several handlers in one are refused by the API server; kubelet would take the first of exec, httpGet and sleep,
     and so does this.
     """
-    handler = _json(text)
+    handler = _json(annotation)
     if not isinstance(handler, dict):
         return _invalid("the preStop hook that kubelet recorded on the container is not a JSON object")
     for kind, read in ((HookKind.EXEC, _exec), (HookKind.HTTP_GET, _http), (HookKind.SLEEP, _sleep)):
@@ -134,29 +111,27 @@ def _is_port(value: object) -> TypeGuard[int]:
 
 
 def _is_header(header: object) -> bool:
-    return (
-        isinstance(header, dict)
-        and isinstance(header.get("name"), str)
-        and bool(header["name"])
-        and isinstance(header.get("value", ""), str)
-    )
+    if not isinstance(header, dict):
+        return False
+    name, value = header.get("name"), header.get("value", "")
+    return isinstance(name, str) and name != "" and isinstance(value, str)
 
 
 def _invalid(error: str) -> Hook:
     return Hook(kind=HookKind.INVALID, error=error)
 
 
-def _json(text: str) -> object:
+def _json(annotation: str) -> object:
     try:
-        value: object = json.loads(text)
+        value: object = json.loads(annotation)
     except (ValueError, RecursionError):  # the second for a few thousand nested brackets
         return None
     return value
 
 
-def _number(text: str, most: int) -> int | None:
+def _number(annotation: str, most: int) -> int | None:
     """A decimal, not negative and not above `most`; None for anything else."""
-    if not text.isascii() or not text.isdigit() or len(text) > 20:
+    if not annotation.isascii() or not annotation.isdigit() or len(annotation) > 20:
         return None
-    value = int(text)
+    value = int(annotation)
     return value if value <= most else None

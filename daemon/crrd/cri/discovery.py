@@ -1,8 +1,7 @@
 """Where the node's container runtimes listen, and what answers there.
 
 Each candidate is asked until it is clear which of five things it is: a CRI v1 runtime, missing, forbidden, down (which
-heals, so it is waited for), or something that never will be a CRI runtime. What the calls of a daily life look like
-is `client`'s matter.
+heals, so it is waited for), or something that never will be a CRI runtime.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ConfigurationError, RuntimeCallError, RuntimeUnavailableError
 from crrd.lib.plain import one_line
 
-KNOWN_SOCKETS = (
+KNOWN_SOCKETS = (  # Where the runtimes of the common distributions put their sockets
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
     "/run/cri-dockerd.sock",
@@ -31,11 +30,9 @@ KNOWN_SOCKETS = (
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/dockershim.sock",  # old Bottlerocket: its containerd under another name
 )
-"""Where the runtimes of the common distributions put their sockets."""
 
 PROBE_SECONDS = 3.0  # The longest that one candidate may take to say what it is; a busy one is asked again
 BACKOFF = Backoff(initial=0.5, factor=2.0, maximum=15.0, jitter=0.2)  # Between two looks for a runtime that is down
-
 PATH_BYTES = 107  # Of a unix socket's address on Linux (sun_path, unix(7), less the closing zero)
 
 _FRAME_HEADER = 9
@@ -69,11 +66,7 @@ class Probe:
 
 
 def parse(value: str) -> str:
-    """The endpoint `unix:///path` for what a user wrote.
-
-    Raises:
-        ConfigurationError: not an absolute path of a unix socket.
-    """
+    """The endpoint `unix:///path` for what a user wrote. Raises ConfigurationError for what is no absolute path."""
     endpoint = value.strip()
     scheme, separator, rest = endpoint.partition("://")
     path = rest if separator and scheme == "unix" else endpoint.removeprefix("unix:")
@@ -107,9 +100,8 @@ async def probe(endpoint: str) -> Probe:
     except PermissionError:
         return Probe(endpoint, ProbeOutcome.PERMISSION, _not_allowed(path))
     except TimeoutError:
-        return Probe(
-            endpoint, ProbeOutcome.DOWN, f"it accepts connections, but did not answer within {PROBE_SECONDS:g} s"
-        )
+        reason = f"it accepts connections, but did not answer within {PROBE_SECONDS:g} s"
+        return Probe(endpoint, ProbeOutcome.DOWN, reason)
     except OSError as error:
         return Probe(endpoint, ProbeOutcome.DOWN, one_line(error.strerror or str(error)))
 
@@ -153,44 +145,34 @@ async def discover(
         if not down and (broken or not wait_for_socket):
             raise _explain(broken) if broken else _nothing(endpoints, root)
         delay = next(delays)
+        nothing, retry_seconds = str(_nothing(endpoints, root)), round(delay, 1)
         troubles = [f"the container runtime at {each.endpoint} is down: {each.reason}" for each in down]
         if on_down is not None:
-            on_down("; ".join(troubles) or str(_nothing(endpoints, root)))
+            on_down("; ".join(troubles) or nothing)
         if not down:
-            log.warning(
-                "no container runtime found", error=str(_nothing(endpoints, root)), retry_seconds=round(delay, 1)
-            )
+            log.warning("no container runtime found", error=nothing, retry_seconds=retry_seconds)
         for each in down:
             log.warning(
-                "container runtime down", endpoint=each.endpoint, reason=each.reason, retry_seconds=round(delay, 1)
+                "container runtime down", endpoint=each.endpoint, reason=each.reason, retry_seconds=retry_seconds
             )
         await asyncio.sleep(delay)
 
 
 def _distinct(endpoints: Sequence[str]) -> list[str]:
     """Without those that are another one's socket under a second name (/var/run is /run)."""
-    seen: set[tuple[str, int, int]] = set()
-    distinct = []
+    distinct: dict[object, str] = {}
     for endpoint in endpoints:
         path = endpoint.removeprefix("unix://")
         try:
             found = Path(path).stat()
+            distinct.setdefault((os.path.realpath(path), found.st_dev, found.st_ino), endpoint)
         except OSError:
-            distinct.append(endpoint)
-            continue
-        key = (os.path.realpath(path), found.st_dev, found.st_ino)
-        if key not in seen:
-            seen.add(key)
-            distinct.append(endpoint)
-    return distinct
+            distinct[endpoint] = endpoint
+    return list(distinct.values())
 
 
 def _unfit(path: str) -> str:
-    """Why nobody can ever be reached at this path, "" where somebody might be.
-
-    Raises:
-        OSError: the path cannot be looked at.
-    """
+    """Why nobody can ever be reached at this path, "" where somebody might be. Raises OSError."""
     if not stat.S_ISSOCK(Path(path).stat().st_mode):
         return "it is not a socket"
     if len(os.fsencode(path)) > PATH_BYTES:
@@ -243,18 +225,15 @@ async def _ask(endpoint: str) -> Probe:
     try:
         version = await client.version(PROBE_SECONDS)
     except ConfigurationError:
-        return Probe(
-            endpoint,
-            ProbeOutcome.NOT_CRI,
-            "it speaks gRPC, but not CRI v1: it is too old, or its CRI plugin is disabled",
-        )
+        reason = "it speaks gRPC, but not CRI v1: it is too old, or its CRI plugin is disabled"
+        return Probe(endpoint, ProbeOutcome.NOT_CRI, reason)
     except (RuntimeUnavailableError, RuntimeCallError) as error:
         return Probe(endpoint, ProbeOutcome.DOWN, str(error))
     finally:
         await client.close()
-    if not version.name:
+    if not version.runtime_name:
         return Probe(endpoint, ProbeOutcome.NOT_CRI, "it does not report its runtime's name")
-    return Probe(endpoint, ProbeOutcome.OK, runtime=version.name, version=version.version)
+    return Probe(endpoint, ProbeOutcome.OK, runtime=version.runtime_name, version=version.runtime_version)
 
 
 _ADVICE = {

@@ -5,9 +5,8 @@ asks gets the answer of the next call that begins after their question: never an
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from cri_stubs import api_pb2
 from crrd.kubelet.labels import LABEL_POD_UID
@@ -22,39 +21,22 @@ SLOW_SECONDS = 2.0  # A look that has not been answered for so long holds up the
 Waiting = dict[str, list["asyncio.Future[Sequence[api_pb2.Container]]"]]  # Pod UID -> who waits for its containers
 
 
-class Lister(Protocol):
-    """`cri.client.CriClient` has it."""
-
-    async def list_containers(self, *, pod_uid: str = "") -> Sequence[api_pb2.Container]:
-        """The containers of one pod, or of all."""
-        ...
-
-
 class Looks:
-    """Looks at one runtime.
+    """Looks at one runtime, by its client's `list_containers`."""
 
-    Args:
-        runtime: where to ask.
-    """
-
-    def __init__(self, runtime: Lister) -> None:
-        self._runtime = runtime
+    def __init__(self, list_containers: Callable[..., Awaitable[Sequence[api_pb2.Container]]]) -> None:
+        self._list_containers = list_containers
         self._waiting: Waiting = {}
         self._running: asyncio.Task[None] | None = None
         self._under_way: set[asyncio.Task[None]] = set()
-        self._next = self._next_urgent = 0.0
-        """Monotonic times before which no look for several pods begins, and none that a stop waits for."""
+        self._next = 0.0  # Monotonic time before which no look for several pods begins
+        self._next_urgent = 0.0  # The same for one that a stop waits for
         self._urgent = asyncio.Event()  # A stop waits for the next look
 
     async def of_pod(self, pod_uid: str, *, urgent: bool = False) -> Sequence[api_pb2.Container]:
-        """The containers of a pod as of a look that begins now or later.
+        """The containers of a pod as of a look that begins now or later; `urgent` where a stop waits for the answer.
 
-        Args:
-            pod_uid: the pod's UID in the runtime.
-            urgent: a stop waits for the answer; the others wait for something to change.
-
-        Raises:
-            RuntimeCallError, RuntimeUnavailableError: that look failed.
+        Raises RuntimeCallError or RuntimeUnavailableError where that look failed.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Sequence[api_pb2.Container]] = loop.create_future()
@@ -95,7 +77,6 @@ class Looks:
             await asyncio.sleep(max(0.0, self._next_urgent - loop.time()))
 
     async def _look(self, waiting: Waiting) -> None:
-        """One look, for one pod or for all."""
         loop = asyncio.get_running_loop()
         answers = [answer for each in waiting.values() for answer in each]
         if all(answer.done() for answer in answers):  # who asked has given up
@@ -103,7 +84,7 @@ class Looks:
         began = loop.time()
         only = next(iter(waiting)) if len(waiting) == 1 else ""
         try:
-            containers = await self._runtime.list_containers(pod_uid=only)
+            containers = await self._list_containers(pod_uid=only)
         except (Exception, asyncio.CancelledError) as error:  # it is theirs who asked
             closed = isinstance(error, asyncio.CancelledError)
             for answer in answers:

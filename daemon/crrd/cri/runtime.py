@@ -27,15 +27,14 @@ from crrd.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
 CHECK_SECONDS = 2.0  # For how long a runtime may take to say that it is there
 REMEMBERED_PODS = 1024  # Pods whose runtime is remembered: several times what a node holds
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
-"""What a container ID or a pod UID can be; a request may hold anything."""
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")  # A container ID or pod UID; a request may hold anything
 
 _T = TypeVar("_T")
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Connection:
     """One runtime: its client, and what it said of itself."""
 
@@ -45,7 +44,12 @@ class Connection:
     looks: Looks = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "looks", Looks(self.client))
+        self.looks = Looks(self.client.list_containers)
+
+    async def instances(self, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
+        """Every instance of the pod's containers in this runtime."""
+        containers = await self.looks.of_pod(pod_uid, urgent=urgent)
+        return tuple(convert.instance(container, self.name) for container in containers)
 
 
 async def connect(endpoints: Sequence[str] = (), root: Path = Path("/")) -> "NodeRuntime":
@@ -56,12 +60,7 @@ async def connect(endpoints: Sequence[str] = (), root: Path = Path("/")) -> "Nod
 
 
 class NodeRuntime:
-    """Implements `crrd.ports.Runtime` over one or several CRI clients; until it has found one, none answers.
-
-    Args:
-        connections: those that are known already.
-        on_call: called for each call that has ended.
-    """
+    """Implements `crrd.ports.Runtime` over one or several CRI clients; until it has found one, none answers."""
 
     def __init__(self, connections: Sequence[Connection] = (), *, on_call: OnCall | None = None) -> None:
         self._connections = tuple(connections)
@@ -75,19 +74,16 @@ class NodeRuntime:
     async def discover(
         self, endpoints: Sequence[str] = (), root: Path = Path("/"), *, wait_for_socket: bool = True
     ) -> None:
-        """Find the node's runtimes (see `discovery.discover`, which may wait for one) and connect to them.
-
-        Raises:
-            ConfigurationError: there is none, and waiting would not change that.
-        """
+        """Find the node's runtimes and connect to them; may wait for one, and raises, as `discovery.discover` does."""
         if self._connections:
             return
-        connections = []
-        for probe in await discovery.discover(endpoints, root, self._note, wait_for_socket=wait_for_socket):
+        probes = await discovery.discover(endpoints, root, self._note, wait_for_socket=wait_for_socket)
+        for probe in probes:
             log.info("container runtime found", endpoint=probe.endpoint, runtime=probe.runtime, version=probe.version)
-            client = CriClient(probe.endpoint, on_call=self._on_call)
-            connections.append(Connection(client, probe.runtime, probe.version))
-        self._connections = tuple(connections)
+        self._connections = tuple(
+            Connection(CriClient(probe.endpoint, on_call=self._on_call), probe.runtime, probe.version)
+            for probe in probes
+        )
         self.found.set()
 
     def _note(self, trouble: str) -> None:
@@ -123,7 +119,7 @@ class NodeRuntime:
         connections = self._found()
         home = connections[0] if len(connections) == 1 else self._homes.get(pod_uid)
         if home is not None:
-            found = await _of_pod(home, pod_uid, urgent=urgent)
+            found = await home.instances(pod_uid, urgent=urgent)
             if len(connections) == 1 or not _over(found):
                 return found
             if found:
@@ -135,7 +131,7 @@ class NodeRuntime:
     async def _search(self, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
         """The instances in the runtime that has the newest of them; another one may still list what has ended."""
         answers = await asyncio.gather(
-            *(_of_pod(connection, pod_uid, urgent=urgent) for connection in self._connections), return_exceptions=True
+            *(connection.instances(pod_uid, urgent=urgent) for connection in self._connections), return_exceptions=True
         )
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         found = [
@@ -156,9 +152,7 @@ class NodeRuntime:
     async def containers(self) -> list[api_pb2.Container]:
         """Every container of every runtime of the node, exited ones too, as the CRI lists them.
 
-        Raises:
-            RuntimeUnavailableError: one of the runtimes cannot be reached.
-            RuntimeCallError: one of them answered with an error.
+        Raises RuntimeUnavailableError or RuntimeCallError where one of the runtimes fails.
         """
         answers = await asyncio.gather(*(connection.client.list_containers() for connection in self._found()))
         return [container for answer in answers for container in answer]
@@ -215,8 +209,3 @@ class NodeRuntime:
 def _over(instances: Sequence[Instance]) -> bool:
     """Whether none of them runs, or is to run."""
     return all(instance.state is ContainerState.EXITED for instance in instances)
-
-
-async def _of_pod(connection: Connection, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
-    containers = await connection.looks.of_pod(pod_uid, urgent=urgent)
-    return tuple(convert.instance(container, connection.name) for container in containers)

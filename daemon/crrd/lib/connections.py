@@ -23,8 +23,7 @@ log = structlog.get_logger(__name__)
 CROWDED, SILENT = "crowded", "silent"  # Why a connection is closed: others came, or no call came on it in time
 _BACKLOG = 256
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-_PAUSE_SECONDS = 1.0
-"""After which it is tried again to accept where that failed and no room can be made, as asyncio does."""
+_PAUSE_SECONDS = 1.0  # Until it is tried again where accepting failed and no room can be made, as asyncio does
 _BUSY_SECONDS = 0.05  # After which it is tried again where all calls are being answered
 _TELL_SECONDS = 60.0  # Between two lines of the log about connections that are closed for others
 
@@ -40,16 +39,7 @@ class _Connection:
 
 
 class Connections:
-    """Accepts, and sets up TLS. The constructor starts nothing.
-
-    Args:
-        tls: what connections are served with; None for plain TCP.
-        most: how many there may be.
-        young_seconds: how long one is left alone at least.
-        head_seconds: how long the first call may take to arrive once a connection is set up.
-        handshake_seconds: how long a handshake of TLS may take; for plain TCP, None.
-        on_close: see CloseObserver.
-    """
+    """Accepts, and sets up TLS. The constructor starts nothing."""
 
     def __init__(
         self,
@@ -61,18 +51,15 @@ class Connections:
         handshake_seconds: float | None = None,
         on_close: CloseObserver | None = None,
     ) -> None:
-        self._tls = tls
+        self._tls, self._handshake_seconds = tls, handshake_seconds  # For plain TCP, None
         self._most = most
-        self._young_seconds = young_seconds
-        self._handshake_seconds = handshake_seconds
-        self._head_seconds = head_seconds
+        self._young_seconds = young_seconds  # For which a connection is left alone at least
+        self._head_seconds = head_seconds  # For the first call to arrive once a connection is set up
         self._on_close = on_close
         self._bound: socket.socket | None = None
         self._make: Callable[[], web.RequestHandler] | None = None
-        self._known: OrderedDict[web.RequestHandler, _Connection] = OrderedDict()
-        """The one that was used longest ago first."""
-        self._waiting: asyncio.TimerHandle | None = None
-        """While nothing is accepted: until it is tried again at the latest."""
+        self._known: OrderedDict[web.RequestHandler, _Connection] = OrderedDict()  # The one used longest ago first
+        self._waiting: asyncio.TimerHandle | None = None  # While nothing is accepted: until it is tried again
         self._logged_at = float("-inf")
 
     def __len__(self) -> int:
@@ -85,11 +72,7 @@ class Connections:
         return self._bound is not None and self._bound.fileno() >= 0
 
     def listen(self, bound: socket.socket, make: Callable[[], web.RequestHandler]) -> None:
-        """Take connections on this socket, each for a protocol of its own.
-
-        Raises:
-            OSError: it cannot be listened on.
-        """
+        """Take connections on this socket, each for a protocol of its own. Raises OSError."""
         bound.setblocking(False)
         bound.listen(_BACKLOG)
         self._bound, self._make = bound, make
@@ -113,19 +96,17 @@ class Connections:
 
     def busy(self, handler: web.RequestHandler) -> None:
         """A call has arrived."""
-        one = self._known.get(handler)
-        if one is None:
-            return
-        one.busy = True
-        if one.timer is not None:
-            one.timer.cancel()
+        self._heard(handler, busy=True)
 
     def used(self, handler: web.RequestHandler) -> None:
         """A call is answered."""
+        self._heard(handler, busy=False)
+
+    def _heard(self, handler: web.RequestHandler, *, busy: bool) -> None:
         one = self._known.get(handler)
         if one is None:
             return
-        one.busy, one.since = False, asyncio.get_running_loop().time()
+        one.busy, one.since = busy, asyncio.get_running_loop().time()
         self._known.move_to_end(handler)
         if one.timer is not None:
             one.timer.cancel()

@@ -33,13 +33,12 @@ class RuntimeCallError(CrrdError):
 class ApiUnavailableError(CrrdError):
     """The API server cannot be reached, or asks for patience (429, 5xx)."""
 
-    LONGEST_PATIENCE_SECONDS = 30.0
-    """A server that asks for more is asked again after this: one answer must not silence a daemon for hours."""
+    LONGEST_PATIENCE_SECONDS = 30.0  # Whatever a server asks for: one answer must not silence a daemon for hours
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
+        # Seconds that the server asked to wait, as far as we do that for it; 0 where it did not say
         self.retry_after = min(retry_after or 0.0, self.LONGEST_PATIENCE_SECONDS)
-        """Seconds that the server asked to wait, as far as we do that for it; 0 where it did not say."""
 
 
 class ApiRefusedError(CrrdError):

@@ -22,8 +22,7 @@ CONNECTIONS = 64  # To the pages, all together: kubelet opens one for each probe
 YOUNG_SECONDS = 0.1
 """For which a connection is left alone: a thousand that say nothing are worked off within two seconds."""
 HEAD_SECONDS = 10.0  # For the first call on a connection to arrive
-IDLE_SECONDS = 75.0
-"""For an unused connection: more than a minute, which is how often Prometheus asks where nobody tells it."""
+IDLE_SECONDS = 75.0  # For an unused connection: more than a minute, Prometheus' own scrape interval
 ANSWER_SECONDS = 3.0
 """For which a call that is being answered keeps its connection: pages that hang do not keep kubelet from /healthz."""
 
@@ -61,12 +60,12 @@ class Health:
     @staticmethod
     def _page(checks: Mapping[str, Check]) -> Handler:
         async def page(_: web.Request) -> web.StreamResponse:
-            results: dict[str, str] = {}
+            lines, healthy = [], True
             for name, check in checks.items():
                 found = check()
-                results[name] = found if isinstance(found, str) else await found
-            lines = [f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in results.items()]
-            healthy = not any(results.values())
+                why = found if isinstance(found, str) else await found
+                lines.append(f"[-]{name} failed: {why}" if why else f"[+]{name} ok")
+                healthy = healthy and not why
             lines.append("check passed" if healthy else "check failed")
             return web.Response(text="\n".join(lines) + "\n", status=200 if healthy else 503)
 
@@ -74,11 +73,7 @@ class Health:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, `:port` (every interface, then the host is "") or `[v6]:port`.
-
-    Raises:
-        ConfigurationError: it is none of these.
-    """
+    """`host:port`, `:port` (every interface, host "") or `[v6]:port`. Raises ConfigurationError for anything else."""
     host, separator, port = address.rpartition(":")
     try:
         host.encode("idna")  # as getaddrinfo does
@@ -94,10 +89,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     """A TCP socket to listen on. Without a host, or with `::`, it takes IPv4 and IPv6, as far as the machine has them.
 
     Kubelet probes the pod's first IP, which is of either family. asyncio would open a socket for each family, each with
-    a port of its own where port 0 is asked for.
-
-    Raises:
-        OSError: the address is not there, or taken.
+    a port of its own where port 0 is asked for. Raises OSError.
     """
     both = host in ("", "::") and socket.has_dualstack_ipv6()
     wanted = "::" if both else "0.0.0.0" if host in ("", "::") else host  # noqa: S104 - as asked for
@@ -106,10 +98,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 async def listen(runner: web.AppRunner, connections: Connections, address: tuple[str, int], remedy: str) -> str:
-    """Serve an application at an address; returns the address as `split_address` takes it, with the port picked.
+    """Serve an application at an address; returns it as `split_address` takes it, with the port that was picked.
 
-    Raises:
-        ConfigurationError: the address cannot be bound; `remedy` says what to do.
+    Raises ConfigurationError where the address cannot be bound; `remedy` says what to do.
     """
     host, port = address
     await runner.setup()
@@ -127,12 +118,7 @@ async def listen(runner: web.AppRunner, connections: Connections, address: tuple
 
 
 class StatusServer:
-    """Serves the pages of one daemon to any client (see Connections).
-
-    Args:
-        address: where to listen, as `split_address` takes it; port 0 picks a free one.
-        routes: the pages.
-    """
+    """Serves the pages of one daemon to any client (see Connections); port 0 picks a free one."""
 
     def __init__(self, address: str, routes: list[web.RouteDef]) -> None:
         self._address = split_address(address)
@@ -143,11 +129,7 @@ class StatusServer:
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=IDLE_SECONDS)
 
     async def start(self) -> str:
-        """Listen; returns the address, with the port that was picked.
-
-        Raises:
-            ConfigurationError: the address cannot be bound.
-        """
+        """Listen; returns the address, with the port that was picked. Raises ConfigurationError."""
         return await listen(self._runner, self._connections, self._address, "choose another with --bind-address")
 
     async def stop(self) -> None:

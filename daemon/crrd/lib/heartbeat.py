@@ -45,13 +45,13 @@ class Heartbeat:
     def check(self) -> str:
         """What is late, "" for nothing. Of an event it takes two looks to tell, the first of which sees it set."""
         now = asyncio.get_running_loop().time()
+        late, patience = 0.0, 0.0
         if self._awaited is not None:
             if not self._awaited.is_set():
                 self._came = None
                 return ""
             self._came = now if self._came is None else self._came
-            late = now - self._came
-            return f"hangs: {self._doing}, {late:.0f}s longer than expected" if late > PATIENCE_SECONDS else ""
-        if self._due is None or now <= self._due:
-            return ""
-        return f"hangs: {self._doing}, {now - self._due:.0f}s longer than expected"
+            late, patience = now - self._came, PATIENCE_SECONDS
+        elif self._due is not None:
+            late = now - self._due
+        return f"hangs: {self._doing}, {late:.0f}s longer than expected" if late > patience else ""

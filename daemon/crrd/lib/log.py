@@ -23,7 +23,6 @@ PIECE_BYTES = 4096  # What a pipe that has room takes without blocking (PIPE_BUF
 EXIT_SECONDS = 2.0  # For how long a process that ends waits for the log's reader
 LONGEST_VALUE = 2048  # Characters of one value that are kept: hook output and server answers are not ours
 
-
 _processors: list[Any] = []  # One list for the life of the process: loggers keep the one that they were first used with
 
 
@@ -99,15 +98,21 @@ def dropped_lines() -> int:
 
 
 def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
-    """Set up structlog for this process.
+    """Set up structlog for this process: console for people (coloured on a terminal), or json for machines.
 
-    Args:
-        log_format: `console` for people (coloured on a terminal), `json` for machines.
-        level: debug, info, warning or error.
-        everywhere: What every line says, e.g. the node's name.
+    `everywhere` is what every line says, e.g. the node's name.
     """
 
-    def bind(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    def prepare(_: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Drop events below the level in force, and values that are None; cut those that are too long for a line."""
+        name = {"exception": "error", "warn": "warning"}.get(method, method)
+        if getattr(logging, name.upper(), logging.INFO) < _Level.number:
+            raise structlog.DropEvent
+        for key, value in list(event.items()):
+            if value is None:
+                del event[key]
+            elif isinstance(value, str) and len(value) > LONGEST_VALUE:
+                event[key] = f"{value[:LONGEST_VALUE]}... ({len(value)} characters)"
         for key, value in everywhere.items():
             event.setdefault(key, value)
         return event
@@ -115,15 +120,11 @@ def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
     atexit.register(_stream.close)
     logging.lastResort = _for_libraries()
     _Level.number = _Level.configured = getattr(logging, level.upper())
-    renderer: Any
-    if log_format == "json":
-        renderer = structlog.processors.JSONRenderer()
-    else:
+    renderer: Any = structlog.processors.JSONRenderer()
+    if log_format == "console":
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
     _processors[:] = [
-        _drop_below_level,
-        bind,
-        _cut,
+        prepare,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         *([structlog.processors.format_exc_info] if log_format == "json" else []),
@@ -143,34 +144,11 @@ def _for_libraries() -> logging.Handler:
     return handler
 
 
-def toggle_debug() -> str:
-    """Switch between the configured level and debug; returns the level now in force."""
-    _Level.number = _Level.configured if _Level.number == logging.DEBUG else logging.DEBUG
-    return logging.getLevelName(_Level.number).lower()
-
-
 def toggle_debug_on_signal() -> None:
-    """SIGUSR1 switches debug on and off. To be called inside the running event loop's thread."""
+    """SIGUSR1 switches between the configured level and debug. To be called inside the event loop's thread."""
 
     def toggled(*_: object) -> None:
-        structlog.get_logger(__name__).warning("log level changed", level=toggle_debug())
+        _Level.number = _Level.configured if _Level.number == logging.DEBUG else logging.DEBUG
+        structlog.get_logger(__name__).warning("log level changed", level=logging.getLevelName(_Level.number).lower())
 
     signal.signal(signal.SIGUSR1, toggled)
-
-
-def _drop_below_level(_: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Drop what is below the level in force, and values that are None."""
-    name = {"exception": "error", "warn": "warning"}.get(method, method)
-    if getattr(logging, name.upper(), logging.INFO) < _Level.number:
-        raise structlog.DropEvent
-    for key in [key for key, value in event.items() if value is None]:
-        del event[key]
-    return event
-
-
-def _cut(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Cut values that are too long for a log line."""
-    for key, value in event.items():
-        if isinstance(value, str) and len(value) > LONGEST_VALUE:
-            event[key] = f"{value[:LONGEST_VALUE]}... ({len(value)} characters)"
-    return event

@@ -20,10 +20,10 @@ from prometheus_client.registry import Collector
 from crrd import __version__
 from crrd.lib.log import dropped_lines
 
+# Seconds, for calls and answers
 FAST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds, for calls and answers."""
+# Seconds, for stages of a recreate: from a container that obeys at once to a grace period of half an hour
 STAGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-"""Seconds, for stages of a recreate: from a container that obeys at once to a grace period of half an hour."""
 LONGEST_VALUE = 128  # Characters of a label's value that strangers may choose
 OTHER = "other"
 NONE = "none"
@@ -61,22 +61,13 @@ def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
 
 
 class CallMetrics:
-    """Calls by labels, with their latency by the first of the labels.
-
-    Args:
-        name: the metrics' common beginning, e.g. `crrd_api_call`.
-        what: the calls in words, for the help.
-        labels: names of the labels; the latency has the first of them alone, which keeps the series few.
-    """
+    """Calls by labels, with their latency by the first of the labels alone, which keeps the series few."""
 
     def __init__(self, registry: CollectorRegistry, name: str, what: str, labels: tuple[str, ...]) -> None:
         self._calls = Counter(f"{name}s", f"{what}.", labels, registry=registry)
+        durations = f"Duration of {what}, in seconds."
         self._seconds = Histogram(
-            f"{name}_duration_seconds",
-            f"Duration of {what}, in seconds.",
-            labels[:1],
-            registry=registry,
-            buckets=FAST_BUCKETS,
+            f"{name}_duration_seconds", durations, labels[:1], registry=registry, buckets=FAST_BUCKETS
         )
 
     def count(self, *labels_and_seconds: Any) -> None:
@@ -93,8 +84,7 @@ def api_call_metrics(registry: CollectorRegistry) -> Callable[[str, str, int, fl
 
 def dropped_events_metric(registry: CollectorRegistry) -> Callable[[], None]:
     """Counts Kubernetes events that were never written: for `crrd.kube.events.KubeEventSink`."""
-    counter = Counter("crrd_events_dropped", "Kubernetes events that were dropped.", registry=registry)
-    return counter.inc
+    return Counter("crrd_events_dropped", "Kubernetes events that were dropped.", registry=registry).inc
 
 
 class Capped:

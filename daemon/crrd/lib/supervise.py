@@ -69,10 +69,9 @@ def configuration_errors_alone() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        found = group.subgroup(ConfigurationError)
-        if found is None:
+        error: BaseException | None = group.subgroup(ConfigurationError)
+        if error is None:
             raise
-        error: BaseException = found
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from None

@@ -15,8 +15,7 @@ from crrd.lib.supervise import cancel
 
 log = structlog.get_logger(__name__)
 
-RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
-"""Between tries of a handler that failed, e.g. while the runtime is away."""
+RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)  # Between tries of a handler that failed
 
 
 class WorkQueue:
@@ -81,12 +80,10 @@ class WorkQueue:
         await cancel(self._tasks.values())
 
     def _ring(self, key: str) -> None:
-        """A timer has come."""
         self._timers.pop(key, None)
         self.wake(key)
 
     async def _drain(self, key: str) -> None:
-        """Handle a key until it is clean."""
         try:
             while key in self._dirty:
                 del self._dirty[key]
@@ -96,7 +93,6 @@ class WorkQueue:
             del self._tasks[key]
 
     async def _handle(self, key: str) -> None:
-        """Handle a key once; a failure is tried again later."""
         if timer := self._timers.pop(key, None):
             timer.cancel()
         self._began[key] = asyncio.get_running_loop().time()
@@ -105,10 +101,8 @@ class WorkQueue:
         except Exception as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = RETRY.delay(failures)
-            expected = isinstance(error, CrrdError)
-            log.warning(
-                "pod processing failed", pod=key, error=str(error), retry_in=round(delay, 1), exc_info=not expected
-            )
+            retry_in, bug = round(delay, 1), not isinstance(error, CrrdError)
+            log.warning("pod processing failed", pod=key, error=str(error), retry_in=retry_in, exc_info=bug)
             self.wake_at(key, asyncio.get_running_loop().time() + delay)
             return
         finally:

@@ -15,7 +15,7 @@ from grpc.aio import AioRpcError, UnaryUnaryMultiCallable, insecure_channel
 
 from cri_stubs import api_pb2, api_pb2_grpc
 from crrd.core.recreate.observation import ExecResult
-from crrd.cri.errors import translate
+from crrd.cri.client import translate
 from crrd.kubelet.labels import (
     ANNOTATION_GRACE,
     ANNOTATION_HASH,
