@@ -10,7 +10,7 @@ from crrd.kubelet.hash import go_dump
 from crrd.kubelet.hash.container_hash import container_hash, era_of, hash_of
 from crrd.kubelet.hash.fnv import fnv32a, fnv32a_of_printed_bytes
 from crrd.kubelet.hash.go_json import Writer
-from crrd.kubelet.hash.texts import Texts
+from crrd.kubelet.hash.go_values import Texts
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "kubelet-container-hash.json").read_text())
 REPORTED: dict[str, Any] = {
@@ -274,7 +274,7 @@ def test_the_hash_when_no_more_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_texts_begin_anew_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crrd.kubelet.hash.texts._MOST_KEPT", 2)
+    monkeypatch.setattr("crrd.kubelet.hash.go_values._MOST_KEPT", 2)
     texts, written = Texts(), []
 
     def text(port: int) -> str:

@@ -4,10 +4,7 @@ Source: Kubernetes' pkg/kubelet/types (labels.go, pod_update.go) and pkg/kubelet
 """
 
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"  # On the mirror that kubelet makes of a static pod in the API
-ANNOTATION_CONFIG_HASH = "kubernetes.io/config.hash"
-"""On a static pod and its mirror: the UID that the pod has on its node (pkg/kubelet/types/pod_update.go)."""
-
-
+ANNOTATION_CONFIG_HASH = "kubernetes.io/config.hash"  # On both of them: the UID that the pod has on its node
 LABEL_POD_NAME = "io.kubernetes.pod.name"
 LABEL_POD_NAMESPACE = "io.kubernetes.pod.namespace"
 LABEL_POD_UID = "io.kubernetes.pod.uid"

@@ -49,8 +49,7 @@ class Quantity:
             return f"{number}{_BINARY_SUFFIX[exponent * 10]}"
         number, exponent = _without_factors(self.unscaled, 10)
         exponent += self.scale
-        number *= 10 ** (exponent % 3)
-        exponent -= exponent % 3
+        number, exponent = number * 10 ** (exponent % 3), exponent - exponent % 3
         if self.format == "DecimalExponent":
             return f"{number}e{exponent}" if exponent else str(number)
         if exponent not in _DECIMAL_SUFFIX:
@@ -64,8 +63,7 @@ NOTHING = Quantity(0, 0, "")  # A quantity that was never set
 def _without_factors(number: int, base: int) -> tuple[int, int]:
     times = 0
     while number and number % base == 0:
-        number //= base
-        times += 1
+        number, times = number // base, times + 1
     return number, times
 
 

@@ -8,17 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+# Minor version from which an init container with restartPolicy Always is a native sidecar (SidecarContainers)
 SIDECARS_SINCE = 29
-"""Minor version from which an init container with restartPolicy Always is a native sidecar (SidecarContainers)."""
 SIDECAR_HASH_SINCE = 32  # Minor version from which a sidecar whose definition has changed is replaced
 RESIZE_SINCE = 33
 """Minor version from which kubelet compares the resources of running containers with those that it once set
 (InPlacePodVerticalScaling, on by default since then). Containers that an older one started have no such record."""
-RULES_SINCE = 35
-"""Minor version from which a container's own restartPolicy and restartPolicyRules count (ContainerRestartRules, on by
-default since then)."""
-RESTART_ALL_SINCE = 36
-"""Minor version from which the action RestartAllContainers does (RestartAllContainersOnContainerExits, likewise)."""
+# Minor versions from which, by default, a container's own restartPolicy and restartPolicyRules count
+# (ContainerRestartRules), and the action RestartAllContainers (RestartAllContainersOnContainerExits)
+RULES_SINCE, RESTART_ALL_SINCE = 35, 36
 RESTART = "Restart"  # The action of a rule that has kubelet start the container again whatever its restartPolicy
 RESTART_ALL = "RestartAllContainers"
 """The action of a rule that has kubelet restart every container of the pod, without a grace period or preStop hooks."""
@@ -35,12 +33,9 @@ def comes_back(policy: str | None, exit_code: int | None) -> bool:
 
 
 def effective_policy(of_pod: "RestartPolicy", own: "RestartPolicy | None", minor: int | None) -> "RestartPolicy":
-    """The restartPolicy that counts for a regular container: its own one where kubelet knows that field.
+    """The restartPolicy that counts for a regular container: its own one where kubelet 1.`minor` knows that field.
 
-    Args:
-        of_pod: the pod's.
-        own: the container's, None where it has none.
-        minor: of kubelet's version 1.`minor`; None where nobody knows it: then the one that restarts less counts.
+    `minor` is None where nobody knows it: then the one that restarts less counts.
     """
     if own is None or (minor is not None and minor < RULES_SINCE):
         return of_pod
@@ -51,11 +46,7 @@ def restart_all_code(rules: Sequence[Mapping[str, Any]], minor: int | None) -> i
     """An exit code with which a container has kubelet restart its whole pod; None where there is none.
 
     A container that is stopped may end with any code: 143 and 137 are those of the signals, others those of a process
-    that handles its stop signal. The most likely one is given.
-
-    Args:
-        rules: the container's restartPolicyRules.
-        minor: of kubelet's version 1.`minor`; None where nobody knows it: then the rules count.
+    that handles its stop signal. The most likely one is given. Where nobody knows the version, the rules count.
     """
     if minor is not None and minor < RESTART_ALL_SINCE:
         return None
@@ -90,9 +81,6 @@ def forgets_startup(version: str) -> bool:
 
     Source: kubernetes#137146, a regression of 1.35.0; CHANGELOG-1.35.md has the fix under 1.35.4 (kubernetes#137885).
     `computeInitContainerActions` in pkg/kubelet/kuberuntime/kuberuntime_container.go.
-
-    Args:
-        version: as the Node reports it, "" where nobody knows it.
     """
     return _FORGETFUL.match(version) is not None
 

@@ -29,10 +29,8 @@ class Era:
 
     since: int  # The first minor version
     hashed: str  # What is hashed, in words
-    hash: Callable[[Mapping[str, Any], int], int]
-    """The hash of a container for a minor version; raises InexpressibleError."""
-    absent_counts: bool = False
-    """Whether fields that are not set are hashed too, so that each version with a new field hashes differently."""
+    hash: Callable[[Mapping[str, Any], int], int]  # Of a container for a minor version; raises InexpressibleError
+    absent_counts: bool = False  # Whether each version with a new field hashes differently, even where it is not set
 
 
 def _hash_dump(container: Mapping[str, Any], minor: int) -> int:
@@ -46,19 +44,17 @@ def _hash_json(container: Mapping[str, Any], minor: int) -> int:
 def _hash_name_and_image(container: Any, minor: int) -> int:
     if not isinstance(container, Mapping):
         raise InexpressibleError("container is no object")
-    name, image = (
-        Writer(minor).text(go_values.text(container.get(key) or "", f"container.{key}"), key)
-        for key in ("name", "image")
-    )
+    name, image = (go_values.text(container.get(key) or "", f"container.{key}") for key in ("name", "image"))
+    write = Writer(minor).text
+    name, image = write(name, "name"), write(image, "image")
     return fnv32a_of_printed_bytes(f'{{"image":{image},"name":{name}}}'.encode())
 
 
-ERAS = (
+ERAS = (  # The oldest first
     Era(OLDEST_MINOR, "a dump of the whole container", _hash_dump, absent_counts=True),
     Era(16, "the whole container's JSON", _hash_json),
     Era(31, "only name and image", _hash_name_and_image),
 )
-"""Every era, the oldest first."""
 
 
 def era_of(minor: int) -> Era:
@@ -77,10 +73,8 @@ def container_hash(container: Mapping[str, Any], kubelet_version: str) -> int | 
 def hash_of(container: Mapping[str, Any], minor: int) -> Hash:
     """The same for 1.`minor`, with the reason where it cannot be told."""
     if minor < OLDEST_MINOR:
-        return Hash(
-            None,
-            f"crrd does not know how kubelet 1.{minor} computes hashes: the oldest known version is 1.{OLDEST_MINOR}",
-        )
+        oldest = f"the oldest known version is 1.{OLDEST_MINOR}"
+        return Hash(None, f"crrd does not know how kubelet 1.{minor} computes hashes: {oldest}")
     try:
         return Hash(era_of(minor).hash(container, minor))
     except InexpressibleError as error:

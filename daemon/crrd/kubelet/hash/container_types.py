@@ -178,8 +178,8 @@ AppArmorProfile
   LocalhostProfile *string localhostProfile?
 """
 
+# What a struct was called up to 1.15, the last version whose hash has names of types in it
 _GO_NAMES = {"LifecycleHandler": "Handler"}
-"""What a struct was called up to 1.15, the last version whose hash has names of types in it."""
 
 
 class InexpressibleError(ValueError):
@@ -198,14 +198,8 @@ class Kind(Enum):
     STRUCT = auto()
 
 
-_KINDS = {
-    "bool": Kind.BOOL,
-    "int32": Kind.INT,
-    "int64": Kind.INT,
-    "resource.Quantity": Kind.QUANTITY,
-    "ResourceList": Kind.QUANTITIES,
-    "intstr.IntOrString": Kind.INT_OR_STRING,
-}
+_KINDS = {"bool": Kind.BOOL, "int32": Kind.INT, "int64": Kind.INT, "intstr.IntOrString": Kind.INT_OR_STRING}
+_KINDS |= {"resource.Quantity": Kind.QUANTITY, "ResourceList": Kind.QUANTITIES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +279,5 @@ def require_known(value: Any, struct: str, minor: int, path: str) -> Mapping[str
 
 def added_fields(older: int, newer: int) -> tuple[str, ...]:
     """Go's names of the fields that came after 1.`older`, up to 1.`newer`."""
-    return tuple(
-        dict.fromkeys(field.name for struct in _STRUCTS.values() for field in struct if older < field.since <= newer)
-    )
+    found = (field for struct in _STRUCTS.values() for field in struct if older < field.since <= newer)
+    return tuple(dict.fromkeys(field.name for field in found))

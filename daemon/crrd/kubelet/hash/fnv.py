@@ -27,15 +27,12 @@ def fnv32a(data: bytes, separator: bytes = b" ") -> int:
     value = _go_on(OFFSET, first)
     for piece in rest:
         key = (separator + piece, value & 0xFF)
-        step = _steps.get(key)
-        if step is None:
-            after = _go_on(value, key[0])
+        if (step := _steps.get(key)) is None:
+            factor, after = pow(PRIME, len(key[0]), 1 << 32), _go_on(value, key[0])
+            step = (factor, (after - value * factor) & _MASK)
             if len(_steps) < _MOST_KEPT:
-                factor = pow(PRIME, len(key[0]), 1 << 32)
-                _steps[key] = (factor, (after - value * factor) & _MASK)
-            value = after
-        else:
-            value = (value * step[0] + step[1]) & _MASK
+                _steps[key] = step
+        value = (value * step[0] + step[1]) & _MASK
     return value
 
 

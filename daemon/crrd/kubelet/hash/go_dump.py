@@ -10,11 +10,10 @@ from typing import Any
 
 from crrd.kubelet.hash import go_values
 from crrd.kubelet.hash.container_types import Field, InexpressibleError, Kind, fields, require_known
-from crrd.kubelet.hash.texts import Texts
 from crrd.kubelet.quantity import NOTHING, Quantity
 
 _WORD = 64
-_texts = Texts()
+_texts = go_values.Texts()
 
 
 def dump(container: Mapping[str, Any], minor: int) -> str:
@@ -42,11 +41,8 @@ def _fields(shape: Mapping[str, Any], struct: str, minor: int, path: str) -> str
 @cache
 def _layout(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
     """Each field with its name and type as they are printed, and with all that is printed where it is absent."""
-    layout = []
-    for field in fields(struct, minor):
-        label = f"{field.name}:({field.go_type})"
-        layout.append((field, label, label + _absent(field, minor)))
-    return tuple(layout)
+    labels = ((field, f"{field.name}:({field.go_type})") for field in fields(struct, minor))
+    return tuple((field, label, label + _absent(field, minor)) for field, label in labels)
 
 
 def _field(field: Field, value: Any, minor: int, path: str) -> str:
@@ -85,9 +81,11 @@ def _value(field: Field, value: Any, minor: int, path: str) -> str:
 
 
 def _int_or_string(value: Any, path: str) -> str:
-    kind, number, text = (
-        (1, 0, go_values.text(value, path)) if isinstance(value, str) else (0, go_values.whole(value, 32, path), "")
-    )
+    kind, number, text = 0, 0, ""
+    if isinstance(value, str):
+        kind, text = 1, go_values.text(value, path)
+    else:
+        number = go_values.whole(value, 32, path)
     return f"{{Type:(intstr.Type){kind} IntVal:(int32){number} StrVal:(string){text}}}"
 
 
@@ -99,9 +97,10 @@ def _quantity(value: Quantity, path: str) -> str:
     if value.big and not value.unscaled:
         raise InexpressibleError(f"{path} is a zero that is written in an odd way")
     number, scale = (0, 0) if value.big else (value.unscaled, value.scale)
+    decimal = _decimal(value) if value.big else "<nil>"
     return (
         f"{{i:(resource.int64Amount){{value:(int64){number} scale:(resource.Scale){scale}}} "
-        f"d:(resource.infDecAmount){{Dec:(*inf.Dec){_decimal(value) if value.big else '<nil>'}}} "
+        f"d:(resource.infDecAmount){{Dec:(*inf.Dec){decimal}}} "
         f"s:(string){value.text} Format:(resource.Format){value.format}}}"
     )
 
@@ -112,7 +111,5 @@ def _decimal(value: Quantity) -> str:
         words.append(str(rest & (1 << _WORD) - 1))
         rest >>= _WORD
     negative = str(value.unscaled < 0).lower()
-    return (
-        f"{{unscaled:(big.Int){{neg:(bool){negative} abs:(big.nat)[{' '.join(words)}]}} "
-        f"scale:(inf.Scale){-value.scale}}}"
-    )
+    number = f"{{neg:(bool){negative} abs:(big.nat)[{' '.join(words)}]}}"
+    return f"{{unscaled:(big.Int){number} scale:(inf.Scale){-value.scale}}}"

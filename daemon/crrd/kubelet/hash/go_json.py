@@ -7,7 +7,6 @@ from typing import Any
 
 from crrd.kubelet.hash import go_values
 from crrd.kubelet.hash.container_types import Field, InexpressibleError, Kind, flat_fields, require_known
-from crrd.kubelet.hash.texts import Texts
 from crrd.kubelet.quantity import Quantity
 
 _ESCAPED = re.compile(r"""[<>&\u2028\u2029"\\\x00-\x1f]""")
@@ -16,7 +15,7 @@ _GO_1_22 = {"\b": "\\b", "\f": "\\f"}  # Go writes these so since 1.22, and `\u0
 _BEFORE_GO_1_22, _SINCE_GO_1_22 = 26, 30
 """Minor versions whose every patch release was built with a Go before 1.22, and after; between, it changed midway."""
 
-_texts = Texts()
+_texts = go_values.Texts()
 
 
 class Writer:
@@ -34,9 +33,8 @@ class Writer:
             character = match[0]
             if character in _GO_1_22 and self._minor > _BEFORE_GO_1_22:
                 if self._minor < _SINCE_GO_1_22:
-                    raise InexpressibleError(
-                        f"{path} has a control character that releases of 1.{self._minor} write differently"
-                    )
+                    reason = f"has a control character that releases of 1.{self._minor} write differently"
+                    raise InexpressibleError(f"{path} {reason}")
                 return _GO_1_22[character]
             return _SHORT.get(character) or f"\\u{ord(character):04x}"
 
@@ -81,10 +79,8 @@ class Writer:
         return self.text(plain, path) if isinstance(plain, str) else json.dumps(plain)
 
     def _quantities(self, value: Any, path: str) -> str:
-        parts = [
-            f"{self.text(key, path)}:{self._quantity(each, f'{path}[{key}]')}"
-            for key, each in go_values.amounts(value, path)
-        ]
+        amounts = go_values.amounts(value, path)
+        parts = (f"{self.text(key, path)}:{self._quantity(each, f'{path}[{key}]')}" for key, each in amounts)
         return f"{{{','.join(parts)}}}"
 
     def _quantity(self, value: Quantity, path: str) -> str:
@@ -97,12 +93,8 @@ class Writer:
 @cache
 def _layout(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
     """Each field with its key, and with what is written where it is absent: "" for nothing."""
-    layout = []
-    for field in flat_fields(struct, minor):
-        label = f'"{field.key}":'
-        absent = _absent(field, minor)
-        layout.append((field, label, label + absent if absent else ""))
-    return tuple(layout)
+    labels = ((field, f'"{field.key}":', _absent(field, minor)) for field in flat_fields(struct, minor))
+    return tuple((field, label, label + absent if absent else "") for field, label, absent in labels)
 
 
 def _absent(field: Field, minor: int) -> str:

@@ -1,12 +1,18 @@
-"""What Go would read out of a value of JSON: text, truth, a whole number, a quantity; or why it could not."""
+"""What Go would read out of a value of JSON: text, truth, a whole number, a quantity; or why it could not.
+
+Texts remembers what parts of containers were written as: probes, mounts and limits are the same over and over.
+"""
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from crrd.kubelet import quantity
 from crrd.kubelet.hash.container_types import INT_BITS, Field, InexpressibleError, Kind
 
+_MOST_KEPT = 4096  # Texts that are kept, of some hundred bytes each; then it begins anew
+_NEVER_ALIKE = frozenset({"EnvVar"})  # Structs that are seldom found twice: to remember them costs more than it saves
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -15,13 +21,6 @@ def text(value: Any, path: str) -> str:
     if not isinstance(value, str):
         raise InexpressibleError(f"{path} is no text")
     return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
-
-
-def truth(value: Any, path: str) -> bool:
-    """A boolean."""
-    if not isinstance(value, bool):
-        raise InexpressibleError(f"{path} is neither true nor false")
-    return value
 
 
 def whole(value: Any, bits: int, path: str) -> int:
@@ -47,7 +46,9 @@ def scalar(field: Field, value: Any, path: str) -> str | bool | int:
     if field.kind is Kind.STRING:
         return text(value, path)
     if field.kind is Kind.BOOL:
-        return truth(value, path)
+        if not isinstance(value, bool):
+            raise InexpressibleError(f"{path} is neither true nor false")
+        return value
     return whole(value, INT_BITS[field.type], path)
 
 
@@ -64,3 +65,23 @@ def amounts(value: Any, path: str) -> list[tuple[str, quantity.Quantity]]:
         raise InexpressibleError(f"{path} is no object")
     found = [(text(key, path), amount(each, f"{path}[{key}]")) for key, each in value.items() if each is not None]
     return sorted(found, key=lambda pair: pair[0].encode())
+
+
+class Texts:
+    """Texts by part."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str, int], str] = {}
+
+    def __call__(self, part: Any, struct: str, minor: int, write: Callable[[], str]) -> str:
+        """What `write` returns, or returned for such a part before. Raises as `write` does, each time."""
+        if type(part) is not dict or struct in _NEVER_ALIKE:
+            return write()
+        key = (repr(part), struct, minor)
+        text = self._kept.get(key)
+        if text is None:
+            text = write()
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = text
+        return text
