@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from crrd.core.api.pod import ContainerKind
+from crrd.forecast.node import HASHERS, StoredHash, differing, running_minor, stored_hash
 from crrd.forecast.report import ForecastInput
-from crrd.forecast.started_by import HASHERS, StoredHash, differing, running_minor, stored_hash
 from crrd.kubelet.hash.container_hash import container_hash
 
 SPEC: dict[str, Any] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from crrd.cli.options import add_cri_flag, add_flag, add_kubeconfig_flag, cri_endpoints, from_flags
-from crrd.cri.runtime import NodeRuntime, connect
+from crrd.cri.runtime import connect
 from crrd.forecast.node import kubelet_version, node_report, pods_of_node
 from crrd.forecast.render import FORMATS, draw, report_from, to_text
 from crrd.forecast.report import Outcome, Report
@@ -22,23 +22,16 @@ from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.lanes import PLACES
 from crrd.kube.resources import NODE_DAEMONS, NODES, PODS
-from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR, parse_minor
-from crrd.lib.errors import (
-    ApiRefusedError,
-    ApiUnavailableError,
-    ConfigurationError,
-    GoneError,
-    RuntimeCallError,
-    RuntimeUnavailableError,
-)
-from crrd.lib.jsonfields import items, mapping, text
+from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR, parse_minor, reported_version
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
+from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.lib.log import configure as configure_log
 
 EXIT_UNKNOWN = 4  # Nothing is known to be rebuilt, but not every container could be judged, or the version is unknown
 EXIT_RESTART = 3  # At least one container would be rebuilt
 RUNTIME_SECONDS = 15.0  # For how long a runtime that is down is waited for
+# What a word without quotes can be in kubectl's YAML, besides a string: `=`, `<<` and dates are strings there
 _YAML_WORDS = ("null", "bool", "int", "float")
-"""What a word without quotes can be in kubectl's YAML, besides a string: `=`, `<<` and dates are strings there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,39 +68,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag = partial(add_flag, parser)
     add = parser.add_argument
     add("--to", dest="to_version", metavar="VERSION", required=True, help="kubelet version to upgrade to, e.g. 1.31")
-    add(
-        "--from",
-        dest="from_version",
-        metavar="VERSION",
-        default="auto",
-        help=(
-            "version of the running kubelet; changes only the explanations, not the result (default: %(default)s, read "
-            "from the Node; required with --pods)"
-        ),
+    running = (
+        "version of the running kubelet; changes only the explanations, not the result (default: %(default)s, read "
+        "from the Node; required with --pods)"
     )
+    add("--from", dest="from_version", metavar="VERSION", default="auto", help=running)
     add("-o", "--output", choices=FORMATS, default="table", help="format (default: %(default)s)")
     flag("--node-name", "name of this node in the cluster", env="NODE_NAME", shown="the host's name", metavar="NAME")
-    add(
-        "--pods",
-        metavar="FILE",
-        default="",
-        help="read the pods from a file (kubectl get pods -A -o json or yaml; - for standard input), not from the API",
-    )
+    pods = "read the pods from a file (kubectl get pods -A -o json or yaml; - for standard input), not from the API"
+    add("--pods", dest="pods_file", metavar="FILE", default="", help=pods)
     add("--all-nodes", action="store_true", help="ask the node daemon of every node, through the API server")
-    add(
-        "--daemon-port",
-        metavar="PORT",
-        type=int,
-        default=9420,
-        help="port of the node daemons, for --all-nodes (default: %(default)s)",
-    )
-    flag(
-        "--spec-dir",
-        "directory with the specs that the node daemon keeps; also shows what changed since each container started",
-        env="CRRD_SPEC_DIR",
-        metavar="DIR",
-    )
-    add("--plot", metavar="FILE", default="", help="also draw one bar per node to a .png, .svg or .pdf file")
+    port = "port of the node daemons, for --all-nodes (default: %(default)s)"
+    add("--daemon-port", metavar="PORT", type=int, default=9420, help=port)
+    specs = "directory with the specs that the node daemon keeps; also shows what changed since each container started"
+    flag("--spec-dir", specs, env="CRRD_SPEC_DIR", metavar="DIR")
+    picture = "also draw one bar per node to a .png, .svg or .pdf file"
+    add("--plot", dest="plot_file", metavar="FILE", default="", help=picture)
     add_kubeconfig_flag(parser)
     add_cri_flag(parser)
 
@@ -131,14 +107,13 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
             raise ConfigurationError(f"{flag}: {error}") from error
         if minor < OLDEST_MINOR:
             raise ConfigurationError(f"{flag}: {version} is too old: the oldest supported version is 1.{OLDEST_MINOR}")
-    if args.pods and args.all_nodes:
-        raise ConfigurationError("--pods and --all-nodes cannot be used together")
-    if args.spec_dir and args.all_nodes:
-        raise ConfigurationError("--spec-dir and --all-nodes cannot be used together")
-    if args.pods and not from_version:
+    for flag, given in (("--pods", args.pods_file), ("--spec-dir", args.spec_dir)):
+        if given and args.all_nodes:
+            raise ConfigurationError(f"{flag} and --all-nodes cannot be used together")
+    if args.pods_file and not from_version:
         raise ConfigurationError("--pods does not read the API server, so it needs --from (see kubelet --version)")
-    if args.plot and not args.plot.lower().endswith((".png", ".svg", ".pdf")):
-        raise ConfigurationError(f"--plot {args.plot}: the file name must end with .png, .svg or .pdf")
+    if args.plot_file and not args.plot_file.lower().endswith((".png", ".svg", ".pdf")):
+        raise ConfigurationError(f"--plot {args.plot_file}: the file name must end with .png, .svg or .pdf")
     try:
         if args.spec_dir:
             list(Path(args.spec_dir).iterdir())
@@ -151,8 +126,6 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
         from_version=from_version,
         cri_endpoints=cri_endpoints(args.cri_endpoint),
         node_name=args.node_name or socket.gethostname().lower(),
-        pods_file=args.pods,
-        plot_file=args.plot,
     )
 
 
@@ -163,21 +136,15 @@ def run_forecast(config: ForecastConfig) -> int:
     pods = read_pods(config.pods_file) if config.pods_file else None
     try:
         reports = asyncio.run(_reports(config, pods))
-    except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
+    except CrrdError as error:
         raise ConfigurationError(str(error)) from error
     print(to_text(reports, config.output, several=config.all_nodes))
     if config.plot_file:
         _plot(reports, config.plot_file)
-    unknown_version = parse_minor(config.to_version) > NEWEST_MINOR
-    return exit_code(reports) or (EXIT_UNKNOWN if unknown_version else 0)
-
-
-def exit_code(reports: Sequence[Report]) -> int:
-    """0 where everything is kept, EXIT_RESTART where anything is rebuilt, EXIT_UNKNOWN where something is not known."""
     if any(report.totals[Outcome.RESTART] for report in reports):
         return EXIT_RESTART
     known = all(not report.totals[Outcome.UNKNOWN] and not report.failed for report in reports)
-    return 0 if reports and known else EXIT_UNKNOWN
+    return 0 if reports and known and parse_minor(config.to_version) <= NEWEST_MINOR else EXIT_UNKNOWN
 
 
 def _plot(reports: Sequence[Report], path: str) -> None:
@@ -216,7 +183,12 @@ async def _of_this_node(
         parse_minor(running)
     except ValueError as error:
         raise ConfigurationError(f"cannot read the node's kubelet version: {error}; set --from") from error
-    runtime = await _runtime(config.cri_endpoints)
+    try:
+        async with asyncio.timeout(RUNTIME_SECONDS):
+            runtime = await connect(config.cri_endpoints)
+    except TimeoutError as error:
+        where = ", ".join(config.cri_endpoints) or "the well-known sockets"
+        raise ConfigurationError(f"cannot reach the container runtime ({where}): check --cri-endpoint") from error
     try:
         store = SpecStore(Path(config.spec_dir)) if config.spec_dir else None
         versions = {"from_version": running, "to_version": config.to_version}
@@ -225,28 +197,15 @@ async def _of_this_node(
         await runtime.close()
 
 
-async def _runtime(endpoints: Sequence[str]) -> NodeRuntime:
-    try:
-        async with asyncio.timeout(RUNTIME_SECONDS):
-            return await connect(endpoints)
-    except TimeoutError as error:
-        where = ", ".join(endpoints) or "the well-known sockets"
-        raise ConfigurationError(f"cannot reach the container runtime ({where}): check --cri-endpoint") from error
-
-
 async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Report]:
     """Every Node's report, as the daemon there gives it; a Report that says why for each that gives none."""
-    versions = {}
-    listing = await client.list_all(NODES, lambda node: node)
-    for node in listing.items:
-        info = mapping(mapping(node.get("status")).get("nodeInfo"))
-        versions[text(mapping(node.get("metadata")).get("name"))] = text(info.get("kubeletVersion"))
+    nodes = await client.list_all(NODES, lambda node: node)
+    versions = {text(value_at(node, "metadata.name")): reported_version(node) for node in nodes.items}
     daemons = {}
     for pod in (await client.list_all(PODS, lambda pod: pod, label_selector=NODE_DAEMONS)).items:
-        if mapping(pod.get("status")).get("phase") == "Running":
-            metadata = mapping(pod.get("metadata"))
-            name = (text(metadata.get("namespace")), text(metadata.get("name")))
-            daemons[text(mapping(pod.get("spec")).get("nodeName"))] = name
+        if value_at(pod, "status.phase") == "Running":
+            name = (text(value_at(pod, "metadata.namespace")), text(value_at(pod, "metadata.name")))
+            daemons[text(value_at(pod, "spec.nodeName"))] = name
     gate = asyncio.Semaphore(PLACES)  # more would only wait for a call of the client's, whose time runs meanwhile
 
     async def ask(node: str) -> Report:
@@ -290,9 +249,8 @@ def read_pods(path: str) -> list[Mapping[str, Any]]:
         return [mapping(shape)]
     found = [mapping(each) for each in items(mapping(shape).get("items")) if mapping(each).get("kind", "Pod") == "Pod"]
     if kind not in ("List", "PodList") or not found:
-        raise ConfigurationError(
-            f"--pods {name}: the file contains no pods: use the output of kubectl get pods -A -o json"
-        )
+        advice = "use the output of kubectl get pods -A -o json"
+        raise ConfigurationError(f"--pods {name}: the file contains no pods: {advice}")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from crrd.core.api.pod import ContainerKind
 from crrd.forecast.report import ForecastInput
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
-from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.jsonfields import items, mapping, text, value_at
 
 _LISTS = (
     ("containers", "containerStatuses", ContainerKind.REGULAR),
@@ -50,15 +50,14 @@ class Join:
 
 def running_by_status(pod: Mapping[str, Any]) -> list[ForecastInput]:
     """The pod's containers that run by its status, as if the runtime listed none of them; without their specs."""
-    metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
+    pod_name = (text(value_at(pod, "metadata.namespace")), text(value_at(pod, "metadata.name")))
     specs = _specs(mapping(pod.get("spec")))
     found = []
-    for container in (mapping(each) for _, key, _ in _LISTS for each in items(status.get(key))):
+    for container in (mapping(each) for _, key, _ in _LISTS for each in items(value_at(pod, f"status.{key}"))):
         container_id = text(container.get("containerID")).partition("://")[2]
         if container_id and "running" in mapping(container.get("state")):
             name = text(container.get("name"))
             _, kind = specs.get(name, (None, ContainerKind.REGULAR))
-            pod_name = (text(metadata.get("namespace")), text(metadata.get("name")))
             found.append(ForecastInput(*pod_name, name, container_id, None, kind=kind, listed=False))
     return found
 

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,29 +19,21 @@ from cri_stubs import api_pb2
 from crrd.cri.runtime import NodeRuntime
 from crrd.forecast.inputs import Join, running_by_status
 from crrd.forecast.render import shape
-from crrd.forecast.report import Forecast, ForecastInput, Report, make_report
+from crrd.forecast.report import Forecast, ForecastInput, Report, is_compared, make_report, parse_stored
 from crrd.forecast.spec_store import SpecStore
-from crrd.forecast.started_by import differing, stored_hash
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES, PODS
-from crrd.kubelet.labels import (
-    ANNOTATION_HASH,
-    LABEL_CONTAINER_NAME,
-    LABEL_POD_NAME,
-    LABEL_POD_NAMESPACE,
-    LABEL_POD_UID,
-)
-from crrd.kubelet.version import parse_minor, reported_version
+from crrd.kubelet import labels
+from crrd.kubelet.hash.container_hash import ERAS, hash_of
+from crrd.kubelet.version import NEWEST_MINOR, parse_minor, reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, RuntimeCallError, RuntimeUnavailableError
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.memory import give_back
 
 LOOK_SECONDS = 6 * 3600.0  # Between two looks of the daemon that nothing has caused: an idle daemon is to be quiet
-LEAST_SECONDS = 600.0
-"""Between any two looks: a node on which requests come all the time is not to list its pods all the time."""
+LEAST_SECONDS = 600.0  # Between any two looks: constant requests must not make the daemon list pods all the time
 LOOK_LIMIT_SECONDS = 300.0  # For how long a look may take
-PAGE_AGE_SECONDS = 15.0
-"""How old an answer of the page `/forecast` may be: nobody can make the daemon list more often than this."""
+PAGE_AGE_SECONDS = 15.0  # Of an answer of the page `/forecast`: nobody can make the daemon list more often
 _LOOK_MARGIN_SECONDS = 60.0  # By how much a look may be later than it said before the loop counts as hanging
 
 log = structlog.get_logger(__name__)
@@ -52,11 +44,11 @@ def running_containers(containers: Iterable[api_pb2.Container]) -> list[Forecast
     return [
         ForecastInput(
             id=container.id,
-            namespace=container.labels.get(LABEL_POD_NAMESPACE, ""),
-            pod=container.labels.get(LABEL_POD_NAME, ""),
-            uid=container.labels.get(LABEL_POD_UID, ""),
-            name=container.labels.get(LABEL_CONTAINER_NAME, "") or container.metadata.name,
-            stored_hash=container.annotations.get(ANNOTATION_HASH),
+            namespace=container.labels.get(labels.LABEL_POD_NAMESPACE, ""),
+            pod=container.labels.get(labels.LABEL_POD_NAME, ""),
+            uid=container.labels.get(labels.LABEL_POD_UID, ""),
+            name=container.labels.get(labels.LABEL_CONTAINER_NAME, "") or container.metadata.name,
+            stored_hash=container.annotations.get(labels.ANNOTATION_HASH),
             created_at=container.created_at,
         )
         for container in containers
@@ -91,13 +83,8 @@ async def node_report(
 ) -> Report:
     """The forecast for all containers that run on this node; with a store, also what changed since their start.
 
-    Args:
-        source: The node's runtime.
-        pods: All pods of the node; without `node` also others.
-        from_version: The running kubelet's.
-        to_version: The one to come.
-        node: Its name; with a name, what runs by the pods' statuses has to be in the runtime.
-        store: Specs that were kept.
+    `pods` are all pods of the node. Without `node`, its name, they may be others too; with it, what runs by the pods'
+    statuses has to be in the runtime.
 
     Raises ValueError for a bad version, and what the runtime and the source of the pods raise.
     """
@@ -108,19 +95,24 @@ async def node_report(
     found: list[Forecast] = []
     missing: list[ForecastInput] = []
     count = unreadable = 0
+
+    def judge(running: list[ForecastInput]) -> None:
+        nonlocal unreadable
+        if store is not None:
+            running = [replace(each, started_with=store.get(each.id)) for each in running]
+            unreadable += sum(each.started_with is None and each.id in store for each in running)
+        found.extend(make_report(running, from_version, to_version).containers)
+
     async for pod in pods:  # judged at once: whole specs of a full node would be the largest thing in memory
         count += 1
-        joined = _recall(join.pod(pod), store)
-        unreadable += _unreadable(joined, store)
-        found += make_report(joined, from_version, to_version).containers
+        joined = join.pod(pod)
+        judge(joined)
         if node:
             here = {each.name for each in joined}
             missing += (each for each in running_by_status(pod) if each.name not in here and each.id not in known)
     if missing:  # or started after the runtime was asked
         known = {container.id for container in await source.containers()}
-    rest = _recall([*join.rest(), *(each for each in missing if each.id not in known)], store)
-    unreadable += _unreadable(rest, store)
-    found += make_report(rest, from_version, to_version).containers
+    judge([*join.rest(), *(each for each in missing if each.id not in known)])
     notes = list(report.notes)
     if unreadable:
         notes.append(f"{unreadable} of the stored specs cannot be read")
@@ -133,19 +125,6 @@ async def node_report(
     return replace(report, containers=tuple(found), notes=tuple(notes), failed=nothing)
 
 
-def _recall(containers: list[ForecastInput], store: SpecStore | None) -> list[ForecastInput]:
-    """The same, each with the spec that it was started with where one was kept."""
-    if store is None:
-        return containers
-    kept = ((each, store.get(each.id)) for each in containers)
-    return [replace(each, started_with=spec) for each, spec in kept]
-
-
-def _unreadable(recalled: list[ForecastInput], store: SpecStore | None) -> int:
-    """How many of these have a spec that was kept, and could not be read."""
-    return sum(store is not None and each.started_with is None and each.id in store for each in recalled)
-
-
 class NodeForecast:
     """The daemon's part: `run` looks now and then, `page` answers requests. Without a folder it keeps no specs."""
 
@@ -156,9 +135,9 @@ class NodeForecast:
         self._store = SpecStore(folder) if folder is not None else None
         self._lock = asyncio.Lock()
         self._answers: dict[tuple[str, str], tuple[float, Report]] = {}
+        # For the metric: running containers whose stored hash is not the one that the running kubelet's version
+        # computes; None while that is not known
         self.differing: int | None = None
-        """Running containers whose stored hash is not the one that the running kubelet's version computes; None while
-        that is not known. For the metric."""
         self.heartbeat = Heartbeat()
         self._last_error = ""
 
@@ -225,9 +204,8 @@ class NodeForecast:
 
     async def page(self, request: web.Request) -> web.Response:
         """`/forecast?to=1.31&from=v1.30.2` as JSON; without `from` the daemon asks for its Node."""
-        to, today = request.query.get("to", ""), request.query.get("from", "")
         try:
-            report = await self._report(to, today)
+            report = await self._report(request.query.get("to", ""), request.query.get("from", ""))
         except ValueError as error:
             return web.Response(status=400, text=f"{error}\n")
         except (ApiUnavailableError, ApiRefusedError, RuntimeUnavailableError, RuntimeCallError) as error:
@@ -245,12 +223,50 @@ class NodeForecast:
                 return self._answers[to, today][1]
             if len(self._answers) >= 4:
                 raise RuntimeUnavailableError("too many different forecasts at once: try again in a few seconds")
-            report = await node_report(
-                self._source,
-                pods_of_node(self._client, self._node),
-                from_version=today or await kubelet_version(self._client, self._node),
-                to_version=to,
-                node=self._node,  # and no store: what has changed can be a secret, and this page is for the network
-            )
+            pods = pods_of_node(self._client, self._node)
+            running = today or await kubelet_version(self._client, self._node)
+            # no store: what has changed can be a secret, and this page is for the network
+            report = await node_report(self._source, pods, from_version=running, to_version=to, node=self._node)
             self._answers[to, today] = (time.monotonic(), report)
             return report
+
+
+# The node daemon may not read Nodes. But the newest container was started by the running kubelet, and each era of
+# kubelet hashes in its own way: so the hash that it left tells its era.
+_LAST = (*(era.since - 1 for era in ERAS[1:]), NEWEST_MINOR)  # The last minor version of each era
+HASHERS = tuple(  # One minor version for each way to hash, the newest first
+    minor
+    for era, last in reversed(list(zip(ERAS, _LAST, strict=True)))
+    for minor in (range(last, era.since - 1, -1) if era.absent_counts else (last,))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHash:
+    """The hash stored on a container, and the versions that compute it."""
+
+    created_at: int  # Nanoseconds since the epoch, the runtime's clock: for ordering only
+    minor: int | None  # A version that hashes today's spec to what is stored, the newest such; None where none does
+    counts: bool  # Whether kubelet compares it, and there is something to compare
+
+
+def stored_hash(container: ForecastInput) -> StoredHash:
+    """Try every way to hash, until one gives the stored hash."""
+    stored, spec = parse_stored(container.stored_hash), container.spec
+    if stored is None or spec is None:
+        return StoredHash(container.created_at, None, counts=False)
+    minor = next((each for each in HASHERS if hash_of(spec, each).value == stored), None)
+    return StoredHash(container.created_at, minor, is_compared(container.kind, minor or NEWEST_MINOR))
+
+
+def running_minor(hashes: Iterable[StoredHash]) -> int | None:
+    """The version that stands for the running kubelet's era: that of the newest container whose hash tells one."""
+    newest = max((each for each in hashes if each.minor is not None), key=lambda each: each.created_at, default=None)
+    return newest.minor if newest is not None else None
+
+
+def differing(hashes: Iterable[StoredHash]) -> int | None:
+    """How many containers the running kubelet would hash otherwise; None where no container tells which one runs."""
+    found = list(hashes)
+    running = running_minor(found)
+    return None if running is None else sum(each.counts and each.minor != running for each in found)

@@ -12,6 +12,7 @@ from crrd.lib.jsonfields import text
 from crrd.lib.plain import columns
 
 FORMATS = ("table", "json", "yaml")
+_UNCHANGED = "the spec has not changed since its start"
 _HEADINGS = ("NAMESPACE", "POD", "CONTAINER", "STORED", "EXPECTED", "OUTCOME", "REASON")
 
 
@@ -20,6 +21,7 @@ def _changes(found: Any) -> tuple[Change, ...] | None:
     return None if found is None else tuple(Change(str(each["what"]), each["restart"] is True) for each in found)
 
 
+# Of a container in JSON: the field of Forecast, and how it is read back
 _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "namespace": ("namespace", str),
     "pod": ("pod", str),
@@ -33,7 +35,6 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "differsNow": ("differs_now", lambda found: found is True),
     "changedSinceStart": ("changes", _changes),
 }
-"""Of a container in JSON: the field of Forecast, and how it is read back."""
 
 
 def shape(report: Report) -> dict[str, Any]:
@@ -87,40 +88,24 @@ def to_text(reports: Sequence[Report], output: str, *, several: bool = False) ->
 
 def summary(report: Report) -> str:
     """One line: versions and totals."""
-    totals = ", ".join(f"{count} {outcome.value}" for outcome, count in report.totals.items())
     where = f"node {report.node}: " if report.node else ""
     if report.failed:
         return f"{where}no report"
+    totals = ", ".join(f"{count} {outcome.value}" for outcome, count in report.totals.items())
     return f"{where}{totals} (kubelet {report.from_version} to {report.to_version})"
 
 
 def _table(report: Report) -> str:
-    rows = [
-        (
-            each.namespace or "-",
-            each.pod or "-",
-            each.name or "-",
-            _number(each.stored),
-            _number(each.target),
-            each.outcome.value,
-            "; ".join([each.reason, *_changed(each.changes)]),
-        )
-        for each in report.containers
-    ]
+    rows = []
+    for each in report.containers:
+        reason = each.reason
+        if each.changes is not None:
+            changed = ", ".join(change.what for change in each.changes)
+            reason += "; " + (f"changed since its start: {changed}" if changed else _UNCHANGED)
+        hashes = ("-" if value is None else str(value) for value in (each.stored, each.target))
+        names = (name or "-" for name in (each.namespace, each.pod, each.name))
+        rows.append((*names, *hashes, each.outcome.value, reason))
     return "\n".join([*columns([_HEADINGS, *rows] if rows else []), summary(report), *report.notes])
-
-
-def _changed(changes: Sequence[Change] | None) -> list[str]:
-    """What a table says of the changes since a container's start."""
-    if changes is None:
-        return []
-    if not changes:
-        return ["the spec has not changed since its start"]
-    return [f"changed since its start: {', '.join(change.what for change in changes)}"]
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)
 
 
 def draw(reports: Sequence[Report], path: str) -> None:

@@ -4,6 +4,7 @@ Kubelet compares the hash that it stored with a running container to the one tha
 restarts the container where they differ (`containerChanged` in pkg/kubelet/kuberuntime).
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -117,16 +118,17 @@ def make_report(containers: Iterable[ForecastInput], from_version: str, to_versi
 
 def parse_stored(annotation: str | None) -> int | None:
     """The hash in the annotation that kubelet writes (hex, 32 bits); None where there is none or it is none."""
-    if not annotation or len(annotation) > 16 or not all(letter in "0123456789abcdef" for letter in annotation.lower()):
-        return None
-    return int(annotation, 16)
+    return int(annotation, 16) if annotation and re.fullmatch("[0-9a-fA-F]{1,16}", annotation) else None
 
 
 def _one(container: ForecastInput, today: int, target: int) -> Forecast:
     stored = parse_stored(container.stored_hash)
-    now = hash_of(container.spec, today) if container.spec is not None else Hash(None)
-    then = now if target == today else hash_of(container.spec, target) if container.spec is not None else Hash(None)
+    spec = container.spec
+    now, then = (Hash(None) if spec is None else hash_of(spec, minor) for minor in (today, target))
     outcome, reason = _judge(container, stored, now, then, (today, target))
+    changes = None
+    if container.started_with is not None and spec is not None:  # by meaning, and so for every version alike
+        changes = tuple(Change(str(found), found.restart) for found in diff(container.started_with, spec))
     return Forecast(
         namespace=container.namespace,
         pod=container.pod,
@@ -138,15 +140,8 @@ def _one(container: ForecastInput, today: int, target: int) -> Forecast:
         outcome=outcome,
         reason=reason,
         differs_now=is_compared(container.kind, today) and None not in (stored, now.value) and stored != now.value,
-        changes=_changes(container),
+        changes=changes,
     )
-
-
-def _changes(container: ForecastInput) -> tuple[Change, ...] | None:
-    """By meaning, and so for every version alike: no hash is needed for it."""
-    if container.started_with is None or container.spec is None:
-        return None
-    return tuple(Change(str(found), found.restart) for found in diff(container.started_with, container.spec))
 
 
 def is_compared(kind: ContainerKind, minor: int) -> bool:
@@ -168,46 +163,44 @@ def _judge(
     today, target = minors
     if not is_compared(container.kind, target):
         return _not_compared(container.kind, target)
+    unknown = ""
     if not container.listed:
-        return (
-            Outcome.UNKNOWN,
-            "it runs according to the API server, but the container runtime does not list it: check --cri-endpoint",
+        unknown = (
+            "it runs according to the API server, but the container runtime does not list it: check --cri-endpoint"
         )
-    if container.stored_hash is None:
-        return Outcome.UNKNOWN, "kubelet recorded no hash on the container"
-    if stored is None:
-        return Outcome.UNKNOWN, f"the hash on the container is invalid: {container.stored_hash[:40]!r}"
-    if container.spec is None:
-        return Outcome.UNKNOWN, "the pods that were read do not include this container"
-    if then.value is None:
-        return Outcome.UNKNOWN, then.why
+    elif container.stored_hash is None:
+        unknown = "kubelet recorded no hash on the container"
+    elif stored is None:
+        unknown = f"the hash on the container is invalid: {container.stored_hash[:40]!r}"
+    elif container.spec is None:
+        unknown = "the pods that were read do not include this container"
+    elif then.value is None:
+        unknown = then.why
+    if unknown:
+        return Outcome.UNKNOWN, unknown
     if then.value == stored:
-        return _same_hash(container, today, target)
-    if now.value is None:
-        return (
-            Outcome.RESTART,
-            f"the hash that kubelet 1.{target} computes (of {era_of(target).hashed}) differs from the stored one",
+        if not _may_be_resized(container, today, target):
+            return Outcome.KEEP, "the hash stays the same"
+        return Outcome.UNKNOWN, (
+            f"the hash stays the same, but kubelet 1.{target} may take the container's resources for a resize, and its "
+            "resizePolicy is RestartContainer"
         )
-    if now.value != stored and not is_compared(container.kind, today):
-        return Outcome.RESTART, f"kubelet 1.{target} compares the hash of a {container.kind}, but 1.{today} does not"
-    if now.value != stored:
-        return (
-            Outcome.RESTART,
-            f"the container's spec has changed since it started, so kubelet 1.{today} would restart it, too",
-        )
+    return Outcome.RESTART, _why_it_differs(container.kind, now.value, stored, today, target)
+
+
+def _why_it_differs(kind: ContainerKind, now: int | None, stored: int | None, today: int, target: int) -> str:
     before, after = era_of(today), era_of(target)
+    if now is None:
+        return f"the hash that kubelet 1.{target} computes (of {after.hashed}) differs from the stored one"
+    if now != stored and not is_compared(kind, today):
+        return f"kubelet 1.{target} compares the hash of a {kind}, but 1.{today} does not"
+    if now != stored:
+        return f"the container's spec has changed since it started, so kubelet 1.{today} would restart it, too"
     if before is not after:
-        return Outcome.RESTART, f"kubelet 1.{today} hashes {before.hashed}, 1.{target} {after.hashed}"
-    return Outcome.RESTART, _changed_fields(today, target)
-
-
-def _same_hash(container: ForecastInput, today: int, target: int) -> tuple[Outcome, str]:
-    if not _may_be_resized(container, today, target):
-        return Outcome.KEEP, "the hash stays the same"
-    return Outcome.UNKNOWN, (
-        f"the hash stays the same, but kubelet 1.{target} may take the container's resources for a resize, and its "
-        "resizePolicy is RestartContainer"
-    )
+        return f"kubelet 1.{today} hashes {before.hashed}, 1.{target} {after.hashed}"
+    older, newer = sorted((today, target))
+    added = ", ".join(added_fields(older, newer))
+    return f"the hash includes fields that were added between 1.{older} and 1.{newer}: {added}"
 
 
 def _may_be_resized(container: ForecastInput, today: int, target: int) -> bool:
@@ -220,10 +213,3 @@ def _may_be_resized(container: ForecastInput, today: int, target: int) -> bool:
     resources = mapping(mapping(container.spec).get("resources"))
     given = {name for key in ("requests", "limits") for name in mapping(resources.get(key))}
     return not given.isdisjoint(restarting_resources(mapping(container.spec)))
-
-
-def _changed_fields(today: int, target: int) -> str:
-    """Why two versions of one era differ."""
-    older, newer = sorted((today, target))
-    added = ", ".join(added_fields(older, newer))
-    return f"the hash includes fields that were added between 1.{older} and 1.{newer}: {added}"

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crrd.kubelet.hash.container_types import Field, Kind, flat_fields
+from crrd.kubelet.hash.container_types import Field, Kind, flat_fields, keys
 from crrd.kubelet.quantity import parse
+from crrd.lib.jsonfields import items, mapping
 
 _NEWEST_STRUCTS = 30
-_REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([^()]*)\)")
-"""`$(NAME)` in a command, an argument or a variable; `$$(NAME)` is not one."""
+_REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([^()]*)\)")  # `$(NAME)` in a variable; `$$(NAME)` is not one
 
 # Source of these values: pkg/apis/core/v1/defaults.go, and for the pointers what kubelet takes their absence for.
 _DEFAULTS: Mapping[tuple[str, str], Any] = {
@@ -43,11 +43,12 @@ _DEFAULTS: Mapping[tuple[str, str], Any] = {
     ("SecurityContext", "procMount"): "Default",
     ("WindowsSecurityContextOptions", "hostProcess"): False,
 }
+# Structs for which being there without content says nothing
 _SAME_WHEN_EMPTY = frozenset(
     {"Capabilities", "Lifecycle", "ResourceRequirements", "SecurityContext", "SELinuxOptions"}
     | {"WindowsSecurityContextOptions"}
 )
-"""Structs for which being there without content says nothing."""
+# The fields that identify the elements of a list whose order does not matter
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "ContainerPort": ("containerPort", "protocol"),
     "EnvVar": ("name",),
@@ -57,7 +58,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "ResourceClaim": ("name",),
     "HTTPHeader": ("name",),
 }
-"""The fields that identify the elements of a list whose order does not matter."""
+# What kubelet reads from the pod when it needs it; everything else is fixed when the container is created
 _NO_RESTART = (
     "imagePullPolicy",
     "lifecycle.preStop",
@@ -67,11 +68,8 @@ _NO_RESTART = (
     "restartPolicy",
     "startupProbe",
 )
-"""What kubelet reads from the pod when it needs it; everything else is fixed when the container is created."""
 _RESIZABLE = re.compile(r"resources\.(?:limits|requests)\.(cpu|memory)")
 _PORT = re.compile(r"ports\[.*\]\.(?:name|containerPort|protocol)")
-
-ABSENT = "absent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,9 @@ class Difference:
     restart: bool  # Whether only a container that is started anew gets it
 
     def __str__(self) -> str:
-        sides = (ABSENT if side is None else json.dumps(side, ensure_ascii=False) for side in (self.before, self.after))
+        sides = (
+            "absent" if side is None else json.dumps(side, ensure_ascii=False) for side in (self.before, self.after)
+        )
         return f"{self.path}: {' → '.join(sides)}{' (needs a restart)' if self.restart else ''}"
 
 
@@ -96,20 +96,17 @@ class _Leaf:
     shown: Any
 
 
-_Tree = Mapping[str, Any]  # Names to leaves or to trees
-
-
 def diff(started_with: Mapping[str, Any], today: Mapping[str, Any]) -> list[Difference]:
     """What differs between two specs of a container, as in the pod's JSON; nothing for specs that mean the same.
 
     What is not known here, or not of the type it should be, is compared as it stands.
     """
     restarting = restarting_resources(started_with) | restarting_resources(today)
-    found = [
+    sides = sorted(_walk("", _container(started_with), _container(today)), key=lambda each: each[0])
+    return [
         Difference(path, before, after, _needs_restart(path, before, after, restarting))
-        for path, before, after in _walk("", _container(started_with), _container(today))
+        for path, before, after in sides
     ]
-    return sorted(found, key=lambda each: each.path)
 
 
 def _walk(path: str, before: Any, after: Any) -> Iterable[tuple[str, Any, Any]]:
@@ -143,18 +140,16 @@ def restarting_resources(container: Mapping[str, Any]) -> frozenset[str]:
 
     Source: `SetDefaults_Pod` in pkg/apis/core/v1 up to 1.32, `computePodResizeAction` in pkg/kubelet/kuberuntime since.
     """
-    policies = container.get("resizePolicy")
+    policies = map(mapping, items(container.get("resizePolicy")))
     return frozenset(
-        str(policy.get("resourceName"))
-        for policy in (policies if isinstance(policies, list | tuple) else ())
-        if isinstance(policy, Mapping) and policy.get("restartPolicy") == "RestartContainer"
+        str(each.get("resourceName")) for each in policies if each.get("restartPolicy") == "RestartContainer"
     )
 
 
 # From JSON to trees.
 
 
-def _container(container: Mapping[str, Any]) -> _Tree:
+def _container(container: Mapping[str, Any]) -> dict[str, Any]:
     shape = dict(container)
     if not shape.get("imagePullPolicy"):
         shape["imagePullPolicy"] = _pull_policy(shape.get("image"))
@@ -162,16 +157,11 @@ def _container(container: Mapping[str, Any]) -> _Tree:
     if isinstance(resources, Mapping) and isinstance(limits := resources.get("limits"), Mapping):
         requests = resources.get("requests") or {}
         if isinstance(requests, Mapping):
-            shape["resources"] = {**resources, "requests": {**limits, **_without_nulls(requests)}}
+            set_requests = {key: each for key, each in requests.items() if each is not None}
+            shape["resources"] = {**resources, "requests": {**limits, **set_requests}}
     if isinstance(policies := shape.get("resizePolicy"), list | tuple):
-        shape["resizePolicy"] = [
-            each for each in policies if not (isinstance(each, Mapping) and each.get("restartPolicy") == "NotRequired")
-        ]
+        shape["resizePolicy"] = [each for each in policies if mapping(each).get("restartPolicy") != "NotRequired"]
     return _struct("Container", shape)
-
-
-def _without_nulls(shape: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in shape.items() if value is not None}
 
 
 def _pull_policy(image: Any) -> str:
@@ -181,15 +171,14 @@ def _pull_policy(image: Any) -> str:
 
 
 def _struct(struct: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
+    tree: dict[str, Any] = {}  # Names to leaves or to trees
     for field in flat_fields(struct, _NEWEST_STRUCTS):
         node = _field(struct, field, shape.get(field.key))
-        if node is not None:
-            tree[field.key] = node
-        if node is not None and field.many and isinstance(node, Mapping):  # a[b] rather than a.[b]
-            del tree[field.key]
+        if field.many and isinstance(node, Mapping):  # a[b] rather than a.[b]
             tree |= {f"{field.key}{name}": each for name, each in node.items()}
-    known = {field.key for field in flat_fields(struct, _NEWEST_STRUCTS)}
+        elif node is not None:
+            tree[field.key] = node
+    known = keys(struct, _NEWEST_STRUCTS)
     return tree | {key: _leaf(value) for key, value in shape.items() if key not in known and value is not None}
 
 
@@ -222,7 +211,7 @@ def _list(field: Field, value: Any) -> Any:
         return {f"[{each}]": _leaf(each) for each in value}
     if field.kind is not Kind.STRUCT:
         return _leaf(list(value))
-    keys = _KEYS.get(field.type)
+    identity = _KEYS.get(field.type)
     tree: dict[str, Any] = {}
     earlier: list[str] = []
     for position, each in enumerate(value):
@@ -230,7 +219,7 @@ def _list(field: Field, value: Any) -> Any:
             tree[_unused(tree, str(position))] = _leaf(each)
             continue
         inner = _struct(field.type, each)
-        name = str(position) if keys is None else "/".join(_key(inner.get(key)) for key in keys)
+        name = str(position) if identity is None else "/".join(_key(inner.get(key)) for key in identity)
         if field.type == "EnvVar":
             if sees := _sees(each, earlier):
                 inner["references"] = _leaf(sees)

@@ -19,7 +19,6 @@ MAX_FILES = 4096
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 _SUFFIX = ".json"
 
-
 Spec = Mapping[str, Any]  # A container as in the pod's JSON
 
 
@@ -51,7 +50,11 @@ class SpecStore:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        self._sync()
+        handle = os.open(self._folder, os.O_RDONLY)  # and its name is to be as durable as its content
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
         return True
 
     def get(self, container_id: str) -> Spec | None:
@@ -103,14 +106,6 @@ class SpecStore:
             total -= oldest[2]
             with suppress(OSError):
                 (self._folder / oldest[0]).unlink()
-
-    def _sync(self) -> None:
-        """Make the file's name as durable as its content."""
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _digest(text: str) -> str:
