@@ -110,8 +110,7 @@ class CriClient:
     async def stop_container(self, container_id: str, seconds: float) -> None:
         """TERM now, KILL after `seconds` (rounded up to whole ones); returns when the container has stopped.
 
-        Raises:
-            RuntimeCallError: with `not_found` when there is no such container; some runtimes report success then.
+        Raises RuntimeCallError with `not_found` when there is no such container; some runtimes report success then.
         """
         timeout = _whole(seconds)
         with _sendable():
@@ -123,9 +122,8 @@ class CriClient:
 
         Any number of commands run side by side; their answers, which hold the whole output, are taken in one by one.
 
-        Raises:
-            RuntimeCallError: it could not be started, took too long (code DEADLINE_EXCEEDED), or said more than the
-                runtime can send or MAX_EXEC_BYTES (code RESOURCE_EXHAUSTED: it ran, its result is unknown).
+        Raises RuntimeCallError where it could not be started, took too long (code DEADLINE_EXCEEDED), or said more than
+        the runtime can send or MAX_EXEC_BYTES (code RESOURCE_EXHAUSTED: it ran, its result is unknown).
         """
         timeout = max(1, _whole(seconds))  # 0 would mean no limit
         with _sendable():

@@ -113,17 +113,11 @@ async def discover(
     *,
     wait_for_socket: bool = False,
 ) -> tuple[Probe, ...]:
-    """The node's CRI v1 runtimes, at least one; waits for one that is down, saying so in the log.
+    """The node's CRI v1 runtimes, at least one; waits for one that is down, saying so in the log and to `on_down`.
 
-    Args:
-        values: Endpoints as the user gave them: each has to be a runtime. Without any, the known sockets are looked
-            at, and those that are runtimes are taken.
-        root: Where the node's file system is mounted, for the known sockets.
-        on_down: Told why there is none yet, in one line.
-        wait_for_socket: Whether a socket that does not exist is waited for, too: a runtime that restarts has none.
-
-    Raises:
-        ConfigurationError: there is none, and waiting would not change that.
+    `values` are endpoints as the user gave them: each has to be a runtime. Without any, the known sockets below `root`
+    are looked at, and those that are runtimes are taken. With `wait_for_socket`, a socket that does not exist is waited
+    for, too: a runtime that restarts has none. Raises ConfigurationError where waiting would not change anything.
     """
     explicit = bool(values)
     endpoints = tuple(dict.fromkeys(parse(value) for value in values)) or candidates(root)
@@ -194,10 +188,8 @@ def _not_allowed(path: str) -> str:
 async def _greet(path: str) -> str:
     """Open HTTP/2 on the socket: "" for a valid answer, else why this is not gRPC.
 
-    gRPC's own error for this (UNAVAILABLE) is the same as for a runtime that is down.
-
-    Raises:
-        OSError: nobody listens, not allowed, or the connection was closed without a word.
+    gRPC's own error for this (UNAVAILABLE) is the same as for a runtime that is down. Raises OSError where nobody
+    listens, it is not allowed, or the connection was closed without a word.
     """
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -32,10 +32,19 @@ CloseObserver = Callable[[str], None]  # Called for each connection that is clos
 
 @dataclass(slots=True)
 class _Connection:
+    handler: web.RequestHandler
     set_up: "asyncio.Task[None]"
     since: float  # The loop's time at which it was accepted, or used last
     timer: asyncio.TimerHandle | None = None  # Until the first call
     busy: bool = False  # A call has arrived whole and is not answered yet
+
+    @property
+    def ended(self) -> bool:
+        return self.set_up.done() and self.handler.transport is None
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class Connections:
@@ -64,7 +73,7 @@ class Connections:
 
     def __len__(self) -> int:
         """How many are open, or being set up."""
-        return sum(not _ended(handler, one) for handler, one in self._known.items())
+        return sum(not one.ended for one in self._known.values())
 
     @property
     def listening(self) -> bool:
@@ -91,8 +100,7 @@ class Connections:
         """Give up those that are not set up yet; the others are their server's to close."""
         for one in self._known.values():
             one.set_up.cancel()
-            if one.timer is not None:
-                one.timer.cancel()
+            one.stop_timer()
 
     def busy(self, handler: web.RequestHandler) -> None:
         """A call has arrived."""
@@ -103,13 +111,10 @@ class Connections:
         self._heard(handler, busy=False)
 
     def _heard(self, handler: web.RequestHandler, *, busy: bool) -> None:
-        one = self._known.get(handler)
-        if one is None:
-            return
-        one.busy, one.since = busy, asyncio.get_running_loop().time()
-        self._known.move_to_end(handler)
-        if one.timer is not None:
-            one.timer.cancel()
+        if one := self._known.get(handler):
+            one.busy, one.since = busy, asyncio.get_running_loop().time()
+            one.stop_timer()
+            self._known.move_to_end(handler)
 
     def _accept_again(self) -> None:
         self._waiting = None
@@ -143,7 +148,7 @@ class Connections:
             return
         made.setblocking(False)
         handler, loop = self._make(), asyncio.get_running_loop()
-        self._known[handler] = _Connection(loop.create_task(self._set_up(handler, made)), loop.time())
+        self._known[handler] = _Connection(handler, loop.create_task(self._set_up(handler, made)), loop.time())
 
     async def _set_up(self, handler: web.RequestHandler, made: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -155,14 +160,13 @@ class Connections:
             self._known.pop(handler, None)
             return
         if one := self._known.get(handler):
-            one.timer = loop.call_later(self._head_seconds, self._drop, handler, SILENT)
+            one.timer = loop.call_later(self._head_seconds, self._drop, one, SILENT)
 
     def _make_room(self) -> float:
         """Close the one that was used longest ago, if need be; the seconds after which to try again, 0 for room now."""
-        if len(self._known) < self._most:
-            return 0.0
-        for handler in [each for each, one in self._known.items() if _ended(each, one)]:
-            self._forget(handler)
+        if len(self._known) >= self._most:
+            for one in [one for one in self._known.values() if one.ended]:
+                self._forget(one)
         if len(self._known) < self._most:
             return 0.0
         seconds = self._close_oldest(f"the limit is {self._most}")
@@ -170,9 +174,8 @@ class Connections:
 
     def _close_oldest(self, why: str) -> float | None:
         """Close the one that was used longest ago; if it is too young, after how many seconds. None: all are busy."""
-        idle = ((each, one) for each, one in self._known.items() if not one.busy and not _ended(each, one))
-        handler, one = next(idle, (None, None))
-        if handler is None or one is None:
+        one = next((each for each in self._known.values() if not each.busy and not each.ended), None)
+        if one is None:
             return None
         now = asyncio.get_running_loop().time()
         if now - one.since < self._young_seconds:
@@ -180,25 +183,19 @@ class Connections:
         if now - self._logged_at > _TELL_SECONDS:
             log.warning("too many connections, closing the oldest", why=why)
             self._logged_at = now
-        self._drop(handler, CROWDED)
+        self._drop(one, CROWDED)
         return 0.0
 
-    def _drop(self, handler: web.RequestHandler, reason: str) -> None:
-        one = self._forget(handler)
-        if _ended(handler, one):
+    def _drop(self, one: _Connection, reason: str) -> None:
+        self._forget(one)
+        if one.ended:
             return
         one.set_up.cancel()
-        if handler.transport is not None:
-            handler.transport.abort()
+        if one.handler.transport is not None:
+            one.handler.transport.abort()
         if self._on_close is not None:
             self._on_close(reason)
 
-    def _forget(self, handler: web.RequestHandler) -> _Connection:
-        one = self._known.pop(handler)
-        if one.timer is not None:
-            one.timer.cancel()
-        return one
-
-
-def _ended(handler: web.RequestHandler, one: _Connection) -> bool:
-    return one.set_up.done() and handler.transport is None
+    def _forget(self, one: _Connection) -> None:
+        del self._known[one.handler]
+        one.stop_timer()

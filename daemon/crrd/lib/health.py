@@ -27,23 +27,17 @@ ANSWER_SECONDS = 3.0
 """For which a call that is being answered keeps its connection: pages that hang do not keep kubelet from /healthz."""
 
 
-def task_check(task: "asyncio.Task[object]") -> Callable[[], str]:
-    """A check that a loop's task still runs."""
+def loop_check(task: "asyncio.Task[Any]", *heartbeats: Sign) -> Callable[[], str]:
+    """A check that a loop's task still runs, and that none of its heartbeats is late."""
 
     def check() -> str:
         if not task.done():
-            return ""
+            return next(filter(None, (heartbeat.check() for heartbeat in heartbeats)), "")
         if task.cancelled() or (error := task.exception()) is None:
             return "the loop has stopped"
         return f"the loop failed: {error!r}"
 
     return check
-
-
-def loop_check(task: "asyncio.Task[Any]", *heartbeats: Sign) -> Callable[[], str]:
-    """A check that a loop's task still runs, and that none of its heartbeats is late."""
-    ended = task_check(task)
-    return lambda: ended() or next(filter(None, (heartbeat.check() for heartbeat in heartbeats)), "")
 
 
 @dataclass(slots=True)

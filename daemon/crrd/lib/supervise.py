@@ -37,9 +37,7 @@ class Supervised:
 async def supervise(loops: Sequence[Loop], health: Health) -> AsyncIterator[Supervised]:
     """Run the loops while the body runs; a loop that fails ends the body, and /healthz reports it until then.
 
-    Raises:
-        ConfigurationError: a loop found something that waiting does not heal.
-        BaseExceptionGroup: a loop broke.
+    Raises ConfigurationError where a loop found what waiting does not heal, BaseExceptionGroup where one broke.
     """
     with configuration_errors_alone():
         async with asyncio.TaskGroup() as group:

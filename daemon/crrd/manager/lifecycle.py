@@ -30,7 +30,7 @@ from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.kube.writer import RequestWriter
 from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
-from crrd.lib.health import loop_check, task_check
+from crrd.lib.health import loop_check
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.workqueue import WorkQueue
 from crrd.manager.cache import ManagerCache
@@ -155,7 +155,7 @@ class LifecycleController:
                 self._synced = True
                 self._wake_all()
                 gated = group.create_task(self._gated.run(), name="gated pods")
-                self._watching += [task_check(gated), self._gated.check_alive]
+                self._watching += [loop_check(gated), self._gated.check_alive]
                 log.info("lifecycle started", pods=len(cache.requested()))
         finally:
             forget_steps()
