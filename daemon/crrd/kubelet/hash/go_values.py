@@ -33,10 +33,9 @@ def whole(value: Any, bits: int, path: str) -> int:
 def amount(value: Any, path: str) -> quantity.Quantity:
     """A quantity, which may be written as a number."""
     written = json.dumps(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    stripped = text(written, path).strip()
     try:
-        return quantity.parse(text(written, path).strip())
-    except InexpressibleError:
-        raise
+        return quantity.parse(stripped)
     except ValueError as error:
         raise InexpressibleError(f"{path}: {error}") from error
 
