@@ -7,8 +7,9 @@
 import argparse
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any, TypeVar, Unpack
 
 from crrd.cli import recreate
 from crrd.cli.recreate import VERBS
@@ -18,12 +19,14 @@ from crrd.core.rollout.standing import recreatable
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.discovery import KNOWN, find_kind
-from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
+from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource, Where
 from crrd.lib.errors import CrrdError
 from crrd.lib.jsonfields import mapping, text
 from crrd.lib.log import configure as configure_log
 from crrd.rollout.target import find_target, split_targets
 
+T = TypeVar("T")
+Json = Mapping[str, Any]
 _SECONDS = 10.0
 _VALUES = {"-o": ("text", "json"), "--output": ("text", "json")}
 
@@ -73,14 +76,12 @@ def complete(words: Sequence[str]) -> int:
     """Print what the last word could be."""
     *before, unfinished = words or [""]
     configure_log("console", "error")
-    found: list[str] = []
+    offers: list[str] = []
     with suppress(CrrdError, TimeoutError, OSError, argparse.ArgumentError, SystemExit):
-        found = asyncio.run(asyncio.wait_for(_offers(before, unfinished), _SECONDS))
-    found = sorted({each for each in found if each.startswith(unfinished)})
-    for each in found:
-        print(each)
+        offers = asyncio.run(asyncio.wait_for(_offers(before, unfinished), _SECONDS))
+    fitting = sorted({each for each in offers if each.startswith(unfinished)})
     # Bits of ShellCompDirective: no file names; and no space after what goes on with a name.
-    print(":6" if any(each.endswith("/") for each in found) else ":4")
+    print(*fitting, ":6" if any(each.endswith("/") for each in fitting) else ":4", sep="\n")
     return 0
 
 
@@ -99,57 +100,50 @@ async def _offers(before: list[str], unfinished: str) -> list[str]:
     access = find_access(given.kubeconfig, os.environ, given.context)
     async with KubeClient(access) as client:
         namespace = given.namespace or (await access.current()).namespace or "default"
-        return await _asked(client, namespace, given.arguments, last if flags.get(last) else "", unfinished)
+        return await _from_api(client, namespace, given.arguments, last if flags.get(last) else "", unfinished)
 
 
-async def _asked(client: KubeClient, namespace: str, arguments: list[str], last: str, unfinished: str) -> list[str]:
+async def _from_api(client: KubeClient, namespace: str, arguments: list[str], last: str, unfinished: str) -> list[str]:
     """What the API server has to be asked for."""
     if last in ("-n", "--namespace"):
-        return await _names(client, NAMESPACES, "")
+        return await _list(client, NAMESPACES, _name)
     if last in ("-c", "--container"):
         *some, _ = unfinished.split(",")
-        there = await _containers(client, namespace, arguments)
-        return [",".join([*some, name]) for name in there if name not in some]
+        names: set[str] = set()
+        for target in split_targets(tuple(arguments)):  # all pods of the namespace where there is none
+            aim = await find_target(client, namespace, target, "")
+            where = Where(namespace=namespace, label_selector=aim.pods_query, field_selector=aim.pods_fields)
+            names.update(*await _list(client, PODS, _containers, **where))
+        return [",".join([*some, name]) for name in names if name not in some]
     if last:
         return []
     if arguments and arguments[0] in VERBS:
-        listing = await client.list_all(
-            REQUESTS,
-            lambda obj: text(mapping(mapping(obj.get("metadata")).get("labels")).get(LABEL_RUN)),
-            namespace=namespace,
-            label_selector=LABEL_RUN,
-        )
-        return list(listing.items) if len(arguments) == 1 else []
+        if len(arguments) > 1:
+            return []
+        return await _list(client, REQUESTS, _run_name, namespace=namespace, label_selector=LABEL_RUN)
     if any("/" not in target for target in arguments):
         return []
     kind, slash, _ = unfinished.partition("/")
     if slash:
         served = await find_kind(client, kind)
-        return [f"{kind}/{name}" for name in await _names(client, served.resource, namespace)]
+        return [f"{kind}/{name}" for name in await _list(client, served.resource, _name, namespace=namespace)]
     return [*([] if arguments else VERBS), *(f"{served.kind.lower()}/" for served in KNOWN)]
 
 
-async def _names(client: KubeClient, resource: Resource, namespace: str) -> list[str]:
-    listing = await client.list_all(
-        resource, lambda obj: text(mapping(obj.get("metadata")).get("name")), namespace=namespace
-    )
-    return list(listing.items)
+async def _list(client: KubeClient, resource: Resource, read: Callable[[Json], T], **where: Unpack[Where]) -> list[T]:
+    return list((await client.list_all(resource, read, **where)).items)
 
 
-async def _containers(client: KubeClient, namespace: str, arguments: list[str]) -> list[str]:
-    """The containers that can be recreated of what is named already, of all pods of the namespace where nothing is."""
-    found: list[str] = []
-    for target in split_targets(tuple(arguments)):
-        aim = await find_target(client, namespace, target, "")
-        listing = await client.list_all(
-            PODS,
-            lambda pod: tuple(recreatable(parse_pod(pod))),
-            namespace=namespace,
-            label_selector=aim.pods_query,
-            field_selector=aim.pods_fields,
-        )
-        found += [name for names in listing.items for name in names]
-    return found
+def _name(obj: Json) -> str:
+    return text(mapping(obj.get("metadata")).get("name"))
+
+
+def _run_name(request: Json) -> str:
+    return text(mapping(mapping(request.get("metadata")).get("labels")).get(LABEL_RUN))
+
+
+def _containers(pod: Json) -> list[str]:
+    return list(recreatable(parse_pod(pod)))
 
 
 def _flags(parser: argparse.ArgumentParser) -> dict[str, bool]:

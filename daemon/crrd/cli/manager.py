@@ -34,82 +34,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  crrd manager --tls-cert-file /certs/tls.crt --tls-key-file /certs/tls.key\n\n"
         "exit codes: 0 after SIGTERM or Ctrl-C, 2 for a configuration error"
     )
-    flag = partial(add_flag, parser)
     name = partial(add_flag, parser, metavar="NAME")
-    name(
-        "--namespace",
-        "namespace of the manager's Lease, Secret and Service",
-        env="POD_NAMESPACE",
-        default="crrd-system",
-        convert=label,
-    )
+    namespace = "namespace of the manager's Lease, Secret and Service"
+    name("--namespace", namespace, env="POD_NAMESPACE", default="crrd-system", convert=label)
     name("--identity", "identity of this manager in leader election", env="POD_NAME", shown="host name and process ID")
-    flag(
-        "--webhook-address",
-        "address that serves the admission webhooks over TLS",
-        env="CRRD_WEBHOOK_ADDRESS",
-        default=":9443",
-        metavar="HOST:PORT",
-    )
-    flag(
-        "--drain-seconds",
-        "at shutdown, seconds to stay unready before the webhook server stops accepting calls",
-        default="10",
-        convert=number(0, 600),
-        metavar="SECONDS",
-    )
-    flag(
-        "--default-deadline-slack-seconds",
+    address = partial(add_flag, parser, metavar="HOST:PORT", env="CRRD_WEBHOOK_ADDRESS", default=":9443")
+    address("--webhook-address", "address that serves the admission webhooks over TLS")
+    seconds = partial(add_flag, parser, metavar="SECONDS")
+    drain = "at shutdown, seconds to stay unready before the webhook server stops accepting calls"
+    seconds("--drain-seconds", drain, default="10", convert=number(0, 600))
+    slack = (
         "for requests without activeDeadlineSeconds: the deadline is this time plus their grace periods and "
-        "minStartedSeconds",
-        default=str(DEFAULT_SLACK_SECONDS),
-        convert=number(60, 7 * 86400),
-        metavar="SECONDS",
+        "minStartedSeconds"
     )
-    name(
-        "--service",
-        "Service name for the serving certificate",
-        env="CRRD_SERVICE",
-        default="crrd-manager",
-        convert=label,
-    )
-    name(
-        "--certificate-name",
-        "additional DNS name or IP address for the serving certificate; can be repeated",
-        action="append",
-        convert=_host,
-    )
-    name(
-        "--secret",
-        "Secret that stores the CA and the serving certificate",
-        env="CRRD_SECRET",
-        default="crrd-manager-tls",
-        convert=subdomain,
-    )
-    name(
-        "--webhook-configuration",
-        "name of a webhook configuration whose caBundle the manager writes; can be repeated",
-        shown="crrd",
-        action="append",
-        convert=subdomain,
-    )
+    slack_seconds = partial(seconds, default=str(DEFAULT_SLACK_SECONDS), convert=number(60, 7 * 86400))
+    slack_seconds("--default-deadline-slack-seconds", slack)
+    service = "Service name for the serving certificate"
+    name("--service", service, env="CRRD_SERVICE", default="crrd-manager", convert=label)
+    certificate = "additional DNS name or IP address for the serving certificate; can be repeated"
+    name("--certificate-name", certificate, action="append", convert=_host)
+    secret = "Secret that stores the CA and the serving certificate"  # noqa: S105 - a help text
+    name("--secret", secret, env="CRRD_SECRET", default="crrd-manager-tls", convert=subdomain)
+    webhooks = "name of a webhook configuration whose caBundle the manager writes; can be repeated"
+    name("--webhook-configuration", webhooks, shown="crrd", action="append", convert=subdomain)
     file = partial(add_flag, parser, metavar="FILE")
-    file(
-        "--tls-cert-file",
-        "serving certificate file, instead of one that the manager issues",
-        env="CRRD_TLS_CERT_FILE",
-    )
+    serving = "serving certificate file, instead of one that the manager issues"
+    file("--tls-cert-file", serving, env="CRRD_TLS_CERT_FILE")
     file("--tls-key-file", "private key of --tls-cert-file", env="CRRD_TLS_KEY_FILE")
-    file(
-        "--ca-file",
-        "CA of --tls-cert-file, written to caBundle; if not set, the manager does not write caBundle",
-        env="CRRD_CA_FILE",
-    )
-    file(
-        "--client-ca-file",
-        "accept admission calls only with a client certificate from this CA; if not set, accept all",
-        env="CRRD_CLIENT_CA_FILE",
-    )
+    ca = "CA of --tls-cert-file, written to caBundle; if not set, the manager does not write caBundle"
+    file("--ca-file", ca, env="CRRD_CA_FILE")
+    client_ca = "accept admission calls only with a client certificate from this CA; if not set, accept all"
+    file("--client-ca-file", client_ca, env="CRRD_CLIENT_CA_FILE")
     add_kubeconfig_flag(parser)
     add_daemon_flags(parser)
 

@@ -31,37 +31,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     flag = partial(add_flag, parser)
     flag("--node-name", "name of this node in the cluster", env="NODE_NAME", metavar="NAME")
-    flag(
-        "--spec-dir",
+    specs = (
         "directory to keep the specs of started containers in, for `crrd forecast` and the metric "
-        "crrd_kubelet_hash_mismatch_containers",
-        env="CRRD_SPEC_DIR",
-        shown="do not keep specs",
-        metavar="DIR",
+        "crrd_kubelet_hash_mismatch_containers"
     )
-    flag(
-        "--serve-forecast",
+    flag("--spec-dir", specs, env="CRRD_SPEC_DIR", shown="do not keep specs", metavar="DIR")
+    serve = (
         "serve /forecast for `crrd forecast --all-nodes`; everyone who can reach the bind address can "
-        "list the pods of the node",
-        env="CRRD_SERVE_FORECAST",
-        shown="off",
-        action=argparse.BooleanOptionalAction,
+        "list the pods of the node"
     )
-    flag(
-        "--kubelet-healthz-port",
-        "kubelet's healthz port on 127.0.0.1; while kubelet does not answer, no container is stopped (0 = no check)",
-        env="CRRD_KUBELET_HEALTHZ_PORT",
-        default="10248",
-        convert=port,
-        metavar="PORT",
+    on_or_off = argparse.BooleanOptionalAction
+    flag("--serve-forecast", serve, env="CRRD_SERVE_FORECAST", shown="off", action=on_or_off)
+    healthz = (
+        "kubelet's healthz port on 127.0.0.1; while kubelet does not answer, no container is stopped (0 = no check)"
     )
-    flag(
-        "--pod-uid",
-        "UID of the daemon's pod; at shutdown, the daemon does not wait for the stop of its own container",
-        env="POD_UID",
-        shown="not in a pod",
-        metavar="UID",
-    )
+    number = partial(flag, env="CRRD_KUBELET_HEALTHZ_PORT", default="10248", convert=port, metavar="PORT")
+    number("--kubelet-healthz-port", healthz)
+    pod = "UID of the daemon's pod; at shutdown, the daemon does not wait for the stop of its own container"
+    flag("--pod-uid", pod, env="POD_UID", shown="not in a pod", metavar="UID")
     add_kubeconfig_flag(parser)
     add_cri_flag(parser)
     add_daemon_flags(parser)

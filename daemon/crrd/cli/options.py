@@ -40,19 +40,10 @@ def add_flag(
     convert: Convert = str,
     **more: Any,
 ) -> None:
-    """Add one flag.
+    """Add one flag; `more` is as `ArgumentParser.add_argument` takes it.
 
-    Args:
-        parser: the command's.
-        name: with its dashes.
-        text: what it is for; the variable and the default are added to it.
-        env: the variable that stands in for the flag.
-        default: in place of both, as text.
-        shown: what --help says of the default; "" for the default itself, where there is one.
-        convert: makes the value.
-        more: as `ArgumentParser.add_argument` takes it.
-
-    Raises ConfigurationError for a switch's variable that is neither on nor off.
+    `env` names the variable that stands in for the flag, `default` (a text, too) stands in for both, and `shown` is
+    what --help says of the default. Raises ConfigurationError for a switch's variable that is neither on nor off.
     """
     parts = [f"environment: {env}"] if env else []
     if shown or default:
@@ -62,11 +53,12 @@ def add_flag(
     if isinstance(given, _FromEnvironment):
         given.variable = env
     if more.get("action") is argparse.BooleanOptionalAction:
-        parser.add_argument(name, default=_value(given or "false", switch), help=where, **more)
-    elif "action" in more:
-        parser.add_argument(name, type=lambda found: _value(found, convert), help=where, **more)
+        more["default"] = _value(given or "false", switch)
     else:
-        parser.add_argument(name, default=given, type=lambda found: _value(found, convert), help=where, **more)
+        more["type"] = partial(_value, convert=convert)
+        if "action" not in more:
+            more["default"] = given
+    parser.add_argument(name, help=where, **more)
 
 
 def _value(found: str, convert: Convert) -> Any:
@@ -78,15 +70,15 @@ def _value(found: str, convert: Convert) -> Any:
         raise argparse.ArgumentTypeError(f"{found!r} must be {error}") from error
 
 
-def one_of(*choices: str) -> Convert:
-    """One of these words."""
+def _choice(*words: str) -> dict[str, Any]:
+    """What `add_flag` needs for one of these words; argparse's `choices` do not look at the environment's."""
 
-    def convert(found: str) -> str:
-        if found not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return found
+    def convert(given: str) -> str:
+        if given not in words:
+            raise ValueError(f"one of {', '.join(words)}")
+        return given
 
-    return convert
+    return {"convert": convert, "metavar": f"{{{','.join(words)}}}"}
 
 
 def switch(found: str) -> bool:
@@ -163,54 +155,27 @@ def count(low: int) -> Convert:
 def add_daemon_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that every daemon has."""
     flag = partial(add_flag, parser)
-    flag(
-        "--bind-address",
-        "address that serves /metrics, /healthz and /readyz; port 0 picks a free port",
-        env="CRRD_BIND_ADDRESS",
-        default="127.0.0.1:9420",
-        metavar="HOST:PORT",
-    )
-    flag(
-        "--log-format",
-        "log format: console or json",
-        env="CRRD_LOG_FORMAT",
-        default="console",
-        convert=one_of("console", "json"),
-        metavar="{console,json}",
-    )
-    flag(
-        "--log-level",
-        "minimum log level; SIGUSR1 switches debug on and off",
-        env="CRRD_LOG_LEVEL",
-        default="info",
-        convert=one_of("debug", "info", "warning", "error"),
-        metavar="{debug,info,warning,error}",
-    )
+    address = "address that serves /metrics, /healthz and /readyz; port 0 picks a free port"
+    flag("--bind-address", address, env="CRRD_BIND_ADDRESS", default="127.0.0.1:9420", metavar="HOST:PORT")
+    formats = _choice("console", "json")
+    flag("--log-format", "log format: console or json", env="CRRD_LOG_FORMAT", default="console", **formats)
+    levels, level = _choice("debug", "info", "warning", "error"), "minimum log level; SIGUSR1 switches debug on and off"
+    flag("--log-level", level, env="CRRD_LOG_LEVEL", default="info", **levels)
 
 
 def add_kubeconfig_flag(parser: argparse.ArgumentParser) -> None:
     """The flag of every command that speaks to the API server."""
-    add_flag(
-        parser,
-        "--kubeconfig",
-        "path to the kubeconfig file",
-        env="KUBECONFIG",
-        shown="~/.kube/config, or the pod's service account",
-        metavar="FILE",
-    )
+    shown = "~/.kube/config, or the pod's service account"
+    add_flag(parser, "--kubeconfig", "path to the kubeconfig file", env="KUBECONFIG", shown=shown, metavar="FILE")
 
 
 def add_cri_flag(parser: argparse.ArgumentParser) -> None:
     """The flag of every command that speaks to the container runtime; read it with `cri_endpoints`."""
-    parser.add_argument(
-        "--cri-endpoint",
-        metavar="SOCKET",
-        action="append",
-        help=(
-            "CRI socket of the container runtime, e.g. unix:///run/containerd/containerd.sock; can be "
-            "repeated (environment: CRRD_CRI_ENDPOINTS, separated by commas; default: the well-known sockets)"
-        ),
+    text = (
+        "CRI socket of the container runtime, e.g. unix:///run/containerd/containerd.sock; can be repeated "
+        "(environment: CRRD_CRI_ENDPOINTS, separated by commas; default: the well-known sockets)"
     )
+    parser.add_argument("--cri-endpoint", metavar="SOCKET", action="append", help=text)
 
 
 def cri_endpoints(given: list[str] | None) -> tuple[str, ...]:

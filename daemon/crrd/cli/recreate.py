@@ -39,8 +39,7 @@ _TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")  # In seconds
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags and arguments."""
-    called = parser.prog
-    parser.set_defaults(called=called)
+    parser.set_defaults(called=(called := parser.prog))
     parser.usage = (
         f"{called} TYPE/NAME [TYPE/NAME ...] -c CONTAINER[,CONTAINER] [flags]\n"
         f"       {called} -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
@@ -64,97 +63,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {called} deployment/web --stale --max-unavailable 10%\n\n"
         "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 130 interrupted"
     )
-    add, flag = parser.add_argument, partial(add_flag, parser)
-    add(
-        "arguments",
-        nargs="*",
-        metavar="TYPE/NAME",
-        help="workload with a spec.selector, or a pod; several run one after the other",
-    )
+    add = parser.add_argument
+    switch = partial(add, action="store_true")
+    targets = "workload with a spec.selector, or a pod; several run one after the other"
+    add("arguments", nargs="*", metavar="TYPE/NAME", help=targets)
     add("-l", "--selector", metavar="SELECTOR", default="", help="label selector of the pods, instead of a workload")
     add("-c", "--container", metavar="NAMES", action="append", default=[], help="containers to restart, in this order")
-    flag(
-        "--max-unavailable",
-        "maximum unready pods, a number or a percentage",
-        shown="1",
-        convert=_optional(read_amount),
-        metavar="N|N%",
-    )
-    number = partial(flag, shown="0", convert=_optional(count(0)), metavar="N")
-    number("--max-per-node", "maximum unready pods per node (0 = no limit)")
-    number("--max-per-zone", "maximum unready pods per zone (0 = no limit)")
-    flag(
-        "--min-ready",
-        "time that a restarted pod must be ready before the run continues",
-        shown="0",
-        convert=_optional(duration()),
-        metavar="TIME",
-    )
-    flag(
-        "--partition",
-        "restart this many pods first, then ask whether to continue",
-        convert=_optional(read_amount),
-        metavar="N|N%",
-    )
-    add("-y", "--yes", action="store_true", help="continue after --partition without asking")
-    add("--ordered", action="store_true", help="restart a container only after the one before it is ready again")
-    flag(
-        "--unready-grace",
-        "time to keep the pod unready before the restart; needs the readiness gate KruisePodReady",
-        convert=_optional(duration(most=LONGEST_UNREADY)),
-        metavar="TIME",
-    )
+    flag = partial(add_flag, parser)
+    pods = partial(flag, convert=_optional(read_amount), metavar="N|N%")
+    pods("--max-unavailable", "maximum unready pods, a number or a percentage", shown="1")
+    number = partial(flag, convert=_optional(count(0)), metavar="N")
+    number("--max-per-node", "maximum unready pods per node (0 = no limit)", shown="0")
+    number("--max-per-zone", "maximum unready pods per zone (0 = no limit)", shown="0")
+    time = partial(flag, convert=_optional(duration()), metavar="TIME")
+    time("--min-ready", "time that a restarted pod must be ready before the run continues", shown="0")
+    pods("--partition", "restart this many pods first, then ask whether to continue")
+    switch("-y", "--yes", help="continue after --partition without asking")
+    switch("--ordered", help="restart a container only after the one before it is ready again")
+    grace = "time to keep the pod unready before the restart; needs the readiness gate KruisePodReady"
+    time("--unready-grace", grace, convert=_optional(duration(most=LONGEST_UNREADY)))
     flag("--since", "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time", metavar="TIME")
-    whole = _optional(duration())
-    patience = "the run ends after 1h without progress"
-    flag(
-        "--timeout",
-        "time limit of the run; 0 waits without any limit",
-        shown=patience,
-        convert=whole,
-        metavar="TIME",
-    )
-    pod_timeout = _optional(duration(3, LONGEST))
-    flag(
-        "--pod-timeout",
-        "time limit of a pod, then it counts as failed",
-        shown="10m",
-        convert=pod_timeout,
-        metavar="TIME",
-    )
-    flag("--max-failures", "stop after this many failed pods", convert=_optional(count(1)), shown="1", metavar="N")
-    add("--retry-failed", action="store_true", help="with resume: restart pods again whose requests have failed")
-    add("--force", action="store_true", help="do not wait for a rollout of the workload to finish")
-    add(
-        "--allow-pod-restart",
-        action="store_true",
-        help="restart a container even if its restartPolicyRules may restart all containers of the pod",
-    )
-    add(
-        "--stale",
-        action="store_true",
-        help="restart only containers that use a ConfigMap or Secret whose data has changed since they started",
-    )
-    add(
-        "--preflight",
-        action="store_true",
-        help="restart no container while a ConfigMap, Secret or key that it needs is missing (--stale includes it)",
-    )
+    limit = "time limit of the run; 0 waits without any limit"
+    time("--timeout", limit, shown="the run ends after 1h without progress")
+    limited = partial(time, convert=_optional(duration(3, LONGEST)))
+    limited("--pod-timeout", "time limit of a pod, then it counts as failed", shown="10m")
+    number("--max-failures", "stop after this many failed pods", shown="1", convert=_optional(count(1)))
+    switch("--retry-failed", help="with resume: restart pods again whose requests have failed")
+    switch("--force", help="do not wait for a rollout of the workload to finish")
+    rules = "restart a container even if its restartPolicyRules may restart all containers of the pod"
+    switch("--allow-pod-restart", help=rules)
+    stale = "restart only containers that use a ConfigMap or Secret whose data has changed since they started"
+    switch("--stale", help=stale)
+    preflight = "restart no container while a ConfigMap, Secret or key that it needs is missing (--stale includes it)"
+    switch("--preflight", help=preflight)
     add("--reason", metavar="WORDS", default="", help="reason for the restart, shown in events and status")
     add("--run", metavar="NAME", default="", help="name of the run; resumes the run of this name if it exists")
     dry = partial(add, dest="dry_run", action="store_const", default="")
     dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")
     dry("--dry-run=server", const="server", help="also send the requests to the API server as a dry run")
-    add("-w", "--watch", action="store_true", help="with status RUN: show the progress of the run until it ends")
+    switch("-w", "--watch", help="with status RUN: show the progress of the run until it ends")
     add("-o", "--output", choices=("text", "json"), default="text", help="format (default: %(default)s)")
-    add(
-        "-n",
-        "--namespace",
-        metavar="NAME",
-        default="",
-        help="namespace of the run (default: that of the kubeconfig's context)",
-    )
-    add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")
+    namespace = "namespace of the run (default: that of the kubeconfig's context)"
+    add("-n", "--namespace", metavar="NAME", default="", help=namespace)
+    switch("-A", "--all-namespaces", help="not supported: a run covers one namespace")
     add("--context", metavar="NAME", default="", help="context of the kubeconfig")
     add_kubeconfig_flag(parser)
 
@@ -194,16 +145,13 @@ def _check(args: argparse.Namespace, verb: str) -> None:
         raise ConfigurationError("--all-namespaces is not supported: a run covers one namespace (use -n NAMESPACE)")
     if args.watch and (verb != "status" or len(arguments) < 2):
         raise ConfigurationError("--watch needs status and the name of one run")
-    if verb:
-        if len(arguments) > 2 or (verb != "status" and len(arguments) < 2):
-            raise ConfigurationError(f"{verb} needs the name of one run; to list runs: {args.called} status")
-        if verb == "abort" and args.dry_run:
-            raise ConfigurationError(
-                "--dry-run is not supported with abort; status RUN shows pods that are still waiting"
-            )
+    if verb and (len(arguments) > 2 or (verb != "status" and len(arguments) < 2)):
+        raise ConfigurationError(f"{verb} needs the name of one run; to list runs: {args.called} status")
+    if verb == "abort" and args.dry_run:
+        raise ConfigurationError("--dry-run is not supported with abort; status RUN shows pods that are still waiting")
+    lists_stale = args.stale and args.dry_run and not arguments and not args.selector
+    if verb or lists_stale:
         return
-    if args.stale and args.dry_run and not arguments and not args.selector:
-        return  # a list of what is stale in the namespace
     if bool(arguments) == bool(args.selector):
         raise ConfigurationError("use either TYPE/NAME (for example deployment/web) or -l SELECTOR")
     if args.run and len(split_targets(tuple(arguments))) > 1:
@@ -212,7 +160,7 @@ def _check(args: argparse.Namespace, verb: str) -> None:
         raise ConfigurationError(f"--run {args.run!r} must be at most 40 characters of a-z, 0-9 and '-'")
 
 
-def _refuse(args: argparse.Namespace, verb: str) -> None:
+def _check_flags(args: argparse.Namespace, verb: str) -> None:
     """Raise ConfigurationError for a flag that the verb does not take, rather than ignore it."""
     names: tuple[str, ...]
     names, why = (*_FIXED, *_CHANGEABLE, *_OF_A_PROCESS), f"is not supported with {verb}"
@@ -220,8 +168,8 @@ def _refuse(args: argparse.Namespace, verb: str) -> None:
         names, why = _FIXED, "cannot be changed on resume: start a new run"
     elif not verb:
         names, why = ("retry_failed",) if not args.run else (), "needs resume RUN or --run NAME"
-    if found := _given(args, names):
-        raise ConfigurationError(f"{_flag(next(iter(found)))} {why}")
+    if given := _given(args, names):
+        raise ConfigurationError(f"{_flag(next(iter(given)))} {why}")
 
 
 def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
@@ -246,7 +194,7 @@ def requested(args: argparse.Namespace) -> Command:
     """The command line as a value. Raises ConfigurationError for what cannot be meant."""
     verb = args.arguments[0] if args.arguments and args.arguments[0] in VERBS else ""
     _check(args, verb)
-    _refuse(args, verb)
+    _check_flags(args, verb)
     containers = [name for given in args.container for name in given.split(",") if name]
     changes = _given(args, _CHANGEABLE)
     options = Options(containers=tuple(dict.fromkeys(containers)), stale=args.stale, **changes)
@@ -258,7 +206,7 @@ def requested(args: argparse.Namespace) -> Command:
         args,
         verb=verb,
         arguments=() if verb else tuple(args.arguments),
-        run=args.run if not verb else args.arguments[1] if len(args.arguments) > 1 else "",
+        run_name=args.run if not verb else next(iter(args.arguments[1:]), ""),
         options=options,
         changes=changes,
         since=_since(args.since) if not verb else None,
@@ -275,6 +223,5 @@ def _since(given: str) -> datetime | timedelta | None:
     try:
         return timedelta(seconds=duration(1)(given)) if moment is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ConfigurationError(
-            f"--since {given!r} must be an age like 2h, or a time like 2026-01-31T12:00:00Z"
-        ) from None
+        message = f"--since {given!r} must be an age like 2h, or a time like 2026-01-31T12:00:00Z"
+        raise ConfigurationError(message) from None

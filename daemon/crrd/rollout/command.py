@@ -16,7 +16,7 @@ class Command:
     verb: str  # "" to start a run, or to resume the one of this name
     arguments: tuple[str, ...]  # TYPE/NAME, or TYPE and NAME; the same several times
     selector: str
-    run: str  # "" to make one up, or for `status` of all runs
+    run_name: str  # "" to make one up, or for `status` of all runs
     retry_failed: bool  # Restart the pods once more whose requests have failed
     options: Options
     changes: Mapping[str, Any]  # Options that a run that is resumed gets in place of its own

@@ -26,9 +26,7 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> Ending:
     again = f"to continue: {resume_command}" if started else "no pod was restarted"
     if timed_out:
         return Ending(
-            "timed out",
-            f"{message}; last waited for: {'; '.join(plan.waits) or 'nothing'}; {again}",
-            EXIT_TIMED_OUT,
+            "timed out", f"{message}; last waited for: {'; '.join(plan.waits) or 'nothing'}; {again}", EXIT_TIMED_OUT
         )
     match plan.outcome:
         case End.ASK:

@@ -40,7 +40,7 @@ class Runs:
         One request has to stay, because its annotation records the abort: without it, a process
         that has not read it would start the run again. If none has started, the oldest stays, and may still be served.
         """
-        name = self.command.run
+        name = self.command.run_name
         requests = sorted(await self.requests_of(name), key=lambda each: each.age)
         await self._check_not_over(newest_run(requests))
         waiting = [each.request for each in requests if not each.request.completed and not each.started]
@@ -74,7 +74,7 @@ class Runs:
 
     async def status(self) -> int:
         """Show how a run stands; without a name, which runs there are, the newest first. Returns the exit code."""
-        if not self.command.run:
+        if not self.command.run_name:
             by_run: dict[str, list[RunRequest]] = {}
             for each in await self.requests(LABEL_RUN):
                 by_run.setdefault(each.annotations.run.name, []).append(each)
@@ -82,7 +82,7 @@ class Runs:
             runs = [run_status(newest_run(requests), requests, now, is_gone) for requests in by_run.values()]
             self.display.print_runs(sorted(runs, key=lambda each: (each.run.started, each.run.name), reverse=True))
             return 0
-        run = newest_run(await self.requests_of(self.command.run))
+        run = newest_run(await self.requests_of(self.command.run_name))
         async with await self.watch(run) as cluster:
             if self.command.watch:
                 return await self._follow(run, cluster)

@@ -90,7 +90,7 @@ class Session(Runs):
     async def start(self) -> int:
         """Start a run for each target, one after the other; a run of the given name that exists is resumed."""
         command = self.command
-        if command.run and await self.requests(f"{LABEL_RUN}={command.run}"):
+        if command.run_name and await self.requests(f"{LABEL_RUN}={command.run_name}"):
             return await self.resume()
         targets = split_targets(command.arguments)
         aims = [await find_target(self.client, self.namespace, each, command.selector) for each in targets]
@@ -109,7 +109,7 @@ class Session(Runs):
         """A run of the target. Raises ConfigurationError for one that cannot be."""
         command, world, now = self.command, cluster.world(), self.clock.now()
         options = replace(command.options, since=_since(command.since, now))
-        name = command.run or _make_name(aim.target.name)
+        name = command.run_name or _make_name(aim.target.name)
         run = Run(self.namespace, name, aim.target, options, rfc3339(now))
         check_run(world, run)
         if (first := unfinished(world, run, now)) is not None and not command.dry_run:
@@ -156,7 +156,7 @@ class Session(Runs):
 
     async def resume(self) -> int:
         """Go on with the run of this name, or show what is left of it."""
-        command, name = self.command, self.command.run
+        command, name = self.command, self.command.run_name
         run = newest_run(await self.requests_of(name))
         await self.check_same(run)
         run = run.changed(**command.changes)

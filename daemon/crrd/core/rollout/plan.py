@@ -207,10 +207,7 @@ class _Round:
             if wait is not None:
                 why[row.uid] = wait
                 if self._in_order and blocked is None:
-                    blocked = Wait(
-                        f"pods are restarted in order, and {row.pod} waits: {wait.why}",
-                        wait.command,
-                    )
+                    blocked = Wait(f"pods are restarted in order, and {row.pod} waits: {wait.why}", wait.command)
             else:
                 chosen.append(row)
                 self._take(member)
