@@ -266,7 +266,7 @@ class Model:
             for which in range(len(self.requests)):
                 self.node_ends(which, well=True)
             self.pods = {uid: replace(pod, ready=True) for uid, pod in self.pods.items()}
-        raise AssertionError(f"it does not end: {[(row.pod, row.stage, row.why) for row in found.rows]}")
+        raise AssertionError(f"it does not end: {[(row.pod, row.stage, row.wait.why) for row in found.rows]}")
 
     def check(self) -> None:
         """What has to hold at every moment."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.waits import Wait
 from crrd.kube.resources import EVENTS
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.target import Aim
@@ -30,8 +31,9 @@ async def test_what_probes_said_last_of_pods_that_wait_for_one(tmp_path: Path) -
         await probe_failed(cluster, uid, "Readiness probe failed: HTTP 500", "2026-01-01T12:00:40Z")
         await probe_failed(cluster, uid, "Pulled", "2026-01-01T12:00:59Z", "Pulled")
         async with Cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
-            waiting = Row("web-0", uid, Stage.RECREATING, "not ready for 5s", topic="not ready")
-            assert not await seen.learn_probes(Plan((replace(waiting, topic=""),))), "nobody waits for a probe"
+            waiting = Row("web-0", uid, Stage.RECREATING, Wait("not ready for 5s", topic="not ready"))
+            untimed = replace(waiting, wait=Wait("not ready for 5s"))
+            assert not await seen.learn_probes(Plan((untimed,))), "nobody waits for a probe"
             assert seen.world().probes == {}
             assert await seen.learn_probes(Plan((waiting,)))
             ((key, said),) = seen.world().probes.items()

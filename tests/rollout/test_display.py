@@ -8,10 +8,11 @@ import pytest
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import World
+from crrd.core.rollout.waits import Wait
 from crrd.rollout import display as shown
 from crrd.rollout.display import Display
-from crrd.rollout.ending import conclude
 from crrd.rollout.jsonlines import JsonLines
+from crrd.rollout.runs import conclude
 from tests.support.rollouts import NOW, asked, budget, member, members, planned, run
 
 LOGS = "kubectl logs web-2 -c app -n shop"
@@ -21,7 +22,8 @@ def unready(seconds: int, why: str = "HTTP 503") -> Plan:
     """A plan whose only pod waits for its readiness."""
     of, pod = run(), member("web-2")
     head = "container app (3fa9) is running, but not ready"
-    row = Row("web-2", "uid", Stage.RECREATING, f"{head} for {seconds}s: {why}", LOGS, f"{head}: {why}", "node-a", pod)
+    wait = Wait(f"{head} for {seconds}s: {why}", LOGS, f"{head}: {why}")
+    row = Row("web-2", "uid", Stage.RECREATING, wait, "node-a", pod)
     return Plan((replace(row, request=asked(of, pod)),))
 
 
@@ -37,9 +39,9 @@ def test_what_is_waited_for_is_printed_when_it_is_news(capsys: pytest.CaptureFix
 
 
 def test_a_time_out_says_what_was_waited_for() -> None:
-    ending = conclude(unready(45), "crrd recreate resume web", timed_out=True)
+    _, message, _ = conclude(unready(45), "crrd recreate resume web", timed_out=True)
     waits = f"web-2 container app (3fa9) is running, but not ready for 45s: HTTP 503 ({LOGS})"
-    assert f"; last waited for: {waits}; to continue: crrd recreate resume web" in ending.message
+    assert f"; last waited for: {waits}; to continue: crrd recreate resume web" in message
 
 
 def test_a_wait_that_goes_on_is_told_of_again(

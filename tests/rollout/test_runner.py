@@ -56,7 +56,7 @@ async def test_a_pod_that_was_restarted_unseen_gets_no_other_request() -> None:
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
     plan, _ = await Runner(client, cluster, clock, Display(), timeout=5, confirmed=True).run(run())
     assert plan.end is End.DONE
-    assert [row.why for row in plan.rows] == ["container app was already restarted"]
+    assert [row.wait.why for row in plan.rows] == ["container app was already restarted"]
 
 
 async def test_a_run_that_gets_nowhere_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,4 +66,4 @@ async def test_a_run_that_gets_nowhere_ends_by_itself(monkeypatch: pytest.Monkey
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
     given = run(pod_timeout=0)
     plan, timed_out = await Runner(client, cluster, clock, Display(), timeout=None, confirmed=True).run(given)
-    assert (timed_out, plan.waiting) == (True, "PodDisruptionBudget guard allows no disruption now")
+    assert (timed_out, plan.wait.why) == (True, "PodDisruptionBudget guard allows no disruption now")

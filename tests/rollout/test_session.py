@@ -9,7 +9,8 @@ import pytest
 
 from crrd.cli.main import main
 from crrd.core.api.reasons import Reason
-from crrd.core.rollout.run import Amount, Options, read_run
+from crrd.core.rollout.run import Amount, Options
+from crrd.core.rollout.state import read_run_request
 from crrd.kube.resources import EVENTS
 from crrd.lib.errors import ConfigurationError
 from crrd_localnode.api.admission import AdmissionRequest
@@ -26,7 +27,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
 
 async def options(cluster: PlayedCluster) -> list[Options]:
     """Those that each request of the only run has, the oldest first."""
-    marks = [read_run(request) for request in await cluster.requests()]
+    marks = [read_run_request(request) for request in await cluster.requests()]
     return [mark.run.options for mark in marks if mark is not None]
 
 

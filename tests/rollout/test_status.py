@@ -17,7 +17,7 @@ from crrd.core.rollout.run import Progress
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ConfigurationError
 from crrd.rollout.jsonlines import JsonLines
-from crrd.rollout.report import is_gone
+from crrd.rollout.runs import is_gone
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.sessions import recreated
 

@@ -18,7 +18,7 @@ from crrd.core.api.types import (
 )
 from crrd.core.rollout.labels import read_selector
 from crrd.core.rollout.plan import Plan, make_plan
-from crrd.core.rollout.run import Options, Run, RunAnnotations, Target
+from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.state import Budget, Member, RunRequest, Workload, World
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -83,7 +83,7 @@ def asked(of: Run, pod: Member, phase: RequestPhase = RequestPhase.EMPTY, **stat
         wanted,
         status=Status(phase, **status),
     )
-    return RunRequest(request, RunAnnotations(of, aborted=False))
+    return RunRequest(request, of)
 
 
 def succeeded(of: Run, pod: Member, **status: Any) -> RunRequest:
@@ -126,4 +126,4 @@ def stages(found: Plan) -> dict[str, str]:
 
 def why(found: Plan) -> dict[str, str]:
     """What each pod waits for, or why it is left out."""
-    return {row.pod: row.why for row in found.rows}
+    return {row.pod: row.wait.why for row in found.rows}

@@ -6,8 +6,8 @@ from crrd.cli import recreate
 from crrd.cli.recreate import requested
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.rollout.command import Command
 from crrd.rollout.display import Display
+from crrd.rollout.runs import Command
 from crrd.rollout.session import Session
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
 

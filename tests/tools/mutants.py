@@ -52,7 +52,6 @@ EQUIVALENT: dict[str, str] = {
         "no two requests of a namespace have one name",
     "core/lifecycle/steps.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
     "core/recreate/draft.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
-    "core/rollout/plan.py: condition true: if zone:": "a node whose zone is not known is in none: nothing is counted",
     "core/rollout/plan.py: Lt -> LtE: return first if first is not None and _age(first) < _age(run":
         "another run has another name",
     "core/rollout/plan.py: 0 -> 1: desired = world.workload.desired if world.workload is not No":
@@ -60,8 +59,6 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/state.py: False -> True: ready: bool = False": "who reads a pod always says it",
     "core/rollout/state.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",
     "core/rollout/preview.py: 0 -> 1: asks_after: int = 0": "preview always says it",
-    "core/rollout/preview.py: False -> True: requests = tuple((RunRequest(_request(run, row), RunAnnotati":
-        "a previewed request is not started, so it is not read",
     "core/recreate/draft.py: Lt -> LtE: if self.wake_at is None or at < self.wake_at:":
         "the same time once more",
     "core/recreate/decide.py: 0.0 -> 1.0: if observed.listed_at < observed.first_seen.get(request.uid,":

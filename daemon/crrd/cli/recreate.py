@@ -20,9 +20,8 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationE
 from crrd.lib.log import configure as configure_log
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
-from crrd.rollout.command import Command
-from crrd.rollout.ending import EXIT_FAILED, EXIT_INTERRUPTED
 from crrd.rollout.refusals import describe_refusal
+from crrd.rollout.runs import EXIT_FAILED, EXIT_INTERRUPTED, Command
 from crrd.rollout.session import execute
 from crrd.rollout.target import split_targets
 

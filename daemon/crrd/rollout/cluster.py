@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -105,9 +105,7 @@ class Cluster:
     @property
     def problem(self) -> str:
         """Why what is known may be out of date; "" while every watch is connected."""
-        for task in self._tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        self._raise_error()
         return next((each.last_error for each in self._reflectors if each.last_error), "")
 
     def world(self) -> World:
@@ -178,7 +176,7 @@ class Cluster:
         That is so every few seconds at most. Who may not list events goes without.
         """
         due = time.monotonic() >= self._probes_read_at + _PROBES_SECONDS
-        if not due or not any(row.topic for row in plan.rows):
+        if not due or not any(row.wait.topic for row in plan.rows):
             return False
         self._probes_read_at = time.monotonic()
         with suppress(ApiRefusedError, ApiUnavailableError):
@@ -204,17 +202,24 @@ class Cluster:
             return {}
         return member.labels if member.pod.uid == uid else {}
 
+    def _owners_of(self, member: Member) -> Iterator[Owner]:
+        """The controllers of a pod, each the owner of the one before, up to one whose own owner is not known."""
+        owner = member.owner
+        for _ in range(_GENERATIONS):
+            if owner is None:
+                return
+            yield owner
+            owner = self._owners.get(owner.uid)
+
     async def _learn_owners(self) -> None:
         if self._aim.resource is None:
             return
         for member in tuple(self._pods):
-            owner = member.owner
-            for _ in range(_GENERATIONS):
-                if owner is None or owner.uid == self._aim.target.uid:
+            for owner in self._owners_of(member):
+                if owner.uid == self._aim.target.uid:
                     break
                 if owner.uid not in self._owners:
                     self._owners[owner.uid] = await self._owner_of(owner)
-                owner = self._owners[owner.uid]
 
     async def _owner_of(self, owner: Owner) -> Owner | None:
         served = await kind_of(self._client, owner.api_version, owner.kind)
@@ -228,20 +233,12 @@ class Cluster:
 
     def _belongs(self, member: Member) -> bool:
         """Whether a pod is the target's: by owner references, where the target is a workload."""
-        if self._aim.resource is None:
-            return True
-        owner = member.owner
-        for _ in range(_GENERATIONS):
-            if owner is None or owner.uid == self._aim.target.uid:
-                return owner is not None
-            owner = self._owners.get(owner.uid)
-        return False
+        owners = self._owners_of(member)
+        return self._aim.resource is None or any(owner.uid == self._aim.target.uid for owner in owners)
 
     def _requests_changed(self) -> None:
         """A run stays aborted, also once the request that said so is gone."""
-        self._aborted |= {
-            each.annotations.run.name for each in self._requests if each is not None and each.annotations.aborted
-        }
+        self._aborted |= {each.run.name for each in self._requests if each is not None and each.aborted}
         self.changed.set()
 
     def _watch(
@@ -261,9 +258,13 @@ class Cluster:
                 await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 waiting.cancel()
-            for task in self._tasks:
-                if task.done():
-                    task.result()
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        """Raise what has ended a watch."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
 
     async def _nodes_with_daemon(self) -> frozenset[str] | None:
         """Nodes on which a pod of the node daemon is; None where one may not look, or where there is none at all.

@@ -20,54 +20,6 @@ from crrd.lib.plain import columns, plain
 REMIND_SECONDS = 30.0  # How often a wait that lasts is shown again
 
 
-class Changes:
-    """What is different from one plan to the next, and for how long each pod has been under way."""
-
-    def __init__(self) -> None:
-        self._stages: dict[str, tuple[Stage, str]] = {}
-        self._since: dict[str, float] = {}
-        self._waiting = ""
-        self._shown_at = time.monotonic()
-
-    def rows(self, plan: Plan) -> list[Row]:
-        """Pods that stand elsewhere than before, or wait for something else; those that have not begun are left out."""
-        changed = []
-        for row in plan.rows:
-            if row.stage.under_way:
-                self._since.setdefault(row.uid, time.monotonic())
-            why = row.why if row.stage in (Stage.RECREATING, Stage.SKIPPED, Stage.FAILED) else ""
-            why = row.topic or why
-            before = self._stages.get(row.uid)
-            self._stages[row.uid] = (row.stage, why)
-            same = before is not None and before[0] is row.stage
-            if row.stage is not Stage.WAITING and (not same or (why and before != (row.stage, why))):
-                changed.append(row)
-        return changed
-
-    def waiting(self, plan: Plan) -> str:
-        """What is waited for, where that is something else than before."""
-        before, self._waiting = self._waiting, plan.waiting
-        return plan.waiting if plan.waiting != before else ""
-
-    def overdue(self, plan: Plan) -> list[str]:
-        """What is still waited for, every REMIND_SECONDS: the cause, the pods, and the command that shows more."""
-        if time.monotonic() < self._shown_at + REMIND_SECONDS:
-            return []
-        self._shown_at = time.monotonic()
-        if plan.waiting:
-            pods = [row.pod for row in plan.rows if row.stage is Stage.WAITING and row.command == plan.command]
-            more = f" and {len(pods) - 1} more pods" if len(pods) > 1 else ""
-            return [": ".join([*(f"{pod}{more}" for pod in pods[:1]), *plan.waits])]
-        slow = [row for row in plan.rows if row.stage.under_way and (self.seconds(row) or 0) >= REMIND_SECONDS]
-        waits = [(row, Wait(row.why or row.stage.value, row.command or _explain(row))) for row in slow]
-        return [f"{row.pod} {wait.with_command}" for row, wait in waits]
-
-    def seconds(self, row: Row) -> float | None:
-        """For how long a pod has been under way as far as this process has seen; None where it was not."""
-        since = self._since.get(row.uid)
-        return None if since is None else time.monotonic() - since
-
-
 class Display:
     """Shows a run: `begin`, then `show` for every plan, then `end`; or prints one page.
 
@@ -75,12 +27,18 @@ class Display:
     """
 
     def __init__(self) -> None:
-        self._changes = Changes()
-        self._began = time.monotonic()
+        self._reset()
+
+    def _reset(self) -> None:
+        """A run begins, of which nothing was shown."""
+        self._began = self._reminded_at = time.monotonic()
+        self._waiting = ""  # Why nothing went on in the last plan
+        self._shown: dict[str, tuple[Stage, str]] = {}  # By pod (UID): its stage and wait in the last plan
+        self._since: dict[str, float] = {}  # By pod (UID): when this process saw it under way first
 
     def begin(self, run: Run, message: str) -> None:
         """What is about to be done, or gone on with."""
-        self._changes, self._began = Changes(), time.monotonic()
+        self._reset()
         self.print_line(f"run {run.name}: {message}")
 
     def print_line(self, message: str) -> None:
@@ -92,20 +50,58 @@ class Display:
         """How things stand now."""
         passed = f"{time.monotonic() - self._began:7.1f} s"
         done, total = progress(plan.rows)
-        for row in self._changes.rows(plan):
+        for row in self._changed(plan):
             parts = [passed, row.pod, *filter(None, [row.node]), row.stage.value]
-            seconds = self._changes.seconds(row)
+            seconds = self._seconds(row)
             if row.stage is Stage.DONE and seconds is not None:
                 old = old_ids(row)
                 parts += [f"{Pin(old[name]).short} -> {Pin(new).short}" for name, new in new_ids(row).items()]
                 parts += [f"in {seconds:.1f} s", f"({done} of {total})"]
-            elif row.why:
-                parts.append(f"- {row.with_command}")
+            elif row.wait.why:
+                parts.append(f"- {row.wait.with_command}")
             self.print_line("  ".join(parts))
-        if waiting := self._changes.waiting(plan):
-            self.print_line(f"{passed}  waiting: {Wait(waiting, plan.command).with_command}")
-        for each in self._changes.overdue(plan):
-            self.print_line(f"{passed}  still waiting: {each}")
+        if self._waits_anew(plan):
+            self.print_line(f"{passed}  waiting: {plan.wait.with_command}")
+        for reminder in self._reminders(plan):
+            self.print_line(f"{passed}  still waiting: {reminder}")
+
+    def _changed(self, plan: Plan) -> list[Row]:
+        """Pods that stand elsewhere than before, or wait for something else; those that have not begun are left out."""
+        changed = []
+        for row in plan.rows:
+            if row.stage.under_way:
+                self._since.setdefault(row.uid, time.monotonic())
+            tells_why = row.stage in (Stage.RECREATING, Stage.SKIPPED, Stage.FAILED)
+            why = row.wait.topic or (row.wait.why if tells_why else "")
+            stage, why_before = self._shown.get(row.uid, (None, ""))
+            self._shown[row.uid] = (row.stage, why)
+            if row.stage is not Stage.WAITING and (row.stage is not stage or (why and why != why_before)):
+                changed.append(row)
+        return changed
+
+    def _waits_anew(self, plan: Plan) -> bool:
+        """Whether nothing goes on, for another reason than before."""
+        before, self._waiting = self._waiting, plan.wait.why
+        return self._waiting not in ("", before)
+
+    def _reminders(self, plan: Plan) -> list[str]:
+        """What is still waited for, every REMIND_SECONDS: the cause, the pods, and the command that shows more."""
+        if time.monotonic() < self._reminded_at + REMIND_SECONDS:
+            return []
+        self._reminded_at = time.monotonic()
+        if plan.wait.why:
+            waiting = [row for row in plan.rows if row.stage is Stage.WAITING]
+            pods = [row.pod for row in waiting if row.wait.command == plan.wait.command]
+            more = f" and {len(pods) - 1} more pods" if len(pods) > 1 else ""
+            return [": ".join([*(f"{pod}{more}" for pod in pods[:1]), *plan.waits])]
+        slow = [row for row in plan.rows if row.stage.under_way and (self._seconds(row) or 0) >= REMIND_SECONDS]
+        waits = [(row, Wait(row.wait.why or row.stage.value, row.wait.command or _explain(row))) for row in slow]
+        return [f"{row.pod} {wait.with_command}" for row, wait in waits]
+
+    def _seconds(self, row: Row) -> float | None:
+        """For how long a pod has been under way as far as this process has seen; None where it was not."""
+        since = self._since.get(row.uid)
+        return None if since is None else time.monotonic() - since
 
     async def ask(self, question: str) -> bool:
         """Whether somebody has said yes; False where nobody is there to be asked."""
@@ -133,10 +129,9 @@ class Display:
         """How a run stands, and how to go on with it; "" where nobody has to."""
         run = status.run
         reason = f"; {run.options.reason}" if run.options.reason else ""
-        containers = ", ".join(run.options.containers) or "stale containers"
-        rows = [(row.pod, row.node, row.stage.value, row.why) for row in plan.rows]
+        rows = [(row.pod, row.node, row.stage.value, row.wait.why) for row in plan.rows]
         _print(
-            f"run {run.name}: {containers} of {run.target.words}, since {run.started}{reason}",
+            f"run {run.name}: {run.options.what} of {run.target.words}, since {run.started}{reason}",
             f"{state_of(status)}: {summary(plan.rows)}; last activity {format_duration(status.idle)} ago",
             *([f"waits for: {status.waits}"] if status.waits else []),
             *([f"to continue: {resume}"] if resume else []),
@@ -145,15 +140,12 @@ class Display:
 
     def print_runs(self, runs: Sequence[RunStatus]) -> None:
         """Which runs there are."""
-        head = ("RUN", "TARGET", "STATE", "DONE", "STARTED", "LAST ACTIVITY", "WAITS FOR")
-        rows = [
-            (
-                *(each.run.name, each.run.target.words, state_of(each), f"{each.done}/{each.total}", each.run.started),
-                *(f"{format_duration(each.idle)} ago", each.waits),
-            )
-            for each in runs
-        ]
-        _print(*(columns([head, *rows], gap=3) if rows else ["no runs"]))
+        rows = [("RUN", "TARGET", "STATE", "DONE", "STARTED", "LAST ACTIVITY", "WAITS FOR")]
+        for each in runs:
+            done, active = f"{each.done}/{each.total}", f"{format_duration(each.idle)} ago"
+            run = each.run
+            rows.append((run.name, run.target.words, state_of(each), done, run.started, active, each.waits))
+        _print(*(columns(rows, gap=3) if runs else ["no runs"]))
 
     def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str]) -> None:
         """The batches of a dry run, what is left out, and why pods' requests are refused."""
@@ -163,8 +155,8 @@ class Display:
         now = len(preview.batches)
         asks = ["then asks whether to continue"] if preview.asks_after else []
         lines += [*numbered[: preview.asks_after], *asks, *numbered[preview.asks_after : now]]
-        if preview.stopped:
-            lines.append(f"then waits: {Wait(preview.stopped, preview.command).with_command}")
+        if preview.stopped.why:
+            lines.append(f"then waits: {preview.stopped.with_command}")
         lines += numbered[now:]
         lines += [f"{pod}: the API server would reject the request: {why}" for pod, why in refused.items()]
         lines += [f"skipped: {', '.join(pods)} ({why})" for why, pods in skipped_pods(preview).items()]
@@ -180,21 +172,15 @@ def old_ids(row: Row) -> dict[str, str]:
 
 def new_ids(row: Row) -> dict[str, str]:
     """By container: the instance that has followed, as far as there is one."""
-    if row.member is None:
-        return {}
-    there = row.member.pod.containers
-    return {
-        name: there[name].container_id
-        for name, old in old_ids(row).items()
-        if name in there and there[name].container_id not in ("", old)
-    }
+    old, there = old_ids(row), row.member.pod.containers if row.member is not None else {}
+    now = {name: there[name].container_id for name in old if name in there}
+    return {name: container_id for name, container_id in now.items() if container_id not in ("", old[name])}
 
 
 def summary(rows: tuple[Row, ...]) -> str:
     """How many pods of what became of them, in words."""
     counts = tally(rows)
-    _, total = progress(rows)
-    parts = [f"{counts[Stage.DONE]} of {total} pods recreated"]
+    parts = [f"{counts[Stage.DONE]} of {progress(rows)[1]} pods recreated"]
     names = {Stage.FAILED: "failed", Stage.SKIPPED: "skipped", Stage.GONE: "deleted"}
     parts += [f"{counts[stage]} {name}" for stage, name in names.items() if counts[stage]]
     under_way = sum(1 for row in rows if row.stage.under_way)
@@ -203,7 +189,7 @@ def summary(rows: tuple[Row, ...]) -> str:
 
 def failures(rows: tuple[Row, ...]) -> str:
     """The pods that failed, each with the reason; "" for none."""
-    return "; ".join(f"{row.pod}: {row.why}" for row in rows if row.stage is Stage.FAILED)
+    return "; ".join(f"{row.pod}: {row.wait.why}" for row in rows if row.stage is Stage.FAILED)
 
 
 def skipped_pods(preview: Preview) -> dict[str, list[str]]:
@@ -211,17 +197,17 @@ def skipped_pods(preview: Preview) -> dict[str, list[str]]:
     skipped: dict[str, list[str]] = {}
     for row in preview.first.rows:
         if row.skip is not None:
-            skipped.setdefault(row.why, []).append(row.pod)
+            skipped.setdefault(row.wait.why, []).append(row.pod)
     return skipped
 
 
 def stale_table(preview: Preview) -> list[str]:
     """The stale containers of a dry run, with what has changed; empty for a run that does not look for them."""
-    rows = [
-        (each.pod, each.container, f"{each.changes[0].reference}  {rfc3339(each.changes[0].at)}", each.started)
-        for each in preview.stale
-    ]
-    return [*columns([("POD", "CONTAINER", "CHANGED", "STARTED"), *rows], gap=3), ""] if rows else []
+    rows = [("POD", "CONTAINER", "CHANGED", "STARTED")]
+    for each in preview.stale:
+        change = each.changes[0]
+        rows.append((each.pod, each.container, f"{change.reference}  {rfc3339(change.at)}", each.started))
+    return [*columns(rows, gap=3), ""] if preview.stale else []
 
 
 def warned_pods(preview: Preview) -> dict[str, list[str]]:

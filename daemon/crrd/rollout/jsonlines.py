@@ -9,10 +9,10 @@ from typing import Any
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.overview import RunStatus
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.preview import Preview
+from crrd.core.rollout.preview import Preview, Stale
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, tally
-from crrd.rollout.display import Changes, Display, new_ids, old_ids, skipped_pods, state_of, warned_pods
+from crrd.rollout.display import Display, new_ids, old_ids, skipped_pods, state_of, warned_pods
 
 
 class JsonLines(Display):
@@ -31,7 +31,8 @@ class JsonLines(Display):
 
     def begin(self, run: Run, message: str) -> None:
         """See Display."""
-        self._run, self._changes = run.name, Changes()
+        self._reset()
+        self._run = run.name
         self._line("begin", target=run.target.words, containers=list(run.options.containers), message=message)
 
     def print_line(self, message: str) -> None:
@@ -41,13 +42,13 @@ class JsonLines(Display):
     def show(self, plan: Plan) -> None:
         """See Display."""
         self._last = plan
-        for row in self._changes.rows(plan):
-            seconds = self._changes.seconds(row)
+        for row in self._changed(plan):
+            seconds = self._seconds(row)
             self._line("pod", **_pod(row), seconds=None if seconds is None else round(seconds, 1))
-        if waiting := self._changes.waiting(plan):
-            self._line("waiting", message=waiting, command=plan.command)
-        for each in self._changes.overdue(plan):
-            self._line("waiting", message=each)
+        if self._waits_anew(plan):
+            self._line("waiting", message=plan.wait.why, command=plan.wait.command)
+        for reminder in self._reminders(plan):
+            self._line("waiting", message=reminder)
 
     async def ask(self, question: str) -> bool:
         """See Display."""
@@ -68,27 +69,28 @@ class JsonLines(Display):
 
     def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str]) -> None:
         """See Display."""
-        batches, later = (
-            [[{"pod": row.pod, "node": row.node, "containers": list(row.containers)} for row in each] for each in part]
-            for part in (preview.batches, preview.later)
-        )
-        ends = {"asksAfter": preview.asks_after, "stopped": preview.stopped, "command": preview.command, "later": later}
-        stale = [
-            {
-                "pod": each.pod,
-                "container": each.container,
-                "started": each.started,
-                "changes": [{"object": str(change.reference), "at": rfc3339(change.at)} for change in each.changes],
-            }
-            for each in preview.stale
-        ]
-        details = {
+        shape = {
+            "target": target,
+            "batches": _batches(preview.batches),
+            "asksAfter": preview.asks_after,
+            "stopped": preview.stopped.why,
+            "command": preview.stopped.command,
+            "later": _batches(preview.later),
             "skipped": skipped_pods(preview),
             "warnings": warned_pods(preview),
-            "stale": stale,
+            "stale": [_stale(each) for each in preview.stale],
             "refused": refused,
         }
-        _print({"target": target, "batches": batches, **ends, **details})
+        _print(shape)
+
+
+def _batches(batches: Sequence[Sequence[Row]]) -> list[list[dict[str, Any]]]:
+    return [[{"pod": row.pod, "node": row.node, "containers": row.containers} for row in batch] for batch in batches]
+
+
+def _stale(each: Stale) -> dict[str, Any]:
+    changes = [{"object": str(change.reference), "at": rfc3339(change.at)} for change in each.changes]
+    return {"pod": each.pod, "container": each.container, "started": each.started, "changes": changes}
 
 
 def _print(shape: object) -> None:
@@ -118,8 +120,8 @@ def _pod(row: Row) -> dict[str, Any]:
         "uid": row.uid,
         "node": row.node,
         "stage": row.stage.value,
-        "message": row.why,
-        "command": row.command,
+        "message": row.wait.why,
+        "command": row.wait.command,
         "request": row.request.request.name if row.request is not None else "",
         "old": old_ids(row),
         "new": new_ids(row),

@@ -1,20 +1,24 @@
 """Carries a run out: asks for a plan, creates one request, and looks again; ends where the plan does.
 
-It may be killed between any two lines: what it has created is all that the next one needs to know.
+It may be killed between any two lines: what it has created is all that the next one needs to know. It writes how far
+the run is on the requests, so that `status` tells a run that goes on from one whose process has gone.
 """
 
 import asyncio
+import os
+import socket
 import time
 from contextlib import suppress
 from dataclasses import replace
 
-from crrd.core.api.time import parse_time
+from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import LABEL_ACTIVE
-from crrd.core.rollout.overview import STOPPED
+from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
-from crrd.core.rollout.run import Run, read_run
-from crrd.core.rollout.standing import Row, Stage
-from crrd.core.rollout.state import with_latest_options
+from crrd.core.rollout.run import Progress, Run
+from crrd.core.rollout.standing import Row, Stage, progress
+from crrd.core.rollout.state import read_run_request
+from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
@@ -23,12 +27,13 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationE
 from crrd.lib.jsonfields import mapping
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import Display
-from crrd.rollout.report import Reporter
 
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 PATIENCE_SECONDS = 3600.0
 """For how long nothing may get on, where no time is given: a pod that waits for a budget must not wait forever."""
 _TICK_SECONDS = 1.0  # How often what is shown is drawn anew, for its seconds
+_PROGRESS_SECONDS = LIVE_SECONDS / 4  # How often the progress is written while the state is the same
+_WAITS_CHARACTERS = 500  # Of what is waited for, in the progress
 
 
 class Runner:
@@ -56,7 +61,7 @@ class Runner:
         self._ends = time.monotonic() + timeout if timeout else float("inf")
         self._stages: list[Stage] = []
         self._confirmed = confirmed
-        self.reporter = Reporter(client, cluster, clock)
+        self._written_state, self._write_at = "", 0.0  # Of the progress that was written last; monotonic
 
     async def run(self, run: Run) -> tuple[Plan, bool]:
         """Go on with the run until it ends: its last plan, and whether the time for the whole run was over first.
@@ -68,7 +73,7 @@ class Runner:
             self._cluster.changed.clear()
             trouble = self._cluster.problem or await self._learn()
             world = self._cluster.world()
-            latest = with_latest_options(world, run)
+            latest = world.latest(run)
             if latest != run:
                 self._display.print_line("another process has changed the options of this run; using the new options")
             run = latest
@@ -77,17 +82,17 @@ class Runner:
                 continue
             if trouble and plan.end is not End.ABORTED:
                 # On what may be out of date nothing is begun, and nothing ends.
-                plan = replace(plan, create=(), end=None, waiting=trouble, command="")
+                plan = replace(plan, create=(), end=None, wait=Wait(trouble))
             self._display.show(plan)
             self._see_progress(run, plan)
             if plan.end is None and not trouble:
-                await self.reporter.write(run, plan)
+                await self.write_progress(run, plan)
             if plan.end is End.ASK and await self._display.ask(plan.message):
                 self._confirmed, self._stages = True, []
                 continue
             if plan.end is not None or time.monotonic() >= self._ends:
                 state = STOPPED if plan.outcome in (None, End.RIVAL) else str(plan.outcome)
-                await self.reporter.write(run, plan, state)
+                await self.write_progress(run, plan, state)
                 return plan, plan.end is None
             if plan.create:
                 await self._create(run, plan)
@@ -101,6 +106,23 @@ class Runner:
             of_a_pod = run.options.pod_timeout + run.options.min_ready
             seconds = max(PATIENCE_SECONDS, of_a_pod) if self._patience is None else self._patience
             self._stages, self._ends = stages, time.monotonic() + seconds
+
+    def _progress(self, plan: Plan, state: str) -> dict[str, str]:
+        """How far the run is, as the annotation of a request that is written now."""
+        self._written_state, self._write_at = state, time.monotonic() + _PROGRESS_SECONDS
+        process, waits = f"{socket.gethostname()}/{os.getpid()}", "; ".join(plan.waits)[:_WAITS_CHARACTERS]
+        return Progress(rfc3339(self._clock.now()), process, state, *progress(plan.rows), waits).annotation()
+
+    async def write_progress(self, run: Run, plan: Plan, state: str = "") -> None:
+        """Write how far the run is on its newest request, where that is due; `state` says how the process ends."""
+        state = state or _state(plan)
+        own = self._cluster.world().requests_of(run)
+        if not own or (state == self._written_state and time.monotonic() < self._write_at):
+            return
+        body = {"metadata": {"annotations": self._progress(plan, state)}}
+        with suppress(ApiRefusedError, ApiUnavailableError):  # the requests themselves are what counts
+            name = own[-1].request.name
+            self._cluster.written(await self._client.merge_patch(REQUESTS, run.namespace, name, body))
 
     async def _let_a_second_pass(self, run: Run) -> None:
         """Kubelet says in whole seconds when a container was started: what this run restarts starts after its start.
@@ -125,17 +147,15 @@ class Runner:
         seconds = min(_TICK_SECONDS, self._ends - time.monotonic())
         if plan.wake_at is not None:
             seconds = min(seconds, (plan.wake_at - self._clock.now()).total_seconds())
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(max(0.01, seconds)):
                 await self._cluster.changed.wait()
-        except TimeoutError:
-            pass
 
     async def _create(self, run: Run, plan: Plan) -> None:
         """Create the first of the requests. Returns once it is known whether it is there, so that budgets hold."""
         row = plan.create[0]
         body = run.request(row.pod, row.uid, row.containers)
-        body["metadata"]["annotations"] |= self.reporter.annotation(plan)
+        body["metadata"]["annotations"] |= self._progress(plan, _state(plan))
         failures = 0
         while time.monotonic() < self._ends:
             try:
@@ -151,7 +171,7 @@ class Runner:
             except ApiUnavailableError as error:
                 failures += 1
                 reason = f"cannot create the ContainerRecreateRequest, retrying: {error}"
-                self._display.show(replace(plan, create=(), waiting=reason, command=""))
+                self._display.show(replace(plan, create=(), wait=Wait(reason)))
                 await asyncio.sleep(max(_RETRY.delay(failures), error.retry_after))
             else:
                 await self._seen_by_admission(run, made)
@@ -172,11 +192,10 @@ class Runner:
         name = run.request_name(row.uid)
         with suppress(GoneError):  # it was there a moment ago: everything is decided anew
             found = await self._client.get(REQUESTS, run.namespace, name)
-            annotations = read_run(found)
-            if annotations is None or annotations.run.name != run.name:
-                self._cluster.refused(
-                    row.uid, f"request {name} exists, but does not belong to this run; delete it and resume the run"
-                )
+            request = read_run_request(found)
+            if request is None or request.run.name != run.name:
+                why = f"request {name} exists, but does not belong to this run; delete it and resume the run"
+                self._cluster.refused(row.uid, why)
             self._cluster.written(found)
 
     async def _not_let_in(self, run: Run, row: Row, error: ApiRefusedError) -> None:
@@ -198,3 +217,7 @@ class Runner:
             "admission did not handle the request, so it was deleted again: check that the manager is running and that "
             "its webhook exists (kubectl get mutatingwebhookconfigurations crrd)"
         )
+
+
+def _state(plan: Plan) -> str:
+    return WAITING if plan.wait.why else RUNNING

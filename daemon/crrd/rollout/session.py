@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.overview import STOPPED
 from crrd.core.rollout.plan import End, Plan, make_plan, unfinished
-from crrd.core.rollout.preview import make_preview
+from crrd.core.rollout.preview import Preview, make_preview
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.standing import Stage, tally
 from crrd.core.rollout.state import World, newest_run
@@ -22,18 +23,15 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ConfigurationError, CrrdError, OutputError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError, ConflictError, CrrdError, OutputError
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.command import Command
 from crrd.rollout.display import Display, failures, summary
-from crrd.rollout.dryrun import refusals
-from crrd.rollout.ending import EXIT_FAILED, conclude, has_started
 from crrd.rollout.events import WorkloadEvent, create_event
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.runner import Runner
-from crrd.rollout.runs import Runs
+from crrd.rollout.runs import EXIT_FAILED, Command, Runs, conclude, has_started
 from crrd.rollout.target import Aim, check_run, find_target, split_targets
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # As Kubernetes makes up names: nothing that spells words
@@ -78,14 +76,8 @@ class Session(Runs):
 
     async def run(self) -> int:
         """Do what is asked; returns the exit code."""
-        match self.command.verb:
-            case "status":
-                return await self.status()
-            case "abort":
-                return await self.abort()
-            case "resume":
-                return await self.resume()
-        return await self.start()
+        verbs = {"status": self.status, "abort": self.abort, "resume": self.resume, "": self.start}
+        return await verbs[self.command.verb]()
 
     async def start(self) -> int:
         """Start a run for each target, one after the other; a run of the given name that exists is resumed."""
@@ -113,10 +105,8 @@ class Session(Runs):
         run = Run(self.namespace, name, aim.target, options, rfc3339(now))
         check_run(world, run)
         if (first := unfinished(world, run, now)) is not None and not command.dry_run:
-            raise ConfigurationError(
-                f"run {first.name} on {first.target.words} is not finished: check it with "
-                f"{self.line('status', first.name)}, then resume or abort it"
-            )
+            way_out = f"check it with {self.line('status', first.name)}, then resume or abort it"
+            raise ConfigurationError(f"run {first.name} on {first.target.words} is not finished: {way_out}")
         return run
 
     async def _start(self, aim: Aim) -> int:
@@ -136,20 +126,31 @@ class Session(Runs):
 
     async def _preview(self, world: World, run: Run) -> int:
         """Print what the run would do."""
-        preview, refused = make_preview(world, run, self.clock.now()), {}
-        if self.command.dry_run == "server":
-            refused = await refusals(self.client, run, preview)
+        preview = make_preview(world, run, self.clock.now())
+        refused = await self._refusals(run, preview) if self.command.dry_run == "server" else {}
         if len(split_targets(self.command.arguments)) > 1 and not self.command.as_json:
             self.display.print_line(f"{run.target.words}:")
         self.display.print_preview(run.target.words, preview, refused)
         return EXIT_FAILED if refused else 0
+
+    async def _refusals(self, run: Run, preview: Preview) -> dict[str, str]:
+        """The pods whose requests the API server would refuse by admission and policies, and what it says."""
+        refused: dict[str, str] = {}
+        for row in chain(*preview.batches, *preview.later):
+            body = run.request(row.pod, row.uid, row.containers)
+            try:
+                with suppress(ConflictError):  # one that has failed, which would be deleted first
+                    await self.client.create(REQUESTS, run.namespace, body, dry_run=True)
+            except ApiRefusedError as error:
+                refused[row.pod] = str(error)
+        return refused
 
     def _nothing_to_do(self, plan: Plan) -> int:
         """Say why no pod is recreated. Raises ConfigurationError for a reason that somebody has to see to."""
         odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
         if odd:
             skipped = "pod" if len(odd) == 1 else f"{len(odd)} pods are skipped, for example"
-            raise ConfigurationError(f"no container can be restarted: {skipped} {odd[0].pod} ({odd[0].why})")
+            raise ConfigurationError(f"no container can be restarted: {skipped} {odd[0].pod} ({odd[0].wait.why})")
         self.display.show(plan)
         self.display.end("done", "nothing to do: " + summary(plan.rows))
         return 0
@@ -170,10 +171,9 @@ class Session(Runs):
             if command.dry_run:
                 return await self._preview(world, run)
             if (first := unfinished(world, run, now)) is not None:
-                raise ConfigurationError(
-                    f"cannot resume run {name}: run {first.name} on {first.target.words} is not finished; "
-                    f"finish it, or abort it: {self.line('abort', first.name)}"
-                )
+                other = f"run {first.name} on {first.target.words} is not finished"
+                way_out = f"finish it, or abort it: {self.line('abort', first.name)}"
+                raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
             left = tally(make_plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
             await self.record_options(run, cluster, failed)
             return await self._carry_out(run, cluster, f"resuming on {run.target.words}, {left} left to restart")
@@ -198,20 +198,20 @@ class Session(Runs):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS_SECONDS):
                     await self._record(run, WorkloadEvent.INTERRUPTED, message)
-                    await runner.reporter.write(run, plan, STOPPED)
+                    await runner.write_progress(run, plan, STOPPED)
             raise asyncio.CancelledError from error
         if plan.outcome is End.DONE:
             await self._record(run, WorkloadEvent.RECREATED, summary(plan.rows))
         elif plan.outcome is End.FAILED:
             await self._record(run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures(plan.rows)}")
-        ending = conclude(plan, self.line("resume", run.name), timed_out=timed_out)
-        if ending.outcome == "failed":
+        outcome, message, exit_code = conclude(plan, self.line("resume", run.name), timed_out=timed_out)
+        if outcome == "failed":
             with suppress(OutputError):  # the last line is still printed
                 await self._print_failures(plan)
         if timed_out:
-            await self._record(run, WorkloadEvent.TIMED_OUT, ending.message)
-        self._end(ending.outcome, ending.message)
-        return ending.exit_code
+            await self._record(run, WorkloadEvent.TIMED_OUT, message)
+        self._end(outcome, message)
+        return exit_code
 
     async def _record(self, run: Run, reason: WorkloadEvent, message: str) -> None:
         await create_event(self.client, self.clock.now(), run, reason, f"run {run.name}: {message}")
@@ -221,7 +221,7 @@ class Session(Runs):
         for row in plan.rows:
             if row.stage is not Stage.FAILED:
                 continue
-            self.display.print_line(f"{row.pod} failed: {row.with_command}")
+            self.display.print_line(f"{row.pod} failed: {row.wait.with_command}")
             if row.request is None or self.command.as_json:
                 continue
             with suppress(CrrdError):  # gone, or not to be read: its own words stand above

@@ -51,7 +51,7 @@ class Terminal(Display):
 
     def show(self, plan: Plan) -> None:
         """See Display."""
-        self._changes.rows(plan)
+        self._changed(plan)
         self._live.start()
         self._live.update(self._picture(plan), refresh=True)
 
@@ -65,15 +65,15 @@ class Terminal(Display):
         for line in lines:
             table.add_row(*(line[column] for column in widths))
         more = Text(f"and {hidden} more pods", "dim") if hidden else Text("")
-        waiting = Text(plain(f"waiting: {'; '.join(plan.waits)}") if plan.waiting else "", "yellow")
-        slow = [f"{row.pod} {row.with_command}" for row in plan.rows if row.stage.under_way and row.command]
+        waiting = Text(plain(f"waiting: {'; '.join(plan.waits)}") if plan.wait.why else "", "yellow")
+        slow = [f"{row.pod} {row.wait.with_command}" for row in plan.rows if row.stage.under_way and row.wait.command]
         return Group(table, more, self._bar(plan.rows), waiting, *(Text(plain(each)) for each in slow[:_COMMANDS]))
 
     def _cells(self, row: Row) -> dict[str, Text]:
         """A row, by column."""
-        seconds = self._changes.seconds(row) if row.stage is not Stage.DONE else None
+        seconds = self._seconds(row) if row.stage is not Stage.DONE else None
         passed = "" if seconds is None else f"{seconds:.0f}"
-        values = (row.pod, row.node, _ids(old_ids(row)), _ids(new_ids(row)), row.stage.value, passed, row.why)
+        values = (row.pod, row.node, _ids(old_ids(row)), _ids(new_ids(row)), row.stage.value, passed, row.wait.why)
         cells = {column: Text(plain(each)) for column, each in zip(_COLUMNS, values, strict=True)}
         cells["phase"].stylize(_STYLES.get(row.stage, "cyan"))
         return cells

@@ -8,9 +8,10 @@ import pytest
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.overview import RunStatus, run_status
 from crrd.core.rollout.plan import End, Plan
-from crrd.core.rollout.run import ANNOTATION_PROGRESS, Progress, read_run
+from crrd.core.rollout.run import ANNOTATION_PROGRESS, Progress
 from crrd.core.rollout.standing import Row, Stage
-from crrd.core.rollout.state import RunRequest
+from crrd.core.rollout.state import RunRequest, read_run_request
+from crrd.core.rollout.waits import Wait
 from tests.support.rollouts import NOW, asked, member, run, succeeded
 
 RUN = run()
@@ -24,7 +25,7 @@ def progress(state: str = "running", seconds: float = 5, by: str = "laptop/42") 
 def written(request: RunRequest, found: Progress | None, **changes: object) -> RunRequest:
     """A request on which a process has written its progress."""
     changed = replace(request.request, **changes)  # type: ignore[arg-type]
-    return replace(request, request=changed, annotations=replace(request.annotations, progress=found))
+    return replace(request, request=changed, progress=found)
 
 
 def seen(*requests: RunRequest, plan: Plan | None = None) -> RunStatus:
@@ -64,7 +65,7 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     assert (found.active_at, found.idle) == (NOW - timedelta(seconds=30), 30.0)
     tied = written(asked(RUN, member("web-2")), progress("running", 2))
     assert seen(tied, new).state == "done", "the newest request is the last to be written"
-    aborted = replace(old, annotations=replace(old.annotations, aborted=True))
+    aborted = replace(old, aborted=True)
     assert seen(aborted, new).state == "aborted"
     nothing = seen(written(old, None, created=""))
     assert (nothing.host, nothing.active_at, nothing.idle) == ("", None, 0.0)
@@ -82,7 +83,7 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
         (Plan(()), "done", "stopped"),
         (Plan(()), "stopped", "stopped"),
         (Plan(()), "waiting", "running"),
-        (Plan((), waiting="budget"), "running", "waiting"),
+        (Plan((), wait=Wait("budget")), "running", "waiting"),
     ],
 )
 def test_what_the_pods_say_counts(plan: Plan, state: str, shown: str) -> None:
@@ -99,6 +100,6 @@ def test_progress_that_cannot_be_read_is_none(text: str) -> None:
         (replace(progress(), by=1).annotation(), None),  # type: ignore[arg-type]
     ):
         body["metadata"]["annotations"] |= annotation
-        mark = read_run(body)
+        mark = read_run_request(body)
         assert mark is not None
         assert mark.progress == found

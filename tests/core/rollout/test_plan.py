@@ -93,7 +93,7 @@ class TestBudgets:
         assert why(found)["web-1"] == "1 pod is unready or in progress, the limit is 1: web-0", (
             "nobody has touched web-0 yet"
         )
-        assert (found.end, found.waiting) == (None, "")
+        assert (found.end, found.wait.why) == (None, "")
         assert chosen(planned(World(PODS), run(max_unavailable=Amount(2)))) == ["web-0", "web-1"]
 
     @pytest.mark.parametrize(("share", "pods"), [(20, 2), (25, 2), (1, 1), (100, 10)])
@@ -107,7 +107,7 @@ class TestBudgets:
         skipped = replace(member("web-9", container(running=False)), ready=False)
         found = planned(World((ONE, skipped)))
         assert chosen(found) == []
-        assert found.waiting == "1 pod is unready, the limit is 1: web-9"
+        assert found.wait.why == "1 pod is unready, the limit is 1: web-9"
 
     def test_unready_ones_go_first_and_not_all_at_once(self) -> None:
         down = tuple(replace(each, ready=False) for each in members(4))
@@ -128,7 +128,7 @@ class TestBudgets:
     def test_pods_that_are_missing_count(self) -> None:
         found = planned(World(PODS, workload=workload(4)))
         assert chosen(found) == []
-        assert found.waiting == "1 pod is unready, the limit is 1: 1 not created yet"
+        assert found.wait.why == "1 pod is unready, the limit is 1: 1 not created yet"
         going = replace(ONE, pod=replace(ONE.pod, deleting=True))
         found = planned(World((going, TWO, THREE), workload=workload(3)))
         assert (chosen(found), stages(found)["web-0"]) == ([], "skipped")
@@ -138,10 +138,11 @@ class TestBudgets:
         assert chosen(planned(World(PODS, budgets=(budget(2),)), wide)) == ["web-0", "web-1"]
         found = planned(World(PODS, budgets=(budget(5), budget(0, "strict"))), wide)
         assert chosen(found) == []
-        assert found.waiting == "PodDisruptionBudget strict allows no disruption now"
-        assert {row.command for row in found.rows} == {found.command} == {"kubectl describe pdb strict -n default"}
+        assert found.wait.why == "PodDisruptionBudget strict allows no disruption now"
+        describe = "kubectl describe pdb strict -n default"
+        assert {row.wait.command for row in found.rows} == {found.wait.command} == {describe}
         found = planned(World(PODS, budgets=(budget(2, current=False),)), wide)
-        assert found.waiting == "the status of PodDisruptionBudget guard is out of date"
+        assert found.wait.why == "the status of PodDisruptionBudget guard is out of date"
 
     @pytest.mark.parametrize("selector", [{"matchLabels": {"app": "other"}}, None, {"matchLabels": {"app": 1}}])
     def test_a_disruption_budget_of_others_is_not(self, selector: dict[str, object] | None) -> None:
@@ -163,7 +164,7 @@ class TestBudgets:
         foreign = asked(other, member("api-0"), RequestPhase.RECREATING)
         found = planned(World(PODS, (foreign,), budgets=(budget(1),)), wide)
         assert chosen(found) == []
-        assert found.waiting == (
+        assert found.wait.why == (
             "PodDisruptionBudget guard allows no disruption now while run other restarts pod api-0"
         )
         assert chosen(planned(World(PODS, (foreign,), budgets=(budget(2),)), wide)) == ["web-0"]
@@ -173,7 +174,7 @@ class TestBudgets:
         ended = succeeded(other, member("api-0"))
         assert chosen(planned(World(PODS, (ended,), budgets=(budget(1),)), wide)) == ["web-0"]
         found = planned(World(PODS, (foreign,), budgets=(budget(0),)), wide)
-        assert found.waiting == "PodDisruptionBudget guard allows no disruption now"
+        assert found.wait.why == "PodDisruptionBudget guard allows no disruption now"
 
     def test_of_several_runs_beside_it_the_first_by_name_is_told(self) -> None:
         foreign = tuple(
@@ -181,7 +182,7 @@ class TestBudgets:
             for name, pod in (("c", "api-0"), ("b", "api-1"))
         )
         found = planned(World(PODS, foreign, budgets=(budget(2),)), run(max_unavailable=Amount(3)))
-        assert found.waiting.endswith(" while run b restarts pod api-1")
+        assert found.wait.why.endswith(" while run b restarts pod api-1")
 
     def test_a_pod_of_another_workload_spends_what_selects_it(self) -> None:
         other = run(name="other", target=Target("deployment.apps/api"))
@@ -243,11 +244,11 @@ class TestOrder:
         found = planned(World(pods, workload=workload(2, in_order=True)))
         assert chosen(found) == []
         way_out = "web-0 comes later in the order: restart pod/web-0 first, or use --max-unavailable 2"
-        assert found.waiting == f"1 pod is unready, the limit is 1: web-0; {way_out}"
-        assert found.command == "kubectl describe pod web-0 -n default"
+        assert found.wait.why == f"1 pod is unready, the limit is 1: web-0; {way_out}"
+        assert found.wait.command == "kubectl describe pod web-0 -n default"
         above = (member("web-0"), replace(member("web-1", container(running=False)), ready=False))
         found = planned(World(above, workload=workload(2, in_order=True)))
-        assert found.waiting == "1 pod is unready, the limit is 1: web-1", "its turn does not come at all"
+        assert found.wait.why == "1 pod is unready, the limit is 1: web-1", "its turn does not come at all"
 
     def test_a_name_without_an_ordinal_is_the_last(self) -> None:
         world = World((member("odd"), member("web-0")), workload=workload(2, in_order=True))
@@ -413,9 +414,9 @@ class TestProgress:
         found = planned(world)
         assert chosen(found) == []
         rolling = "the rollout of deployment.apps/web is not finished: 1 of 3 pods are updated"
-        assert found.waiting == f"{rolling} (to continue anyway: --force)"
-        assert set(why(found).values()) == {found.waiting}
-        assert found.command == "kubectl describe deployment.apps/web -n default"
+        assert found.wait.why == f"{rolling} (to continue anyway: --force)"
+        assert set(why(found).values()) == {found.wait.why}
+        assert found.wait.command == "kubectl describe deployment.apps/web -n default"
         assert chosen(planned(world, run(force=True))) == ["web-0"]
 
 
@@ -499,7 +500,7 @@ class TestEnds:
         assert why(found)["web-2"] == "waiting for the first 2 pods"
         half = World((recreated(ONE), TWO, THREE), (succeeded(of, ONE), asked(of, TWO)))
         assert (planned(half, of).end, chosen(planned(half, of))) == (None, [])
-        assert planned(half, of).waiting == "", "while a pod is under way it goes on"
+        assert planned(half, of).wait.why == "", "while a pod is under way it goes on"
         part = World((recreated(ONE), recreated(TWO), THREE), (succeeded(of, ONE), succeeded(of, TWO)))
         found = planned(part, of)
         assert (found.end, found.message) == (End.ASK, "the first part of the run (--partition) is done, 1 left")

@@ -68,16 +68,16 @@ def test_what_is_unready_and_in_no_batch_stays_so() -> None:
     lost = replace(member("lost", container(running=False)), ready=False)
     found = make_preview(World((replace(one, ready=False), two, lost)), run(), NOW)
     assert [[row.pod for row in batch] for batch in found.batches] == [["web-0"]]
-    assert found.stopped == "1 pod is unready, the limit is 1: lost"
+    assert found.stopped.why == "1 pod is unready, the limit is 1: lost"
 
 
 def test_it_says_where_it_would_stop() -> None:
     world = World(members(2), budgets=(budget(0),))
     found = make_preview(world, run(), NOW)
-    assert (found.batches, found.stopped) == ((), "PodDisruptionBudget guard allows no disruption now")
-    assert found.command == "kubectl describe pdb guard -n default"
+    assert (found.batches, found.stopped.why) == ((), "PodDisruptionBudget guard allows no disruption now")
+    assert found.stopped.command == "kubectl describe pdb guard -n default"
     assert [[row.pod for row in batch] for batch in found.later] == [["web-0"], ["web-1"]]
-    assert make_preview(replace(world, aborted=frozenset({"run"})), run(), NOW).stopped == "the run was aborted"
+    assert make_preview(replace(world, aborted=frozenset({"run"})), run(), NOW).stopped.why == "the run was aborted"
 
 
 def test_a_blocked_run_shows_the_batches_that_follow() -> None:
@@ -90,13 +90,13 @@ def test_a_blocked_run_shows_the_batches_that_follow() -> None:
         World((one, two), (other,), budgets=(budget(0),), workload=workload(2)),
     ):
         found = make_preview(world, run(), NOW)
-        assert (found.batches, bool(found.stopped)) == ((), True)
+        assert (found.batches, bool(found.stopped.why)) == ((), True)
         assert [[row.pod for row in batch] for batch in found.later] == [["web-0"], ["web-1"]]
 
 
 def test_it_says_after_which_batch_somebody_is_asked() -> None:
     found = make_preview(World(members(4)), run(first=2), NOW)
-    assert (len(found.batches), found.asks_after, found.stopped) == (4, 2, "")
+    assert (len(found.batches), found.asks_after, found.stopped.why) == (4, 2, "")
     assert make_preview(World(members(4)), run(), NOW).asks_after == 0
 
 
@@ -107,14 +107,14 @@ def test_the_rest_of_one_that_has_begun() -> None:
     assert names(world) == [["web-2"], ["web-3"]], "what is under way ends first"
     assert names(world, max_unavailable=Amount(2)) == [["web-2"], ["web-3"]], "beside what is under way, then after it"
     found = make_preview(replace(world, members=world.members[:2]), of, NOW)
-    assert (found.batches, found.stopped) == ((), "")
+    assert (found.batches, found.stopped.why) == ((), "")
     other = asked(run(name="other", started=AFTER, target=Target("pod/web-2")), three)
     found = make_preview(World((three,), (other,)), of, NOW)
-    assert (found.batches, found.stopped) == ((), "another request for this pod is in progress")
+    assert (found.batches, found.stopped.why) == ((), "another request for this pod is in progress")
 
 
 def test_what_is_left_out_is_in_no_batch() -> None:
     world = World((*members(1), member("other", container("side"))))
     found = make_preview(world, run(), NOW)
     assert len(found.batches) == 1
-    assert [row.why for row in found.first.rows if row.skip] == ["container app not found in the pod"]
+    assert [row.wait.why for row in found.first.rows if row.skip] == ["container app not found in the pod"]

@@ -16,9 +16,8 @@ from crrd.core.rollout.run import (
     Amount,
     Options,
     read_amount,
-    read_run,
 )
-from crrd.core.rollout.state import World, newest_run, read_run_request, with_latest_options
+from crrd.core.rollout.state import World, newest_run, read_run_request
 from tests.support.rollouts import asked, member, run
 
 FULL = run(
@@ -61,7 +60,7 @@ def test_a_request_says_all_of_its_run() -> None:
         "activeDeadlineSeconds": 60,
         "ttlSecondsAfterFinished": 86400,
     }
-    mark = read_run(body)
+    mark = read_run_request(body)
     assert mark is not None
     assert (mark.run, mark.aborted) == (FULL, False)
     body["metadata"]["uid"] = "uid-of-the-request"
@@ -99,7 +98,7 @@ def test_another_version_goes_on_with_the_same_run() -> None:
 
 
 def test_options_that_a_request_does_not_know_are_off() -> None:
-    mark = read_run(written(options={"containers": ["app"], "max_unavailable": "2"}))
+    mark = read_run_request(written(options={"containers": ["app"], "max_unavailable": "2"}))
     assert mark is not None
     assert mark.run.options == Options(
         ("app",),
@@ -125,7 +124,7 @@ def test_options_that_a_request_does_not_know_are_off() -> None:
 def test_one_that_was_aborted_says_so() -> None:
     body = run().request("web-1", "uid-1", ("app",))
     body["metadata"]["annotations"][ANNOTATION_ABORTED] = "2026-01-01T12:00:00Z"
-    mark = read_run(body)
+    mark = read_run_request(body)
     assert mark is not None
     assert mark.aborted
 
@@ -166,8 +165,8 @@ def written(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_what_cannot_be_read_is_of_no_run(changes: dict[str, Any]) -> None:
-    assert read_run(written()) is not None
-    assert read_run(written(**changes)) is None
+    assert read_run_request(written()) is not None
+    assert read_run_request(written(**changes)) is None
     assert read_run_request(written(**changes)) is None
 
 
@@ -175,14 +174,14 @@ def test_what_cannot_be_read_is_of_no_run(changes: dict[str, Any]) -> None:
 def test_an_annotation_that_is_something_else(text: str) -> None:
     body = written()
     body["metadata"]["annotations"][ANNOTATION_RUN] = text
-    assert read_run(body) is None
+    assert read_run_request(body) is None
 
 
 @pytest.mark.parametrize("name", ["", "Web", "a b", "-a", "x" * 41])
 def test_a_label_that_is_no_name(name: str) -> None:
     body = written()
     body["metadata"]["labels"][LABEL_RUN] = name
-    assert read_run(body) is None
+    assert read_run_request(body) is None
 
 
 @pytest.mark.parametrize(("given", "text"), [("1", "1"), ("20%", "20%"), ("100%", "100%")])
@@ -202,7 +201,7 @@ def test_options_that_are_changed_are_known_as_the_latest() -> None:
     assert (changed.revision, changed.options.min_ready, changed.options.reason) == (2, 31, "")
     body = changed.request("web-1", "uid-1", ("app",))
     assert ANNOTATION_REASON not in body["metadata"]["annotations"]
-    mark = read_run(body)
+    mark = read_run_request(body)
     assert mark is not None
     assert mark.run == changed
     one, two = member("web-1"), member("web-2")
@@ -210,7 +209,7 @@ def test_options_that_are_changed_are_known_as_the_latest() -> None:
     other = asked(run(name="other").changed(min_ready=1).changed(min_ready=2).changed(min_ready=3), two)
     world = World((one, two), (asked(changed, one), newer, other))
     assert newest_run(world.requests[:2]) == changed, "the request that is newer has the options of before"
-    assert with_latest_options(world, FULL) == changed
+    assert world.latest(FULL) == changed
     ahead = changed.changed(min_ready=32)
-    assert with_latest_options(world, ahead) == ahead, "the watch may lag behind"
-    assert with_latest_options(World(()), FULL) == FULL
+    assert world.latest(ahead) == ahead, "the watch may lag behind"
+    assert World(()).latest(FULL) == FULL

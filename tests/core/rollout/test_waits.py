@@ -45,9 +45,9 @@ def recreating(**status: Any) -> RunRequest:
 
 def test_a_pod_that_does_not_get_ready_names_its_probe_and_its_logs() -> None:
     row = row_of(unready(), recreating(), app=SAID)
-    assert row.why == "container app (app-2) is running, but not ready for 45s: readiness probe failed: HTTP 503"
-    assert row.topic == "container app (app-2) is running, but not ready: readiness probe failed: HTTP 503"
-    assert (row.stage, row.command) == (Stage.RECREATING, LOGS)
+    assert row.wait.why == "container app (app-2) is running, but not ready for 45s: readiness probe failed: HTTP 503"
+    assert row.wait.topic == "container app (app-2) is running, but not ready: readiness probe failed: HTTP 503"
+    assert (row.stage, row.wait.command) == (Stage.RECREATING, LOGS)
 
 
 @pytest.mark.parametrize(
@@ -61,29 +61,29 @@ def test_without_an_event_of_this_instance_the_probe_is_named(pod: Member, said:
     earlier = ProbeFailure("readiness probe failed: of the instance before", NOW - timedelta(minutes=5))
     for probes in ({}, {"app": earlier}):
         assert (
-            row_of(pod, recreating(), **probes).why
+            row_of(pod, recreating(), **probes).wait.why
             == f"container app (app-2) is running, but not ready for 45s: {said}"
         )
 
 
 def test_a_time_that_cannot_be_read_is_not_held_against_an_event() -> None:
     row = row_of(unready(started_at=""), recreating(), app=SAID)
-    assert row.why == "container app (app-2) is running, but not ready for 45s: readiness probe failed: HTTP 503"
+    assert row.wait.why == "container app (app-2) is running, but not ready for 45s: readiness probe failed: HTTP 503"
     ready_meanwhile = replace(unready(started_at=""), ready=True)
-    assert row_of(ready_meanwhile, recreating()).why == "", "nobody says for how long"
+    assert row_of(ready_meanwhile, recreating()).wait.why == "", "nobody says for how long"
 
 
 def test_a_start_of_a_few_seconds_is_no_news() -> None:
     row = row_of(unready(seconds=4), recreating())
-    assert (row.why, row.command) == ("", ""), "and what the request said of the instance before is over"
+    assert (row.wait.why, row.wait.command) == ("", ""), "and what the request said of the instance before is over"
 
 
 def test_what_holds_kubelet_back_now() -> None:
     crashed = with_container(unready(running=False), waiting_reason="CrashLoopBackOff", waiting_message="back-off 20s")
     row = row_of(crashed, recreating())
-    assert (row.why, row.command) == ("app: CrashLoopBackOff: back-off 20s", f"{LOGS} --previous")
+    assert (row.wait.why, row.wait.command) == ("app: CrashLoopBackOff: back-off 20s", f"{LOGS} --previous")
     row = row_of(unready(running=False, waiting_reason="ErrImagePull"), recreating())
-    assert (row.why, row.command) == ("app: ErrImagePull", "kubectl describe pod web-2 -n default")
+    assert (row.wait.why, row.wait.command) == ("app: ErrImagePull", "kubectl describe pod web-2 -n default")
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_what_holds_kubelet_back_now() -> None:
 def test_a_request_is_believed_while_the_pod_shows_nothing_newer(
     pod: Member, state: tuple[RecreateState, ...], said: str
 ) -> None:
-    assert row_of(pod, recreating(states=state)).why == said
-    assert row_of(pod, recreating(states=state, message="of the request")).why == (said or "of the request")
+    assert row_of(pod, recreating(states=state)).wait.why == said
+    assert row_of(pod, recreating(states=state, message="of the request")).wait.why == (said or "of the request")
 
 
 def test_a_recreated_pod_that_another_container_keeps_unready() -> None:
@@ -111,23 +111,23 @@ def test_a_recreated_pod_that_another_container_keeps_unready() -> None:
     pod = replace(pod, pod=replace(pod.pod, containers={**pod.pod.containers, "side": side}))
     row = row_of(pod, succeeded(RUN, pod))
     assert (
-        row.why
+        row.wait.why
         == "container side (side-1) is running, but not ready for 20s: its readiness probe has not succeeded yet"
     )
     assert row.stage is Stage.SETTLING
     row = row_of(recreated(member("web-2"), ready=False), succeeded(RUN, member("web-2")))
-    assert (row.why, row.command) == ("the pod is not ready", "kubectl describe pod web-2 -n default")
+    assert (row.wait.why, row.wait.command) == ("the pod is not ready", "kubectl describe pod web-2 -n default")
 
 
 def test_a_deadline_says_what_was_waited_for() -> None:
     over = failed(RUN, member("web-2"), Reason.DEADLINE, "activeDeadlineSeconds (20s) has passed")
     row = row_of(unready(), over, app=SAID)
     waited = "container app (app-2) is running, but not ready for 45s: readiness probe failed: HTTP 503"
-    assert (row.stage, row.command) == (Stage.FAILED, LOGS)
-    assert row.why == f"{waited}; app: activeDeadlineSeconds (20s) has passed"
+    assert (row.stage, row.wait.command) == (Stage.FAILED, LOGS)
+    assert row.wait.why == f"{waited}; app: activeDeadlineSeconds (20s) has passed"
     world = World((unready(),), (failed(RUN, member("web-2")),))
     found = planned(world, RUN)
-    assert (found.end, found.rows[0].why) == (End.FAILED, "app: it would not end"), "only a deadline needs it"
+    assert (found.end, found.rows[0].wait.why) == (End.FAILED, "app: it would not end"), "only a deadline needs it"
 
 
 def event(**changes: Any) -> dict[str, Any]:

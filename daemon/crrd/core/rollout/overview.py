@@ -12,8 +12,6 @@ from crrd.core.rollout.state import RunRequest
 
 LIVE_SECONDS = 60.0  # A process that has written no progress for so long is gone
 RUNNING, WAITING, STOPPED = "running", "waiting", "stopped"  # States of a run that has not ended
-
-
 _NO_PROGRESS = Progress("", "", STOPPED, 0, 0)
 
 
@@ -40,13 +38,13 @@ def run_status(
     `is_gone` says of a process (`Progress.by`) whether it is known to have ended.
     """
     own = sorted(requests, key=lambda each: each.age, reverse=True)
-    written = [each.annotations.progress for each in own if each.annotations.progress is not None]
+    written = [each.progress for each in own if each.progress is not None]
     last = max(written, key=lambda each: each.at, default=_NO_PROGRESS)
     state, done, total, waits = last.state, last.done, last.total, last.waits
     at = parse_time(last.at)
     if state in (RUNNING, WAITING) and (is_gone(last.by) or at is None or (now - at).total_seconds() > LIVE_SECONDS):
         state = STOPPED
-    if any(each.annotations.aborted for each in own):
+    if any(each.aborted for each in own):
         state = End.ABORTED
     if plan is not None:
         state, (done, total), waits = _state_by_pods(plan, state), progress(plan.rows), "; ".join(plan.waits)
@@ -62,4 +60,4 @@ def _state_by_pods(plan: Plan, recorded: str) -> str:
         return STOPPED if plan.outcome is End.RIVAL else plan.outcome
     if recorded not in (RUNNING, WAITING):
         return STOPPED
-    return WAITING if plan.waiting else RUNNING
+    return WAITING if plan.wait.why else RUNNING

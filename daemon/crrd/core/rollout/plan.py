@@ -4,7 +4,7 @@
 at every step that no pod gets two requests of one run, and that the run takes no more pods down than its budgets allow.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -14,7 +14,7 @@ from crrd.core.config.objects import missing
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, standings, tally
 from crrd.core.rollout.state import Budget, Member, RunRequest, World
-from crrd.core.rollout.waits import Wait, describe_pod
+from crrd.core.rollout.waits import NO_WAIT, Wait, describe_pod
 
 _NAMED = 3  # Pods that a sentence names; the others are counted
 
@@ -35,8 +35,7 @@ class Plan:
 
     rows: tuple[Row, ...]
     create: tuple[Row, ...] = ()  # Pods that get their request now
-    waiting: str = ""  # Why nothing goes on; "" while a pod is under way, or none waits. Each row says it for its own.
-    command: str = ""  # The command that shows more of that; "" for none
+    wait: Wait = NO_WAIT  # Why nothing goes on; empty while a pod is under way, or none waits. Each row has its own.
     end: End | None = None
     message: str = ""  # What there is to say of the end
     wake_at: datetime | None = None  # When time alone changes something
@@ -49,9 +48,9 @@ class Plan:
     @property
     def waits(self) -> list[str]:
         """What the run waits for: why nothing goes on, or else each pod that is under way."""
-        if self.waiting:
-            return [Wait(self.waiting, self.command).with_command]
-        return [f"{row.pod} {row.with_command or row.stage.value}" for row in self.rows if row.stage.under_way]
+        if self.wait.why:
+            return [self.wait.with_command]
+        return [f"{row.pod} {row.wait.with_command or row.stage.value}" for row in self.rows if row.stage.under_way]
 
 
 def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:
@@ -66,17 +65,15 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     if end is not None:
         return Plan(rows, end=end, message=message)
     if held := _held(world, run):
-        rows = _with_reasons(rows, dict.fromkeys((row.uid for row in rows), held))
-        return Plan(rows, waiting=held.why, command=held.command, wake_at=wake)
+        return Plan(_with_reasons(rows, {row.uid: held for row in rows}), wait=held, wake_at=wake)
     left = _left_of_first(run, rows, confirmed=confirmed)
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way:
-        waiting_pods = tally(rows)[Stage.WAITING]
-        done = f"the first part of the run (--partition) is done, {waiting_pods} left"
-        return Plan(rows, end=End.ASK, message=done)
-    create, why = _Round(world, run, rows).choose(left)
-    first = Wait() if create or under_way else next(iter(why.values()), Wait())
-    return Plan(_with_reasons(rows, why), tuple(create), first.why, first.command, wake_at=wake)
+        message = f"the first part of the run (--partition) is done, {tally(rows)[Stage.WAITING]} left"
+        return Plan(rows, end=End.ASK, message=message)
+    create, waits = _Round(world, run, rows).choose(left)
+    wait = NO_WAIT if create or under_way else next(iter(waits.values()), NO_WAIT)
+    return Plan(_with_reasons(rows, waits), tuple(create), wait, wake_at=wake)
 
 
 def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
@@ -131,7 +128,7 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
     """Another run on the same target that has something left to do, under way or not: a new one has to wait for it."""
     if others := _at_work(world, run):
         return min(others, key=_age)
-    for other in {each.annotations.run.name: each.annotations.run for each in world.requests}.values():
+    for other in {each.run.name: each.run for each in world.requests}.values():
         same = other.name != run.name and other.target.identity == run.target.identity
         if same and seen_by_others(replace(world, refused={}), other, now).end in (None, End.ASK):
             return other
@@ -141,13 +138,9 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
 def _at_work(world: World, run: Run) -> list[Run]:
     """Other runs with a request under way for the same target, or for a pod of it."""
     pods = {member.pod.uid for member in world.members}
-    return [
-        each.annotations.run
-        for each in world.requests
-        if each.annotations.run.name != run.name
-        and not each.request.completed
-        and (each.annotations.run.target.identity == run.target.identity or each.request.pod_uid in pods)
-    ]
+    others = [each for each in world.requests if each.run.name != run.name and not each.request.completed]
+    own = run.target.identity
+    return [each.run for each in others if each.run.target.identity == own or each.request.pod_uid in pods]
 
 
 def _age(run: Run) -> tuple[str, str]:
@@ -162,19 +155,18 @@ def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int |
     return None if confirmed or not first or started > first else first - started
 
 
-def _with_reasons(rows: tuple[Row, ...], why: Mapping[str, Wait]) -> tuple[Row, ...]:
-    return tuple(row.waiting_for(why.get(row.uid, Wait())) if row.stage is Stage.WAITING else row for row in rows)
+def _with_reasons(rows: tuple[Row, ...], waits: Mapping[str, Wait]) -> tuple[Row, ...]:
+    return tuple(replace(row, wait=waits.get(row.uid, NO_WAIT)) if row.stage is Stage.WAITING else row for row in rows)
 
 
 class _Round:
     """One choice of pods, under all budgets at once."""
 
     def __init__(self, world: World, run: Run, rows: tuple[Row, ...]) -> None:
-        self._world, self._run = world, run
-        self._rows = rows
+        self._world, self._run, self._rows = world, run, rows
         self._in_order = world.workload is not None and world.workload.in_order
-        self._busy = {row.uid for row in rows if row.stage.under_way}
-        self._busy |= {each.request.pod_uid for each in world.requests if not each.request.completed}
+        requests = [each for each in world.requests if not each.request.completed]
+        self._busy = {row.uid for row in rows if row.stage.under_way} | {each.request.pod_uid for each in requests}
         counting = [member for member in world.members if member.counts]
         self._down = {each.pod.uid: each for each in counting if not each.ready or each.pod.uid in self._busy}
         desired = world.workload.desired if world.workload is not None else 0
@@ -184,9 +176,7 @@ class _Round:
         members = {member.pod.uid: member for member in world.members}
         at_work = [members[uid] for uid in self._busy if uid in members]
         # Requests, of any run, that are under way for pods that are not the target's.
-        elsewhere = [
-            each for each in world.requests if not each.request.completed and each.request.pod_uid not in members
-        ]
+        elsewhere = [each for each in requests if each.request.pod_uid not in members]
         self._others = {budget.uid: self._spending(budget, elsewhere) for budget in world.budgets}
         self._left = {
             budget.uid: budget.allowed
@@ -198,20 +188,21 @@ class _Round:
     def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
         """The pods that begin now, at most so many, and why each other waits."""
         chosen: list[Row] = []
-        why: dict[str, Wait] = {}
+        waits: dict[str, Wait] = {}
         first = Wait(f"waiting for the first {self._run.options.first} pods")
         blocked: Wait | None = None
         for row, member in self._candidates():
             over_first = most is not None and len(chosen) >= most
             wait = blocked or (first if over_first else next(self._reasons(row, member), None))
-            if wait is not None:
-                why[row.uid] = wait
-                if self._in_order and blocked is None:
-                    blocked = Wait(f"pods are restarted in order, and {row.pod} waits: {wait.why}", wait.command)
-            else:
+            if wait is None:
                 chosen.append(row)
                 self._take(member)
-        return chosen, why
+                continue
+            waits[row.uid] = wait
+            if self._in_order and blocked is None:
+                why = f"pods are restarted in order, and {row.pod} waits: {wait.why}"
+                blocked = Wait(why, wait.command)
+        return chosen, waits
 
     def _candidates(self) -> list[tuple[Row, Member]]:
         """Pods whose turn can come: by ordinal where the workload counts, else those first that are unready anyway."""
@@ -243,12 +234,9 @@ class _Round:
                 why = f"PodDisruptionBudget {budget.name} allows no disruption now{self._beside(budget)}"
                 yield Wait(why, command)
         node, zones = member.pod.node_name, self._world.zones
-        yield from self._places(options.max_per_node, "node", node, lambda other: other.pod.node_name == node, costs)
-        zone = zones.get(node, "")
-        if zone:
-            yield from self._places(
-                options.max_per_zone, "zone", zone, lambda other: zones.get(other.pod.node_name) == zone, costs
-            )
+        others = [each.pod.node_name for each in (self._down.values() if costs else self._under_way)]
+        yield from _full("node", node, options.max_per_node, others)
+        yield from _full("zone", zones.get(node, ""), options.max_per_zone, [zones.get(each, "") for each in others])
 
     def _missing_config(self, row: Row, member: Member) -> Iterator[str]:
         """What kubelet could not start the containers without. It sets up the volumes of all containers first."""
@@ -260,11 +248,8 @@ class _Round:
     def _spending(self, budget: Budget, elsewhere: Iterable[RunRequest]) -> list[RunRequest]:
         """Requests for pods of other targets that spend a budget; a pod whose labels are not known may be of any."""
         known = self._world.labels
-        return [
-            each
-            for each in elsewhere
-            if each.request.pod_uid not in known or _selects(budget, known[each.request.pod_uid])
-        ]
+        pods = [(each, each.request.pod_uid) for each in elsewhere]
+        return [each for each, uid in pods if uid not in known or _selects(budget, known[uid])]
 
     def _beside(self, budget: Budget) -> str:
         """Who else may have spent a disruption budget."""
@@ -272,12 +257,7 @@ class _Round:
         if not others or budget.allowed < 1:
             return ""
         first = min(others, key=lambda each: each.request.name)
-        return f" while run {first.annotations.run.name} restarts pod {first.request.pod_name}"
-
-    def _places(self, most: int, what: str, name: str, there: Callable[[Member], bool], costs: bool) -> Iterator[Wait]:
-        pods = self._down.values() if costs else self._under_way
-        if most and sum(1 for other in pods if there(other)) >= most:
-            yield Wait(f"{what} {name} has reached the limit of {most} pods in progress or unready (--max-per-{what})")
+        return f" while run {first.run.name} restarts pod {first.request.pod_name}"
 
     def _too_many(self, member: Member, down: int, *, costs: bool) -> Wait:
         if not costs:
@@ -308,6 +288,12 @@ class _Round:
 
 def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
     return budget.selector is not None and budget.selector.matches(labels)
+
+
+def _full(what: str, name: str, most: int, others: list[str]) -> Iterator[Wait]:
+    """Why a node or a zone takes no more pods; one whose name is not known has no limit."""
+    if most and name and others.count(name) >= most:
+        yield Wait(f"{what} {name} has reached the limit of {most} pods in progress or unready (--max-per-{what})")
 
 
 def _pods_are(count: int) -> str:

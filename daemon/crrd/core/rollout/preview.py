@@ -8,9 +8,10 @@ from crrd.core.api.types import RecreateState, Request, RequestedContainer, Requ
 from crrd.core.config.objects import Change, changes
 from crrd.core.recreate.messages import may_stay_down
 from crrd.core.rollout.plan import End, Plan, make_plan
-from crrd.core.rollout.run import Run, RunAnnotations
+from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import RunRequest, World
+from crrd.core.rollout.waits import NO_WAIT, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,7 @@ class Preview:
 
     batches: tuple[tuple[Row, ...], ...]
     first: Plan  # Of the world as it is
-    stopped: str = ""  # Why not all pods are in a batch; "" where they are
-    command: str = ""  # The command that shows more of that; "" for none
+    stopped: Wait = NO_WAIT  # Why not all pods are in a batch; empty where they are
     later: tuple[tuple[Row, ...], ...] = ()  # The batches that follow when it is over
     asks_after: int = 0  # After so many batches somebody would be asked; 0 for never
     may_stay_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -42,15 +42,11 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     """The batches of a run that has not begun, or of the rest of one that has; what is under way ends before it."""
     run = replace(run, options=replace(run.options, min_ready=0))  # what counts is the order
     first = make_plan(world, run, now)
-    kubelets = world.kubelets
-    batches, asks_after, last, world = _batches(replace(world, refused={}), run, now)
-    later: tuple[tuple[Row, ...], ...] = ()
-    if last.end is None:
-        later, _, _, _ = _batches(_unblocked(world, run), run, now)
-    rows = [row for batch in (*batches, *later) for row in batch]
-    stopped = last.waiting if last.end is None else last.message
-    left_down, stale = _left_down(rows, kubelets), tuple(_stale(world, first))
-    return Preview(batches, first, stopped, last.command, later, asks_after, left_down, stale)
+    batches, asks_after, last, after = _batches(replace(world, refused={}), run, now)
+    later = _batches(_unblocked(after, run), run, now)[0] if last.end is None else ()
+    left_down = _left_down([row for batch in (*batches, *later) for row in batch], world.kubelets)
+    stopped = last.wait if last.end is None else Wait(last.message)
+    return Preview(batches, first, stopped, later, asks_after, left_down, tuple(_stale(after, first)))
 
 
 def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ...], ...], int, Plan, World]:
@@ -73,8 +69,7 @@ def _unblocked(world: World, run: Run) -> World:
     """The world once budgets, roll-outs, other runs and unready pods hold no pod back."""
     members = tuple(replace(each, ready=True) for each in world.members)
     workload = replace(world.workload, rolling="", desired=0) if world.workload is not None else None
-    own = tuple(each for each in world.requests if each.annotations.run.name == run.name)
-    return replace(world, members=members, workload=workload, requests=own, budgets=())
+    return replace(world, members=members, workload=workload, requests=tuple(world.requests_of(run)), budgets=())
 
 
 def _stale(world: World, first: Plan) -> Iterator[Stale]:
@@ -103,21 +98,12 @@ def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
     members = tuple(replace(each, ready=True) if each.pod.uid in uids else each for each in world.members)
     done = {run.request_name(row.uid): row for row in batch}
     others = (each for each in world.requests if each.request.name not in done)
-    requests = tuple(RunRequest(_request(run, row), RunAnnotations(run, aborted=False)) for row in done.values())
+    requests = tuple(RunRequest(_request(run, row), run) for row in done.values())
     return replace(world, members=members, requests=(*others, *requests))
 
 
 def _request(run: Run, row: Row) -> Request:
-    states = tuple(RecreateState(name, StatePhase.SUCCEEDED) for name in row.containers)
-    return Request(
-        namespace=run.namespace,
-        name=run.request_name(row.uid),
-        uid=row.uid,
-        resource_version="",
-        created=run.started,
-        pod_name=row.pod,
-        pod_uid=row.uid,
-        node_name=row.node,
-        containers=tuple(RequestedContainer(name) for name in row.containers),
-        status=Status(RequestPhase.COMPLETED, states),
-    )
+    status = Status(RequestPhase.COMPLETED, tuple(RecreateState(name, StatePhase.SUCCEEDED) for name in row.containers))
+    name, containers = run.request_name(row.uid), tuple(map(RequestedContainer, row.containers))
+    place = (row.pod, row.uid, row.node)
+    return Request(run.namespace, name, row.uid, "", run.started, *place, containers, status=status)

@@ -6,14 +6,11 @@ A request's name follows from the run's name and the pod's UID, so it cannot be 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from crrd.core.api.time import parse_time
 from crrd.core.api.types import API_VERSION, KIND
 from crrd.core.config.objects import START_MARGIN
-from crrd.lib.jsonfields import Reader, items, mapping, text
 
 LABEL_RUN = "crr.apps.kruise.io/run"
 ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
@@ -98,6 +95,11 @@ class Options:
         """Whether the run has to look at what the pods use of ConfigMaps and Secrets."""
         return self.stale or self.preflight
 
+    @property
+    def what(self) -> str:
+        """The containers, in words."""
+        return ", ".join(self.containers) or "stale containers"
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -117,10 +119,9 @@ class Run:
 
     def describe(self, pods: int) -> str:
         """What it does to so many pods, in words."""
-        options = self.options
-        reason = f" ({options.reason})" if options.reason else ""
-        what = f"{', '.join(options.containers) or 'stale containers'} of {self.target.words}"
-        return f"{what}, {pods} pod{'s' * (pods != 1)}, at most {options.max_unavailable} unready{reason}"
+        reason = f" ({self.options.reason})" if self.options.reason else ""
+        most = f"{pods} pod{'s' * (pods != 1)}, at most {self.options.max_unavailable} unready"
+        return f"{self.options.what} of {self.target.words}, {most}{reason}"
 
     def request_name(self, pod_uid: str) -> str:
         """The name of this run's request for a pod."""
@@ -128,29 +129,21 @@ class Run:
 
     def request(self, pod_name: str, pod_uid: str, containers: tuple[str, ...]) -> dict[str, Any]:
         """The request for a pod, in its Kubernetes shape; the rest is admission's to fill in."""
-        options = self.options
-        strategy: dict[str, Any] = {"failurePolicy": "Fail", "orderedRecreate": options.ordered}
-        if options.allow_pod_restart:
+        strategy: dict[str, Any] = {"failurePolicy": "Fail", "orderedRecreate": self.options.ordered}
+        if self.options.allow_pod_restart:
             strategy["allowPodRestart"] = True
-        if options.unready_grace is not None:
-            strategy["unreadyGracePeriodSeconds"] = options.unready_grace
-        return {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {
-                "name": self.request_name(pod_uid),
-                "namespace": self.namespace,
-                "labels": {LABEL_RUN: self.name},
-                "annotations": self.annotations(),
-            },
-            "spec": {
-                "podName": pod_name,
-                "containers": [{"name": name} for name in containers],
-                "strategy": strategy,
-                "activeDeadlineSeconds": options.pod_timeout,
-                "ttlSecondsAfterFinished": KEPT_SECONDS,
-            },
+        if self.options.unready_grace is not None:
+            strategy["unreadyGracePeriodSeconds"] = self.options.unready_grace
+        meta: dict[str, Any] = {"name": self.request_name(pod_uid), "namespace": self.namespace}
+        meta |= {"labels": {LABEL_RUN: self.name}, "annotations": self.annotations()}
+        spec = {
+            "podName": pod_name,
+            "containers": [{"name": name} for name in containers],
+            "strategy": strategy,
+            "activeDeadlineSeconds": self.options.pod_timeout,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
         }
+        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec}
 
     def annotations(self) -> dict[str, str]:
         """What each of its requests says of it."""
@@ -158,7 +151,7 @@ class Run:
         return {ANNOTATION_TARGET: self.target.words, ANNOTATION_RUN: self.to_json(), **reason}
 
     def to_json(self) -> str:
-        """The text of the annotation; the same run always gives the same text."""
+        """The run as JSON; the same run always gives the same text."""
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
         shape: dict[str, Any] = {"started": self.started, "target": asdict(self.target), "options": options}
         if self.revision:
@@ -172,7 +165,7 @@ class Progress:
 
     at: str  # RFC 3339, the API server's clock
     by: str  # Host and process ID: `laptop/4711`
-    state: str  # As `Overview.state`
+    state: str  # As `RunStatus.state`
     done: int
     total: int  # Pods that are not left out
     waits: str = ""  # What it waited for then
@@ -180,53 +173,3 @@ class Progress:
     def annotation(self) -> dict[str, str]:
         """As a request carries it."""
         return {ANNOTATION_PROGRESS: json.dumps(asdict(self), separators=(",", ":"))}
-
-
-@dataclass(frozen=True, slots=True)
-class RunAnnotations:
-    """What a request records about its run."""
-
-    run: Run
-    aborted: bool  # Whether the run was aborted
-    progress: Progress | None = None  # None where its process has written none here
-
-
-def read_run(obj: Mapping[str, Any]) -> RunAnnotations | None:
-    """The run that a request belongs to; None where it belongs to none, or does not say it readably."""
-    meta = mapping(obj.get("metadata"))
-    annotations = mapping(meta.get("annotations"))
-    name = text(mapping(meta.get("labels")).get(LABEL_RUN))
-    try:
-        shape = mapping(json.loads(text(annotations.get(ANNOTATION_RUN))))
-        started, raw = text(shape.get("started")), dict(mapping(shape.get("options")))
-        revision = Reader().integer(shape.get("revision"), "") or 0
-        raw["containers"] = tuple(map(text, items(raw.get("containers"))))
-        raw["max_unavailable"] = read_amount(text(raw.get("max_unavailable")))
-        target, options = Target(**mapping(shape.get("target"))), Options(**raw)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    sound = _fits(target, Target("")) and _fits(options, Options(())) and parse_time(started) is not None
-    if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
-        return None
-    run = Run(text(meta.get("namespace")), name, target, options, started, revision)
-    return RunAnnotations(
-        run, ANNOTATION_ABORTED in annotations, _read_progress(text(annotations.get(ANNOTATION_PROGRESS)))
-    )
-
-
-def _read_progress(annotation: str) -> Progress | None:
-    try:
-        found = Progress(**mapping(json.loads(annotation)))
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return found if _fits(found, Progress("", "", "", 0, 0)) and parse_time(found.at) is not None else None
-
-
-def _fits(found: Target | Options | Progress, plain: Target | Options | Progress) -> bool:
-    """Whether each field has the type that a plain value of the same class has."""
-    for name in plain.__slots__:
-        value, like = getattr(found, name), getattr(plain, name)
-        allowed = (int, type(None)) if like is None else type(like)
-        if not isinstance(value, allowed) or (isinstance(value, bool) and not isinstance(like, bool)):
-            return False
-    return True

@@ -1,5 +1,6 @@
 """Where each pod of a run stands, and what is to be recreated of it; whether more may begin is `plan`'s concern."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,13 +13,14 @@ from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, RunRequest, World
-from crrd.core.rollout.waits import Wait, describe_pod, wait_for
+from crrd.core.rollout.waits import NO_WAIT, Wait, describe_pod, wait_for
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.kubelet.version import known_minor
 
 _GONE = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING)
 """Ends of a request that are no failure: pods come and go."""
 _NOT_READY = "the pod is not ready"
+_DELETED = Wait("the pod was deleted")
 
 
 class Stage(StrEnum):
@@ -68,9 +70,7 @@ class Row:
     pod: str  # Its name
     uid: str
     stage: Stage
-    why: str = ""  # What is waited for, why it was left out, or why it failed
-    command: str = ""  # The command that shows more of that; "" for none
-    topic: str = ""  # `why` without its duration; "" where there is none in it
+    wait: Wait = NO_WAIT  # What is waited for, why it was left out, or why it failed
     node: str = ""
     member: Member | None = None  # None for one that is no more
     request: RunRequest | None = None
@@ -79,19 +79,10 @@ class Row:
     settled_at: datetime | None = None
     """SETTLING: when it counts as back if nothing happens, None where something has to."""
 
-    @property
-    def with_command(self) -> str:
-        """`why`, with the command."""
-        return Wait(self.why, self.command).with_command
-
-    def waiting_for(self, wait: Wait) -> "Row":
-        """The pod with what it waits for."""
-        return replace(self, why=wait.why, command=wait.command, topic=wait.topic)
-
 
 def standings(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
     """Every pod that the run is about, those that have gone included."""
-    own = {each.request.name: each for each in world.requests if each.annotations.run.name == run.name}
+    own = {each.request.name: each for each in world.requests_of(run)}
     rows = []
     for member in world.members:
         found = own.pop(run.request_name(member.pod.uid), None)
@@ -100,15 +91,14 @@ def standings(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
 
 
 def _candidate(world: World, run: Run, member: Member) -> Row:
-    pod = member.pod
-    if pod.uid in world.refused:
-        return Row(pod.name, pod.uid, Stage.FAILED, world.refused[pod.uid], node=pod.node_name, member=member)
+    row = Row(member.pod.name, member.pod.uid, Stage.WAITING, node=member.pod.node_name, member=member)
+    if row.uid in world.refused:
+        return replace(row, stage=Stage.FAILED, wait=Wait(world.refused[row.uid]))
     skip, detail = next(_skips(world, run, member), (None, ""))
     if skip is not None:
-        why = f"{detail} {skip}".strip()
-        return Row(pod.name, pod.uid, Stage.SKIPPED, why, node=pod.node_name, member=member, skip=skip)
+        return replace(row, stage=Stage.SKIPPED, wait=Wait(f"{detail} {skip}".strip()), skip=skip)
     names = tuple(each.name for each in _wanted(run, member) if _fit(world, run, member, each) is None)
-    return Row(pod.name, pod.uid, Stage.WAITING, node=pod.node_name, member=member, containers=names)
+    return replace(row, containers=names)
 
 
 def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]:
@@ -124,10 +114,9 @@ def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]
     wanted = _wanted(run, member)
     if not wanted:
         yield Skip.NO_CONTAINER, "container " + " or ".join(run.options.containers)
-    unfit = [
-        (skip, f"container {each.name}") for each in wanted if (skip := _fit(world, run, member, each)) is not None
-    ]
-    yield from ((skip, f"{detail}:") for skip, detail in unfit if skip is Skip.RESTARTS_POD)
+    fits = [(_fit(world, run, member, each), f"container {each.name}") for each in wanted]
+    yield from ((skip, f"{detail}:") for skip, detail in fits if skip is Skip.RESTARTS_POD)
+    unfit = [(skip, detail) for skip, detail in fits if skip is not None]
     if len(unfit) == len(wanted):
         yield from unfit
     if world.daemons is not None and pod.node_name not in world.daemons:
@@ -175,26 +164,24 @@ def _asked(world: World, run: Run, member: Member, found: RunRequest, now: datet
         if why == _NOT_READY:
             wait = wait_for(world, member, found, (*names, *pod.containers), now)
             wait = wait if wait.why else Wait(why, describe_pod(member))
-        return replace(row, stage=Stage.SETTLING, settled_at=settled).waiting_for(wait)
+        return replace(row, stage=Stage.SETTLING, settled_at=settled, wait=wait)
     if request.completed:
         if member.pod.deleting or _reasons(found) & {*_GONE}:
-            return replace(row, stage=Stage.GONE, why="the pod was deleted")
-        wait = wait_for(world, member, found, names, now) if Reason.DEADLINE in _reasons(found) else Wait()
+            return replace(row, stage=Stage.GONE, wait=_DELETED)
+        wait = wait_for(world, member, found, names, now) if Reason.DEADLINE in _reasons(found) else NO_WAIT
         why = "; ".join(filter(None, (wait.why, failure(found))))
-        return replace(row, stage=Stage.FAILED, why=why, command=wait.command)
+        return replace(row, stage=Stage.FAILED, wait=Wait(why, wait.command))
     open_names = [name for name in names if not request.status.state(name).phase.final]
     wait = wait_for(world, member, found, open_names, now)
-    row = replace(row, stage=Stage.RECREATING if found.started else Stage.ASKED)
-    return row.waiting_for(wait if wait.why else Wait(request.status.message))
+    wait = wait if wait.why else Wait(request.status.message)
+    return replace(row, stage=Stage.RECREATING if found.started else Stage.ASKED, wait=wait)
 
 
 def _absent(found: RunRequest) -> Row:
     """The request of a pod that is no more."""
-    request = found.request
+    request, stage = found.request, Stage.DONE if found.succeeded else Stage.GONE
     names = tuple(each.name for each in request.containers)
-    stage = Stage.DONE if found.succeeded else Stage.GONE
-    why = "the pod was deleted"
-    return Row(request.pod_name, request.pod_uid, stage, why, node=request.node_name, request=found, containers=names)
+    return Row(request.pod_name, request.pod_uid, stage, _DELETED, request.node_name, request=found, containers=names)
 
 
 def _settled(run: Run, member: Member, found: RunRequest, now: datetime) -> tuple[datetime | None, str]:
@@ -203,13 +190,12 @@ def _settled(run: Run, member: Member, found: RunRequest, now: datetime) -> tupl
     As a Deployment's controller does for `minReadySeconds`, kubelet's times are held against the API server's; without
     a time to wait for, none is looked at.
     """
-    contexts = {each.name: each.context for each in found.request.containers}
     since = [member.ready_since]
-    for name, context in contexts.items():
-        container = member.pod.containers.get(name)
+    for each in found.request.containers:
+        container = member.pod.containers.get(each.name)
         if container is None:
             continue
-        if context is not None and context.container_id == container.container_id:
+        if each.context is not None and each.context.container_id == container.container_id:
             return None, "waiting for the pod's new status"
         since.append(parse_time(container.started_at))
     if not member.ready:
@@ -237,10 +223,7 @@ def failure(found: RunRequest) -> str:
 
 def tally(rows: tuple[Row, ...]) -> Mapping[Stage, int]:
     """How many pods there are of each stage."""
-    counts = dict.fromkeys(Stage, 0)
-    for row in rows:
-        counts[row.stage] += 1
-    return counts
+    return dict.fromkeys(Stage, 0) | Counter(row.stage for row in rows)
 
 
 def progress(rows: tuple[Row, ...]) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """What a run looks at, from JSON: pods, their workload, disruption budgets and requests. Bad input raises nothing."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,18 @@ from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, Reference, references
 from crrd.core.rollout.labels import LabelSelector, read_selector
-from crrd.core.rollout.run import Run, RunAnnotations, read_run
+from crrd.core.rollout.run import (
+    ANNOTATION_ABORTED,
+    ANNOTATION_PROGRESS,
+    ANNOTATION_RUN,
+    LABEL_RUN,
+    RUN_NAME,
+    Options,
+    Progress,
+    Run,
+    Target,
+    read_amount,
+)
 from crrd.lib.jsonfields import Reader, items, mapping, text
 
 ZONE = "topology.kubernetes.io/zone"
@@ -104,13 +116,9 @@ def _number(obj: Mapping[str, Any], key: str) -> int | None:
 def read_budget(obj: Mapping[str, Any]) -> Budget:
     """A PodDisruptionBudget."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
-    return Budget(
-        text(meta.get("name")),
-        text(meta.get("uid")),
-        read_selector(spec.get("selector")),
-        _number(status, "disruptionsAllowed") or 0,
-        (_number(status, "observedGeneration") or 0) >= (_number(meta, "generation") or 0),
-    )
+    name, uid = (text(meta.get(key)) for key in ("name", "uid"))
+    current = (_number(status, "observedGeneration") or 0) >= (_number(meta, "generation") or 0)
+    return Budget(name, uid, read_selector(spec.get("selector")), _number(status, "disruptionsAllowed") or 0, current)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +140,9 @@ def read_workload(obj: Mapping[str, Any]) -> Workload:
     kind = text(obj.get("kind"))
     counts = (_number(spec, "replicas"), _number(status, "desiredNumberScheduled"), _wanted_by_job(spec, status))
     desired = next(count for count in counts if count is not None)
-    return Workload(
-        kind,
-        text(meta.get("name")),
-        text(meta.get("uid")),
-        desired,
-        _rolling(obj, desired),
-        read_selector(spec.get("selector")),
-        in_order=kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel",
-    )
+    name, uid = (text(meta.get(key)) for key in ("name", "uid"))
+    in_order = kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
+    return Workload(kind, name, uid, desired, _rolling(obj, desired), read_selector(spec.get("selector")), in_order)
 
 
 def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
@@ -160,7 +162,9 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
     """How far a roll-out is that goes on by itself: what kubectl's `rollout status` waits for, without readiness."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     known = (text(obj.get("apiVersion")), text(obj.get("kind"))) in _OBSERVED
-    observed = _observed(status)
+    observed = _number(status, "observedGeneration")
+    if _NUMBER.fullmatch(text(status.get("observedGeneration"))):
+        observed = int(text(status.get("observedGeneration")))  # Argo's Rollouts have its digits
     if observed is None and known:
         observed = 0
     if observed is not None and observed < (_number(meta, "generation") or 0):
@@ -182,14 +186,6 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
     return f"waiting for old pods to terminate, {old} left" if obj.get("kind") == "Deployment" and old > 0 else ""
 
 
-def _observed(status: Mapping[str, Any]) -> int | None:
-    """observedGeneration, a number or, as Argo's Rollouts have it, its digits; None where it is neither."""
-    found = status.get("observedGeneration")
-    if isinstance(found, str):
-        return int(found) if _NUMBER.fullmatch(found) else None
-    return _number(status, "observedGeneration")
-
-
 def _expected(strategy: Mapping[str, Any], status: Mapping[str, Any], desired: int) -> int:
     """How many pods are to be updated: those of a partition are left as they are."""
     expected = _number(status, "expectedUpdatedReplicas")
@@ -201,10 +197,12 @@ def _expected(strategy: Mapping[str, Any], status: Mapping[str, Any], desired: i
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A request that a run has made."""
+    """A request that a run has made, with what it records about the run."""
 
     request: Request
-    annotations: RunAnnotations
+    run: Run
+    aborted: bool = False  # Whether the run was aborted
+    progress: Progress | None = None  # None where its process has written none here
 
     @property
     def succeeded(self) -> bool:
@@ -225,13 +223,45 @@ class RunRequest:
 
 def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     """A request of a run; None for one that is of no run, or does not say so in a way that can be read."""
-    annotations = read_run(obj)
-    return None if annotations is None else RunRequest(parse_request(obj), annotations)
+    meta = mapping(obj.get("metadata"))
+    annotations, name = mapping(meta.get("annotations")), text(mapping(meta.get("labels")).get(LABEL_RUN))
+    try:
+        shape = mapping(json.loads(text(annotations.get(ANNOTATION_RUN))))
+        started, raw = text(shape.get("started")), dict(mapping(shape.get("options")))
+        raw["containers"] = tuple(map(text, items(raw.get("containers"))))
+        raw["max_unavailable"] = read_amount(text(raw.get("max_unavailable")))
+        target, options = Target(**mapping(shape.get("target"))), Options(**raw)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    sound = _fits(target, Target("")) and _fits(options, Options(())) and parse_time(started) is not None
+    if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
+        return None
+    run = Run(text(meta.get("namespace")), name, target, options, started, _number(shape, "revision") or 0)
+    progress = _read_progress(text(annotations.get(ANNOTATION_PROGRESS)))
+    return RunRequest(parse_request(obj), run, ANNOTATION_ABORTED in annotations, progress)
+
+
+def _read_progress(annotation: str) -> Progress | None:
+    try:
+        found = Progress(**mapping(json.loads(annotation)))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found if _fits(found, Progress("", "", "", 0, 0)) and parse_time(found.at) is not None else None
+
+
+def _fits(found: Target | Options | Progress, plain: Target | Options | Progress) -> bool:
+    """Whether each field has the type that a plain value of the same class has."""
+    for name in plain.__slots__:
+        value, like = getattr(found, name), getattr(plain, name)
+        allowed = (int, type(None)) if like is None else type(like)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and not isinstance(like, bool)):
+            return False
+    return True
 
 
 def newest_run(requests: Iterable[RunRequest]) -> Run:
     """The run with its options as they were changed last."""
-    return max(requests, key=lambda each: (each.annotations.run.revision, each.age)).annotations.run
+    return max(requests, key=lambda each: (each.run.revision, each.age)).run
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +294,11 @@ class World:
     config: Mapping[tuple[Kind, str], ConfigObject | None] = field(default_factory=dict)
     """ConfigMaps and Secrets that pods use, None for one that is gone; empty where the run does not look at them."""
 
+    def requests_of(self, run: Run) -> list[RunRequest]:
+        """The requests of one run, the oldest first."""
+        return sorted((each for each in self.requests if each.run.name == run.name), key=lambda each: each.age)
 
-def with_latest_options(world: World, run: Run) -> Run:
-    """The run with its options as another process may have changed them since."""
-    own = [each for each in world.requests if each.annotations.run.name == run.name]
-    latest = newest_run(own) if own else run
-    return latest if latest.revision > run.revision else run
+    def latest(self, run: Run) -> Run:
+        """The run with its options as another process may have changed them since."""
+        own = self.requests_of(run)
+        return max(run, newest_run(own), key=lambda each: each.revision) if own else run

@@ -32,6 +32,9 @@ class Wait:
         return f"{self.why} ({self.command})" if self.command else self.why
 
 
+NO_WAIT = Wait()
+
+
 def wait_for(world: World, member: Member, found: RunRequest, names: Iterable[str], now: datetime) -> Wait:
     """What the first of these containers waits for; an empty one where none does, or nobody says.
 
@@ -48,7 +51,7 @@ def wait_for(world: World, member: Member, found: RunRequest, names: Iterable[st
             return Wait(f"{name}: {message}", f"{_logs(member, name)} --previous" if crashes else describe_pod(member))
         if state.message and not state.phase.final and (not is_next or state.reason in _STILL_TRUE):
             return Wait(state.message)
-    return Wait()
+    return NO_WAIT
 
 
 def _not_ready(world: World, member: Member, container: PodContainer, now: datetime) -> Wait:
@@ -57,7 +60,7 @@ def _not_ready(world: World, member: Member, container: PodContainer, now: datet
     since = max((at for at in (started, None if member.ready else member.ready_since) if at is not None), default=now)
     seconds = (now - since).total_seconds()
     if seconds < LATER_STEPS[0]:
-        return Wait()
+        return NO_WAIT
     probe = world.probes.get((member.pod.uid, container.name))
     why = f"its {'readiness' if container.started else 'startup'} probe has not succeeded yet"
     if probe is not None and (started is None or probe.at >= started):

@@ -251,7 +251,7 @@ class PolicyController:
     async def _end(self, policy: Policy, run: Run, record: RunRecord, plan: Plan) -> None:
         failed = plan.outcome is not End.DONE or bool(_without_daemon(plan))
         skipped = "; ".join(
-            f"{row.pod}: {row.why}" for row in plan.rows if row.skip is not None and not row.skip.normal
+            f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is not None and not row.skip.normal
         )
         details = failures(plan.rows) or skipped or (plan.message if failed else "")
         message = ": ".join(filter(None, [summary(plan.rows), details]))[:1000]
@@ -279,7 +279,7 @@ class PolicyController:
 
 def _without_daemon(plan: Plan) -> list[str]:
     """The pods that were skipped because no node daemon could serve their requests."""
-    return [f"{row.pod}: {row.why}" for row in plan.rows if row.skip is Skip.NO_DAEMON]
+    return [f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is Skip.NO_DAEMON]
 
 
 class _Progress(Display):
