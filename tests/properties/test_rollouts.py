@@ -256,7 +256,7 @@ class Model:
         for _ in range(200):
             self.look()
             found = self.step()
-            if found.end is End.ASK:
+            if found.end is End.PAUSED:
                 self.confirmed = True
             elif found.end is not None:
                 return found
@@ -366,4 +366,4 @@ def test_any_interleaving(
     found = model.settle()
     model.check()
     assert found.end is End.DONE
-    assert not {row.stage for row in found.rows} & {Stage.WAITING, Stage.ASKED, Stage.RECREATING, Stage.SETTLING}
+    assert not {row.stage for row in found.rows} & {Stage.WAITING, Stage.REQUESTED, Stage.RECREATING, Stage.SETTLING}

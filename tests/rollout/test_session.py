@@ -50,7 +50,7 @@ LIMITS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("words", "changes"), LIMITS)
 def test_every_limit_can_be_given_anew(words: tuple[str, ...], changes: dict[str, Any]) -> None:
-    assert command("resume", "nightly", *words).changes == changes
+    assert command("resume", "nightly", *words).changed_options == changes
 
 
 def test_the_command_that_is_printed_keeps_what_was_given() -> None:

@@ -58,7 +58,7 @@ def run(*containers: str, name: str = "run", target: Target = WEB, started: str 
 
 def workload(desired: int, **changes: Any) -> Workload:
     """A Deployment that is rolled out."""
-    return replace(Workload("Deployment", "web", "uid-of-web", desired), **changes)
+    return replace(Workload("uid-of-web", desired), **changes)
 
 
 def budget(allowed: int, name: str = "guard", selector: Mapping[str, Any] | None = None, **changes: Any) -> Budget:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import NoReturn, TextIO, cast
@@ -38,13 +39,8 @@ ELSEWHERE = {"demo": "crrd-localnode"}
 DESCRIPTION = """\
 crrd restarts single containers of running Kubernetes pods in place: the pod, its IP and its volumes stay.
 To restart a container, create a ContainerRecreateRequest (kubectl get crr)."""
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the examples as they are written, and gives the flags some room."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32)
+_formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
+"""Keeps the examples as they are written, and gives the flags some room."""
 
 
 def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
@@ -52,11 +48,11 @@ def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
 
     Raises ConfigurationError for an environment variable with a bad value.
     """
-    parser = argparse.ArgumentParser(prog=prog, description=DESCRIPTION, formatter_class=_Formatter)
+    parser = argparse.ArgumentParser(prog=prog, description=DESCRIPTION, formatter_class=_formatter)
     parser.add_argument("--version", action="version", version=f"crrd {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text, formatter_class=_Formatter)
+        command = commands.add_parser(name, help=text, formatter_class=_formatter)
         if name in wanted:
             module_of(name).configure(command)
     return parser

@@ -9,9 +9,9 @@ from crrd.cli.options import (
     add_daemon_flags,
     add_flag,
     add_kubeconfig_flag,
+    count,
     cri_endpoints,
     from_flags,
-    port,
 )
 from crrd.lib.descriptors import raise_limit
 from crrd.lib.errors import ConfigurationError
@@ -45,8 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     healthz = (
         "kubelet's healthz port on 127.0.0.1; while kubelet does not answer, no container is stopped (0 = no check)"
     )
-    number = partial(flag, env="CRRD_KUBELET_HEALTHZ_PORT", default="10248", convert=port, metavar="PORT")
-    number("--kubelet-healthz-port", healthz)
+    port = partial(flag, convert=count(0, 65535), metavar="PORT")
+    port("--kubelet-healthz-port", healthz, env="CRRD_KUBELET_HEALTHZ_PORT", default="10248")
     pod = "UID of the daemon's pod; at shutdown, the daemon does not wait for the stop of its own container"
     flag("--pod-uid", pod, env="POD_UID", shown="not in a pod", metavar="UID")
     add_kubeconfig_flag(parser)
@@ -63,9 +63,8 @@ def run(args: argparse.Namespace) -> int:
     with keep_imports_lean():
         from crrd.node.daemon import NodeConfig, run_node  # noqa: PLC0415
     if not args.node_name:
-        raise ConfigurationError(
-            "the node name is not set: use --node-name or NODE_NAME (in a DaemonSet from spec.nodeName)"
-        )
+        way_out = "use --node-name or NODE_NAME (in a DaemonSet from spec.nodeName)"
+        raise ConfigurationError(f"the node name is not set: {way_out}")
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", args.node_name):
         raise ConfigurationError(f"{args.node_name!r} is not a node name: use a name that kubectl get nodes shows")
     return run_node(from_flags(NodeConfig, args, cri_endpoints=cri_endpoints(args.cri_endpoint)))

@@ -88,26 +88,19 @@ def switch(found: str) -> bool:
     return found.lower() in ("true", "1")
 
 
-def label(found: str) -> str:
-    """What a Namespace or a Service can be called: a label of RFC 1123."""
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", found):
-        raise ValueError("at most 63 characters (a-z, 0-9, '-'), and start and end with a letter or digit")
-    return found
+def _name(pattern: str, most: int, characters: str) -> Convert:
+    def convert(given: str) -> str:
+        if len(given) > most or not re.fullmatch(pattern, given):
+            raise ValueError(f"at most {most} characters ({characters}), and start and end with a letter or digit")
+        return given
+
+    return convert
 
 
-def subdomain(found: str) -> str:
-    """What other objects can be called: a subdomain of RFC 1123, as Kubernetes reads that (IsDNS1123Subdomain)."""
-    one = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-    if len(found) > 253 or not re.fullmatch(rf"{one}(\.{one})*", found):
-        raise ValueError("at most 253 characters (a-z, 0-9, '-', '.'), and start and end with a letter or digit")
-    return found
-
-
-def port(found: str) -> int:
-    """A port's number, 0 for none."""
-    if not (found.isascii() and found.isdigit() and int(found) < 2**16):
-        raise ValueError("a number from 0 to 65535")
-    return int(found)
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+label = _name(_LABEL, 63, "a-z, 0-9, '-'")  # What a Namespace or a Service can be called: a label of RFC 1123
+subdomain = _name(rf"{_LABEL}(\.{_LABEL})*", 253, "a-z, 0-9, '-', '.'")
+"""What other objects can be called: a subdomain of RFC 1123, as Kubernetes reads that (IsDNS1123Subdomain)."""
 
 
 def number(low: float, high: float) -> Convert:
@@ -141,13 +134,14 @@ def duration(low: int = 0, most: tuple[int, str] | None = None) -> Convert:
     return convert
 
 
-def count(low: int) -> Convert:
-    """A whole number from `low` on."""
+def count(low: int, most: int | None = None) -> Convert:
+    """A whole number from `low` on, up to `most`."""
+    must_be = f"a whole number of at least {low}" if most is None else f"a number from {low} to {most}"
 
-    def convert(found: str) -> int:
-        if not (found.isascii() and found.isdigit() and int(found) >= low):
-            raise ValueError(f"a whole number of at least {low}")
-        return int(found)
+    def convert(given: str) -> int:
+        if not (given.isascii() and given.isdigit()) or int(given) < low or (most is not None and int(given) > most):
+            raise ValueError(must_be)
+        return int(given)
 
     return convert
 

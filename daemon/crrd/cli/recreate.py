@@ -195,8 +195,8 @@ def requested(args: argparse.Namespace) -> Command:
     _check(args, verb)
     _check_flags(args, verb)
     containers = [name for given in args.container for name in given.split(",") if name]
-    changes = _given(args, _CHANGEABLE)
-    options = Options(containers=tuple(dict.fromkeys(containers)), stale=args.stale, **changes)
+    changed = _given(args, _CHANGEABLE)
+    options = Options(containers=tuple(dict.fromkeys(containers)), stale=args.stale, **changed)
     kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
     output = ("-o", "json") if args.output == "json" else ()
     access_flags = (("--context", args.context), ("--kubeconfig", kubeconfig))
@@ -207,7 +207,7 @@ def requested(args: argparse.Namespace) -> Command:
         arguments=() if verb else tuple(args.arguments),
         run_name=args.run if not verb else next(iter(args.arguments[1:]), ""),
         options=options,
-        changes=changes,
+        changed_options=changed,
         since=_since(args.since) if not verb else None,
         access_flags=tuple(word for flag, value in access_flags if value for word in (flag, value)),
         resume_flags=(*_as_flags(_given(args, (*_CHANGEABLE, *_OF_A_PROCESS))), *output),

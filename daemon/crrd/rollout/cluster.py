@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from crrd.core.rollout.plan import Plan
@@ -25,7 +24,7 @@ from crrd.core.rollout.waits import read_probe_failure
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.kube.reflector import Reflector
-from crrd.kube.resources import BUDGETS, EVENTS, NODE_DAEMONS, NODES, PODS, REQUESTS, Resource
+from crrd.kube.resources import BUDGETS, EVENTS, NODE_DAEMONS, NODES, PODS, REQUESTS, Resource, Where
 from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.jsonfields import mapping, text
@@ -49,9 +48,7 @@ class Cluster:
 
         With `lenient`, configuration that may not be read is left out, and is no error.
         """
-        self._client = client
-        self._namespace = namespace
-        self._aim = aim
+        self._client, self._namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()  # Set by whatever is different; the reader clears it
         notify = self.changed.set
         self._pods = Known(read_member, notify)
@@ -62,9 +59,8 @@ class Cluster:
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
         self._workloads = Known(lambda obj: read_workload({**obj, **named}), notify)
         self._zones = bool(options.max_per_zone)
-        self._config = (
-            ConfigObjects(client, namespace, strict=options.stale and not lenient) if options.reads_config else None
-        )
+        config = ConfigObjects(client, namespace, strict=options.stale and not lenient)
+        self._config = config if options.reads_config else None
         self._daemons: frozenset[str] | None = None
         self._aborted: set[str] = set()
         self._labels: dict[str, Mapping[str, str]] = {}  # Of pods with a request that are not watched, by UID
@@ -83,24 +79,23 @@ class Cluster:
         try:
             self._daemons = await self._nodes_with_daemon()
             self._watch(self._requests, REQUESTS, labels=LABEL_RUN)
-            target = self._aim.target
             self._watch(self._pods, PODS, labels=self._aim.pods_query, fields=self._aim.pods_fields)
             self._watch(self._budgets, BUDGETS)
             if self._aim.resource is not None:
-                self._watch(self._workloads, self._aim.resource, fields=f"metadata.name={target.name}")
+                self._watch(self._workloads, self._aim.resource, fields=f"metadata.name={self._aim.target.name}")
             if self._zones:
                 self._watch(self._nodes, NODES, namespace="")
             await self._all_listed()
             await self.learn()
         except BaseException:
-            await self._end()
+            await self.__aexit__()
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._end()
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def problem(self) -> str:
@@ -110,12 +105,11 @@ class Cluster:
 
     def world(self) -> World:
         """What is known now."""
-        workload = next((each for each in self._workloads if each.uid == self._aim.target.uid), None)
         return World(
             members=tuple(sorted(filter(self._belongs, self._pods), key=lambda each: each.pod.name)),
             requests=tuple(each for each in self._requests if each is not None),
             labels=self._labels | {each.pod.uid: each.labels for each in self._pods},
-            workload=workload,
+            workload=next((each for each in self._workloads if each.uid == self._aim.target.uid), None),
             budgets=tuple(self._budgets),
             zones={name: zone for name, zone in self._nodes if zone},
             daemons=self._daemons,
@@ -180,11 +174,9 @@ class Cluster:
             return False
         self._probes_read_at = time.monotonic()
         with suppress(ApiRefusedError, ApiUnavailableError):
-            listing = await self._client.list_all(
-                EVENTS, read_probe_failure, namespace=self._namespace, field_selector="reason=Unhealthy"
-            )
-            in_time = sorted(filter(None, listing.items), key=lambda found: found[1].at)
-            self._probes = dict(in_time)
+            where = Where(namespace=self._namespace, field_selector="reason=Unhealthy")
+            listing = await self._client.list_all(EVENTS, read_probe_failure, **where)
+            self._probes = dict(sorted(filter(None, listing.items), key=lambda found: found[1].at))
         return True
 
     async def _ask_for_kubelet(self, node: str) -> None:
@@ -272,23 +264,20 @@ class Cluster:
         Without any, the requests are somebody else's to serve (kruise-daemon's, or a daemon's outside of the cluster).
         """
         try:
-            listing = await self._client.list_all(
-                PODS, lambda pod: text(mapping(pod.get("spec")).get("nodeName")), label_selector=NODE_DAEMONS
-            )
+            listing = await self._client.list_all(PODS, _node_of, label_selector=NODE_DAEMONS)
         except ApiRefusedError as error:
             if error.status != 403:
                 raise
             return None
         return frozenset(filter(None, listing.items)) or None
 
-    async def _end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
 
 def _kubelet_matters(member: Member) -> bool:
     return member.pod.kubelet_matters or member.pod.waits_for_startup
+
+
+def _node_of(pod: Json) -> str:
+    return text(mapping(pod.get("spec")).get("nodeName"))
 
 
 def _zone(node: Json) -> tuple[str, str]:

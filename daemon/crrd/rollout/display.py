@@ -13,7 +13,7 @@ from crrd.core.rollout.overview import RUNNING, RunStatus
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage, progress, tally
+from crrd.core.rollout.standing import Row, Stage, count_done, tally
 from crrd.core.rollout.waits import Wait
 from crrd.lib.plain import columns, plain
 
@@ -49,7 +49,7 @@ class Display:
     def show(self, plan: Plan) -> None:
         """How things stand now."""
         passed = f"{time.monotonic() - self._began:7.1f} s"
-        done, total = progress(plan.rows)
+        done, total = count_done(plan.rows)
         for row in self._changed(plan):
             parts = [passed, row.pod, *filter(None, [row.node]), row.stage.value]
             seconds = self._seconds(row)
@@ -180,7 +180,7 @@ def new_ids(row: Row) -> dict[str, str]:
 def summary(rows: tuple[Row, ...]) -> str:
     """How many pods of what became of them, in words."""
     counts = tally(rows)
-    parts = [f"{counts[Stage.DONE]} of {progress(rows)[1]} pods recreated"]
+    parts = [f"{counts[Stage.DONE]} of {count_done(rows)[1]} pods recreated"]
     names = {Stage.FAILED: "failed", Stage.SKIPPED: "skipped", Stage.GONE: "deleted"}
     parts += [f"{counts[stage]} {name}" for stage, name in names.items() if counts[stage]]
     under_way = sum(1 for row in rows if row.stage.under_way)

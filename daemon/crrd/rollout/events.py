@@ -1,6 +1,7 @@
 """Events on the workload, so that `kubectl describe deployment` tells of a run. Who may not write them goes without."""
 
 import time
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 
@@ -32,29 +33,21 @@ async def create_event(client: KubeClient, now: datetime, run: Run, reason: Work
     target = run.target
     if not target.uid:
         return
-    at = rfc3339(now)
+    kind = {"apiVersion": target.api_version, "kind": target.kind}
+    times = dict.fromkeys(("firstTimestamp", "lastTimestamp"), rfc3339(now))
     body = {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"namespace": run.namespace, "name": f"{target.name[:200]}.{time.time_ns():x}"},
-        "involvedObject": {
-            "apiVersion": target.api_version,
-            "kind": target.kind,
-            "namespace": run.namespace,
-            "name": target.name,
-            "uid": target.uid,
-        },
+        "involvedObject": {**kind, "namespace": run.namespace, "name": target.name, "uid": target.uid},
         "type": "Warning" if reason in (WorkloadEvent.FAILED, WorkloadEvent.TIMED_OUT) else "Normal",
         "reason": reason.value,
         "message": message[:_MESSAGE_CHARACTERS],
         "count": 1,
-        "firstTimestamp": at,
-        "lastTimestamp": at,
+        **times,
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "reportingInstance": run.name,
     }
-    try:
+    with suppress(ApiRefusedError, ApiUnavailableError):  # what counts is in the requests
         await client.create(EVENTS, run.namespace, body)
-    except (ApiRefusedError, ApiUnavailableError):
-        return  # what counts is in the requests

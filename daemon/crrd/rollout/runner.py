@@ -16,7 +16,7 @@ from crrd.core.api.types import LABEL_ACTIVE
 from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Progress, Run
-from crrd.core.rollout.standing import Row, Stage, progress
+from crrd.core.rollout.standing import Row, Stage, count_done
 from crrd.core.rollout.state import read_run_request
 from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
@@ -87,7 +87,7 @@ class Runner:
             self._see_progress(run, plan)
             if plan.end is None and not trouble:
                 await self.write_progress(run, plan)
-            if plan.end is End.ASK and await self._display.ask(plan.message):
+            if plan.end is End.PAUSED and await self._display.ask(plan.message):
                 self._confirmed, self._stages = True, []
                 continue
             if plan.end is not None or time.monotonic() >= self._ends:
@@ -111,7 +111,7 @@ class Runner:
         """How far the run is, as the annotation of a request that is written now."""
         self._written_state, self._write_at = state, time.monotonic() + _PROGRESS_SECONDS
         process, waits = f"{socket.gethostname()}/{os.getpid()}", "; ".join(plan.waits)[:_WAITS_CHARACTERS]
-        return Progress(rfc3339(self._clock.now()), process, state, *progress(plan.rows), waits).annotation()
+        return Progress(rfc3339(self._clock.now()), process, state, *count_done(plan.rows), waits).annotation()
 
     async def write_progress(self, run: Run, plan: Plan, state: str = "") -> None:
         """Write how far the run is on its newest request, where that is due; `state` says how the process ends."""

@@ -41,7 +41,7 @@ class Command:
     run_name: str  # "" to make one up, or for `status` of all runs
     retry_failed: bool  # Restart the pods once more whose requests have failed
     options: Options
-    changes: Mapping[str, Any]  # Options that a run that is resumed gets in place of its own
+    changed_options: Mapping[str, Any]  # Options that a run that is resumed gets in place of its own
     partition: Amount | None
     since: datetime | timedelta | None  # Options.since of a new run, or how long before its start that is
     dry_run: str
@@ -103,8 +103,8 @@ class Runs:
         """Raise ConfigurationError for a run that is done or aborted."""
         end = None
         with suppress(ConfigurationError, ApiRefusedError):  # its target is gone, or may not be read
-            async with await self.watch(run) as cluster:
-                end = (await self._look(run, cluster))[1].end
+            async with await self.cluster_of(run) as cluster:
+                end = (await self._status_of(run, cluster))[1].end
         if end in (End.DONE, End.ABORTED):
             raise ConfigurationError(f"run {run.name} has already ended ({end}), so there is nothing to abort")
 
@@ -119,21 +119,21 @@ class Runs:
             self.display.print_runs(sorted(runs, key=lambda each: (each.run.started, each.run.name), reverse=True))
             return 0
         run = newest_run(await self.requests_of(self.command.run_name))
-        async with await self.watch(run) as cluster:
+        async with await self.cluster_of(run) as cluster:
             if self.command.watch:
                 return await self._follow(run, cluster)
-            status, plan = await self._look(run, cluster)
+            status, plan = await self._status_of(run, cluster)
         self.display.print_status(status, plan, self._again(status, plan))
         return 0
 
     def _again(self, status: RunStatus, plan: Plan) -> str:
         """The command that goes on with a run; "" where it goes on by itself, or is over."""
-        line = self.line("resume", status.run.name)
-        if plan.end is End.ASK:
+        line = self.command_line("resume", status.run.name)
+        if plan.end is End.PAUSED:
             return f"{line} --yes"
         return {STOPPED: line, str(End.FAILED): f"{line} --retry-failed"}.get(status.state, "")
 
-    async def _look(self, run: Run, cluster: Cluster) -> tuple[RunStatus, Plan]:
+    async def _status_of(self, run: Run, cluster: Cluster) -> tuple[RunStatus, Plan]:
         world, now = cluster.world(), self.clock.now()
         run = world.latest(run)
         plan = seen_by_others(world, run, now)
@@ -147,7 +147,7 @@ class Runs:
         while True:
             cluster.changed.clear()
             await cluster.learn()
-            status, plan = await self._look(run, cluster)
+            status, plan = await self._status_of(run, cluster)
             self.display.show(plan)
             if plan.end is not None or status.state == STOPPED:
                 again = self._again(status, plan)
@@ -181,10 +181,10 @@ class Runs:
         if not differs and given and given != run.options.containers:
             differs = f"recreates {run.options.what}, not {', '.join(given)}"
         if differs:
-            again = self.line("resume", run.name)
+            again = self.command_line("resume", run.name)
             raise ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")
 
-    async def watch(self, run: Run) -> Cluster:
+    async def cluster_of(self, run: Run) -> Cluster:
         """The pods of a run that has begun, and what else it heeds."""
         aim = await find_again(self.client, self.namespace, run.target)
         return Cluster(self.client, self.namespace, aim, run.options)
@@ -194,7 +194,7 @@ class Runs:
         requests = await self.requests(f"{LABEL_RUN}={name}")
         if not requests:
             where = f"namespace {self.namespace!r}"
-            raise ConfigurationError(f"run {name!r} not found in {where}; to list runs: {self.line('status')}")
+            raise ConfigurationError(f"run {name!r} not found in {where}; to list runs: {self.command_line('status')}")
         return requests
 
     async def requests(self, selector: str) -> list[RunRequest]:
@@ -203,7 +203,7 @@ class Runs:
         listing = await self.client.list_all(REQUESTS, read_run_request, **where)
         return [each for each in listing.items if each is not None]
 
-    def line(self, verb: str, *run: str) -> str:
+    def command_line(self, verb: str, *run: str) -> str:
         """A command for a run, or for all, as it is typed: for the same cluster, with the flags that were given."""
         flags = self.command.resume_flags if verb == "resume" else ()
         arguments = [verb, *run, "-n", self.namespace, *self.command.access_flags, *flags]
@@ -235,7 +235,7 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> tuple[str, 
         waits = "; ".join(plan.waits) or "nothing"
         return "timed out", f"{message}; last waited for: {waits}; {again}", EXIT_TIMED_OUT
     match plan.outcome:
-        case End.ASK:
+        case End.PAUSED:
             return "paused", f"{message}; {plan.message}; {again}{' --yes' * started}", 0
         case End.RIVAL:
             return "stopped", f"{message}; {plan.message}", EXIT_BAD_INPUT

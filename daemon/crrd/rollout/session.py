@@ -105,7 +105,7 @@ class Session(Runs):
         run = Run(self.namespace, name, aim.target, options, rfc3339(now))
         check_run(world, run)
         if (first := unfinished(world, run, now)) is not None and not command.dry_run:
-            way_out = f"check it with {self.line('status', first.name)}, then resume or abort it"
+            way_out = f"check it with {self.command_line('status', first.name)}, then resume or abort it"
             raise ConfigurationError(f"run {first.name} on {first.target.words} is not finished: {way_out}")
         return run
 
@@ -160,8 +160,8 @@ class Session(Runs):
         command, name = self.command, self.command.run_name
         run = newest_run(await self.requests_of(name))
         await self.check_same(run)
-        run = run.changed(**command.changes)
-        async with await self.watch(run) as cluster:
+        run = run.changed(**command.changed_options)
+        async with await self.cluster_of(run) as cluster:
             world, now = cluster.world(), self.clock.now()
             if name in world.aborted:
                 raise ConfigurationError(f"run {name} was aborted: start a new one")
@@ -172,7 +172,7 @@ class Session(Runs):
                 return await self._preview(world, run)
             if (first := unfinished(world, run, now)) is not None:
                 other = f"run {first.name} on {first.target.words} is not finished"
-                way_out = f"finish it, or abort it: {self.line('abort', first.name)}"
+                way_out = f"finish it, or abort it: {self.command_line('abort', first.name)}"
                 raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
             left = tally(make_plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
             await self.record_options(run, cluster, failed)
@@ -192,7 +192,7 @@ class Session(Runs):
         except (asyncio.CancelledError, OutputError) as error:
             plan = make_plan(cluster.world(), run, self.clock.now())
             waits = f"last waited for: {'; '.join(plan.waits)}; " if plan.waits else ""
-            again = f"{waits}requests in progress will finish; to continue: {self.line('resume', run.name)}"
+            again = f"{waits}requests in progress will finish; to continue: {self.command_line('resume', run.name)}"
             message = f"{summary(plan.rows)}; {again if has_started(plan) else 'no pod was restarted'}"
             self._end("interrupted", message)
             with suppress(TimeoutError):
@@ -204,7 +204,7 @@ class Session(Runs):
             await self._record(run, WorkloadEvent.RECREATED, summary(plan.rows))
         elif plan.outcome is End.FAILED:
             await self._record(run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures(plan.rows)}")
-        outcome, message, exit_code = conclude(plan, self.line("resume", run.name), timed_out=timed_out)
+        outcome, message, exit_code = conclude(plan, self.command_line("resume", run.name), timed_out=timed_out)
         if outcome == "failed":
             with suppress(OutputError):  # the last line is still printed
                 await self._print_failures(plan)

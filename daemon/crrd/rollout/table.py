@@ -12,12 +12,12 @@ from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage, progress
+from crrd.core.rollout.standing import Row, Stage, count_done
 from crrd.lib.plain import plain
 from crrd.rollout.display import Display, new_ids, old_ids
 
 _STYLES = {Stage.DONE: "green", Stage.FAILED: "bold red", Stage.WAITING: "dim", Stage.SKIPPED: "dim"}
-_URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.ASKED)
+_URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.REQUESTED)
 _ORDER = (*_URGENT, Stage.WAITING, Stage.DONE, Stage.GONE, Stage.SKIPPED)
 _COLUMNS = {"pod": 12, "node": 8, "old": 12, "new": 12, "phase": 10, "s": 3, "waits for": 9}
 """With the least width of each."""
@@ -85,7 +85,7 @@ class Terminal(Display):
         return sorted(best, key=lambda row: row.pod), max(0, len(rows) - room)
 
     def _bar(self, rows: tuple[Row, ...]) -> Table:
-        done, total = progress(rows)
+        done, total = count_done(rows)
         self._at_first = done if self._at_first is None else self._at_first
         passed, here = time.monotonic() - self._began, done - self._at_first
         left = f", about {format_duration(passed / here * (total - done))} left" if here > 0 and done < total else ""

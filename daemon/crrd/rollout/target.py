@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.standing import recreatable
-from crrd.core.rollout.state import Workload, World, read_workload
+from crrd.core.rollout.state import World, read_workload
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import Served, find_kind, kind_of
 from crrd.kube.resources import Resource
@@ -17,13 +17,12 @@ class Aim:
 
     target: Target
     resource: Resource | None = None  # The workload's, None for pods themselves
-    workload: Workload | None = None
+    selector: str = ""  # The workload's, as a query
 
     @property
     def pods_query(self) -> str:
         """The label selector that the pods are watched with; "" for one pod by its name."""
-        selector = self.workload.selector if self.workload is not None else None
-        return selector.query if selector is not None else self.target.selector
+        return self.selector or self.target.selector
 
     @property
     def pods_fields(self) -> str:
@@ -40,10 +39,8 @@ def split_targets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
     pairs = [(names[0], name) for name in names[1:]] if apart else [tuple(word.split("/")) for word in names]
     for pair in pairs:
         if len(pair) != 2 or not all(pair):
-            raise ConfigurationError(
-                f"{'/'.join(pair)!r} is not a workload or pod: use TYPE/NAME (for example "
-                "deployment/web) or -l SELECTOR"
-            )
+            way_out = "use TYPE/NAME (for example deployment/web) or -l SELECTOR"
+            raise ConfigurationError(f"{'/'.join(pair)!r} is not a workload or pod: {way_out}")
     return list(dict.fromkeys(pairs)) or [()]
 
 
@@ -57,10 +54,8 @@ async def find_target(client: KubeClient, namespace: str, names: tuple[str, ...]
     word, name = names
     served = await find_kind(client, word)
     if not served.namespaced:
-        raise ConfigurationError(
-            f"{served.word}/{name} cannot be restarted, because it is not namespaced: "
-            "use a workload, pod/NAME or -l SELECTOR"
-        )
+        cause = "because it is not namespaced: use a workload, pod/NAME or -l SELECTOR"
+        raise ConfigurationError(f"{served.word}/{name} cannot be restarted, {cause}")
     if served.kind == "Pod":
         return Aim(Target(f"pod/{name}", "v1", "Pod", name))
     return await find_workload(client, namespace, served, name)
@@ -87,7 +82,7 @@ async def find_workload(client: KubeClient, namespace: str, served: Served, name
     if workload.selector is None:
         raise ConfigurationError(f"{shown} has no spec.selector: use the owner of its pods, or -l SELECTOR")
     target = Target(shown, served.api_version, served.kind, name, workload.uid)
-    return Aim(target, served.resource, workload)
+    return Aim(target, served.resource, workload.selector.query)
 
 
 def check_run(world: World, run: Run) -> None:

@@ -78,7 +78,7 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
         (Plan((), end=End.FAILED), "stopped", "failed"),
         (Plan((Row("web-0", "uid", Stage.FAILED),), end=End.DONE), "stopped", "failed"),
         (Plan((), end=End.ABORTED), "running", "aborted"),
-        (Plan((), end=End.ASK), "stopped", "paused"),
+        (Plan((), end=End.PAUSED), "stopped", "paused"),
         (Plan((), end=End.RIVAL), "stopped", "stopped"),
         (Plan(()), "done", "stopped"),
         (Plan(()), "stopped", "stopped"),

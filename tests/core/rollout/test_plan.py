@@ -233,7 +233,7 @@ class TestBudgets:
 
 class TestOrder:
     def test_statefulsets_go_from_the_highest_ordinal(self) -> None:
-        world = World(members(11), workload=workload(11, kind="StatefulSet", in_order=True))
+        world = World(members(11), workload=workload(11, in_order=True))
         found = planned(world, run(max_unavailable=Amount(2)))
         assert chosen(found) == ["web-10", "web-9"]
         assert why(found)["web-8"] == "2 pods are unready or in progress, the limit is 2: web-10, web-9"
@@ -503,7 +503,7 @@ class TestEnds:
         assert planned(half, of).wait.why == "", "while a pod is under way it goes on"
         part = World((recreated(ONE), recreated(TWO), THREE), (succeeded(of, ONE), succeeded(of, TWO)))
         found = planned(part, of)
-        assert (found.end, found.message) == (End.ASK, "the first part of the run (--partition) is done, 1 left")
+        assert (found.end, found.message) == (End.PAUSED, "the first part of the run (--partition) is done, 1 left")
         assert chosen(planned(part, of, confirmed=True)) == ["web-2"]
 
     def test_who_has_begun_the_rest_was_asked(self) -> None:

@@ -202,4 +202,4 @@ def test_which_workloads_count_their_pods(kind: str, spec: dict[str, Any], *, in
 @pytest.mark.parametrize("odd", [{}, {"apiVersion": [], "kind": {}}, {"metadata": 1, "spec": [], "status": "x"}])
 def test_an_odd_workload_is_as_if_all_were_absent(odd: dict[str, Any]) -> None:
     found = read_workload(odd)
-    assert (found.kind, found.desired, found.rolling, found.selector) == ("", 0, "", None)
+    assert (found.uid, found.desired, found.rolling, found.selector) == ("", 0, "", None)

@@ -7,7 +7,7 @@ from datetime import datetime
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import Progress, Run
-from crrd.core.rollout.standing import progress
+from crrd.core.rollout.standing import count_done
 from crrd.core.rollout.state import RunRequest
 
 LIVE_SECONDS = 60.0  # A process that has written no progress for so long is gone
@@ -47,7 +47,7 @@ def run_status(
     if any(each.aborted for each in own):
         state = End.ABORTED
     if plan is not None:
-        state, (done, total), waits = _state_by_pods(plan, state), progress(plan.rows), "; ".join(plan.waits)
+        state, (done, total), waits = _state_by_pods(plan, state), count_done(plan.rows), "; ".join(plan.waits)
     times = [each.request.created for each in own] + [each.request.status.completion_time for each in own]
     active_at = max((moment for moment in map(parse_time, times) if moment is not None), default=None)
     idle = (now - active_at).total_seconds() if active_at is not None else 0.0

@@ -24,7 +24,7 @@ class End(StrEnum):
 
     DONE = "done"
     FAILED = "failed"  # As many pods have failed as may
-    ASK = "paused"  # The first part is done; the rest begins when somebody says so
+    PAUSED = "paused"  # The first part is done; the rest begins when somebody says so
     RIVAL = "rival"  # Another run on the same target was first
     ABORTED = "aborted"
 
@@ -70,7 +70,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way:
         message = f"the first part of the run (--partition) is done, {tally(rows)[Stage.WAITING]} left"
-        return Plan(rows, end=End.ASK, message=message)
+        return Plan(rows, end=End.PAUSED, message=message)
     create, waits = _Round(world, run, rows).choose(left)
     wait = NO_WAIT if create or under_way else next(iter(waits.values()), NO_WAIT)
     return Plan(_with_reasons(rows, waits), tuple(create), wait, wake_at=wake)
@@ -130,7 +130,7 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
         return min(others, key=_age)
     for other in {each.run.name: each.run for each in world.requests}.values():
         same = other.name != run.name and other.target.identity == run.target.identity
-        if same and seen_by_others(replace(world, refused={}), other, now).end in (None, End.ASK):
+        if same and seen_by_others(replace(world, refused={}), other, now).end in (None, End.PAUSED):
             return other
     return None
 

@@ -55,7 +55,7 @@ def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ..
     batches: list[tuple[Row, ...]] = []
     while True:
         under_way = tuple(row for row in current.rows if row.stage.under_way)
-        if current.end is End.ASK:
+        if current.end is End.PAUSED:
             confirmed, asks_after = True, len(batches)
         elif current.end is None and (current.create or under_way):
             batches += [current.create] if current.create else []

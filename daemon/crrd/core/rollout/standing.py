@@ -27,7 +27,7 @@ class Stage(StrEnum):
     """Where a pod stands in a run, in the order of time; the last four are ends."""
 
     WAITING = "waiting"  # Its turn has not come
-    ASKED = "requested"  # Its request is there, and nothing was done for it yet
+    REQUESTED = "requested"  # Its request is there, and nothing was done for it yet
     RECREATING = "recreating"
     SETTLING = "getting ready"  # Recreated, and not ready for long enough
     DONE = "done"
@@ -38,7 +38,7 @@ class Stage(StrEnum):
     @property
     def under_way(self) -> bool:
         """Whether this run has something to do with it now."""
-        return self in (Stage.ASKED, Stage.RECREATING, Stage.SETTLING)
+        return self in (Stage.REQUESTED, Stage.RECREATING, Stage.SETTLING)
 
 
 class Skip(StrEnum):
@@ -86,7 +86,7 @@ def standings(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
     rows = []
     for member in world.members:
         found = own.pop(run.request_name(member.pod.uid), None)
-        rows.append(_candidate(world, run, member) if found is None else _asked(world, run, member, found, now))
+        rows.append(_candidate(world, run, member) if found is None else _requested(world, run, member, found, now))
     return (*rows, *(_absent(each) for each in own.values()))
 
 
@@ -151,11 +151,11 @@ def _fit(world: World, run: Run, member: Member, container: PodContainer) -> Ski
     return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
 
 
-def _asked(world: World, run: Run, member: Member, found: RunRequest, now: datetime) -> Row:
+def _requested(world: World, run: Run, member: Member, found: RunRequest, now: datetime) -> Row:
     """A pod that has its request."""
     request, pod = found.request, member.pod
     names = tuple(each.name for each in request.containers)
-    row = Row(pod.name, pod.uid, Stage.ASKED, node=pod.node_name, member=member, request=found, containers=names)
+    row = Row(pod.name, pod.uid, Stage.REQUESTED, node=pod.node_name, member=member, request=found, containers=names)
     if found.succeeded:
         settled, why = _settled(run, member, found, now)
         if settled is not None and settled <= now:
@@ -174,7 +174,7 @@ def _asked(world: World, run: Run, member: Member, found: RunRequest, now: datet
     open_names = [name for name in names if not request.status.state(name).phase.final]
     wait = wait_for(world, member, found, open_names, now)
     wait = wait if wait.why else Wait(request.status.message)
-    return replace(row, stage=Stage.RECREATING if found.started else Stage.ASKED, wait=wait)
+    return replace(row, stage=Stage.RECREATING if found.started else Stage.REQUESTED, wait=wait)
 
 
 def _absent(found: RunRequest) -> Row:
@@ -226,7 +226,7 @@ def tally(rows: tuple[Row, ...]) -> Mapping[Stage, int]:
     return dict.fromkeys(Stage, 0) | Counter(row.stage for row in rows)
 
 
-def progress(rows: tuple[Row, ...]) -> tuple[int, int]:
+def count_done(rows: tuple[Row, ...]) -> tuple[int, int]:
     """How many pods are through, and of how many; those that are left out are none of them."""
     counts = tally(rows)
     left_out = counts[Stage.SKIPPED] + counts[Stage.GONE]

@@ -125,8 +125,6 @@ def read_budget(obj: Mapping[str, Any]) -> Budget:
 class Workload:
     """What owns the pods, as far as a run goes by it."""
 
-    kind: str
-    name: str
     uid: str
     desired: int = 0  # Pods that there should be; 0 where it does not say
     rolling: str = ""  # In words, how far it is being rolled out; "" where it is not
@@ -137,12 +135,11 @@ class Workload:
 def read_workload(obj: Mapping[str, Any]) -> Workload:
     """A workload of any kind that has `spec.selector`; its apiVersion and kind have to be in it."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
-    kind = text(obj.get("kind"))
     counts = (_number(spec, "replicas"), _number(status, "desiredNumberScheduled"), _wanted_by_job(spec, status))
     desired = next(count for count in counts if count is not None)
-    name, uid = (text(meta.get(key)) for key in ("name", "uid"))
-    in_order = kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
-    return Workload(kind, name, uid, desired, _rolling(obj, desired), read_selector(spec.get("selector")), in_order)
+    in_order = obj.get("kind") == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
+    selector = read_selector(spec.get("selector"))
+    return Workload(text(meta.get("uid")), desired, _rolling(obj, desired), selector, in_order)
 
 
 def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
