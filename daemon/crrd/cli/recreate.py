@@ -16,11 +16,14 @@ from crrd.core.api.time import parse_time
 from crrd.core.rollout.run import RUN_NAME, Options, read_amount
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
+from crrd.kube.discovery import KNOWN
+from crrd.kube.errors import ResourceMissingError
+from crrd.kube.reflector import APPLY
+from crrd.kube.resources import BUDGETS, CONFIG_MAPS, DISCOVERY, EVENTS, NODES, PODS, REQUESTS, SECRETS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
 from crrd.lib.log import configure as configure_log
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
-from crrd.rollout.refusals import describe_refusal
 from crrd.rollout.runs import EXIT_FAILED, EXIT_INTERRUPTED, Command
 from crrd.rollout.session import execute
 from crrd.rollout.target import split_targets
@@ -34,6 +37,12 @@ _CHANGEABLE = (
 _FIXED = ("since", "partition", "stale", "run")  # Flags of a run that stay as it began with them
 _OF_A_PROCESS = ("timeout", "yes", "retry_failed")  # Flags of the process that carries out a run
 _TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")  # In seconds
+_KRUISE = tuple(Resource(each, REQUESTS.group) for each in ("clonesets", "statefulsets", "daemonsets"))
+IN_ROLE = {
+    each.full_name for each in (REQUESTS, PODS, BUDGETS, NODES, EVENTS, *(known.resource for known in KNOWN), *_KRUISE)
+}
+"""Resources that the ClusterRole crrd-recreate has rights on, as kubectl names them."""
+_READERS = {CONFIG_MAPS.full_name: "crrd-read-config", SECRETS.full_name: "crrd-read-secrets"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -124,13 +133,32 @@ def run(args: argparse.Namespace) -> int:
     except ConfigurationError as error:
         cause = error.__cause__
         if isinstance(cause, ApiRefusedError) and not isinstance(cause, GoneError):
-            raise ConfigurationError(plain(describe_refusal(cause))) from error
+            raise ConfigurationError(plain(_describe(cause))) from error
         raise ConfigurationError(plain(str(error))) from error
     except ApiRefusedError as error:
-        raise ConfigurationError(plain(describe_refusal(error))) from error
+        raise ConfigurationError(plain(_describe(error))) from error
     except ApiUnavailableError as error:
         complain(f"{args.called}: cannot reach the API server: {plain(str(error))}")
         return EXIT_FAILED
+
+
+def _describe(error: ApiRefusedError) -> str:
+    """A refusal in one line, with what to do about it."""
+    message = " ".join(str(error).split())
+    if isinstance(error, ResourceMissingError) and error.resource == REQUESTS.full_name:
+        return f"the CRD ContainerRecreateRequest is not installed: install crrd with `{APPLY}`"
+    if error.status == 403:
+        return f"forbidden: {message}{_where_granted(error.resource)}"
+    return f"the API server does not accept your credentials: {message}" if error.status == 401 else message
+
+
+def _where_granted(resource: str) -> str:
+    """Which ClusterRole has the right that a refused call needs; "" for what is no resource."""
+    if resource in ("", DISCOVERY.full_name):
+        return ""
+    if role := "crrd-recreate" if resource in IN_ROLE else _READERS.get(resource):
+        return f"; bind the ClusterRole {role}, which grants this"
+    return f"; grant get, list and watch on {resource}, which the ClusterRole crrd-recreate does not include"
 
 
 async def _explanation(client: KubeClient, clock: ServerClock, request: Mapping[str, Any]) -> str:
@@ -161,14 +189,14 @@ def _check(args: argparse.Namespace, verb: str) -> None:
 
 def _check_flags(args: argparse.Namespace, verb: str) -> None:
     """Raise ConfigurationError for a flag that the verb does not take, rather than ignore it."""
-    names: tuple[str, ...]
-    names, why = (*_FIXED, *_CHANGEABLE, *_OF_A_PROCESS), f"is not supported with {verb}"
+    names: tuple[str, ...] = (*_FIXED, *_CHANGEABLE, *_OF_A_PROCESS)
+    why = f"is not supported with {verb}"
     if verb == "resume":
         names, why = _FIXED, "cannot be changed on resume: start a new run"
     elif not verb:
         names, why = ("retry_failed",) if not args.run else (), "needs resume RUN or --run NAME"
-    if given := _given(args, names):
-        raise ConfigurationError(f"{_flag(next(iter(given)))} {why}")
+    for name in _given(args, names):
+        raise ConfigurationError(f"{_flag(name)} {why}")
 
 
 def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Cluster:
             refused=dict(self._refused),
             kubelets=dict(self._kubelets),
             probes=self._probes,
-            config=self._config.known() if self._config is not None else {},
+            config=dict(self._config.known) if self._config is not None else {},
         )
 
     def written(self, obj: Json) -> None:
@@ -162,7 +162,8 @@ class Cluster:
                 continue
             uid = found.request.pod_uid
             if uid and uid not in watched and uid not in self._labels:
-                self._labels[uid] = await self._labels_of(found.request.pod_name, uid)
+                pod = await self._get(PODS, found.request.pod_name, uid)  # one that is gone spends no budget
+                self._labels[uid] = read_member(pod).labels if pod is not None else {}
 
     async def learn_probes(self, plan: Plan) -> bool:
         """Read what probes said if a pod of the plan waits for one; whether they were read now.
@@ -186,13 +187,12 @@ class Cluster:
         except ApiRefusedError:
             self._kubelets[node] = ""
 
-    async def _labels_of(self, name: str, uid: str) -> Mapping[str, str]:
-        """The labels of a pod; none of one that is gone, and spends no budget by being recreated."""
-        try:
-            member = read_member(await self._client.get(PODS, self._namespace, name))
-        except GoneError:
-            return {}
-        return member.labels if member.pod.uid == uid else {}
+    async def _get(self, resource: Resource, name: str, uid: str) -> Json | None:
+        """An object; None for one that is gone, or in whose place is another one of its name."""
+        with suppress(GoneError):
+            found = await self._client.get(resource, self._namespace, name)
+            return found if text(mapping(found.get("metadata")).get("uid")) == uid else None
+        return None
 
     def _owners_of(self, member: Member) -> Iterator[Owner]:
         """The controllers of a pod, each the owner of the one before, up to one whose own owner is not known."""
@@ -215,13 +215,8 @@ class Cluster:
 
     async def _owner_of(self, owner: Owner) -> Owner | None:
         served = await kind_of(self._client, owner.api_version, owner.kind)
-        if not served.namespaced:
-            return None
-        try:
-            found = await self._client.get(served.resource, self._namespace, owner.name)
-        except GoneError:
-            return None
-        return read_owner(found) if text(mapping(found.get("metadata")).get("uid")) == owner.uid else None
+        found = await self._get(served.resource, owner.name, owner.uid) if served.namespaced else None
+        return read_owner(found) if found is not None else None
 
     def _belongs(self, member: Member) -> bool:
         """Whether a pod is the target's: by owner references, where the target is a workload."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from crrd.core.config.objects import ConfigObject, read_object
 from crrd.core.config.references import Kind
@@ -22,12 +22,8 @@ class ConfigObjects:
 
     def __init__(self, client: KubeClient, namespace: str, *, strict: bool) -> None:
         self._client, self._namespace, self._strict = client, namespace, strict
-        self._known: dict[tuple[Kind, str], ConfigObject | None] = {}
+        self.known: dict[tuple[Kind, str], ConfigObject | None] = {}  # None for an object that does not exist
         self._asked: dict[tuple[Kind, str], float] = {}
-
-    def known(self) -> Mapping[tuple[Kind, str], ConfigObject | None]:
-        """By kind and name, None for an object that does not exist."""
-        return dict(self._known)
 
     async def learn(self, members: Iterable[Member], max_age: float = _AGE_SECONDS) -> None:
         """Ask for what the pods use, unless that was done in the last `max_age` seconds.
@@ -41,11 +37,11 @@ class ConfigObjects:
 
     async def _ask(self, kind: Kind, name: str) -> None:
         try:
-            self._known[kind, name] = read_object(await self._client.get(CONFIGURATION[kind], self._namespace, name))
+            self.known[kind, name] = read_object(await self._client.get(CONFIGURATION[kind], self._namespace, name))
         except GoneError:
-            self._known[kind, name] = None
+            self.known[kind, name] = None
         except ApiRefusedError as error:
             if self._strict or error.status != 403:
                 raise
-            self._known.pop((kind, name), None)
+            self.known.pop((kind, name), None)
         self._asked[kind, name] = time.monotonic()

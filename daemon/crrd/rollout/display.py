@@ -108,18 +108,13 @@ class Display:
         if sys.stdin is None or not sys.stdin.isatty() or not sys.stdout.isatty():
             return False
         self.print_line(f"{question}. Continue? [y/N]")
-        loop = asyncio.get_running_loop()
-        line: asyncio.Future[str] = loop.create_future()
-
-        def typed() -> None:
-            if not line.done():
-                line.set_result(sys.stdin.readline())
-
-        loop.add_reader(sys.stdin.fileno(), typed)
+        loop, typed = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(sys.stdin.fileno(), typed.set)
         try:
-            return (await line).strip().lower() in ("y", "yes")
+            await typed.wait()
         finally:
             loop.remove_reader(sys.stdin.fileno())
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def end(self, outcome: str, message: str) -> None:
         """How it has ended: one word for machines, a sentence for people."""

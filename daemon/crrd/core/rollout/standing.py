@@ -17,7 +17,7 @@ from crrd.core.rollout.waits import NO_WAIT, Wait, describe_pod, wait_for
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.kubelet.version import known_minor
 
-_GONE = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING)
+_GONE = {Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING}
 """Ends of a request that are no failure: pods come and go."""
 _NOT_READY = "the pod is not ready"
 _DELETED = Wait("the pod was deleted")
@@ -166,7 +166,7 @@ def _requested(world: World, run: Run, member: Member, found: RunRequest, now: d
             wait = wait if wait.why else Wait(why, describe_pod(member))
         return replace(row, stage=Stage.SETTLING, settled_at=settled, wait=wait)
     if request.completed:
-        if member.pod.deleting or _reasons(found) & {*_GONE}:
+        if member.pod.deleting or _reasons(found) & _GONE:
             return replace(row, stage=Stage.GONE, wait=_DELETED)
         wait = wait_for(world, member, found, names, now) if Reason.DEADLINE in _reasons(found) else NO_WAIT
         why = "; ".join(filter(None, (wait.why, failure(found))))
