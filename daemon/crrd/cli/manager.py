@@ -38,8 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     namespace = "namespace of the manager's Lease, Secret and Service"
     name("--namespace", namespace, env="POD_NAMESPACE", default="crrd-system", convert=label)
     name("--identity", "identity of this manager in leader election", env="POD_NAME", shown="host name and process ID")
-    address = partial(add_flag, parser, metavar="HOST:PORT", env="CRRD_WEBHOOK_ADDRESS", default=":9443")
-    address("--webhook-address", "address that serves the admission webhooks over TLS")
+    address = "address that serves the admission webhooks over TLS"
+    add_flag(parser, "--webhook-address", address, env="CRRD_WEBHOOK_ADDRESS", default=":9443", metavar="HOST:PORT")
     seconds = partial(add_flag, parser, metavar="SECONDS")
     drain = "at shutdown, seconds to stay unready before the webhook server stops accepting calls"
     seconds("--drain-seconds", drain, default="10", convert=number(0, 600))
@@ -47,8 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "for requests without activeDeadlineSeconds: the deadline is this time plus their grace periods and "
         "minStartedSeconds"
     )
-    slack_seconds = partial(seconds, default=str(DEFAULT_SLACK_SECONDS), convert=number(60, 7 * 86400))
-    slack_seconds("--default-deadline-slack-seconds", slack)
+    default, bounded = str(DEFAULT_SLACK_SECONDS), number(60, 7 * 86400)
+    seconds("--default-deadline-slack-seconds", slack, default=default, convert=bounded)
     service = "Service name for the serving certificate"
     name("--service", service, env="CRRD_SERVICE", default="crrd-manager", convert=label)
     certificate = "additional DNS name or IP address for the serving certificate; can be repeated"

@@ -93,8 +93,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag("--since", "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time", metavar="TIME")
     limit = "time limit of the run; 0 waits without any limit"
     time("--timeout", limit, shown="the run ends after 1h without progress")
-    limited = partial(time, convert=_optional(duration(3, LONGEST)))
-    limited("--pod-timeout", "time limit of a pod, then it counts as failed", shown="10m")
+    bounded = _optional(duration(3, LONGEST))
+    time("--pod-timeout", "time limit of a pod, then it counts as failed", shown="10m", convert=bounded)
     number("--max-failures", "stop after this many failed pods", shown="1", convert=_optional(count(1)))
     switch("--retry-failed", help="with resume: restart pods again whose requests have failed")
     switch("--force", help="do not wait for a rollout of the workload to finish")
