@@ -190,7 +190,7 @@ def failures(rows: tuple[Row, ...]) -> str:
 def skipped_pods(preview: Preview) -> dict[str, list[str]]:
     """The pods that are left out, by reason."""
     skipped: dict[str, list[str]] = {}
-    for row in preview.first.rows:
+    for row in preview.plan.rows:
         if row.skip is not None:
             skipped.setdefault(row.wait.why, []).append(row.pod)
     return skipped

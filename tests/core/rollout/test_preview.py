@@ -117,4 +117,4 @@ def test_what_is_left_out_is_in_no_batch() -> None:
     world = World((*members(1), member("other", container("side"))))
     found = make_preview(world, run(), NOW)
     assert len(found.batches) == 1
-    assert [row.wait.why for row in found.first.rows if row.skip] == ["container app not found in the pod"]
+    assert [row.wait.why for row in found.plan.rows if row.skip] == ["container app not found in the pod"]

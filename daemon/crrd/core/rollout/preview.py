@@ -19,7 +19,7 @@ class Preview:
     """The batches, and how it goes on after them."""
 
     batches: tuple[tuple[Row, ...], ...]
-    first: Plan  # Of the world as it is
+    plan: Plan  # Of the world as it is
     stopped: Wait = NO_WAIT  # Why not all pods are in a batch; empty where they are
     later: tuple[tuple[Row, ...], ...] = ()  # The batches that follow when it is over
     asks_after: int = 0  # After so many batches somebody would be asked; 0 for never
@@ -41,12 +41,12 @@ class Stale:
 def make_preview(world: World, run: Run, now: datetime) -> Preview:
     """The batches of a run that has not begun, or of the rest of one that has; what is under way ends before it."""
     run = replace(run, options=replace(run.options, min_ready=0))  # what counts is the order
-    first = make_plan(world, run, now)
+    plan = make_plan(world, run, now)
     batches, asks_after, last, after = _batches(replace(world, refused={}), run, now)
     later = _batches(_unblocked(after, run), run, now)[0] if last.end is None else ()
     left_down = _left_down([row for batch in (*batches, *later) for row in batch], world.kubelets)
     stopped = last.wait if last.end is None else Wait(last.message)
-    return Preview(batches, first, stopped, later, asks_after, left_down, tuple(_stale(after, first)))
+    return Preview(batches, plan, stopped, later, asks_after, left_down, tuple(_stale(after, plan)))
 
 
 def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ...], ...], int, Plan, World]:
@@ -72,8 +72,8 @@ def _unblocked(world: World, run: Run) -> World:
     return replace(world, members=members, workload=workload, requests=tuple(world.requests_of(run)), budgets=())
 
 
-def _stale(world: World, first: Plan) -> Iterator[Stale]:
-    for row in first.rows:
+def _stale(world: World, plan: Plan) -> Iterator[Stale]:
+    for row in plan.rows:
         if row.stage is not Stage.WAITING or row.member is None:
             continue
         for name in row.containers:

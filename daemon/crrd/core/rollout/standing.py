@@ -85,8 +85,8 @@ def standings(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
     own = {each.request.name: each for each in world.requests_of(run)}
     rows = []
     for member in world.members:
-        found = own.pop(run.request_name(member.pod.uid), None)
-        rows.append(_candidate(world, run, member) if found is None else _requested(world, run, member, found, now))
+        asked = own.pop(run.request_name(member.pod.uid), None)
+        rows.append(_candidate(world, run, member) if asked is None else _requested(world, run, member, asked, now))
     return (*rows, *(_absent(each) for each in own.values()))
 
 
@@ -151,47 +151,47 @@ def _fit(world: World, run: Run, member: Member, container: PodContainer) -> Ski
     return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
 
 
-def _requested(world: World, run: Run, member: Member, found: RunRequest, now: datetime) -> Row:
+def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: datetime) -> Row:
     """A pod that has its request."""
-    request, pod = found.request, member.pod
+    request, pod = asked.request, member.pod
     names = tuple(each.name for each in request.containers)
-    row = Row(pod.name, pod.uid, Stage.REQUESTED, node=pod.node_name, member=member, request=found, containers=names)
-    if found.succeeded:
-        settled, why = _settled(run, member, found, now)
+    row = Row(pod.name, pod.uid, Stage.REQUESTED, node=pod.node_name, member=member, request=asked, containers=names)
+    if asked.succeeded:
+        settled, why = _settled(run, member, asked, now)
         if settled is not None and settled <= now:
             return replace(row, stage=Stage.DONE)
         wait = Wait(why)
         if why == _NOT_READY:
-            wait = wait_for(world, member, found, (*names, *pod.containers), now)
+            wait = wait_for(world, member, asked, (*names, *pod.containers), now)
             wait = wait if wait.why else Wait(why, describe_pod(member))
         return replace(row, stage=Stage.SETTLING, settled_at=settled, wait=wait)
     if request.completed:
-        if member.pod.deleting or _reasons(found) & _GONE:
+        if member.pod.deleting or _reasons(asked) & _GONE:
             return replace(row, stage=Stage.GONE, wait=_DELETED)
-        wait = wait_for(world, member, found, names, now) if Reason.DEADLINE in _reasons(found) else NO_WAIT
-        why = "; ".join(filter(None, (wait.why, failure(found))))
+        wait = wait_for(world, member, asked, names, now) if Reason.DEADLINE in _reasons(asked) else NO_WAIT
+        why = "; ".join(filter(None, (wait.why, failure(asked))))
         return replace(row, stage=Stage.FAILED, wait=Wait(why, wait.command))
     open_names = [name for name in names if not request.status.state(name).phase.final]
-    wait = wait_for(world, member, found, open_names, now)
+    wait = wait_for(world, member, asked, open_names, now)
     wait = wait if wait.why else Wait(request.status.message)
-    return replace(row, stage=Stage.RECREATING if found.started else Stage.REQUESTED, wait=wait)
+    return replace(row, stage=Stage.RECREATING if asked.started else Stage.REQUESTED, wait=wait)
 
 
-def _absent(found: RunRequest) -> Row:
+def _absent(asked: RunRequest) -> Row:
     """The request of a pod that is no more."""
-    request, stage = found.request, Stage.DONE if found.succeeded else Stage.GONE
+    request, stage = asked.request, Stage.DONE if asked.succeeded else Stage.GONE
     names = tuple(each.name for each in request.containers)
-    return Row(request.pod_name, request.pod_uid, stage, _DELETED, request.node_name, request=found, containers=names)
+    return Row(request.pod_name, request.pod_uid, stage, _DELETED, request.node_name, request=asked, containers=names)
 
 
-def _settled(run: Run, member: Member, found: RunRequest, now: datetime) -> tuple[datetime | None, str]:
+def _settled(run: Run, member: Member, asked: RunRequest, now: datetime) -> tuple[datetime | None, str]:
     """From when on a recreated pod counts as back, as far as that is known; else what it waits for.
 
     As a Deployment's controller does for `minReadySeconds`, kubelet's times are held against the API server's; without
     a time to wait for, none is looked at.
     """
     since = [member.ready_since]
-    for each in found.request.containers:
+    for each in asked.request.containers:
         container = member.pod.containers.get(each.name)
         if container is None:
             continue
@@ -208,14 +208,14 @@ def _settled(run: Run, member: Member, found: RunRequest, now: datetime) -> tupl
     return max(known) + timedelta(seconds=run.options.min_ready), f"must be ready for {run.options.min_ready}s"
 
 
-def _reasons(found: RunRequest) -> set[Reason]:
-    status = found.request.status
+def _reasons(asked: RunRequest) -> set[Reason]:
+    status = asked.request.status
     return {status.reason, *(each.reason for each in status.states)}
 
 
-def failure(found: RunRequest) -> str:
+def failure(asked: RunRequest) -> str:
     """Why a request failed, in its own words."""
-    status = found.request.status
+    status = asked.request.status
     failed = [each for each in status.states if each.phase is StatePhase.FAILED]
     cause = next((each for each in failed if each.reason is not Reason.EARLIER_FAILURE), None)
     return f"{cause.name}: {cause.message}" if cause is not None else status.message or "no reason was recorded"

@@ -35,14 +35,14 @@ class Wait:
 NO_WAIT = Wait()
 
 
-def wait_for(world: World, member: Member, found: RunRequest, names: Iterable[str], now: datetime) -> Wait:
+def wait_for(world: World, member: Member, asked: RunRequest, names: Iterable[str], now: datetime) -> Wait:
     """What the first of these containers waits for; an empty one where none does, or nobody says.
 
     The pod's status counts before the request's message, which may be of an instance that has ended since.
     """
-    old = {each.name: each.context.container_id for each in found.request.containers if each.context is not None}
+    old = {each.name: each.context.container_id for each in asked.request.containers if each.context is not None}
     for name in names:
-        container, state = member.pod.containers.get(name, PodContainer(name)), found.request.status.state(name)
+        container, state = member.pod.containers.get(name, PodContainer(name)), asked.request.status.state(name)
         is_next = container.running and container.container_id != old.get(name)
         if is_next and not container.ready:
             return _not_ready(world, member, container, now)
