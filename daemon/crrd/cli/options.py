@@ -70,15 +70,15 @@ def _value(found: str, convert: Convert) -> Any:
         raise argparse.ArgumentTypeError(f"{found!r} must be {error}") from error
 
 
-def _choice(*words: str) -> dict[str, Any]:
-    """What `add_flag` needs for one of these words; argparse's `choices` do not look at the environment's."""
+def _choice(*choices: str) -> dict[str, Any]:
+    """What `add_flag` needs for one of these words; argparse's own do not look at the environment's."""
 
     def convert(given: str) -> str:
-        if given not in words:
-            raise ValueError(f"one of {', '.join(words)}")
+        if given not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
         return given
 
-    return {"convert": convert, "metavar": f"{{{','.join(words)}}}"}
+    return {"convert": convert, "metavar": f"{{{','.join(choices)}}}"}
 
 
 def switch(found: str) -> bool:
