@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
+import pytest
+
 from crrd.lib.log import configure
 import structlog
 
@@ -99,26 +103,33 @@ def test_a_reader_that_stalls_stops_nothing_and_what_is_dropped_is_counted_and_t
 
 
 OTHERS = """
-import logging
+import logging, sys, warnings
 from crrd.lib import log as module
 
 module.EXIT_SECONDS = 0.2
 module.configure("json", "info")
 for number in range(200):
-    logging.getLogger("asyncio").error("Task exception was never retrieved %d %s", number, "x" * 1000)
+    text = f"Task exception was never retrieved {number} " + "x" * 1000
+    warnings.warn(text) if sys.argv[1] == "warnings" else logging.getLogger("asyncio").error(text)
 print("went on", flush=True)
 """
 
 
-def test_what_libraries_log_is_not_waited_for_either() -> None:
-    """asyncio and aiohttp log by themselves, aiohttp whenever a client's request cannot be handled."""
+@pytest.mark.parametrize("by", ["logging", "warnings"])
+def test_what_libraries_log_is_not_waited_for_either(by: str) -> None:
+    """asyncio and aiohttp log and warn by themselves, aiohttp whenever a client's request cannot be handled."""
     reader, writer = os.pipe()
     try:
         done = subprocess.run(
-            [sys.executable, "-c", OTHERS], stdout=subprocess.PIPE, stderr=writer, text=True, check=False, timeout=20
+            [sys.executable, "-c", OTHERS, by],
+            stdout=subprocess.PIPE,
+            stderr=writer,
+            text=True,
+            check=False,
+            timeout=20,
         )
         assert (done.stdout, done.returncode) == ("went on\n", 0)
-        assert os.read(reader, 4096).startswith(b"Task exception was never retrieved 0 ")
+        assert b"Task exception was never retrieved 0 " in os.read(reader, 4096)
     finally:
         os.close(writer)
         os.close(reader)

@@ -118,7 +118,9 @@ def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
         return event
 
     atexit.register(_stream.close)
-    logging.lastResort = _for_libraries()
+    logging.lastResort = handler = _for_libraries()
+    logging.getLogger("py.warnings").handlers = [handler]
+    logging.captureWarnings(capture=True)
     _Level.number = _Level.configured = getattr(logging, level.upper())
     renderer: Any = structlog.processors.JSONRenderer()
     if log_format == "console":
@@ -138,7 +140,7 @@ def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
 
 
 def _for_libraries() -> logging.Handler:
-    """What asyncio and aiohttp log of their own (warnings and worse) goes the same way, so that it never blocks."""
+    """What asyncio and aiohttp log or warn of by themselves goes the same way, so that it never blocks."""
     handler = logging.StreamHandler(cast("TextIO", _stream))
     handler.setLevel(logging.WARNING)
     return handler
