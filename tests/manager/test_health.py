@@ -225,8 +225,7 @@ async def test_admission_that_hangs() -> None:
     raw = json.dumps(new_review(new_request())).encode()
     headers = {"Content-Type": "application/json"}
     call = make_mocked_request("POST", "/mutate-crr", headers=headers, payload=reader(raw))
-    endpoint = server._endpoint(REQUEST_KINDS, AdmissionHandler(pods).review_request)
-    answering = asyncio.create_task(cast("Any", endpoint(call)))
+    answering = asyncio.create_task(server._handle(REQUEST_KINDS, AdmissionHandler(pods).review_request, call))
     assert (await Watched(health).red("webhook", 45)).startswith("hangs: a call has been under way for")
     forever.set()
     await answering

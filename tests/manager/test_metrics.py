@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from crrd.core.admission.rules import Admitted, DenialReason, review_create
+from crrd.core.admission.rules import DenialReason, Denied, review_create
 from crrd.core.api.pod import PodMeta
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import RequestPhase, Status
@@ -66,8 +66,8 @@ async def counted(pods: Pods) -> AsyncIterator[Counted]:
 
 def finished(user: str = "alice") -> JsonObject:
     outcome = review_create(new_request(), new_pod(), user)
-    assert isinstance(outcome, Admitted)
-    return dict(outcome.obj)
+    assert not isinstance(outcome, Denied)
+    return outcome
 
 
 async def test_answers_by_webhook_decision_and_reason(counted: Counted) -> None:

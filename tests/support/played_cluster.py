@@ -134,7 +134,7 @@ class PlayedCluster:
         found = review_create(asked.new, pod, asked.user.name)
         if isinstance(found, Denied):
             raise invalid(asked.kind.group, asked.kind.kind, asked.name, [Cause("spec", found.message)])
-        return dict(found.obj)
+        return found
 
     async def play(self) -> None:
         """Serve every request, until cancelled."""

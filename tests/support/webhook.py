@@ -112,8 +112,8 @@ async def webhook(
     *,
     certificates: Certificates | None = None,
     limits: Limits = QUICK,
-    on_review: ReviewObserver | None = None,
-    on_admitted: AdmissionObserver | None = None,
+    on_review: ReviewObserver = lambda *_: None,
+    on_admitted: AdmissionObserver = lambda _: None,
     on_close: CloseObserver | None = None,
 ) -> AsyncIterator[Served]:
     certificates = certificates or new_certificates()

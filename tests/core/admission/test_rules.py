@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crrd.core.admission.patch import json_patch
 from crrd.core.admission.rules import (
-    Admitted,
     DenialReason,
     Denied,
+    json_patch,
     mutate_pod,
     review_create,
     wanted_pod,
@@ -40,15 +39,15 @@ from tests.support.admission import (
 )
 
 
-def denial(outcome: Admitted | Denied) -> tuple[str, int]:
+def denial(outcome: JsonObject | Denied) -> tuple[str, int]:
     assert isinstance(outcome, Denied)
     return outcome.message, outcome.code
 
 
 def admitted(request: JsonObject, pod: JsonObject | None = None) -> JsonObject:
     outcome = review_create(request, pod or new_pod(), USER)
-    assert isinstance(outcome, Admitted), outcome
-    return dict(outcome.obj)
+    assert not isinstance(outcome, Denied), outcome
+    return outcome
 
 
 REASONS = {
@@ -131,7 +130,7 @@ def test_the_pods_own_grace_period_may_be_what_it_is() -> None:
     pod = new_pod(spec(terminationGracePeriodSeconds=10**9))
     finished = admitted(new_request(), pod)
     assert finished["spec"]["strategy"]["terminationGracePeriodSeconds"] == 10**9
-    assert review_create(finished, pod, USER) == Admitted(finished)
+    assert review_create(finished, pod, USER) == finished
 
 
 def test_labels_and_annotations_of_the_user_give_way() -> None:
@@ -154,7 +153,7 @@ def test_containers_that_kubelet_restarts(policy: str | None) -> None:
 
 def test_a_container_of_its_own_policy_in_a_pod_that_stays_down() -> None:
     pod = new_pod(spec(restartPolicy="Never"), lambda o: o["spec"]["containers"][0].update(restartPolicy="Always"))
-    assert isinstance(review_create(new_request(), pod, USER, 35), Admitted)
+    assert not isinstance(review_create(new_request(), pod, USER, 35), Denied)
     for minor in (34, None):  # an older kubelet does not heed it, an unknown one may not
         denied = review_create(new_request(), pod, USER, minor)
         assert isinstance(denied, Denied)
@@ -181,8 +180,8 @@ def test_a_container_whose_rules_restart_the_whole_pod() -> None:
         assert denied.reason is DenialReason.RESTARTS_POD
         why = say(Reason.RESTARTS_POD, code=143)
         assert denied.message == f"spec.strategy.allowPodRestart must be true for container 'app': {why}"
-    assert isinstance(review_create(new_request(), pod, USER, 35), Admitted)
-    assert isinstance(review_create(new_request(strategy={"allowPodRestart": True}), pod, USER, 36), Admitted)
+    assert not isinstance(review_create(new_request(), pod, USER, 35), Denied)
+    assert not isinstance(review_create(new_request(strategy={"allowPodRestart": True}), pod, USER, 36), Denied)
 
 
 @pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)
@@ -234,7 +233,7 @@ def test_what_admission_has_completed_is_let_in_again(change: Change) -> None:
     """The API server asks again when another webhook has changed the request since."""
     finished = admitted(new_request())
     change(finished)
-    assert review_create(finished, new_pod(), USER) == Admitted(finished)
+    assert review_create(finished, new_pod(), USER) == finished
 
 
 def test_a_default_that_another_webhook_has_taken_off_is_filled_in_again() -> None:
@@ -451,10 +450,10 @@ def test_any_request_and_pod_are_judged(request: JsonObject, pod: JsonObject | N
         assert outcome.message
         assert outcome.code == 422
     else:
-        assert review_create(outcome.obj, pod, user) == outcome, "asked again, it refused its own work"
-        assert put_back(outcome.obj, outcome.obj) == outcome.obj
+        assert review_create(outcome, pod, user) == outcome, "asked again, it refused its own work"
+        assert put_back(outcome, outcome) == outcome
         identity = {"namespace": "n", "name": "r", "uid": "u"}
-        found = parse_request({**outcome.obj, "metadata": {**outcome.obj["metadata"], **identity}, "status": {}})
+        found = parse_request({**outcome, "metadata": {**outcome["metadata"], **identity}, "status": {}})
         assert not found.error, "the node cannot read what admission let in"
         assert found.active
         assert all(container.context for container in found.containers)

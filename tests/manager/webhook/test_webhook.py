@@ -11,7 +11,7 @@ import jsonpatch
 import pytest
 from aiohttp import web
 
-from crrd.core.admission.rules import Admitted, review_create
+from crrd.core.admission.rules import Denied, review_create
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES, PODS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
@@ -52,8 +52,8 @@ def patched(obj: JsonObject, response: JsonObject) -> JsonObject:
 
 def finished() -> JsonObject:
     outcome = review_create(new_request(), new_pod(), USER)
-    assert isinstance(outcome, Admitted)
-    return dict(outcome.obj)
+    assert not isinstance(outcome, Denied)
+    return outcome
 
 
 @pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)

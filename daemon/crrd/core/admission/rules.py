@@ -1,20 +1,15 @@
 """What a ContainerRecreateRequest has to be like to be let in, and what admission fills in; pods' readiness gates.
 
 `review_create` judges new requests, `update` completes changed ones; what must not change is said by the CRD and by the
-policy crrd-admission. Pure: the pod is given, None where there is none. Nothing here raises for what somebody else
-wrote. Fetching the pod, AdmissionReviews and TLS are `manager.webhook`'s work.
-
-All denials carry 422 (Invalid). A 404 or a 409 would be taken for the API server's own word on the request that is
-being written: that its kind is not installed, that its name is taken.
+policy crrd-admission. Nothing here raises for what somebody else wrote.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from crrd.core.admission.patch import Operation, json_patch
-from crrd.core.api.pod import Pod, PodContainer, has_gate, parse_pod
+from crrd.core.api.pod import Pod, has_gate, parse_pod
 from crrd.core.api.reasons import Reason, say
 from crrd.core.api.schema import FIELDS, Field, SetBy
 from crrd.core.api.types import (
@@ -39,6 +34,7 @@ SET_BY_ADMISSION = tuple(
     field.name for field in FIELDS.values() if field.parent == "spec.containers[]" and field.set_by is not SetBy.USER
 )
 """In an entry of spec.containers, what OpenKruise's admission sets included."""
+Operation = dict[str, Any]  # Of a JSON patch (RFC 6902)
 _COMPLETED = ("metadata.labels", "metadata.annotations", "spec.containers")
 """Where a new request shows that admission has completed it."""
 _LONGEST_LABEL = 63
@@ -62,19 +58,15 @@ class DenialReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """The object may be written, as it is here."""
-
-    obj: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Denied:
     """The object may not be written."""
 
     message: str  # One sentence that names the field and what would be right
-    reason: DenialReason
-    code: int = 422  # The HTTP status that the user gets
+    reason: str  # One of DenialReason, or of the webhook's own reasons
+    code: int = 422
+    """The HTTP status that the user gets. Judgments carry 422 (Invalid): a 404 or a 409 would be taken for the API
+    server's own word on the request that is being written, that its kind is not installed or its name is taken."""
+    retry_after: int | None = None  # Seconds after which the same write may succeed; None where it will not
 
 
 def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
@@ -91,13 +83,13 @@ def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
 
 def container_names(obj: Mapping[str, Any]) -> list[str]:
     """The containers that a request names."""
-    return [text(entry.get("name")) for _, entry in _containers(obj)]
+    return [text(mapping(entry).get("name")) for entry in items(value_at(obj, "spec.containers"))]
 
 
 def review_create(
     obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str, kubelet_minor: int | None = None
-) -> Admitted | Denied:
-    """Check and complete what a user wants to create.
+) -> dict[str, Any] | Denied:
+    """Check and complete what a user wants to create; returns the request as it may be written.
 
     Labels and annotations that are admission's to set are set whatever the user gave; what only manager and node
     write is taken away. Fields of the spec that are admission's to set are refused, unless all of them are as admission
@@ -105,11 +97,15 @@ def review_create(
 
     Args:
         obj: the request as the user wrote it.
-        pod: the pod that `wanted_pod` named, from the request's namespace.
+        pod: the pod that `wanted_pod` named, from the request's namespace; None where there is none.
         user: name of the user who asks.
         kubelet_minor: of the version of the kubelet on the pod's node; None where nobody knows it.
     """
-    if denied := _unfit(obj, pod, kubelet_minor):
+    name = wanted_pod(obj)
+    if isinstance(name, Denied):
+        return name
+    view = parse_pod(mapping(pod))
+    if denied := _unfit_pod(name, pod) or _too_long(obj, mapping(pod)) or _unfit_container(obj, view, kubelet_minor):
         return denied
     completed = _completed(obj, mapping(pod), user)
     given = ((i, key) for i, entry in _containers(obj) for key in SET_BY_ADMISSION if entry.get(key) is not None)
@@ -120,7 +116,7 @@ def review_create(
             sentence += " (if you left it out, another webhook has changed the request)"
         return Denied(sentence, DenialReason.SET_BY_ADMISSION)
     error = _spec_error(mapping(completed["spec"]))
-    return Denied(error, DenialReason.INVALID_SPEC) if error else Admitted(completed)
+    return Denied(error, DenialReason.INVALID_SPEC) if error else completed
 
 
 def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
@@ -128,11 +124,9 @@ def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
 
     A pod whose shape is wrong is left to the API server's own checks.
     """
-    spec, gates = mapping(pod).get("spec"), mapping(mapping(pod).get("spec")).get("readinessGates")
-    mirror = ANNOTATION_MIRROR in mapping(mapping(mapping(pod).get("metadata")).get("annotations"))
-    if mirror or not isinstance(spec, Mapping) or not isinstance(gates, list | tuple | None):
-        return []
-    if has_gate(pod):
+    spec, gates = value_at(pod, "spec"), value_at(pod, "spec.readinessGates")
+    mirror = ANNOTATION_MIRROR in of_meta(pod, "annotations")
+    if mirror or not isinstance(spec, Mapping) or not isinstance(gates, list | tuple | None) or has_gate(pod):
         return []
     gate = {"conditionType": READINESS_GATE}
     return json_patch(spec, {**spec, "readinessGates": [*items(gates), gate]}, "/spec")
@@ -140,7 +134,29 @@ def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
 
 def of_meta(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:
     """The labels or annotations of an object."""
-    return mapping(mapping(mapping(obj).get("metadata")).get(field))
+    return mapping(value_at(obj, f"metadata.{field}"))
+
+
+def json_patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[Operation]:
+    """The operations that turn the object `before`, which lies at `path`, into `after`; none where they are equal.
+
+    Only `add`, `replace` and `remove` are used. Lists are replaced whole: none that admission changes is long.
+    """
+    operations: list[Operation] = [{"op": "remove", "path": _pointer(path, key)} for key in before if key not in after]
+    for key, value in after.items():
+        where = _pointer(path, key)
+        if key not in before:
+            operations.append({"op": "add", "path": where, "value": value})
+        elif isinstance(value, Mapping) and isinstance(before[key], Mapping):
+            operations += json_patch(before[key], value, where)
+        elif value != before[key]:
+            operations.append({"op": "replace", "path": where, "value": value})
+    return operations
+
+
+def _pointer(path: str, key: str) -> str:
+    """A JSON pointer (RFC 6901) one step deeper."""
+    return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def _spec_error(spec: Mapping[str, Any]) -> str:
@@ -158,18 +174,6 @@ def _bare(entry: object) -> object:
 
 def _containers(obj: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     return list(enumerate(map(mapping, items(mapping(obj.get("spec")).get("containers")))))
-
-
-def _unfit(obj: Mapping[str, Any], pod: Mapping[str, Any] | None, kubelet_minor: int | None) -> Denied | None:
-    """Why the pod, as it is, does not allow the request; the request by itself is judged first."""
-    name = wanted_pod(obj)
-    if isinstance(name, Denied):
-        return name
-    return (
-        _unfit_pod(name, pod)
-        or _too_long(obj, mapping(pod))
-        or next(_unfit_containers(obj, parse_pod(mapping(pod)), kubelet_minor), None)
-    )
 
 
 def _too_long(obj: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
@@ -191,87 +195,72 @@ def _of_pod(field: Field, pod: Mapping[str, Any]) -> int | None:
 
 
 def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
+    view, node = parse_pod(mapping(pod)), _node_name(mapping(pod))
     if pod is None:
-        sentence = f"spec.podName must name a pod in the request's namespace: pod {shown(name)} not found"
-        return Denied(sentence, DenialReason.POD_NOT_FOUND)
-    view = parse_pod(pod)
-    if view.ended or view.deleting:
+        rule, reason = f"a pod in the request's namespace: pod {shown(name)} not found", DenialReason.POD_NOT_FOUND
+    elif view.ended or view.deleting:
         why = "is being deleted" if view.deleting else f"has ended (phase {view.phase})"
-        return Denied(f"spec.podName must name an active pod: pod {shown(name)} {why}", DenialReason.POD_NOT_ACTIVE)
-    node = _node_name(pod)
-    if not node:
-        sentence = f"spec.podName must name a scheduled pod: pod {shown(name)} has not been scheduled yet"
-        return Denied(sentence, DenialReason.POD_NOT_SCHEDULED)
-    if len(node) > _LONGEST_LABEL:
-        rule = "spec.podName must name a pod on a node whose name fits a label (at most 63 characters)"
-        return Denied(f"{rule}, not on {shown(node)}", DenialReason.NODE_NAME_TOO_LONG)
-    return None
+        rule, reason = f"an active pod: pod {shown(name)} {why}", DenialReason.POD_NOT_ACTIVE
+    elif not node:
+        why = "has not been scheduled yet"
+        rule, reason = f"a scheduled pod: pod {shown(name)} {why}", DenialReason.POD_NOT_SCHEDULED
+    elif len(node) > _LONGEST_LABEL:
+        rule = f"a pod on a node whose name fits a label (at most 63 characters), not on {shown(node)}"
+        reason = DenialReason.NODE_NAME_TOO_LONG
+    else:
+        return None
+    return Denied(f"spec.podName must name {rule}", reason)
 
 
-def _unfit_containers(obj: Mapping[str, Any], pod: Pod, kubelet_minor: int | None) -> Iterator[Denied]:
+def _unfit_container(obj: Mapping[str, Any], pod: Pod, kubelet_minor: int | None) -> Denied | None:
+    """What is wrong with the first container of the request that cannot be recreated, None where all can."""
     for index, entry in _containers(obj):
         name = text(entry.get("name"))
-        known = pod.containers.get(name)
-        if found := _unfit_container(name, known, pod, kubelet_minor):
-            rule, reason = found
-            yield Denied(f"spec.containers[{index}].name must name a container {rule}", reason)
-        code = restart_all_code(known.restart_rules, kubelet_minor) if known is not None else None
-        if code is not None and value_at(obj, "spec.strategy.allowPodRestart") is not True:
+        container, known = shown(name), pod.containers.get(name)
+        if known is None:
+            rule = f"of pod {shown(pod.name)}: container {container} not found"
+            reason = DenialReason.CONTAINER_NOT_FOUND
+        elif not known.kind.recreatable:
+            rule, reason = f"or a native sidecar: {container} is an {known.kind}", DenialReason.CONTAINER_KIND
+        elif known.policy(kubelet_minor) is RestartPolicy.NEVER:
+            rule = f"that kubelet restarts: the restartPolicy of {container} is Never"
+            reason = DenialReason.CONTAINER_NEVER_RESTARTED
+        elif not known.container_id:
+            rule = f"that has started: {container} has no container ID yet, try later"
+            reason = DenialReason.CONTAINER_NOT_STARTED
+        else:
+            code = restart_all_code(known.restart_rules, kubelet_minor)
+            if code is None or value_at(obj, "spec.strategy.allowPodRestart") is True:
+                continue
             why = say(Reason.RESTARTS_POD, code=code)
-            sentence = f"spec.strategy.allowPodRestart must be true for container {shown(name)}: {why}"
-            yield Denied(sentence, DenialReason.RESTARTS_POD)
-
-
-def _unfit_container(
-    name: str, known: PodContainer | None, pod: Pod, kubelet_minor: int | None
-) -> tuple[str, DenialReason] | None:
-    """How the rest of the sentence goes, and the reason; None for a container that is fit."""
-    if known is None:
-        return f"of pod {shown(pod.name)}: container {shown(name)} not found", DenialReason.CONTAINER_NOT_FOUND
-    if not known.kind.recreatable:
-        return f"or a native sidecar: {shown(name)} is an {known.kind}", DenialReason.CONTAINER_KIND
-    if known.policy(kubelet_minor) is RestartPolicy.NEVER:
-        rule = f"that kubelet restarts: the restartPolicy of {shown(name)} is Never"
-        return rule, DenialReason.CONTAINER_NEVER_RESTARTED
-    if not known.container_id:
-        rule = f"that has started: {shown(name)} has no container ID yet, try later"
-        return rule, DenialReason.CONTAINER_NOT_STARTED
+            sentence = f"spec.strategy.allowPodRestart must be true for container {container}: {why}"
+            return Denied(sentence, DenialReason.RESTARTS_POD)
+        return Denied(f"spec.containers[{index}].name must name a container {rule}", reason)
     return None
 
 
 def _node_name(pod: Mapping[str, Any]) -> str:
-    return text(mapping(pod.get("spec")).get("nodeName"))
+    return text(value_at(pod, "spec.nodeName"))
 
 
 def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dict[str, Any]:
     """The request with all that admission sets, whatever stood there before."""
-    meta = mapping(obj.get("metadata"))
-    labels = {
-        LABEL_POD_UID: text(mapping(pod.get("metadata")).get("uid")),
-        LABEL_NODE_NAME: _node_name(pod),
-        LABEL_ACTIVE: "true",
-    }
-    annotations = {key: value for key, value in mapping(meta.get("annotations")).items() if key not in WHILE_SERVED}
-    containers = [
-        {**mapping(_bare(entry)), "statusContext": _status_context(text(entry.get("name")), pod)}
-        for _, entry in _containers(obj)
-    ]
+    naming = zip(NAMING_LABELS, (text(value_at(pod, "metadata.uid")), _node_name(pod)), strict=True)
+    annotations = {key: value for key, value in of_meta(obj, "annotations").items() if key not in WHILE_SERVED}
+    left_out = (field for field in FIELDS.values() if field.filled_in and field.absent(value_at(obj, field.path)))
+    defaults = ((field.path, _of_pod(field, pod) if field.of_pod else field.default) for field in left_out)
     return with_values(
         obj,
         {
-            "metadata.labels": {**mapping(meta.get("labels")), **labels},
+            "metadata.labels": {**of_meta(obj, "labels"), **dict(naming), LABEL_ACTIVE: "true"},
             "metadata.annotations": {**annotations, ANNOTATION_REQUESTED_BY: user},
-            "spec.containers": containers,
-            **_defaults(obj, pod),
+            "spec.containers": [
+                {**mapping(_bare(entry)), "statusContext": _status_context(text(entry.get("name")), pod)}
+                for _, entry in _containers(obj)
+            ],
+            **{path: default for path, default in defaults if default is not None},
         },
     )
-
-
-def _defaults(obj: Mapping[str, Any], pod: Mapping[str, Any]) -> dict[str, object]:
-    """The defaults of the fields that the user left out, by path."""
-    left_out = (field for field in FIELDS.values() if field.filled_in and field.absent(value_at(obj, field.path)))
-    defaults = ((field.path, _of_pod(field, pod) if field.of_pod else field.default) for field in left_out)
-    return {path: default for path, default in defaults if default is not None}
 
 
 def _status_context(name: str, pod: Mapping[str, Any]) -> dict[str, Any]:

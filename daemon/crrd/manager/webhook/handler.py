@@ -7,19 +7,12 @@ where too many wait for their pods: what was read from a body may take many time
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from crrd.core.admission.patch import Operation, json_patch
-from crrd.core.admission.rules import (
-    Denied,
-    container_names,
-    mutate_pod,
-    review_create,
-    wanted_pod,
-)
+from crrd.core.admission import rules
+from crrd.core.admission.rules import Denied, Operation, json_patch
 from crrd.core.admission.update import put_back
 from crrd.core.api.pod import parse_pod
 from crrd.kube.kubelet_version import KubeletVersions
@@ -35,17 +28,7 @@ LOOKUP_REFUSED, LOOKUP_FAILED, OVERLOADED = "pod_lookup_refused", "pod_lookup_fa
 """Reasons of refusals that are not the user's doing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The write does not happen."""
-
-    message: str
-    code: int
-    reason: str  # In one word, of a few
-    retry_after: int | None = None  # Seconds after which the same write may succeed; None where it will not
-
-
-Answer = list[Operation] | Refusal
+Answer = list[Operation] | Denied
 """What is to be changed in the object that is let in (often nothing), or why it is not."""
 
 
@@ -63,30 +46,25 @@ class AdmissionHandler:
             return json_patch(review.object, put_back(review.old, review.object))
         if review.operation != CREATE:
             return []
-        name = wanted_pod(review.object)
+        name = rules.wanted_pod(review.object)
         if isinstance(name, Denied):
-            return _refusal(name)
+            return name
         pod = await self._look_up(review, name, deadline)
-        if isinstance(pod, Refusal):
+        if isinstance(pod, Denied):
             return pod
-        outcome = review_create(review.object, pod, review.user, await self._kubelet_minor(review, pod, deadline))
-        if isinstance(outcome, Denied):
-            return _refusal(outcome)
-        return json_patch(review.object, outcome.obj)
+        kubelet_minor = await self._kubelet_minor(review, pod, deadline)
+        outcome = rules.review_create(review.object, pod, review.user, kubelet_minor)
+        return outcome if isinstance(outcome, Denied) else json_patch(review.object, outcome)
 
     async def mutate_pod(self, review: Review, _: float) -> Answer:
         """Give a new pod the readiness gate."""
-        return mutate_pod(review.object) if review.operation == CREATE else []
+        return rules.mutate_pod(review.object) if review.operation == CREATE else []
 
     async def _kubelet_minor(self, review: Review, pod: Mapping[str, Any] | None, deadline: float) -> int | None:
-        """The version of the kubelet on the pod's node, where it matters for a container of the request.
-
-        None, too, where the API server does not answer in time.
-        """
+        """The version of the kubelet on the pod's node; None where it does not matter, or nobody answers in time."""
         view = parse_pod(pod or {})
-        named = (view.containers.get(name) for name in container_names(review.object))
-        matters = view.node_name and any(each is not None and each.version_matters for each in named)
-        if not matters:
+        named = (view.containers.get(name) for name in rules.container_names(review.object))
+        if not view.node_name or not any(each is not None and each.version_matters for each in named):
             return None
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -95,11 +73,10 @@ class AdmissionHandler:
             log.warning("node lookup failed", node_name=view.node_name, error="no answer")
             return None
 
-    async def _look_up(self, review: Review, name: str, deadline: float) -> Mapping[str, Any] | Refusal | None:
+    async def _look_up(self, review: Review, name: str, deadline: float) -> Mapping[str, Any] | Denied | None:
         """The pod; None where there is none of that name."""
         if self._waiting_bytes + review.size > WAITING_BYTES:
-            why = "too many pod lookups at once; try again"
-            return Refusal(f"spec.podName cannot be checked now: {why}", 503, OVERLOADED, _RETRY_AFTER_SECONDS)
+            return _unchecked(" now: too many pod lookups at once; try again", OVERLOADED)
         self._waiting_bytes += review.size
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -107,16 +84,16 @@ class AdmissionHandler:
         except GoneError:
             return None
         except ApiRefusedError as error:
-            why = "the API server rejected the manager's pod lookup; check the manager's log"
+            why = ": the API server rejected the manager's pod lookup; check the manager's log"
             log.warning("pod lookup rejected", namespace=review.namespace, pod=name, error=str(error))
-            return Refusal(f"spec.podName cannot be checked: {why}", 500, LOOKUP_REFUSED)
+            return _unchecked(why, LOOKUP_REFUSED, 500, None)
         except (ApiUnavailableError, TimeoutError) as error:
-            why = "the API server did not answer the manager's pod lookup; try again"
+            why = " now: the API server did not answer the manager's pod lookup; try again"
             log.warning("pod lookup failed", namespace=review.namespace, pod=name, error=str(error) or "no answer")
-            return Refusal(f"spec.podName cannot be checked now: {why}", 503, LOOKUP_FAILED, _RETRY_AFTER_SECONDS)
+            return _unchecked(why, LOOKUP_FAILED)
         finally:
             self._waiting_bytes -= review.size
 
 
-def _refusal(denied: Denied) -> Refusal:
-    return Refusal(denied.message, denied.code, denied.reason)
+def _unchecked(why: str, reason: str, code: int = 503, retry_after: int | None = _RETRY_AFTER_SECONDS) -> Denied:
+    return Denied(f"spec.podName cannot be checked{why}", reason, code, retry_after)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from crrd.core.admission.patch import Operation
+from crrd.core.admission.rules import Denied, Operation
 from crrd.lib.errors import CrrdError
-from crrd.lib.jsonfields import Reader, items, mapping, shown
+from crrd.lib.jsonfields import Reader, mapping, shown
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -43,14 +43,9 @@ class Review:
 
 
 def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
-    """Read the body of a webhook's call.
+    """Read the body of a webhook's call about one of these kinds: `group/version Kind`, `v1 Kind` without a group.
 
-    Args:
-        raw: the body.
-        wanted_kinds: the kinds of object that are asked about here: `group/version Kind`, `v1 Kind` without a group.
-
-    Raises:
-        BadReviewError: it is not JSON, or no AdmissionReview v1 with all that an answer needs, or of another kind.
+    Raises BadReviewError: it is not JSON, or no AdmissionReview v1 with all that an answer needs, or of another kind.
     """
     whole = _load(raw)
     reader = Reader()
@@ -59,10 +54,8 @@ def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
             reader.reject(key, f"must be {wanted}, not {shown(whole.get(key))}")
     request = reader.mapping(whole.get("request"), "request")
     kind = reader.mapping(request.get("kind"), "request.kind")
-    group, version, name = (
-        reader.text(kind.get(key), f"request.kind.{key}", required=key != "group")
-        for key in ("group", "version", "kind")
-    )
+    group = reader.text(kind.get("group"), "request.kind.group")
+    version, name = (reader.text(kind.get(key), f"request.kind.{key}", required=True) for key in ("version", "kind"))
     found_kind = " ".join(filter(None, ("/".join(filter(None, (group, version))), name)))
     if found_kind not in wanted_kinds:
         reader.reject("request.kind", f"must be {' or '.join(wanted_kinds)}, not {shown(found_kind)}")
@@ -93,31 +86,19 @@ def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
     return review
 
 
-def allow(uid: str, patch: Sequence[Operation] = ()) -> bytes:
-    """The answer that lets the write happen, with a patch of the object where there is one.
+def encode(uid: str, outcome: Sequence[Operation] | Denied) -> bytes:
+    """The answer to a review: the write may happen, with a patch of the object where there is one, or it may not.
 
-    Raises:
-        ValueError: a number in the patch is one that JSON does not have.
+    Raises ValueError: a number in the patch is one that JSON does not have.
     """
-    response: dict[str, Any] = {"uid": uid, "allowed": True}
-    if items(patch):
-        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(_dump(patch)).decode()}
-    return _answer(response)
-
-
-def deny(uid: str, message: str, code: int, *, retry_after: int | None = None) -> bytes:
-    """The answer that refuses the write.
-
-    Args:
-        uid: the review's.
-        message: what the user reads after 'admission webhook "..." denied the request: '.
-        code: the HTTP status that the user gets.
-        retry_after: seconds after which the user may try again; clients do so by themselves.
-    """
-    status: dict[str, Any] = {"status": "Failure", "message": message, "reason": _REASONS[code], "code": code}
-    if retry_after is not None:
-        status["details"] = {"retryAfterSeconds": retry_after}
-    return _answer({"uid": uid, "allowed": False, "status": status})
+    response: dict[str, Any] = {"uid": uid, "allowed": not isinstance(outcome, Denied)}
+    if isinstance(outcome, Denied):  # the user reads the message after 'admission webhook "..." denied the request: '
+        code, status = outcome.code, {"status": "Failure", "message": outcome.message}
+        details = {} if outcome.retry_after is None else {"details": {"retryAfterSeconds": outcome.retry_after}}
+        response["status"] = {**status, "reason": _REASONS[code], "code": code, **details}
+    elif outcome:
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(_dump(outcome)).decode()}
+    return _dump({"apiVersion": API_VERSION, "kind": KIND, "response": response})
 
 
 def _load(raw: bytes | bytearray) -> Mapping[str, Any]:
@@ -136,10 +117,6 @@ def _load(raw: bytes | bytearray) -> Mapping[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def _answer(response: Mapping[str, Any]) -> bytes:
-    return _dump({"apiVersion": API_VERSION, "kind": KIND, "response": response})
 
 
 def _dump(value: object) -> bytes:

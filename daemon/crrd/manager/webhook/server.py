@@ -2,7 +2,7 @@
 
 A call that cannot be understood gets a 4xx; one that can gets an answer with its UID from `handler`.
 
-Without an authority for callers (see `certificates.callers`), anybody who reaches the port can ask. The answers then
+Without an authority for callers (see `certificates.keeper`), anybody who reaches the port can ask. The answers then
 tell which pods and containers there are, on which node and under which IDs; never what is in them.
 """
 
@@ -12,10 +12,12 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from aiohttp import web
 
+from crrd.core.admission.rules import Denied
 from crrd.core.api.types import GROUP, KIND, VERSIONS
 from crrd.kube.resources import ObjectReader
 from crrd.lib.connections import CloseObserver, Connections
@@ -23,8 +25,8 @@ from crrd.lib.descriptors import room_for_connections
 from crrd.lib.health import Health, listen, split_address
 from crrd.lib.heartbeat import Heartbeat
 from crrd.manager.certificates.tls import ServingTls
-from crrd.manager.webhook.handler import OVERLOADED, AdmissionHandler, Answer, Refusal
-from crrd.manager.webhook.review import CREATE, BadReviewError, Review, allow, deny, read_review
+from crrd.manager.webhook.handler import OVERLOADED, AdmissionHandler, Answer
+from crrd.manager.webhook.review import CREATE, BadReviewError, Review, encode, read_review
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +45,7 @@ ReviewObserver = Callable[[str, str, str, float], None]
 """Called for each answer: webhook, decision, reason ("" for one that allows) and seconds."""
 AdmissionObserver = Callable[[str], None]
 """Called for each admitted new request that will be stored, with the user who created it."""
+_Answerer = Callable[[Review, float], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +72,11 @@ class Limits:
     """From accepting nothing to closing connections: for calls that are just beginning on those that exist."""
 
 
-_Answerer = Callable[[Review, float], Awaitable[Answer]]
-
-
 class WebhookServer:
     """Serves /mutate-crr and /mutate-pod, and the pages of `health`, over TLS.
 
-    Args:
-        address: where to listen, as `split_address` takes it; port 0 picks a free one.
-        tls: the certificate; nothing is served before it has one.
-        pods: the API server.
-        health: gets the checks `webhook` and `certificate` for readiness, and `webhook` for liveness.
-        limits: see there.
-        on_review: called for each answer.
-        on_admitted: called for each admitted request.
-        on_close: called for each connection that is closed because of a limit.
+    Nothing is served before `tls` has a certificate. `address` is as `split_address` takes it; port 0 picks a free one.
+    `health` gets the checks `webhook` and `certificate` for readiness, and `webhook` for liveness.
     """
 
     def __init__(
@@ -94,25 +87,22 @@ class WebhookServer:
         health: Health,
         *,
         limits: Limits | None = None,
-        on_review: ReviewObserver | None = None,
-        on_admitted: AdmissionObserver | None = None,
+        on_review: ReviewObserver = lambda *_: None,
+        on_admitted: AdmissionObserver = lambda _: None,
         on_close: CloseObserver | None = None,
     ) -> None:
-        self._address = split_address(address)
-        self._tls = tls
-        self._limits = limits or Limits()
-        self._on_review = on_review
-        self._on_admitted = on_admitted
+        self._address, self._tls = split_address(address), tls
+        self._limits = limits = limits or Limits()
+        self._on_review, self._on_admitted = on_review, on_admitted
         self.connections = Connections(
             tls.context,
-            most=room_for_connections(self._limits.connections),
-            young_seconds=self._limits.young_seconds,
-            handshake_seconds=self._limits.handshake_seconds,
-            head_seconds=self._limits.head_seconds,
+            most=room_for_connections(limits.connections),
+            young_seconds=limits.young_seconds,
+            handshake_seconds=limits.handshake_seconds,
+            head_seconds=limits.head_seconds,
             on_close=on_close,
         )
-        self._listening = False
-        self._draining = False
+        self._listening = self._draining = False
         self._nothing_in_flight = asyncio.Event()
         self._nothing_in_flight.set()
         self._held_bytes = 0
@@ -123,29 +113,21 @@ class WebhookServer:
         health.ready["certificate"] = tls.check
         handler = AdmissionHandler(pods)
         app = web.Application()
-        app.add_routes(
-            [
-                web.post("/mutate-crr", self._endpoint(REQUEST_KINDS, handler.review_request)),
-                web.post("/mutate-pod", self._endpoint(POD_KINDS, handler.mutate_pod)),
-                *health.routes(),
-            ]
-        )
+        app.router.add_post("/mutate-crr", partial(self._handle, REQUEST_KINDS, handler.review_request))
+        app.router.add_post("/mutate-pod", partial(self._handle, POD_KINDS, handler.mutate_pod))
+        app.add_routes(health.routes())
         app.on_response_prepare.append(self._answered)
         self._runner = web.AppRunner(
             app,
             access_log=None,
             auto_decompress=False,
-            keepalive_timeout=self._limits.idle_seconds,
-            shutdown_timeout=self._limits.stop_seconds,
-            lingering_time=self._limits.read_seconds,
+            keepalive_timeout=limits.idle_seconds,
+            shutdown_timeout=limits.stop_seconds,
+            lingering_time=limits.read_seconds,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve as soon as there is a certificate, until `stop` is set; then drain.
-
-        Raises:
-            ConfigurationError: the address cannot be bound.
-        """
+        """Serve as soon as there is a certificate, until `stop` is set; then drain. Raises what `start` raises."""
         self._heartbeat.until(self._tls.loaded, "waiting for a certificate")
         stopping = asyncio.create_task(stop.wait())
         loaded = asyncio.create_task(self._tls.loaded.wait())
@@ -162,11 +144,7 @@ class WebhookServer:
             await self._close()
 
     async def start(self) -> str:
-        """Listen; returns the address, with the port that was picked.
-
-        Raises:
-            ConfigurationError: the address cannot be bound.
-        """
+        """Listen; returns the address, with the port that was picked. ConfigurationError: it cannot be bound."""
         remedy = "choose another address for the webhook"
         address = await listen(self._runner, self.connections, self._address, remedy)
         self._listening = True
@@ -194,9 +172,8 @@ class WebhookServer:
         await self._runner.cleanup()
 
     def _check(self) -> str:
-        if self._draining:
-            return "draining"
-        return "" if self._listening else "not listening yet"
+        waiting = "" if self._listening else "not listening yet"
+        return "draining" if self._draining else waiting
 
     def _check_alive(self) -> str:
         if self._listening and not self.connections.listening:
@@ -214,27 +191,23 @@ class WebhookServer:
             response.headers["Connection"] = "close"
             response.force_close()
 
-    def _endpoint(
-        self, kinds: tuple[str, ...], answerer: _Answerer
-    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            self._began[asyncio.current_task()] = asyncio.get_running_loop().time()
-            self._nothing_in_flight.clear()
-            began = time.monotonic()
-            try:
-                return await self._answer(request, kinds, answerer, began)
-            except web.HTTPException as error:
-                self._observe(request.path, ERROR, OVERLOADED if error.status == 503 else BAD_CALL, began)
-                raise
-            except Exception:
-                self._observe(request.path, ERROR, INTERNAL, began)
-                raise
-            finally:
-                del self._began[asyncio.current_task()]
-                if not self._began:
-                    self._nothing_in_flight.set()
-
-        return handle
+    async def _handle(self, kinds: tuple[str, ...], answerer: _Answerer, request: web.Request) -> web.StreamResponse:
+        """Answer a call, and observe one that cannot be answered; `_answer` observes the others."""
+        task, began = asyncio.current_task(), time.monotonic()
+        self._began[task] = asyncio.get_running_loop().time()
+        self._nothing_in_flight.clear()
+        try:
+            return await self._answer(request, kinds, answerer, began)
+        except web.HTTPException as error:
+            self._observe(request.path, ERROR, OVERLOADED if error.status == 503 else BAD_CALL, began)
+            raise
+        except Exception:
+            self._observe(request.path, ERROR, INTERNAL, began)
+            raise
+        finally:
+            del self._began[task]
+            if not self._began:
+                self._nothing_in_flight.set()
 
     async def _answer(
         self, request: web.Request, kinds: tuple[str, ...], answerer: _Answerer, began: float
@@ -245,7 +218,7 @@ class WebhookServer:
             self.connections.busy(request.protocol)
             review = read_review(body, kinds)
             outcome = [] if review.subresource else await answerer(review, began + self._seconds(request))
-            answer = _encode(review, outcome)
+            answer = encode(review.uid, outcome)
             self._report(request.path, review, outcome, began)
             return web.Response(body=answer, content_type="application/json")
         except BadReviewError as error:
@@ -281,15 +254,12 @@ class WebhookServer:
         except TimeoutError as error:
             raise _refused(web.HTTPRequestTimeout, "timed out reading the request body") from error
         except (web.RequestPayloadError, ConnectionError) as error:
-            raise _refused(
-                web.HTTPBadRequest, "the connection was closed before the request body was complete"
-            ) from error
+            wrong = "the connection was closed before the request body was complete"
+            raise _refused(web.HTTPBadRequest, wrong) from error
 
     def _too_large(self) -> web.HTTPException:
-        sentence = f"the body must not be larger than {self._limits.body} bytes"
-        refusal = web.HTTPRequestEntityTooLarge(self._limits.body, text=sentence + "\n")
-        refusal.force_close()
-        return refusal
+        most = self._limits.body
+        return _refused(partial(web.HTTPRequestEntityTooLarge, most), f"the body must not be larger than {most} bytes")
 
     def _seconds(self, request: web.Request) -> float:
         limit = _TIMEOUT.fullmatch(request.query.get("timeout", ""))
@@ -297,30 +267,21 @@ class WebhookServer:
         return min(longest, int(limit[1]) - _TIMEOUT_MARGIN_SECONDS) if limit else longest
 
     def _report(self, path: str, review: Review, outcome: Answer, began: float) -> None:
-        if isinstance(outcome, Refusal):
-            code, reason = outcome.code, outcome.reason
+        if isinstance(outcome, Denied):
             why, user = (value.encode("ascii", "backslashreplace").decode() for value in (outcome.message, review.user))
-            log.info("admission denied", path=path, namespace=review.namespace, user=user, code=code, why=why)
-            self._observe(path, ERROR if code >= 500 else DENIED, reason, began)
+            log.info("admission denied", path=path, namespace=review.namespace, user=user, code=outcome.code, why=why)
+            self._observe(path, ERROR if outcome.code >= 500 else DENIED, outcome.reason, began)
             return
         self._observe(path, ALLOWED, "", began)
         # Where nothing was left to fill in, it is asked again about what it has let in before.
-        stored = review.operation == CREATE and not review.dry_run and bool(outcome)
-        if self._on_admitted is not None and path == "/mutate-crr" and stored:
+        if outcome and path == "/mutate-crr" and review.operation == CREATE and not review.dry_run:
             self._on_admitted(review.user)
 
     def _observe(self, path: str, decision: str, reason: str, began: float) -> None:
-        if self._on_review is not None:
-            self._on_review(WEBHOOKS[path], decision, reason, time.monotonic() - began)
+        self._on_review(WEBHOOKS[path], decision, reason, time.monotonic() - began)
 
 
-def _encode(review: Review, outcome: Answer) -> bytes:
-    if isinstance(outcome, Refusal):
-        return deny(review.uid, outcome.message, outcome.code, retry_after=outcome.retry_after)
-    return allow(review.uid, outcome)
-
-
-def _refused(kind: type[web.HTTPException], sentence: str) -> web.HTTPException:
+def _refused(kind: Callable[..., web.HTTPException], sentence: str) -> web.HTTPException:
     refusal = kind(text=f"{sentence}\n")
     refusal.force_close()  # what is left of the body would be taken for the next call
     return refusal
