@@ -16,15 +16,14 @@ from crrd.kube.config import find_access
 from crrd.kube.discovery import warn_of_old_server
 from crrd.kube.events import KubeEventSink
 from crrd.kube.leader import LeaderElection
-from crrd.lib.health import Check, Health, StatusServer
+from crrd.lib.health import Health, StatusServer
 from crrd.lib.log import LogFormat, configure, toggle_debug_on_signal
 from crrd.lib.memory import keep_for_good, small_tls_buffers
 from crrd.lib.metrics import metrics_route
 from crrd.lib.signals import stop_on_signals
 from crrd.lib.supervise import Loop, supervise
-from crrd.manager.certificates.callers import CallerAuthorities
+from crrd.manager.certificates import keeper
 from crrd.manager.certificates.guard import CaBundleGuard
-from crrd.manager.certificates.keeper import CaBundlePublisher, MountedCertificates, SecretCertificates
 from crrd.manager.certificates.pki import service_names
 from crrd.manager.certificates.tls import ServingTls
 from crrd.manager.lifecycle import LifecycleController
@@ -75,11 +74,7 @@ class Clients(NamedTuple):
 
 
 def run_manager(config: ManagerConfig) -> int:
-    """Run the manager until SIGTERM or Ctrl-C; returns the exit code.
-
-    Raises:
-        ConfigurationError: something that waiting does not heal.
-    """
+    """Run the manager until SIGTERM or Ctrl-C; returns the exit code. Raises ConfigurationError."""
     configure(config.log_format, config.log_level)
     small_tls_buffers()
     keep_for_good()
@@ -121,13 +116,12 @@ async def _serve(
 ) -> None:
     """Run every loop until a signal comes; admission drains while the rest goes on."""
     tls = ServingTls(clock.now)
-    limits = Limits(drain_seconds=config.drain_seconds)
     webhook = WebhookServer(
         config.webhook_address,
         tls,
         clients.admission,
         health,
-        limits=limits,
+        limits=Limits(drain_seconds=config.drain_seconds),
         on_review=metrics.reviewed,
         on_admitted=metrics.admitted,
         on_close=metrics.closed,
@@ -138,7 +132,7 @@ async def _serve(
     )
     election = LeaderElection(clients.election, config.namespace, config.identity, now=lambda: datetime.now(UTC))
     policies = PolicyController(clients.policies, clock, f"{config.namespace}:{_ACCOUNT}", metrics.policy_run_ended)
-    trust = CaBundlePublisher(clients.admission, config.webhook_configurations, metrics.ca_bundle_written)
+    trust = keeper.CaBundlePublisher(clients.admission, config.webhook_configurations, metrics.ca_bundle_written)
     metrics.watch(
         leading=lambda: election.leading,
         not_after=lambda: tls.not_after,
@@ -153,8 +147,13 @@ async def _serve(
             group.create_task(policies.run(), name="policies")
         raise AssertionError("controllers run until they are cancelled")
 
+    def check_controller() -> str:
+        if election.leading and not controller.running:
+            return "this manager is the leader, but its lifecycle controller is not running"
+        return controller.check_alive()
+
     health.live["leader"] = election.check_alive
-    health.live["controller"] = _controller_check(election, controller)
+    health.live["controller"] = check_controller
     health.ready["lifecycle"] = controller.check
     guard = CaBundleGuard(clients.admission, trust)
     certificates = _certificates(config, clients.admission, tls, clock, trust)
@@ -165,7 +164,7 @@ async def _serve(
         Loop("events", events.run, (events.heartbeat,)),
     ]
     if config.client_ca_file:
-        callers = CallerAuthorities(tls, Path(config.client_ca_file))
+        callers = keeper.CallerAuthorities(tls, Path(config.client_ca_file))
         loops.append(Loop("client-ca", callers.run, (callers.heartbeat,)))
     async with supervise(loops, health) as running:
         await webhook.run(stop)
@@ -174,25 +173,12 @@ async def _serve(
         await events.flush(EVENT_FLUSH_SECONDS)
 
 
-def _controller_check(election: LeaderElection, controller: LifecycleController) -> Check:
-    """The controller's own check, and that it works at all where this manager leads."""
-
-    def check() -> str:
-        if election.leading and not controller.running:
-            return "this manager is the leader, but its lifecycle controller is not running"
-        return controller.check_alive()
-
-    return check
-
-
 def _certificates(
-    config: ManagerConfig, client: KubeClient, tls: ServingTls, clock: ServerClock, trust: CaBundlePublisher
-) -> SecretCertificates | MountedCertificates:
+    config: ManagerConfig, client: KubeClient, tls: ServingTls, clock: ServerClock, trust: keeper.CaBundlePublisher
+) -> keeper.SecretCertificates | keeper.MountedCertificates:
     """What keeps the webhook's certificate in force."""
     if config.tls_cert_file:
         ca_file = Path(config.ca_file) if config.ca_file else None
-        return MountedCertificates(tls, Path(config.tls_cert_file), Path(config.tls_key_file), ca_file, trust)
+        return keeper.MountedCertificates(tls, Path(config.tls_cert_file), Path(config.tls_key_file), ca_file, trust)
     names = (*service_names(config.service, config.namespace), *config.names)
-    return SecretCertificates(
-        client, tls, trust, namespace=config.namespace, secret=config.secret, names=names, now=clock.now
-    )
+    return keeper.SecretCertificates(client, tls, trust, config.namespace, config.secret, names, clock.now)

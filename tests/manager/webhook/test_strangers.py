@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from crrd.lib.errors import ConfigurationError
-from crrd.manager.certificates.callers import CallerAuthorities
+from crrd.manager.certificates.keeper import CallerAuthorities
 from crrd.manager.certificates.pki import Pair, key_pem
 from crrd.manager.certificates.tls import ServingTls
 from tests.support.admission import JsonObject, new_pod, new_request, new_review

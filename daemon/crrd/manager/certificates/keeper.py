@@ -1,4 +1,4 @@
-"""Keeps the webhook's certificate in force: from a Secret of our own, or from mounted files.
+"""Keeps the webhook's certificate in force, from a Secret of our own or from mounted files, and callers' authorities.
 
 Every replica does the same: read the Secret, do what `rotation` says is due, write it back only if nobody else did
 meanwhile, see to it that the webhook configurations trust it, and only then serve with it.
@@ -6,14 +6,14 @@ meanwhile, see to it that the webhook configurations trust it, and only then ser
 
 import asyncio
 import base64
-import binascii
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import structlog
 
@@ -23,22 +23,11 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.jsonfields import items, mapping, text
-from crrd.manager.certificates.pki import (
-    CERTIFICATE,
-    KEY,
-    Certificates,
-    contains_certificate,
-    from_data,
-    issued_by_one_of,
-    or_remembered,
-    renew,
-    to_data,
-)
+from crrd.manager.certificates import pki
 from crrd.manager.certificates.rotation import Lifetimes, find_due
 from crrd.manager.certificates.tls import ServingTls
 
 log = structlog.get_logger(__name__)
-P = ParamSpec("P")
 T = TypeVar("T")
 
 SYNC_SECONDS = 60.0  # Between two looks at the Secret and at the webhook configurations
@@ -51,26 +40,19 @@ _CONFLICTS = 5  # Conflicts in a row after which a write is left to the next rou
 
 
 class CaBundlePublisher:
-    """The webhook configurations whose caBundle is ours to write.
-
-    Args:
-        api: the API server.
-        names: of mutating webhook configurations.
-        on_write: called for each configuration that was written.
-    """
+    """The mutating webhook configurations whose caBundle is ours to write; `on_write` is called for each write."""
 
     def __init__(self, api: KubeClient, names: Sequence[str], on_write: Callable[[], None] = lambda: None) -> None:
-        self._api = api
-        self._on_write = on_write
+        self._api, self._on_write = api, on_write
         self.lost = asyncio.Event()  # Set by whoever sees that the bundle has to be published again
         self.names = tuple(names)
         self._published = b""
-        self._wanted = b""  # What is published, or about to be
+        self._wanted = ""  # What is published, or about to be; as it stands in a configuration
         self._wrong: set[str] = set()  # Names of configurations
 
     def trusted(self, certificate: bytes) -> bool:
         """Whether the bundle that was published last trusts this certificate, PEM."""
-        return issued_by_one_of(certificate, self._published)
+        return pki.issued_by_one_of(certificate, self._published)
 
     @property
     def wrong(self) -> int:
@@ -79,24 +61,22 @@ class CaBundlePublisher:
 
     def stands_in(self, name: str, configuration: Mapping[str, Any]) -> bool:
         """Whether all webhooks of a configuration trust the bundle; true while there is none. `wrong` follows."""
-        encoded = base64.b64encode(self._wanted).decode()
         webhooks = [mapping(webhook) for webhook in items(configuration.get("webhooks"))]
-        stands = not self._wanted or all(_trusting(webhook, encoded) == webhook for webhook in webhooks)
+        stands = not self._wanted or all(_trusting(webhook, self._wanted) == webhook for webhook in webhooks)
         (self._wrong.discard if stands else self._wrong.add)(name)
         return stands
 
     async def publish(self, bundle: bytes) -> None:
         """Make every webhook of the configurations trust exactly this bundle; one that is not there is left out.
 
-        Raises:
-            ApiUnavailableError, ApiRefusedError: a configuration was not written; the others were, where possible.
+        Raises ApiUnavailableError, ApiRefusedError: a configuration was not written; the others were, where possible.
         """
-        self._wanted = bundle
+        self._wanted = base64.b64encode(bundle).decode()
         self.lost.clear()
         failure: ApiUnavailableError | ApiRefusedError | None = None
         for name in self.names:
             try:
-                await _unless_conflict(self._publish, name)
+                await _unless_conflict(partial(self._publish, name))
             except GoneError:
                 self._wrong.discard(name)
                 log.warning("webhook configuration not found", name=name)
@@ -109,10 +89,8 @@ class CaBundlePublisher:
     async def _publish(self, name: str) -> None:
         found = await self._api.get(WEBHOOKS, "", name)
         if not self.stands_in(name, found):
-            bundle = base64.b64encode(self._wanted).decode()
-            trusting = [_trusting(mapping(webhook), bundle) for webhook in items(found.get("webhooks"))]
-            version = text(mapping(found.get("metadata")).get("resourceVersion"))
-            body = {"metadata": {"resourceVersion": version}, "webhooks": trusting}
+            trusting = [_trusting(mapping(webhook), self._wanted) for webhook in items(found.get("webhooks"))]
+            body = {"metadata": _version(found), "webhooks": trusting}
             self.stands_in(name, await self._api.merge_patch(WEBHOOKS, "", name, body))
             log.info("caBundle written", name=name)
             self._on_write()
@@ -132,57 +110,50 @@ class SecretCertificates:
     """The API server's time: it is what looks at the certificates. It is right once the Secret was read."""
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    _known: Certificates = field(default_factory=Certificates)  # What was agreed on last
-    _read: Certificates | None = None  # What the Secret held in this round, before what was due was done
+    _known: pki.Certificates = field(default_factory=pki.Certificates)  # What was agreed on last
+    _read: pki.Certificates = field(default_factory=pki.Certificates)
+    """What the Secret held in this round, before what was due was done; empty where it could not be read."""
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
-        await repeat(self.sync, SYNC_SECONDS, self.heartbeat, self.trust.lost)
+        await _repeat(self.sync, SYNC_SECONDS, self.heartbeat, self.trust.lost)
 
     async def sync(self) -> None:
-        """One round.
-
-        Raises:
-            ApiUnavailableError, ApiRefusedError: see there; a certificate that was loaded stays in force.
-        """
-        self._read = None
+        """One round; where ApiUnavailableError or ApiRefusedError is raised, what was loaded stays in force."""
+        self._read = pki.Certificates()
         try:
             self._known = await _unless_conflict(self._agreed)
         except (ApiUnavailableError, ApiRefusedError):
             # Not written: it may be immutable, or a right is missing. What it holds may serve for weeks.
-            if (held := self._held()) is not None:
-                await self._serve(held)
+            serving, now = self._read.inventory.serving, self.now()
+            if serving is not None and serving.has_started(now) and now < serving.ends:
+                await self._serve(self._read)
             raise
         await self._serve(self._known)
 
-    def _held(self) -> Certificates | None:
-        """What the Secret held in this round, if it can serve now."""
-        serving, now = self._read.inventory.serving if self._read is not None else None, self.now()
-        return self._read if serving is not None and serving.has_started(now) and now < serving.ends else None
+    async def _serve(self, certificates: pki.Certificates) -> None:
+        data = pki.to_data(certificates)
+        await _put_in_force(self.tls, data[pki.CERTIFICATE], data[pki.KEY], self.trust, certificates.bundle)
 
-    async def _serve(self, certificates: Certificates) -> None:
-        data = to_data(certificates)
-        await _put_in_force(self.tls, data[CERTIFICATE], data[KEY], self.trust, certificates.bundle)
-
-    async def _agreed(self) -> Certificates:
+    async def _agreed(self) -> pki.Certificates:
         """What the Secret holds, after what is due was done. ConflictError where another replica was faster."""
         try:
             secret = await self.api.get(SECRETS, self.namespace, self.secret)
         except GoneError:
             secret = None
-        found = or_remembered(from_data(_decoded(mapping((secret or {}).get("data"))), self.names), self._known)
-        self._read, now = found, self.now()
+        read = pki.from_data(_decoded(mapping((secret or {}).get("data"))), self.names)
+        self._read = found = pki.or_remembered(read, self._known)
+        now = self.now()
         due = find_due(found.inventory, now, self.lifetimes)
         if due.nothing:
             return found
-        renewed = renew(found, due, self.names, now, self.lifetimes)
-        data = {key: base64.b64encode(value).decode() for key, value in to_data(renewed).items()}
+        renewed = pki.renew(found, due, self.names, now, self.lifetimes)
+        data = {key: base64.b64encode(value).decode() for key, value in pki.to_data(renewed).items()}
         if secret is None:
             shape = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": {"name": self.secret}}
             await self.api.create(SECRETS, self.namespace, {**shape, "data": data})
         else:
-            version = text(mapping(secret.get("metadata")).get("resourceVersion"))
-            body = {"metadata": {"resourceVersion": version}, "data": data}
+            body = {"metadata": _version(secret), "data": data}
             await self.api.merge_patch(SECRETS, self.namespace, self.secret, body)
         log.info("certificates renewed", authority=due.new_authority, serving=due.new_serving)
         return renewed
@@ -204,23 +175,21 @@ class MountedCertificates:
 
     async def run(self) -> NoReturn:
         """Keep the certificate in force for ever; what fails is tried again."""
-        await repeat(self.sync, FILES_SECONDS, self.heartbeat, self.trust.lost if self.trust is not None else None)
+        await _repeat(self.sync, FILES_SECONDS, self.heartbeat, self.trust.lost if self.trust is not None else None)
 
     async def sync(self) -> None:
         """One round: what the files hold now is published and loaded.
 
-        Raises:
-            ConfigurationError: the files cannot be read or used; what was published and loaded stays in force.
-            ApiUnavailableError, ApiRefusedError: see there.
+        Raises ConfigurationError: they cannot be read or used; what was published and loaded stays in force.
         """
-        certificate, key = content(self.cert_file), content(self.key_file)
+        certificate, key = _content(self.cert_file), _content(self.key_file)
         if self.ca_file is None or self.trust is None:
-            await _put_in_force(self.tls, certificate, key)
+            _load(self.tls, certificate, key)
             return
-        authority = content(self.ca_file)
-        if not contains_certificate(authority):
+        authority = _content(self.ca_file)
+        if not pki.certificates_in(authority):
             if not self.tls.lasts(_LAST):  # better than nothing: others may have published the authority
-                _load(self.tls, certificate, key, b"")
+                _load(self.tls, certificate, key)
             raise ConfigurationError(f"the file {self.ca_file} contains no certificate")
         now = asyncio.get_running_loop().time()
         due = self.trust.lost.is_set() or now - self._published >= SYNC_SECONDS
@@ -229,31 +198,63 @@ class MountedCertificates:
             self._known, self._published = (certificate, key, authority), now
 
 
+@dataclass(slots=True)
+class CallerAuthorities:
+    """Has the webhook ask its callers for certificates, from the moment on at which this is made: those of API servers.
+
+    Renewing an authority needs no restart, as long as the file holds the old and the new one for a while.
+
+    Raises ConfigurationError: the file cannot be read or used.
+    """
+
+    tls: ServingTls
+    file: Path  # PEM, one authority or more
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    _known: bytes | None = None
+
+    def __post_init__(self) -> None:
+        self._follow()
+
+    async def run(self) -> NoReturn:
+        """Follow the file for ever."""
+        await _repeat(self.sync, FILES_SECONDS, self.heartbeat)
+
+    async def sync(self) -> None:
+        """One round. ConfigurationError: the file cannot be read or used; what was trusted before still is."""
+        self._follow()
+
+    def _follow(self) -> None:
+        authorities = _content(self.file)
+        if authorities != self._known:
+            self.tls.trust_callers(authorities)
+            self._known = authorities
+            log.info("client certificates required", authorities=str(self.file))
+
+
 async def _put_in_force(
-    tls: ServingTls, certificate: bytes, key: bytes, trust: CaBundlePublisher | None = None, bundle: bytes = b""
+    tls: ServingTls, certificate: bytes, key: bytes, trust: CaBundlePublisher, bundle: bytes
 ) -> None:
     """Have the certificate trusted, then serve with it. Raises what either raises."""
-    if trust is not None:
-        try:
-            await trust.publish(bundle)
-        except (ApiUnavailableError, ApiRefusedError):
-            if trust.trusted(certificate) or not tls.lasts(_LAST):  # better than nothing: others may have published it
-                _load(tls, certificate, key, bundle)
-            raise
+    try:
+        await trust.publish(bundle)
+    except (ApiUnavailableError, ApiRefusedError):
+        if trust.trusted(certificate) or not tls.lasts(_LAST):  # better than nothing: others may have published it
+            _load(tls, certificate, key, bundle)
+        raise
     _load(tls, certificate, key, bundle)
 
 
-def _load(tls: ServingTls, certificate: bytes, key: bytes, bundle: bytes) -> None:
+def _load(tls: ServingTls, certificate: bytes, key: bytes, bundle: bytes = b"") -> None:
     if tls.load(certificate, key, bundle):
         log.info("serving certificate loaded", expires=f"{tls.not_after:%Y-%m-%dT%H:%M:%SZ}")
 
 
-async def repeat(
+async def _repeat(
     sync: Callable[[], Awaitable[None]], seconds: float, heartbeat: Heartbeat, wanted: asyncio.Event | None = None
 ) -> NoReturn:
-    """Do this every so many seconds for ever, or when it is wanted; what fails is logged, and tried again sooner.
+    """Do this every so many seconds for ever, or when it is `wanted`, which a `sync` that succeeds clears.
 
-    A `sync` that succeeds clears `wanted`.
+    What fails is logged, and tried again sooner.
     """
     failures = 0
     while True:
@@ -267,36 +268,39 @@ async def repeat(
             pause = min(seconds, _RETRIES.delay(failures))
             log.warning("certificate renewal failed", error=str(error), retry_seconds=round(pause, 1))
         heartbeat.within(pause + LATE_SECONDS, "waiting to check the certificate again")
-        if wanted is None or failures:
-            await asyncio.sleep(pause)
-            continue
+        early = asyncio.Event() if wanted is None or failures else wanted
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
-                await wanted.wait()
+                await early.wait()
 
 
-async def _unless_conflict(attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+async def _unless_conflict(attempt: Callable[[], Awaitable[T]]) -> T:
     """Try again, from reading on, when somebody else wrote in between."""
     for _ in range(_CONFLICTS - 1):
         with suppress(ConflictError):
-            return await attempt(*args, **kwargs)
-    return await attempt(*args, **kwargs)
+            return await attempt()
+    return await attempt()
 
 
 def _trusting(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:
     return {**webhook, "clientConfig": {**mapping(webhook.get("clientConfig")), "caBundle": bundle}}
 
 
+def _version(obj: Mapping[str, Any]) -> dict[str, str]:
+    """What binds a patch to the version that was read."""
+    return {"resourceVersion": text(mapping(obj.get("metadata")).get("resourceVersion"))}
+
+
 def _decoded(data: Mapping[str, Any]) -> dict[str, bytes]:
     """The data of a Secret; what is not base64 is left out."""
     found = {}
     for key, value in data.items():
-        with suppress(binascii.Error, ValueError):
+        with suppress(ValueError):
             found[key] = base64.b64decode(text(value), validate=True)
     return found
 
 
-def content(file: Path) -> bytes:
+def _content(file: Path) -> bytes:
     """What a file holds. ConfigurationError: it cannot be read."""
     try:
         return file.read_bytes()

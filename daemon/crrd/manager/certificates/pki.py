@@ -1,7 +1,6 @@
 """The webhook's own authority and serving certificate: made, written as the data of a Secret, and read back.
 
-EC P-256 throughout. When something is to be made is `rotation`'s to say, and where it is kept `certs`' concern. What
-cannot be read is as if it were absent.
+EC P-256 throughout. What cannot be read is as if it were absent. When something is to be made is said by `rotation`.
 """
 
 import ipaddress
@@ -12,24 +11,17 @@ from datetime import datetime
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from crrd.manager.certificates.rotation import Inventory, Lifetimes, Renewal, Validity
 
 CA_CERTIFICATES, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
 """Keys of the Secret's data; `ca.crt` is the whole bundle, `ca.key` belongs to the newest in it."""
-_ODD = (
-    ValueError,
-    TypeError,
-    InvalidSignature,
-    UnsupportedAlgorithm,
-    x509.DuplicateExtension,
-    x509.ExtensionNotFound,
-    x509.InvalidVersion,
-    x509.UnsupportedGeneralNameType,
-)
+_EXTENSION_ERRORS = (x509.DuplicateExtension, x509.ExtensionNotFound, x509.UnsupportedGeneralNameType)
+_ODD = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion, *_EXTENSION_ERRORS)
 """What reading a certificate or a key raises that is not one of ours (TypeError: an encrypted key)."""
 
 
@@ -76,24 +68,17 @@ def service_names(service: str, namespace: str) -> tuple[str, ...]:
 
 
 def renew(found: Certificates, due: Renewal, names: Sequence[str], now: datetime, lifetimes: Lifetimes) -> Certificates:
-    """Renew what is due.
-
-    Args:
-        found: what there is.
-        due: what is to be done about it.
-        names: DNS names and IP addresses for a serving certificate.
-        now: the time.
-        lifetimes: how long new ones last.
-    """
-    authority, older = found.authority, found.older
+    """Renew what is due; `names` are the DNS names and IP addresses for a serving certificate."""
+    authority, older, serving, begins = found.authority, found.older, found.serving, now - lifetimes.backdate
     if due.new_authority:
         older = found.trusted
-        authority = _new_authority(now, lifetimes)
-    older = tuple(certificate for certificate in older if certificate.not_valid_after_utc > now)
-    serving = found.serving
+        # A name of its own keeps clients from trying the key of another authority on its signatures.
+        name = f"crrd webhook authority {x509.random_serial_number() % 2**32:08x}"
+        authority = _issue(name, Validity(begins, now + lifetimes.authority))
     if due.new_serving and authority is not None:
-        serving = _new_serving(authority, names, now, lifetimes)
-    return Certificates(authority, older, serving)
+        ends = min(now + lifetimes.serving, authority.certificate.not_valid_after_utc)
+        serving = _issue(names[0][:64], Validity(begins, ends), authority, names)
+    return Certificates(authority, tuple(each for each in older if each.not_valid_after_utc > now), serving)
 
 
 def to_data(certificates: Certificates) -> dict[str, bytes]:
@@ -108,13 +93,10 @@ def to_data(certificates: Certificates) -> dict[str, bytes]:
 
 def from_data(data: Mapping[str, bytes], names: Sequence[str]) -> Certificates:
     """What of the Secret's data can be used, for a server of these names."""
-    trusted: tuple[x509.Certificate, ...] = ()
-    with suppress(*_ODD):
-        trusted = tuple(filter(_readable, x509.load_pem_x509_certificates(data.get(CA_CERTIFICATES, b""))))
+    trusted = tuple(filter(_readable, certificates_in(data.get(CA_CERTIFICATES, b""))))
     authority = _pair(trusted[0], data.get(CA_KEY, b"")) if trusted else None
-    serving = None
-    with suppress(*_ODD):
-        serving = _pair(x509.load_pem_x509_certificate(data.get(CERTIFICATE, b"")), data.get(KEY, b""))
+    served = certificates_in(data.get(CERTIFICATE, b""))
+    serving = _pair(served[0], data.get(KEY, b"")) if served else None
     if serving and not (_covers(serving.certificate, names) and _signed_by_one_of(serving.certificate, trusted)):
         serving = None
     return Certificates(authority, trusted[1:] if authority else trusted, serving)
@@ -132,19 +114,17 @@ def or_remembered(found: Certificates, known: Certificates) -> Certificates:
     return Certificates(None, (*found.trusted, *kept), found.serving or known.serving)
 
 
-def contains_certificate(pem: bytes) -> bool:
-    """Whether there is a certificate in it, and every certificate in it can be read."""
+def certificates_in(pem: bytes) -> list[x509.Certificate]:
+    """The certificates in a PEM file; none where one of them cannot be read."""
     with suppress(*_ODD):
-        return bool(x509.load_pem_x509_certificates(pem))
-    return False
+        return x509.load_pem_x509_certificates(pem)
+    return []
 
 
 def issued_by_one_of(certificate: bytes, authorities: bytes) -> bool:
-    """Whether one of these authorities signed the certificate; all PEM."""
-    with suppress(*_ODD):
-        trusted = x509.load_pem_x509_certificates(authorities)
-        return _signed_by_one_of(x509.load_pem_x509_certificate(certificate), trusted)
-    return False
+    """Whether one of these authorities signed the certificate, with its chain; all PEM."""
+    known = certificates_in(authorities)
+    return any(_signed_by_one_of(leaf, known) for leaf in certificates_in(certificate)[:1])
 
 
 def usable(certificate: bytes, authorities: bytes) -> Validity:
@@ -168,13 +148,11 @@ def _usable(certificate: x509.Certificate, known: Sequence[x509.Certificate]) ->
 
 def key_pem(pair: Pair) -> bytes:
     """The key, PEM (PKCS 8, not encrypted)."""
-    return pair.key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    return pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
+    return certificate.public_bytes(Encoding.PEM)
 
 
 def _validity(certificate: x509.Certificate) -> Validity:
@@ -183,7 +161,7 @@ def _validity(certificate: x509.Certificate) -> Validity:
 
 def _pair(certificate: x509.Certificate, key: bytes) -> Pair | None:
     with suppress(*_ODD):
-        loaded = serialization.load_pem_private_key(key, password=None)
+        loaded = load_pem_private_key(key, password=None)
         if isinstance(loaded, EllipticCurvePrivateKey) and loaded.public_key() == certificate.public_key():
             return Pair(certificate, loaded)
     return None
@@ -217,63 +195,32 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _new_authority(now: datetime, lifetimes: Lifetimes) -> Pair:
-    key = generate_private_key(SECP256R1())
-    # A name of its own keeps clients from trying the key of another authority on its signatures.
-    name = _name(f"crrd webhook authority {x509.random_serial_number() % 2**32:08x}")
-    certificate = (
-        _builder(key, name, now - lifetimes.backdate, now + lifetimes.authority)
-        .issuer_name(name)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .sign(key, hashes.SHA256())
+def _issue(name: str, valid: Validity, authority: Pair | None = None, names: Sequence[str] = ()) -> Pair:
+    """A new key and its certificate: for a server of these names, or without an authority one that signs itself."""
+    key, is_authority = generate_private_key(SECP256R1()), authority is None
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        **dict.fromkeys((*unused, "encipher_only", "decipher_only"), False),
     )
-    return Pair(certificate, key)
-
-
-def _new_serving(authority: Pair, names: Sequence[str], now: datetime, lifetimes: Lifetimes) -> Pair:
-    key = generate_private_key(SECP256R1())
-    ends = min(now + lifetimes.serving, authority.certificate.not_valid_after_utc)
-    certificate = (
-        _builder(key, _name(names[0][:64]), now - lifetimes.backdate, ends)
-        .issuer_name(authority.certificate.subject)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
-        .sign(authority.key, hashes.SHA256())
-    )
-    return Pair(certificate, key)
-
-
-def _builder(
-    key: EllipticCurvePrivateKey, name: x509.Name, begins: datetime, ends: datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .public_key(key.public_key())
+    builder = (
+        x509.CertificateBuilder(authority.certificate.subject if authority else subject, subject, key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(begins)
-        .not_valid_after(ends)
+        .not_valid_before(valid.begins)
+        .not_valid_after(valid.ends)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
+        .add_extension(usage, critical=True)
     )
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
+    if authority is None:
+        return Pair(builder.sign(key, SHA256()), key)
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    builder = (
+        builder.add_extension(x509.SubjectAlternativeName([*map(_general_name, names)]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(signer, critical=False)
     )
+    return Pair(builder.sign(authority.key, SHA256()), key)

@@ -1,7 +1,4 @@
-"""The TLS context that the webhook serves with, whose certificate changes while connections go on.
-
-Where the certificate comes from, and when it is renewed, is `certs`' work.
-"""
+"""The TLS context that the webhook serves with, whose certificate changes while connections go on."""
 
 import asyncio
 import os
@@ -9,6 +6,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import FileIO
 
 from cryptography import x509
@@ -17,21 +15,16 @@ from crrd.lib.errors import ConfigurationError
 from crrd.manager.certificates.pki import usable
 from crrd.manager.certificates.rotation import Validity
 
-
-def _local_time() -> datetime:
-    return datetime.now(UTC)
+_LOCAL_TIME = partial(datetime.now, UTC)
 
 
 class ServingTls:
-    """One context for the life of the process; `load` gives it another certificate.
+    """One context for the life of the process: handshakes after `load` get another certificate.
 
-    Handshakes after `load` get the new certificate, connections that exist are not touched.
-
-    Args:
-        now: the time of those who will look at the certificate.
+    `now` is the time of those who will look at the certificate.
     """
 
-    def __init__(self, now: Callable[[], datetime] = _local_time) -> None:
+    def __init__(self, now: Callable[[], datetime] = _LOCAL_TIME) -> None:
         self._now = now
         self.context = _context()
         self.loaded = asyncio.Event()  # Set once there is a certificate to serve with
@@ -47,9 +40,7 @@ class ServingTls:
         """Serve with this certificate (PEM, with its chain) and key from now on; False where that is so already.
 
         It counts as expired when the one of `authorities` (PEM) that signed it has, because callers then refuse it.
-
-        Raises:
-            ConfigurationError: they cannot be used; what was loaded before stays.
+        Raises ConfigurationError: they cannot be used; what was loaded before stays.
         """
         try:
             valid = usable(certificate, authorities)
@@ -61,8 +52,7 @@ class ServingTls:
                 _load_chain(context, certificate, key)
         except (ValueError, x509.InvalidVersion, OSError) as error:  # OSError: no file descriptor is left, too
             raise ConfigurationError(f"the serving certificate cannot be used: {error}") from error
-        self._pair = (certificate, key)
-        self._valid = valid
+        self._pair, self._valid = (certificate, key), valid
         self.loaded.set()
         return True
 
@@ -70,9 +60,7 @@ class ServingTls:
         """From the next handshake on, answer only callers with a certificate of these authorities (PEM).
 
         Authorities are only added: one that was given before counts until the process ends.
-
-        Raises:
-            ConfigurationError: that is no certificate; nothing has changed.
+        Raises ConfigurationError: that is no certificate; nothing has changed.
         """
         try:
             self.context.load_verify_locations(cadata=authorities.decode("ascii"))
@@ -82,19 +70,16 @@ class ServingTls:
 
     def lasts(self, margin: timedelta) -> bool:
         """Whether handshakes can succeed now, and for so much longer."""
-        now = self._now()
-        return self._valid is not None and self._valid.has_started(now) and now < self._valid.ends - margin
+        return self._valid is not None and not self.check() and self._now() < self._valid.ends - margin
 
     def check(self) -> str:
         """For readiness: "" where handshakes can succeed, else why not."""
-        if self._valid is None:
+        valid, now = self._valid, self._now()
+        if valid is None:
             return "the serving certificate does not exist yet"
-        now = self._now()
-        if not self._valid.has_started(now):
-            return f"the serving certificate is not valid before {self._valid.begins:%Y-%m-%dT%H:%M:%SZ}"
-        if now >= self._valid.ends:
-            return f"the serving certificate expired at {self._valid.ends:%Y-%m-%dT%H:%M:%SZ}"
-        return ""
+        if not valid.has_started(now):
+            return f"the serving certificate is not valid before {valid.begins:%Y-%m-%dT%H:%M:%SZ}"
+        return f"the serving certificate expired at {valid.ends:%Y-%m-%dT%H:%M:%SZ}" if now >= valid.ends else ""
 
 
 def _context() -> ssl.SSLContext:
@@ -108,9 +93,5 @@ def _load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None
     """`ssl` reads only files: one in memory keeps the key off the disk, and needs no folder to write to."""
     with closing(FileIO(os.memfd_create("tls"), "w")) as file:
         file.write(certificate + b"\n" + key)
-        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=_no_password)
-
-
-def _no_password() -> str:
-    """Without it OpenSSL would ask a terminal for the password of an encrypted key."""
-    return ""
+        # Without a password, which str() makes empty, OpenSSL would ask a terminal for that of an encrypted key.
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=str)
