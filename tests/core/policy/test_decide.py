@@ -10,8 +10,17 @@ import pytest
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.config import Data, Running, UseKey, due, merged_uses
 from crrd.core.policy.decide import Decision, Observed, PolicyReason, decide, ended, make_run
-from crrd.core.policy.schedule import Schedule
-from crrd.core.policy.types import Budget, ConfigChange, Policy, PolicyStatus, RunRecord, TargetRef, UsedObject, Window
+from crrd.core.policy.types import (
+    Budget,
+    ConfigChange,
+    Policy,
+    PolicyStatus,
+    RunRecord,
+    Schedule,
+    TargetRef,
+    UsedObject,
+    Window,
+)
 from crrd.core.rollout.run import Amount, Target
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crrd.core.policy.schedule import Schedule
+from crrd.core.policy.types import Schedule
 
 
 def at(text: str) -> datetime:

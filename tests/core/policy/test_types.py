@@ -7,13 +7,13 @@ import pytest
 
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.decide import Observed, decide
-from crrd.core.policy.schedule import Schedule
 from crrd.core.policy.types import (
     Budget,
     ConfigChange,
     Policy,
     PolicyStatus,
     RunRecord,
+    Schedule,
     TargetRef,
     UsedObject,
     Window,

@@ -103,12 +103,8 @@ def data_hash(obj: Mapping[str, Any], reference: Reference) -> str:
 
     Equal data gives equal hashes, in whatever order the API server sends it.
     """
-    used = {
-        name: {key: value for key, value in mapping(obj.get(name)).items() if _uses(reference, key)}
-        for name in ("data", "binaryData")
-    }
+    used = {}
+    for name in ("data", "binaryData"):
+        data = mapping(obj.get(name))
+        used[name] = {key: data[key] for key in data if reference.keys is None or key in reference.keys}
     return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()
-
-
-def _uses(reference: Reference, key: str) -> bool:
-    return reference.keys is None or key in reference.keys

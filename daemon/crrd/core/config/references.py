@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from crrd.core.api.pod import pod_containers
-from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.jsonfields import items, mapping, text, value_at
 
 
 class Kind(StrEnum):
@@ -58,12 +58,11 @@ def references(pod: Mapping[str, Any]) -> dict[str, tuple[Reference, ...]]:
     """By container that can be recreated: what it uses, from a pod or a pod template in its Kubernetes shape."""
     spec = mapping(pod.get("spec"))
     volumes = {text(each.get("name")): tuple(_of_volume(each)) for each in map(mapping, items(spec.get("volumes")))}
-    found = {
-        name: (*_of_env(entry), *_of_mounts(entry, volumes))
+    return {
+        name: tuple(dict.fromkeys([*_of_env(entry), *_of_mounts(entry, volumes)]))
         for name, entry, kind in pod_containers(spec)
         if kind.recreatable
     }
-    return {name: tuple(dict.fromkeys(uses)) for name, uses in found.items()}
 
 
 def _of_env(container: Mapping[str, Any]) -> Iterator[Reference]:
@@ -92,15 +91,11 @@ class _Part:
 
 
 def _of_volume(volume: Mapping[str, Any]) -> Iterator[_Part]:
-    projected = map(mapping, items(mapping(volume.get("projected")).get("sources")))
-    yield from _of_sources(volume, "secretName")
+    projected = map(mapping, items(value_at(volume, "projected.sources")))
+    sources = [(volume, Kind.CONFIG_MAP, "configMap", "name"), (volume, Kind.SECRET, "secret", "secretName")]
     for source in projected:
-        yield from _of_sources(source, "name")
-
-
-def _of_sources(source: Mapping[str, Any], name_in_secret: str) -> Iterator[_Part]:
-    fields = ((Kind.CONFIG_MAP, "configMap", "name"), (Kind.SECRET, "secret", name_in_secret))
-    for kind, field, name_field in fields:
+        sources += [(source, Kind.CONFIG_MAP, "configMap", "name"), (source, Kind.SECRET, "secret", "name")]
+    for source, kind, field, name_field in sources:
         body = mapping(source.get(field))
         name = text(body.get(name_field))
         if not name:

@@ -73,42 +73,33 @@ def _first(policy: Policy, key: UseKey, found: Data, running: Iterable[Running],
 
     What changed before the policy was created is not its concern.
     """
-    name, *_ = key
     created, changed = parse_time(policy.created), found.changed
-    late = changed is not None and (created is None or changed > created)
-    stale = late and any(
-        each.name == name and changed is not None and each.started < changed - _MARGIN and _uses(each, key)
-        for each in running
-    )
-    since = rfc3339(changed if changed is not None and changed <= now else now)
-    return UsedObject(*key, found.hash, since, done="" if stale else found.hash)
-
-
-def _uses(container: Running, key: UseKey) -> bool:
-    return any((container.name, *use.object) == key for use in container.uses)
+    if changed is None:
+        return UsedObject(*key, found.hash, rfc3339(now), done=found.hash)
+    before = (each for each in running if each.started < changed - _MARGIN)
+    stale = (created is None or changed > created) and key in merged_uses(before)
+    return UsedObject(*key, found.hash, rfc3339(min(changed, now)), done="" if stale else found.hash)
 
 
 def _pending(policy: Policy, old: UsedObject, running: Iterable[Running], now: datetime) -> bool:
     """Whether a container may have what was there before a change was taken back."""
     since, left = parse_time(old.since), parse_time(old.left)
-    if old.hash != old.done or since is None or left is None or _limit(policy, since) > now:
+    if old.hash != old.done or since is None or left is None or (limit := _limit(policy, since)) > now:
         return True
-    return any(
-        each.name == old.container and left - _MARGIN <= each.started <= _limit(policy, since) for each in running
-    )
+    return any(each.name == old.container and left - _MARGIN <= each.started <= limit for each in running)
 
 
 def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
     """An object whose data is other than before."""
     noted, known_since = found.changed, parse_time(old.since)
     trusted = noted is not None and known_since is not None and known_since <= noted <= now
-    since = noted if noted is not None and trusted else now
-    return replace(old, hash=found.hash, since=rfc3339(since), left=old.left or rfc3339(since))
+    since = rfc3339(noted if noted is not None and trusted else now)
+    return replace(old, hash=found.hash, since=since, left=old.left or since)
 
 
 def _limit(policy: Policy, since: datetime) -> datetime:
     """When a change has settled; a container that started later has it."""
-    return since + timedelta(seconds=policy.config.settle if policy.config is not None else 0)
+    return since + timedelta(seconds=policy.settle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,24 +132,20 @@ def due(
             started = [moment for moment in started if moment >= left - _MARGIN]
         if any(moment <= limit for moment in started):
             by_limit.setdefault(limit, []).append(each)
-    found = [
-        Due(
-            tuple(sorted({each.container for each in changed})),
-            limit,
-            f"{', '.join(sorted({f'{each.kind} {each.name}' for each in changed}))} changed",
-        )
-        for limit, changed in sorted(by_limit.items())
-    ]
+    found = []
+    for limit, changed in sorted(by_limit.items()):
+        names = ", ".join(sorted({f"{each.kind} {each.name}" for each in changed}))
+        found.append(Due(tuple(sorted({each.container for each in changed})), limit, f"{names} changed"))
     return found, min(waits, default=None)
 
 
-def covered(remembered: Iterable[UsedObject], run: RunRecord, settle: int, *, done: bool) -> tuple[UsedObject, ...]:
+def covered(policy: Policy, remembered: Iterable[UsedObject], run: RunRecord, *, done: bool) -> tuple[UsedObject, ...]:
     """What to remember once a run has begun, or is done: it is for all changes that had settled when it began."""
     limit = parse_time(run.since)
     found = []
     for each in remembered:
         since = parse_time(each.since)
-        settled = since is not None and limit is not None and since + timedelta(seconds=settle) <= limit
+        settled = since is not None and limit is not None and _limit(policy, since) <= limit
         meant = settled and each.container in run.containers
         found.append(replace(each, done=each.hash if done else "", left="") if meant else each)
     return tuple(found)

@@ -9,9 +9,8 @@ from typing import Any
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.policy.config import Data, Running, UseKey, covered, due, remember
-from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, UsedObject
+from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.run import Options, Run, Target
-from crrd.lib.jsonfields import text
 
 AGE_RETRY = timedelta(minutes=10)  # After a run for maxAge: containers that it could not recreate are tried again then
 
@@ -89,7 +88,7 @@ def ended(policy: Policy, run: RunRecord, *, failed: bool, message: str, now: da
     over = replace(run, finished=rfc3339(now), failed=failed, message=message)
     config = policy.status.config
     if not failed and run.trigger == Trigger.CONFIG and policy.config is not None:
-        config = covered(config, run, policy.config.settle, done=True)
+        config = covered(policy, config, run, done=True)
     return replace(policy.status, run=over, config=config)
 
 
@@ -102,7 +101,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         max_per_node=budget.max_per_node,
         min_ready=budget.min_ready,
         stale=record.trigger == Trigger.CONFIG,
-        stale_margin=policy.config.settle if policy.config is not None else 0,
+        stale_margin=policy.settle,
         preflight=True,
         since=record.since,
         reason=record.reason,
@@ -114,8 +113,7 @@ class _Round:
     """One decision. `status` changes on the way."""
 
     def __init__(self, policy: Policy, found: Observed, now: datetime, status: PolicyStatus) -> None:
-        self._policy, self._observed, self._now = policy, found, now
-        self._status = status
+        self._policy, self._observed, self._now, self._status = policy, found, now, status
         self._wakes: list[datetime] = []
         self._settles_at: datetime | None = None
         """When changed configuration has settled; None where none is still changing."""
@@ -141,31 +139,32 @@ class _Round:
         opens, closes = self._window()
         if opens is not None:
             return self.rest(PolicyReason.WINDOW, f"the window opens at {rfc3339(opens)}")
-        if active is None and last is not None and (next_at := self._next_start(last)) > self._now:
-            self._wakes.append(next_at)
-            return self.rest(PolicyReason.INTERVAL, f"the next run may start at {rfc3339(next_at)}")
         if active is None:
-            scheduled = run.since if run.trigger == Trigger.SCHEDULE else self._status.scheduled
-            self._status = replace(self._status, run=run, scheduled=scheduled, config=self._config_of(run))
+            if last is not None:
+                began, pause = parse_time(last.started) or self._now, self._policy.budget.min_interval
+                if (next_at := began + timedelta(seconds=pause)) > self._now:
+                    self._wakes.append(next_at)
+                    return self.rest(PolicyReason.INTERVAL, f"the next run may start at {rfc3339(next_at)}")
+            self._begin(run)
         message = f"run {run.name}: {self._observed.progress or run.reason}"
         return replace(self.rest(PolicyReason.RUNNING, message), run=run, run_until=closes)
 
-    def _config_of(self, run: RunRecord) -> tuple[UsedObject, ...]:
-        """What to remember once this run has begun: from now on some containers have the new data."""
-        settle = self._policy.config.settle if self._policy.config is not None else 0
-        known = self._status.config
-        return covered(known, run, settle, done=False) if run.trigger == Trigger.CONFIG else known
+    def _begin(self, run: RunRecord) -> None:
+        """Put a run into the status; after one for a change, some containers have the new data from now on."""
+        self._status = replace(self._status, run=run)
+        if run.trigger == Trigger.SCHEDULE:
+            self._status = replace(self._status, scheduled=run.since)
+        elif run.trigger == Trigger.CONFIG:
+            config = covered(self._policy, self._status.config, run, done=False)
+            self._status = replace(self._status, config=config)
 
     def _wanted(self) -> list[RunRecord]:
         """The runs that should begin, those for the earliest changes first."""
-        policy, found, now = self._policy, self._observed, self._now
-        changes, self._settles_at = due(policy, self._status.config, found.running, now)
+        policy, found = self._policy, self._observed
+        changes, self._settles_at = due(policy, self._status.config, found.running, self._now)
         self._wakes += [self._settles_at] if self._settles_at is not None else []
         if changes:
-            return [
-                _record(policy, Trigger.CONFIG, each.containers, (each.limit, each.limit), each.reason)
-                for each in changes
-            ]
+            return [self._record(Trigger.CONFIG, each.containers, each.limit, each.reason) for each in changes]
         names = policy.containers or tuple(sorted({each.name for each in found.running}))
         run = (self._scheduled(names) if names else None) or self._aged(names)
         return [run] if run is not None else []
@@ -176,7 +175,7 @@ class _Round:
             return None
         after = parse_time(self._status.scheduled) or parse_time(policy.created) or now
         if (time := policy.schedule.latest(after, now)) is not None:
-            return _record(policy, Trigger.SCHEDULE, names, (time, time), "schedule")
+            return self._record(Trigger.SCHEDULE, names, time)
         self._wakes.append(policy.schedule.next_after(now))
         return None
 
@@ -194,26 +193,18 @@ class _Round:
         if ended_at is not None and ended_at + AGE_RETRY > now:
             self._wakes.append(ended_at + AGE_RETRY)
             return None
-        return _record(policy, Trigger.AGE, old, (now - age, now), "maxAge")
+        return self._record(Trigger.AGE, old, now - age)
 
     def _window(self) -> tuple[datetime | None, datetime | None]:
         """When the window opens, None where runs may begin pods now; and when it closes then, None for never."""
-        window = self._policy.window
+        window, now = self._policy.window, self._now
         if window is None:
             return None, None
         length = timedelta(seconds=window.duration)
-        opened = window.opens.latest(self._now - length, self._now)
-        if opened is not None:
-            self._wakes.append(opened + length)
-            return None, opened + length
-        opens = window.opens.next_after(self._now)
-        self._wakes.append(opens)
-        return opens, None
-
-    def _next_start(self, last: RunRecord) -> datetime:
-        """When the next run may begin."""
-        began = parse_time(last.started) or self._now
-        return began + timedelta(seconds=self._policy.budget.min_interval)
+        opened = window.opens.latest(now - length, now)
+        opens, closes = (window.opens.next_after(now), None) if opened is None else (None, opened + length)
+        self._wakes += filter(None, (opens, closes))
+        return opens, closes
 
     def _idle(self) -> Decision:
         if self._settles_at is not None:
@@ -233,37 +224,26 @@ class _Round:
         if policy.config is not None and reason not in _BEFORE_READING:
             why = PolicyReason.UNREADABLE if unreadable else PolicyReason.READABLE
             wanted.append(("ConfigReadable", not unreadable, why, unreadable or "the configuration can be read"))
-        before = {text(each.get("type")): each for each in policy.conditions}
         made = []
         for kind, holds, why, detail in wanted:
-            old, status = before.get(kind, {}), "True" if holds else "False"
-            since = old.get("lastTransitionTime") if old.get("status") == status else None
-            made.append(
-                {
-                    "type": kind,
-                    "status": status,
-                    "reason": why.value,
-                    "message": detail,
-                    "observedGeneration": policy.generation,
-                    "lastTransitionTime": since or rfc3339(self._now),
-                }
-            )
+            status = "True" if holds else "False"
+            same = (each for each in policy.conditions if (each.get("type"), each.get("status")) == (kind, status))
+            since = next(same, {}).get("lastTransitionTime") or rfc3339(self._now)
+            times = {"observedGeneration": policy.generation, "lastTransitionTime": since}
+            made.append({"type": kind, "status": status, "reason": why.value, "message": detail, **times})
         return tuple(made)
 
-
-def _record(
-    policy: Policy, trigger: Trigger, containers: tuple[str, ...], times: tuple[datetime, datetime], reason: str
-) -> RunRecord:
-    """A run. Every process computes the same name for it. `times` are `since` and `started`."""
-    since, started = map(rfc3339, times)
-    identity = "|".join([policy.uid, str(policy.generation), trigger, since, *containers])
-    readable = policy.name.replace(".", "-")[:28].rstrip("-")
-    name = f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
-    message = f"policy {policy.name}: {reason}"
-    return RunRecord(name, trigger.value, containers, since, started, policy.generation, message)
+    def _record(self, trigger: Trigger, containers: tuple[str, ...], since: datetime, reason: str = "") -> RunRecord:
+        """A run, with the trigger as its reason if no other is given. Every process computes the same name for it."""
+        policy, at, started = self._policy, rfc3339(since), self._now if trigger is Trigger.AGE else since
+        identity = "|".join([policy.uid, str(policy.generation), trigger, at, *containers])
+        readable = policy.name.replace(".", "-")[:28].rstrip("-")
+        name = f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
+        message = f"policy {policy.name}: {reason or trigger}"
+        return RunRecord(name, trigger.value, containers, at, rfc3339(started), policy.generation, message)
 
 
 def _supersedes(wanted: RunRecord, active: RunRecord) -> bool:
     """Whether a change came after the one that the run is for, to a container that it recreates."""
-    same = wanted.trigger == Trigger.CONFIG and active.trigger == Trigger.CONFIG
-    return same and wanted.since > active.since and bool({*wanted.containers} & {*active.containers})
+    changes = wanted.trigger == active.trigger == Trigger.CONFIG
+    return changes and wanted.since > active.since and not {*wanted.containers}.isdisjoint(active.containers)

@@ -1,13 +1,16 @@
 """A ContainerRecreatePolicy and its status as values, read from JSON. Bad input raises nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
 
 from crrd.core.api.time import parse_duration
 from crrd.core.api.types import POLICY_GROUP
 from crrd.core.config.references import Kind, Reference
-from crrd.core.policy.schedule import Schedule, read_schedule
 from crrd.core.rollout.labels import read_selector
 from crrd.core.rollout.run import Amount, read_amount
 from crrd.lib.jsonfields import Reader, items, mapping, text
@@ -38,6 +41,24 @@ class ConfigChange:
     def includes(self, reference: Reference) -> bool:
         """Whether a change of this object counts."""
         return self.secrets or reference.kind is not Kind.SECRET
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A cron expression of five fields, and its time zone. A change of clocks is handled as in Debian's cron."""
+
+    cron: str
+    zone: str = "UTC"
+
+    def next_after(self, moment: datetime) -> datetime:
+        """The first time after a moment. `read_policy` takes no expression that has none."""
+        return next(CronSim(self.cron, moment.astimezone(ZoneInfo(self.zone)))).astimezone(UTC)
+
+    def latest(self, after: datetime, until: datetime) -> datetime | None:
+        """The last time after a moment and not after another one."""
+        beyond = (until + timedelta(seconds=1)).astimezone(ZoneInfo(self.zone))
+        found = next(CronSim(self.cron, beyond, reverse=True)).astimezone(UTC)
+        return found if found > after else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +148,11 @@ class Policy:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def settle(self) -> int:
+        """Seconds without a further change, after which a change of configuration counts."""
+        return 0 if self.config is None else self.config.settle
+
 
 def read_policy(obj: Mapping[str, Any]) -> Policy:
     """A policy in its Kubernetes shape."""
@@ -145,11 +171,12 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
     if config is None and max_age is None and triggers.get("schedule") is None:
         reader.reject("spec.triggers", "must have configChange, schedule or maxAge")
     names = (reader.text(each, "spec.containers") for each in reader.items(spec.get("containers"), "spec.containers"))
+    namespace, name, uid, version = _texts(meta, "namespace", "name", "uid", "resourceVersion")
     return Policy(
-        namespace=text(meta.get("namespace")),
-        name=text(meta.get("name")),
-        uid=text(meta.get("uid")),
-        resource_version=text(meta.get("resourceVersion")),
+        namespace,
+        name,
+        uid,
+        version,
         generation=Reader().integer(meta.get("generation"), "") or 0,
         created=text(meta.get("creationTimestamp")),
         target=ref if target else None,
@@ -189,11 +216,28 @@ def _schedule(reader: Reader, value: object, path: str) -> Schedule | None:
         return None
     shape = reader.mapping(value, path)
     cron, zone = reader.text(shape.get("cron"), f"{path}.cron"), reader.text(shape.get("timeZone"), f"{path}.timeZone")
-    try:
-        return read_schedule(cron, zone)
-    except ValueError as error:
-        reader.reject(path, f"must be valid: {error}")
+    if wrong := _wrong_schedule(cron, zone or "UTC"):
+        reader.reject(path, f"must be valid: {wrong}")
         return None
+    return Schedule(cron, zone or "UTC")
+
+
+def _wrong_schedule(cron: str, zone: str) -> str:
+    """What is wrong with a schedule in words, "" for nothing."""
+    try:
+        ZoneInfo(zone)
+    except (KeyError, ValueError, OSError):
+        return f"time zone {zone!r} not found"
+    if len(cron.split()) != 5:
+        return f"cron {cron!r} must have 5 fields: minute, hour, day, month, weekday"
+    try:
+        for reverse in (False, True):
+            next(CronSim(cron, datetime(2026, 1, 1, tzinfo=UTC), reverse=reverse))
+    except CronSimError as error:
+        return f"cron {cron!r}: {str(error).lower()}"
+    except StopIteration:
+        return f"cron {cron!r} matches no time"
+    return ""
 
 
 def _window(reader: Reader, value: object) -> Window | None:
@@ -221,58 +265,32 @@ def _budget(reader: Reader, shape: Mapping[str, Any]) -> Budget:
     )
 
 
+def _texts(obj: Mapping[str, Any], *keys: str) -> list[str]:
+    return [text(obj.get(key)) for key in keys]
+
+
 def _status(status: Mapping[str, Any]) -> PolicyStatus:
-    kinds = {kind.value: kind for kind in Kind}
+    used = [each for each in map(mapping, items(status.get("config"))) if text(each.get("kind")) in {*Kind}]
     config = tuple(
         UsedObject(
-            text(each.get("container")),
-            kinds[text(each.get("kind"))],
-            *(text(each.get(key)) for key in ("name", "hash", "since", "done", "left")),
+            text(each.get("container")), Kind(each["kind"]), *_texts(each, "name", "hash", "since", "done", "left")
         )
-        for each in map(mapping, items(status.get("config")))
-        if text(each.get("kind")) in kinds
+        for each in used
     )
     run = mapping(status.get("run"))
+    texts = ("name", "trigger", "since", "started", "reason", "finished", "message")
     record = RunRecord(
-        text(run.get("name")),
-        text(run.get("trigger")),
-        tuple(map(text, items(run.get("containers")))),
-        text(run.get("since")),
-        text(run.get("started")),
-        Reader().integer(run.get("generation"), "") or 0,
-        text(run.get("reason")),
-        text(run.get("finished")),
+        **{key: text(run.get(key)) for key in texts},
+        containers=tuple(map(text, items(run.get("containers")))),
+        generation=Reader().integer(run.get("generation"), "") or 0,
         failed=run.get("failed") is True,
-        message=text(run.get("message")),
     )
     return PolicyStatus(config, record if record.name else None, text(status.get("lastScheduleTime")))
 
 
 def write_status(status: PolicyStatus) -> dict[str, Any]:
     """The status in its Kubernetes shape, without conditions, for a merge patch: null clears what is empty."""
-    config = [
-        {
-            "container": each.container,
-            "kind": each.kind.value,
-            "name": each.name,
-            "hash": each.hash,
-            "since": each.since,
-            **({"done": each.done} if each.done else {}),
-            **({"left": each.left} if each.left else {}),
-        }
-        for each in status.config
-    ]
-    run = status.run
-    record = run and {
-        "name": run.name,
-        "trigger": run.trigger,
-        "containers": list(run.containers),
-        "since": run.since,
-        "started": run.started,
-        "generation": run.generation,
-        "reason": run.reason,
-        "finished": run.finished or None,
-        "failed": run.failed,
-        "message": run.message or None,
-    }
+    used, run = map(asdict, status.config), status.run
+    config = [{key: value for key, value in each.items() if value or key not in ("done", "left")} for each in used]
+    record = run and {**asdict(run), "finished": run.finished or None, "message": run.message or None}
     return {"config": config or None, "run": record, "lastScheduleTime": status.scheduled or None}

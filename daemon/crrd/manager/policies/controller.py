@@ -5,9 +5,11 @@ run before its first request is created.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import NoReturn
 
 import structlog
@@ -25,8 +27,7 @@ from crrd.kube.resources import POLICIES
 from crrd.kube.store import VersionedStore
 from crrd.lib.errors import ConflictError, CrrdError, GoneError
 from crrd.lib.workqueue import WorkQueue
-from crrd.manager.policies.look import Looker, Memory
-from crrd.manager.policies.versions import ConfigVersions
+from crrd.manager.policies.look import ConfigVersions, Looker, Memory
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import Display, failures, summary
 from crrd.rollout.events import WorkloadEvent, create_event
@@ -39,9 +40,7 @@ OBSTACLE_SECONDS = 15.0
 RETRY_SECONDS = 5.0  # After a run that could not go on, or has to wait for another one
 DAEMON_SECONDS = 60.0
 """How long a run waits for the daemon of a node that has none: while a DaemonSet is updated there is none for seconds.
-
-Afterwards the run has failed, because containers there keep what they should not.
-"""
+Afterwards the run has failed, because containers there keep what they should not."""
 PROGRESS_SECONDS = 5.0  # How often the status says what a run waits for
 PARALLEL_LOOKS = 4
 PARALLEL_RUNS = 16  # Each of them holds four watches
@@ -56,8 +55,7 @@ RunObserver = Callable[[str, str], None]
 class _Active:
     """A run that is being carried out."""
 
-    record: RunRecord
-    generation: int
+    identity: tuple[str, int]  # The run's name, and the policy's generation
     task: asyncio.Task[None]
     progress: str = ""
 
@@ -65,16 +63,11 @@ class _Active:
 class PolicyController:
     """Runs all policies of a cluster. The constructor starts nothing.
 
-    Args:
-        client: its answers have to reach `clock`.
-        clock: the API server's time.
-        account: the manager's ServiceAccount as `namespace:name`.
-        on_run: called for each run that has ended.
+    The answers of `client` have to reach `clock`. `account` is the manager's ServiceAccount as `namespace:name`.
     """
 
     def __init__(self, client: KubeClient, clock: ServerClock, account: str, on_run: RunObserver) -> None:
-        self._client, self._clock, self._on_run = client, clock, on_run
-        self._account = account
+        self._client, self._clock, self._account, self._on_run = client, clock, account, on_run
         self._reset()
 
     def _reset(self) -> None:
@@ -106,14 +99,11 @@ class PolicyController:
 
     def states(self) -> dict[str, int]:
         """How many policies there are, by the reason of their condition Ready."""
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         for policy in self._by_key.values():
             ready = next((each for each in policy.conditions if each.get("type") == "Ready"), {})
-            reason = str(ready.get("reason", "")) or "Unknown"
-            counts[reason] = counts.get(reason, 0) + 1
+            counts[str(ready.get("reason") or "Unknown")] += 1
         return counts
-
-    # Handlers of the watches.
 
     def _listed(self, listed: tuple[Policy, ...], version: str) -> None:
         for gone in self._policies.absent(listed, version):
@@ -152,9 +142,8 @@ class PolicyController:
                 if not name or memory is None or memory.wants_look(kind, name, now):
                     self._queue.wake(key)
 
-    # One look at one policy.
-
     async def _handle(self, key: str) -> float | None:
+        """One look at one policy."""
         policy = self._by_key.get(key)
         if policy is None or self._group is None:
             self._stop(key)
@@ -179,34 +168,29 @@ class PolicyController:
         """Write the status where it is another one. Returns False where the policy has changed meanwhile."""
         if status == policy.status and conditions == policy.conditions:
             return True
-        body = {
-            "metadata": {"resourceVersion": policy.resource_version},
-            "status": {**write_status(status), "conditions": conditions, "observedGeneration": policy.generation},
-        }
+        whole = {**write_status(status), "conditions": conditions, "observedGeneration": policy.generation}
+        body = {"metadata": {"resourceVersion": policy.resource_version}, "status": whole}
         try:
-            written = await self._client.merge_patch(
-                POLICIES, policy.namespace, policy.name, body, subresource="status"
-            )
+            name = policy.namespace, policy.name
+            self._changed(read_policy(await self._client.merge_patch(POLICIES, *name, body, subresource="status")))
         except (ConflictError, GoneError):
             return False
-        self._changed(read_policy(written))
         return True
 
     def _follow(self, policy: Policy, decision: Decision, aim: Aim | None) -> None:
         """Carry out the run of the decision, and no other."""
         active, wanted = self._active.get(policy.key), decision.run
-        same = active is not None and wanted is not None and active.record.name == wanted.name
-        if active is not None and same and active.generation == policy.generation:
+        if active is not None and wanted is not None and active.identity == (wanted.name, policy.generation):
             return
         self._stop(policy.key)
         if wanted is None or aim is None:
             return
         task = asyncio.create_task(self._carry_out(policy, wanted, aim, decision.run_until), name=f"run {wanted.name}")
-        self._active[policy.key] = _Active(wanted, policy.generation, task)
+        self._active[policy.key] = _Active((wanted.name, policy.generation), task)
 
     def _stop(self, key: str) -> None:
         """Begin nothing more of the run of a policy; what is under way ends on its own."""
-        if (active := self._active.pop(key, None)) is not None:
+        if active := self._active.pop(key, None):
             active.task.cancel()
 
     async def _carry_out(self, policy: Policy, record: RunRecord, aim: Aim, until: datetime | None) -> None:
@@ -242,18 +226,13 @@ class PolicyController:
         """The last plan of a run, and whether its window closed first, or it got nowhere for a turn."""
         timeout = None if until is None else max(1.0, (until - self._clock.now()).total_seconds())
         async with self._runs, Cluster(self._client, policy.namespace, aim, run.options, lenient=True) as cluster:
-            display = _Progress(lambda text: self._progressed(policy.key, text))
-            runner = Runner(
-                self._client, cluster, self._clock, display, timeout=timeout, confirmed=True, patience=TURN_SECONDS
-            )
-            return await runner.run(run)
+            parts = self._client, cluster, self._clock, _Progress(partial(self._progressed, policy.key))
+            return await Runner(*parts, timeout=timeout, confirmed=True, patience=TURN_SECONDS).run(run)
 
     async def _end(self, policy: Policy, run: Run, record: RunRecord, plan: Plan) -> None:
         failed = plan.outcome is not End.DONE or bool(_without_daemon(plan))
-        skipped = "; ".join(
-            f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is not None and not row.skip.normal
-        )
-        details = failures(plan.rows) or skipped or (plan.message if failed else "")
+        skipped = (f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is not None and not row.skip.normal)
+        details = failures(plan.rows) or "; ".join(skipped) or (plan.message if failed else "")
         message = ": ".join(filter(None, [summary(plan.rows), details]))[:1000]
         log.info("policy run ended", policy=policy.key, run=run.name, failed=failed, message=message)
         await self._record(policy, run, WorkloadEvent.FAILED if failed else WorkloadEvent.RECREATED, message)

@@ -1,10 +1,15 @@
-"""What there is to see of a policy's target: its containers, and hashes of the configuration that they use."""
+"""What there is to see of a policy's target: its containers, and hashes of the configuration that they use.
+
+Metadata-only watches, in namespaces that allow it, tell which version each ConfigMap and Secret has.
+"""
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
 
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.time import parse_time
@@ -16,15 +21,15 @@ from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
-from crrd.kube.resources import CONFIGURATION, PODS
+from crrd.kube.reflector import Handler, Reflector, Selection
+from crrd.kube.resources import CONFIGURATION, PODS, metadata_of
+from crrd.kube.watchset import WatchSet
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
-from crrd.manager.policies.versions import ConfigVersions
+from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.target import Aim, find_workload
 
 _STRETCH = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 """Of the hash of a Secret, which everybody may read who may read the policy: 4 MiB and some ms for each guess."""
-
-
 UNUSED_SECONDS = 300.0
 """How long an object counts as unused. Some objects change every few seconds, and a look reads all pods."""
 
@@ -52,21 +57,85 @@ class Memory:
         return True
 
 
+class _Version(NamedTuple):
+    name: str
+    version: str  # UID and resourceVersion: an object that was made anew has another one
+
+
+def _read_version(obj: Mapping[str, Any]) -> _Version:
+    meta = mapping(obj.get("metadata"))
+    return _Version(text(meta.get("name")), f"{text(meta.get('uid'))}/{text(meta.get('resourceVersion'))}")
+
+
+class ConfigVersions:
+    """The versions of all ConfigMaps and Secrets in the namespaces that are watched. The constructor starts nothing.
+
+    `on_change` is called with the namespace, the kind and the name of a changed object; name "" for a whole list.
+    """
+
+    def __init__(self, client: KubeClient, on_change: Callable[[str, Kind, str], None]) -> None:
+        self._client, self._on_change = client, on_change
+        self._known: dict[str, dict[str, str]] = {}  # Key of the watch -> name -> version
+        self._watches: WatchSet[Reflector[_Version]] = WatchSet(self._reflector)
+
+    def get(self, namespace: str, kind: Kind, name: str) -> str:
+        """The version of an object, "" where there is none."""
+        return self._known.get(f"{namespace}/{kind}", {}).get(name, "")
+
+    async def watch(self, namespace: str, kind: Kind, group: asyncio.TaskGroup) -> bool:
+        """Watch a namespace, if that was not begun already; returns whether all is listed and up to date.
+
+        Raises ApiRefusedError (403) where the namespace does not allow it, ApiUnavailableError.
+        """
+        key = f"{namespace}/{kind}"
+        reflector = self._watches.get(key)
+        if reflector is None or reflector.last_error:
+            try:
+                async for _ in self._client.list_pages(metadata_of(CONFIGURATION[kind]), namespace=namespace, limit=1):
+                    break
+            except ApiRefusedError:
+                self.forget(namespace, kind)
+                raise
+        if reflector is None:
+            self._watches.begin([key], group)
+            return False
+        return reflector.listed and not reflector.last_error
+
+    def forget(self, namespace: str, kind: Kind) -> None:
+        """End the watch of a namespace."""
+        key = f"{namespace}/{kind}"
+        if self._watches.get(key) is not None:
+            self._watches.cancel([key])
+        self._known.pop(key, None)
+
+    def _reflector(self, key: str) -> Reflector[_Version]:
+        namespace, _, kind = key.partition("/")
+        notify = partial(self._on_change, namespace, Kind(kind))
+
+        def listed(found: tuple[_Version, ...], _: str) -> None:
+            self._known[key] = dict(found)
+            notify("")
+
+        def changed(found: _Version) -> None:
+            known = self._known.setdefault(key, {})
+            if known.get(found.name) != found.version:
+                known[found.name] = found.version
+                notify(found.name)
+
+        def deleted(found: _Version) -> None:
+            self._known.get(key, {}).pop(found.name, None)
+            notify(found.name)
+
+        selection = Selection(metadata_of(CONFIGURATION[Kind(kind)]), _read_version, namespace)
+        return Reflector(self._client, selection, Handler(listed, changed, deleted), strict=False)
+
+
 class Looker:
     """Looks at the targets of policies."""
 
     def __init__(self, client: KubeClient, versions: ConfigVersions, account: str) -> None:
         """`account`: the manager's ServiceAccount as `namespace:name`, for the command that grants it a right."""
         self._client, self._versions, self._account = client, versions, account
-
-    async def aim(self, policy: Policy) -> Aim:
-        """The pods that a policy is about. Raises ConfigurationError, ApiUnavailableError, ApiRefusedError."""
-        ref = policy.target
-        if ref is None:
-            return Aim(Target(f"pods {policy.selector}", selector=policy.selector))
-        return await find_workload(
-            self._client, policy.namespace, await kind_of(self._client, ref.api_version, ref.kind), ref.name
-        )
 
     async def look(
         self, policy: Policy, memory: Memory, group: asyncio.TaskGroup
@@ -77,43 +146,37 @@ class Looker:
         """
         if policy.error or policy.suspended:
             return None, Observed()
+        namespace, role = policy.namespace, "crrd-read-config"
+        running: tuple[Running, ...] = ()
+        aim = Aim(Target(f"pods {policy.selector}", selector=policy.selector))
         try:
-            aim = await self.aim(policy)
+            if (ref := policy.target) is not None:
+                kind = await kind_of(self._client, ref.api_version, ref.kind)
+                aim = await find_workload(self._client, namespace, kind, ref.name)
         except ConfigurationError as error:
             return None, Observed(problem=str(error))
         except ApiRefusedError as error:
-            return None, Observed(unreadable=self._grant(error, policy.namespace, "crrd-read-config"))
+            return None, Observed(unreadable=self._grant(error, namespace, role))
         try:
-            listing = await self._client.list_all(
-                PODS, _running, namespace=policy.namespace, label_selector=aim.pods_query
-            )
+            query = aim.pods_query
+            pods = await self._client.list_all(PODS, _running, namespace=namespace, label_selector=query)
+            found = chain.from_iterable(pods.items)
+            running = tuple(each for each in found if not policy.containers or each.name in policy.containers)
+            if policy.config is None:
+                return aim, Observed(running)
+            running = tuple(replace(each, uses=tuple(filter(policy.config.includes, each.uses))) for each in running)
+            listed = await self._versions.watch(namespace, Kind.CONFIG_MAP, group)
+            if policy.config.secrets:
+                role = "crrd-read-secrets"
+                listed &= await self._versions.watch(namespace, Kind.SECRET, group)
+                role = "crrd-read-config"
+            return aim, await self._with_data(policy, memory, running) if listed else None
         except ApiRefusedError as error:  # also for a selector that only the API server knows to be wrong
-            return None, Observed(unreadable=self._grant(error, policy.namespace, "crrd-read-config"))
-        wanted = {*policy.containers}
-        running = tuple(each for pod in listing.items for each in pod if not wanted or each.name in wanted)
-        if policy.config is None:
-            return aim, Observed(running)
-        running = tuple(replace(each, uses=tuple(filter(policy.config.includes, each.uses))) for each in running)
-        kinds = [Kind.CONFIG_MAP, *([Kind.SECRET] if policy.config.secrets else [])]
-        listed = True
-        for kind in kinds:
-            try:
-                listed &= await self._versions.watch(policy.namespace, kind, group)
-            except ApiRefusedError as error:
-                role = "crrd-read-config" if kind is Kind.CONFIG_MAP else "crrd-read-secrets"
-                return aim, Observed(running, unreadable=self._grant(error, policy.namespace, role))
-        if not listed:
-            return aim, None
-        try:
-            return aim, await self._with_data(policy, memory, running)
-        except ApiRefusedError as error:
-            return aim, Observed(running, unreadable=self._grant(error, policy.namespace, "crrd-read-config"))
+            return aim, Observed(running, unreadable=self._grant(error, namespace, role))
 
     async def _with_data(self, policy: Policy, memory: Memory, running: tuple[Running, ...]) -> Observed:
         uses = merged_uses(running)
-        for key in [*memory.seen]:
-            if key not in uses:
-                del memory.seen[key]
+        memory.seen = {key: seen for key, seen in memory.seen.items() if key in uses}
         for key, reference in uses.items():
             version = self._versions.get(policy.namespace, *reference.object)
             known = memory.seen.get(key)
@@ -140,10 +203,8 @@ class Looker:
         """A refusal, with the command that grants what is needed."""
         if error.status != 403:
             return str(error)
-        return (
-            f"the manager may not read this namespace; to allow it: kubectl create rolebinding {role} -n {namespace} "
-            f"--clusterrole={role} --serviceaccount={self._account}"
-        )
+        grant = f"{role} -n {namespace} --clusterrole={role} --serviceaccount={self._account}"
+        return f"the manager may not read this namespace; to allow it: kubectl create rolebinding {grant}"
 
 
 def _running(pod: Mapping[str, Any]) -> Iterable[Running]:
