@@ -11,16 +11,12 @@ from crrd.kube.store import VersionedStore
 class ManagerCache:
     """All requests of a cluster that are not settled, and the pods that they are about or that have the readiness gate.
 
-    It decides nothing.
-
-    Args:
-        on_change: called with a pod's `namespace/name` whenever something about it has changed.
-        has_work: whether there is something to do about a pod, whatever its requests.
+    `on_change` is called with a pod's `namespace/name` whenever something about it has changed. `has_work` says whether
+    there is something to do about a pod, whatever its requests.
     """
 
     def __init__(self, on_change: Callable[[str], None], has_work: Callable[[PodMeta], bool]) -> None:
-        self._on_change = on_change
-        self._has_work = has_work
+        self._on_change, self._has_work = on_change, has_work
         self._requests: VersionedStore[Request] = VersionedStore()
         self._by_pod: dict[str, set[str]] = {}  # Pod -> UIDs of its requests
         self._pods: dict[str, PodMeta] = {}

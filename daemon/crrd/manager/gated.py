@@ -29,8 +29,7 @@ class GatedPods:
     """Tells a cache about the pods of labelled namespaces for as long as `run` runs. The constructor starts nothing."""
 
     def __init__(self, client: KubeClient, cache: ManagerCache) -> None:
-        self._client = client
-        self._cache = cache
+        self._client, self._cache = client, cache
         self._wanted: set[str] = set()  # Namespaces with the label
         self._changed = asyncio.Event()
         self._pods = WatchSet(self._reflector)  # By namespace, `EVERY` for the whole cluster
@@ -98,13 +97,11 @@ class GatedPods:
         self._pods.begin(watched - self._pods.keys, group)
 
     def _reflector(self, namespace: str) -> Reflector[PodMeta]:
-        return Reflector(self._client, Selection(PODS, parse_meta, namespace), self._handler(namespace), strict=False)
-
-    def _handler(self, namespace: str) -> Handler[PodMeta]:
         cache = self._cache
+        handler = Handler(partial(cache.pods_listed, namespace=namespace), cache.pod_changed, cache.pod_deleted)
         if namespace == EVERY:
-            return Handler(self._all_listed, self._one_changed, self._one_deleted)
-        return Handler(partial(cache.pods_listed, namespace=namespace), cache.pod_changed, cache.pod_deleted)
+            handler = Handler(self._all_listed, self._one_changed, self._one_deleted)
+        return Reflector(self._client, Selection(PODS, parse_meta, namespace), handler, strict=False)
 
     def _all_listed(self, pods: tuple[PodMeta, ...], version: str) -> None:
         """Tell of all that is wanted now, and no other watch does any more; pods elsewhere stay as they are known."""

@@ -1,8 +1,7 @@
 """The lifecycle controller: watches requests, and carries out what `core.lifecycle` decides about them, pod by pod.
 
-It runs in the manager that leads, and from nothing each time: the requests come from a whole list. So the time to live
-of a completed request begins anew with each leader: a change keeps it longer, by no more than its TTL, and never
-shortens that.
+It runs in the manager that leads, and from nothing each time. So the time to live of a completed request begins anew
+with each leader: a change keeps it longer, by no more than its TTL, and never shortens that.
 
 Of the cluster's pods it knows only those that it needs. Where new pods wait for their condition, `gated` watches them;
 any other pod that a request is for is asked for by its name, and again while the request lasts. A pod's absence is
@@ -10,9 +9,7 @@ never taken from a watch, but always asked for, because what follows from it is 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 import structlog
@@ -22,7 +19,6 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle import steps as lc
-from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, next_steps, pod_steps
 from crrd.core.recreate.actions import EmitEvent
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -50,8 +46,6 @@ LOOK_SECONDS = 300.0  # The longest that the work on one request of a pod takes:
 _RING_AFTER_SECONDS = 0.05  # How much later than asked for a timer rings, so that it never rings just before its time
 
 log = structlog.get_logger(__name__)
-
-
 ActionObserver = Callable[[lc.LifecycleAction], None]
 
 
@@ -62,15 +56,55 @@ class _Since(NamedTuple):
     watched: bool  # Whether a watch told of it at that time
 
 
+class _Ages:
+    """Since when requests count as they are: open, or completed."""
+
+    def __init__(self, clock: ServerClock) -> None:
+        self._clock = clock
+        self._since: dict[str, dict[tuple[str, bool], _Since]] = {}
+        """Pod -> UID of a request, and whether it was completed -> since when it is so."""
+
+    def begin(self, request: Request) -> None:
+        """A watch tells of a request that is new to it: it was created just now, whatever its creationTimestamp."""
+        since = _Since(self._clock.monotonic(), watched=True)
+        self._since.setdefault(request.pod_key, {})[request.uid, False] = since
+
+    def watched_seconds(self, key: str, requests: Iterable[Request]) -> float:
+        """For how long a watch has known the first of a pod's open requests; infinite where a list told of one."""
+        known = [self._since.get(key, {}).get((request.uid, False)) for request in requests]
+        first = min(each.moment if each is not None and each.watched else float("-inf") for each in known)
+        return self._clock.monotonic() - first
+
+    def of(self, key: str, requests: Sequence[Request]) -> Mapping[tuple[str, bool], _Since]:
+        """Those of all requests of a pod: open ones, and completed ones with a TTL. What others had is dropped."""
+        before, now = self._since.pop(key, {}), self._clock.monotonic()
+        after = {}
+        for request in requests:
+            state = request.uid, request.completed
+            if state in before:
+                after[state] = before[state]
+            elif not request.completed or request.ttl_seconds is not None:
+                age = 0.0 if request.completed else self._least_age(request)
+                after[state] = _Since(now - age, watched=False)
+        if after:
+            self._since[key] = after
+        return after
+
+    def _least_age(self, request: Request) -> float:
+        """How many seconds a request that a list told of has existed for, whatever clock its creationTimestamp is of.
+
+        So a new leader does not end a young request as if its node had not answered, and ends a long overdue one soon.
+        """
+        created = parse_time(request.created)
+        age = 0.0 if created is None else (self._clock.now() - created).total_seconds()
+        return max(0.0, age - CLOCKS_SECONDS)
+
+
 class LifecycleController:
     """Runs the lifecycle of all requests of a cluster. The constructor starts nothing.
 
-    Args:
-        client: its answers have to reach `clock` (`KubeClient(on_date=clock.observe)`).
-        events: where events about requests go; somebody else runs it.
-        clock: the API server's time.
-        on_action: called for each action that was done.
-        slack: see `next_steps`.
+    The answers of `client` have to reach `clock` (`KubeClient(on_date=clock.observe)`). Somebody else runs `events`.
+    `on_action` is called for each action that was done. `slack` is as in `next_steps`.
     """
 
     def __init__(
@@ -79,14 +113,11 @@ class LifecycleController:
         events: EventSink,
         clock: ServerClock,
         *,
-        on_action: ActionObserver | None = None,
-        slack: int = DEFAULT_SLACK_SECONDS,
+        on_action: ActionObserver = lambda _: None,
+        slack: int = lc.DEFAULT_SLACK_SECONDS,
     ) -> None:
-        self._client = client
-        self._events = events
-        self._clock = clock
-        self._on_action = on_action
-        self._slack = slack
+        self._client, self._events, self._clock = client, events, clock
+        self._on_action, self._slack = on_action, slack
         self._writer = RequestWriter(client)
         self._reset()
 
@@ -96,9 +127,8 @@ class LifecycleController:
         self._cache = ManagerCache(self._wake, _has_work)
         self._queue = WorkQueue(self._handle)
         self._slots = asyncio.Semaphore(PARALLEL)
-        self._began: dict[str, float] = {}
-        self._first_seen: dict[str, dict[tuple[str, bool], _Since]] = {}
-        """Pod -> UID of a request, and whether it was completed -> since when it is so."""
+        self._began: dict[str, float] = {}  # Pod -> the loop's time at which work on it began, or last got on
+        self._ages = _Ages(self._clock)
         self._heartbeat = Heartbeat()
         self._watching: list[Callable[[], str]] = []
         self._requests: Reflector[Request] | None = None
@@ -116,9 +146,8 @@ class LifecycleController:
 
     def check_alive(self) -> str:
         """For liveness pages: what of it has ended or hangs; "" on a manager that does not lead."""
-        for check in (*self._watching, self._heartbeat.check):
-            if found := check():
-                return found
+        if found := next(filter(None, (check() for check in (*self._watching, self._heartbeat.check))), ""):
+            return found
         now = asyncio.get_running_loop().time()
         key, began = min(self._began.items(), key=lambda item: item[1], default=("", now))
         return f"work on pod {key} has not finished for {now - began:.0f}s" if now - began > LOOK_SECONDS else ""
@@ -164,10 +193,8 @@ class LifecycleController:
         raise AssertionError("reflectors run until they are cancelled")
 
     def _request_changed(self, request: Request) -> None:
-        """The watch tells of a request. One that is new to it was created just now, whatever its creationTimestamp."""
         if not request.completed and all(known.uid != request.uid for known in self._cache.requests(request.pod_key)):
-            since = _Since(self._clock.monotonic(), watched=True)
-            self._first_seen.setdefault(request.pod_key, {})[request.uid, False] = since
+            self._ages.begin(request)
         self._cache.request_changed(request)
 
     def _wake(self, key: str) -> None:
@@ -180,81 +207,54 @@ class LifecycleController:
 
     async def _handle(self, key: str) -> float | None:
         """One look at one pod and its requests; the loop's time at which to look again, None for no need."""
-        async with self._slots, self._looking_at(key):
-            requests = self._cache.requests(key)
-            pod: PodMeta | None = None
-            failure: CrrdError | None = None
-            spare = self._spare(key, requests)
-            known = not spare
+        loop = asyncio.get_running_loop()
+        async with self._slots:
+            self._began[key] = loop.time()
             try:
-                pod = await self._pod(key, requests) if known else None
-            except CrrdError as error:  # what needs no pod does not wait for it
-                failure, known = error, False
-            first_seen = self._since(key, requests)
-            wakes = []
-            for request in requests:
-                found = first_seen.get((request.uid, request.completed))
-                since = None if found is None else self._clock.at(found.moment)
-                steps = next_steps(request, pod, self._clock.now(), known=known, since=since, slack=self._slack)
-                if steps.wake_at is not None:
-                    wakes.append(steps.wake_at)
-                try:
-                    await self._carry_out(request, steps.actions)
-                except CrrdError as error:  # the pod's other requests do not wait for this one
-                    failure = failure or error
-                self._began[key] = asyncio.get_running_loop().time()  # it goes on
-            pod = self._cache.pod(key)
-            if known and pod is not None:
-                await self._carry_out(None, pod_steps(pod, self._cache.requests(key)).actions)
-                if key not in self._asked and not self._gated.covers(pod.namespace):
-                    self._cache.forget_pod(key)  # no request waits for it, and nothing would tell of its changes
-            if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
-                log.warning("API server rejected a write", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
-                wakes.append(self._clock.now() + timedelta(seconds=REFUSED_SECONDS))
-            elif failure is not None:
-                raise failure
-        times = [self._asked[key] + POD_SECONDS + _RING_AFTER_SECONDS] if known and key in self._asked else []
-        if spare:
-            times.append(asyncio.get_running_loop().time() + spare + _RING_AFTER_SECONDS)
-        if wakes:
-            seconds = (min(wakes) - self._clock.now()).total_seconds()
-            times.append(asyncio.get_running_loop().time() + max(0.0, seconds) + _RING_AFTER_SECONDS)
-        return min(times, default=None)
+                seconds = await self._look(key)
+            finally:
+                del self._began[key]
+        return None if seconds is None else loop.time() + max(0.0, seconds) + _RING_AFTER_SECONDS
 
-    def _since(self, key: str, requests: Sequence[Request]) -> Mapping[tuple[str, bool], _Since]:
-        """Since when a pod's requests count as they are: all open ones, and completed ones with a TTL."""
-        before, now = self._first_seen.pop(key, {}), self._clock.monotonic()
-        after = {}
-        for request in requests:
-            state = request.uid, request.completed
-            if state in before:
-                after[state] = before[state]
-            elif not request.completed:
-                after[state] = _Since(now - self._least_age(request), watched=False)
-            elif request.ttl_seconds is not None:
-                after[state] = _Since(now, watched=False)
-        if after:
-            self._first_seen[key] = after
-        return after
-
-    def _least_age(self, request: Request) -> float:
-        """How many seconds a request that a list told of has existed for, whatever clock its creationTimestamp is of.
-
-        So a new leader does not end a young request as if its node had not answered, and ends a long overdue one soon.
-        """
-        created = parse_time(request.created)
-        age = 0.0 if created is None else (self._clock.now() - created).total_seconds()
-        return max(0.0, age - CLOCKS_SECONDS)
-
-    @asynccontextmanager
-    async def _looking_at(self, key: str) -> AsyncIterator[None]:
-        """Remember since when nothing has come of it, for `check_alive`."""
-        began = self._began
-        began[key] = asyncio.get_running_loop().time()
+    async def _look(self, key: str) -> float | None:
+        """Look and act; the seconds until the next look, None for no need of one."""
+        requests, loop = self._cache.requests(key), asyncio.get_running_loop()
+        pod: PodMeta | None = None
+        failure: CrrdError | None = None
+        spare = self._spare(key, requests)
+        known = not spare
         try:
-            yield
-        finally:
-            del began[key]
+            pod = await self._pod(key, requests) if known else None
+        except CrrdError as error:  # what needs no pod does not wait for it
+            failure, known = error, False
+        ages = self._ages.of(key, requests)
+        wakes = []
+        for request in requests:
+            found = ages.get((request.uid, request.completed))
+            since = None if found is None else self._clock.at(found.moment)
+            steps = lc.next_steps(request, pod, self._clock.now(), known=known, since=since, slack=self._slack)
+            if steps.wake_at is not None:
+                wakes.append(steps.wake_at)
+            try:
+                await self._carry_out(request, steps.actions)
+            except CrrdError as error:  # the pod's other requests do not wait for this one
+                failure = failure or error
+            self._began[key] = loop.time()  # it goes on
+        pod = self._cache.pod(key)
+        if known and pod is not None:
+            await self._carry_out(None, lc.pod_steps(pod, self._cache.requests(key)).actions)
+            if key not in self._asked and not self._gated.covers(pod.namespace):
+                self._cache.forget_pod(key)  # no request waits for it, and nothing would tell of its changes
+        waits = [spare] if spare else []
+        if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
+            log.warning("API server rejected a write", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
+            waits.append(REFUSED_SECONDS)
+        elif failure is not None:
+            raise failure
+        if known and key in self._asked:
+            waits.append(self._asked[key] + POD_SECONDS - loop.time())
+        waits += [(at - self._clock.now()).total_seconds() for at in wakes]
+        return min(waits, default=None)
 
     def _spare(self, key: str, requests: Sequence[Request]) -> float:
         """Seconds for which nobody has to know a pod of which nothing is known yet."""
@@ -263,10 +263,7 @@ class LifecycleController:
         known = key in self._asked or self._cache.pod(key) is not None
         if not open_ or not idle or known or any(request.has_finalizer for request in requests):
             return 0.0
-        seen = self._first_seen.get(key, {})
-        sights = [seen.get((request.uid, False)) for request in open_]
-        first = min(each.moment if each is not None and each.watched else float("-inf") for each in sights)
-        return max(0.0, first + PATIENCE_SECONDS - self._clock.monotonic())
+        return max(0.0, PATIENCE_SECONDS - self._ages.watched_seconds(key, open_))
 
     async def _pod(self, key: str, requests: Sequence[Request]) -> PodMeta | None:
         """The pod; asked for where no watch tells of it, or a request has another UID for it."""
@@ -318,13 +315,9 @@ class LifecycleController:
                 raise  # the queue backs off: no event will come for an object that has not changed
             return None
         log.info("request written", request=request.key, step=type(action).__name__)
-        self._done(action)
+        self._on_action(action)
         self._cache.request_changed(written)
         return written
-
-    def _done(self, action: lc.LifecycleAction) -> None:
-        if self._on_action is not None:
-            self._on_action(action)
 
     async def _changed_since(self, request: Request) -> bool:
         """Read a request again that somebody else seems to have written, as the watch may be behind; whether it was."""
@@ -345,11 +338,11 @@ class LifecycleController:
         if after is None:
             self._cache.pod_deleted(action.pod)
             return False
-        self._done(action)
+        self._on_action(action)
         self._cache.pod_changed(after)
         return True
 
 
 def _has_work(pod: PodMeta) -> bool:
     """Whether a pod wants something done that no request asks for."""
-    return bool(pod_steps(pod, ()).actions)
+    return bool(lc.pod_steps(pod, ()).actions)

@@ -16,7 +16,7 @@ from crrd.core.lifecycle.steps import PodAction
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ConflictError, GoneError
-from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.jsonfields import items, mapping, value_at
 
 ATTEMPTS = 6  # How often a change starts over after a conflict before it is left for later
 _IS_READY = ("Ready", "True")
@@ -30,19 +30,16 @@ async def change_readiness(client: KubeClient, action: PodAction, now: Callable[
 
     `now` gives the API server's time. Returns the pod as it is afterwards, None where it has gone or is another one.
 
-    Raises:
-        ConflictError: the pod changes faster than it can be patched.
-        ApiUnavailableError, ApiRefusedError: see there.
+    Raises ConflictError: the pod changes faster than it can be patched.
     """
     pod = action.pod
     for attempt in range(1, ATTEMPTS + 1):
         try:
             found = await client.get(PODS, pod.namespace, pod.name)
-            if text(mapping(found.get("metadata")).get("uid")) != pod.uid:
+            if value_at(found, "metadata.uid") != pod.uid:
                 return None
             before = readiness_of(found)
-            after = readiness_after(action, before)
-            if after != before:
+            if (after := readiness_after(action, before)) != before:
                 body = _patch(found, after, now())
                 found = await client.merge_patch(PODS, pod.namespace, pod.name, body, subresource="status")
             return parse_meta(found)
@@ -61,21 +58,17 @@ def _patch(pod: Mapping[str, Any], after: Readiness, now: datetime) -> dict[str,
     who sees the mark on the request counts on traffic leaving the pod. `Ready` is only ever taken away here; to give it
     back is kubelet's, who alone knows the containers.
     """
-    meta = mapping(pod.get("metadata"))
-    known = [mapping(condition) for condition in items(mapping(pod.get("status")).get("conditions"))]
+    known = [mapping(condition) for condition in items(value_at(pod, "status.conditions"))]
     before = next((each for each in known if each.get("type") == READINESS_GATE), {})
-    gate: dict[str, Any] = {"type": READINESS_GATE, "status": after.status, "lastTransitionTime": rfc3339(now)}
+    since = before.get("lastTransitionTime", rfc3339(now)) if before.get("status") == after.status else rfc3339(now)
+    gate = {"type": READINESS_GATE, "status": after.status, "lastTransitionTime": since}
     if after.message:
         gate["message"] = after.message
-    if before.get("status") == after.status and "lastTransitionTime" in before:
-        gate["lastTransitionTime"] = before["lastTransitionTime"]
     unready = {"status": "False", "lastTransitionTime": rfc3339(now), "reason": _NOT_READY, "message": _WHY_NOT}
     others = [
         {**each, **unready} if after.status == "False" and (each.get("type"), each.get("status")) == _IS_READY else each
         for each in known
         if each.get("type") != READINESS_GATE
     ]
-    return {
-        "metadata": {"uid": meta.get("uid"), "resourceVersion": meta.get("resourceVersion")},
-        "status": {"conditions": [*others, gate]},
-    }
+    version = {key: value_at(pod, f"metadata.{key}") for key in ("uid", "resourceVersion")}
+    return {"metadata": version, "status": {"conditions": [*others, gate]}}

@@ -37,10 +37,8 @@ log = structlog.get_logger(__name__)
 async def uninstall(client: KubeClient) -> bool:
     """Delete admission and all requests, and release their pods; whether nothing is left.
 
-    A call that conflicts, or that the API server cannot answer now, is made again in the next round.
-
-    Raises:
-        ApiRefusedError: the API server refused a call.
+    A call that conflicts, or that the API server cannot answer now, is made again in the next round; ApiRefusedError
+    is raised for one that it refused.
     """
     for number in range(ROUNDS):
         if number:
@@ -97,18 +95,16 @@ async def _release(client: KubeClient, requests: tuple[Request, ...], held: list
 
 
 async def _main() -> int:
-    failure = ""
+    failure = "some requests still exist, or crrd keeps some pods unready: run manifests/uninstall.sh"
     try:
         async with KubeClient(find_access(os.environ.get("KUBECONFIG", ""), os.environ)) as client:
-            if not await uninstall(client):
-                failure = "some requests still exist, or crrd keeps some pods unready: run manifests/uninstall.sh"
+            if await uninstall(client):
+                log.info("all requests are deleted, and no pod is kept unready")
+                return 0
     except CrrdError as error:
         failure = str(error)
-    if failure:
-        log.error("cannot end all requests", error=failure)
-        return 1
-    log.info("all requests are deleted, and no pod is kept unready")
-    return 0
+    log.error("cannot end all requests", error=failure)
+    return 1
 
 
 if __name__ == "__main__":
