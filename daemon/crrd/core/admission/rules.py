@@ -142,21 +142,18 @@ def json_patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = 
 
     Only `add`, `replace` and `remove` are used. Lists are replaced whole: none that admission changes is long.
     """
-    operations: list[Operation] = [{"op": "remove", "path": _pointer(path, key)} for key in before if key not in after]
-    for key, value in after.items():
-        where = _pointer(path, key)
-        if key not in before:
-            operations.append({"op": "add", "path": where, "value": value})
-        elif isinstance(value, Mapping) and isinstance(before[key], Mapping):
-            operations += json_patch(before[key], value, where)
-        elif value != before[key]:
-            operations.append({"op": "replace", "path": where, "value": value})
+    operations: list[Operation] = []
+    for key in [*(key for key in before if key not in after), *after]:
+        where = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"  # a JSON pointer (RFC 6901)
+        if key not in after:
+            operations.append({"op": "remove", "path": where})
+        elif key not in before:
+            operations.append({"op": "add", "path": where, "value": after[key]})
+        elif isinstance(after[key], Mapping) and isinstance(before[key], Mapping):
+            operations += json_patch(before[key], after[key], where)
+        elif after[key] != before[key]:
+            operations.append({"op": "replace", "path": where, "value": after[key]})
     return operations
-
-
-def _pointer(path: str, key: str) -> str:
-    """A JSON pointer (RFC 6901) one step deeper."""
-    return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def _spec_error(spec: Mapping[str, Any]) -> str:
@@ -195,17 +192,17 @@ def _of_pod(field: Field, pod: Mapping[str, Any]) -> int | None:
 
 
 def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
-    view, node = parse_pod(mapping(pod)), _node_name(mapping(pod))
+    view = parse_pod(mapping(pod))
     if pod is None:
         rule, reason = f"a pod in the request's namespace: pod {shown(name)} not found", DenialReason.POD_NOT_FOUND
     elif view.ended or view.deleting:
         why = "is being deleted" if view.deleting else f"has ended (phase {view.phase})"
         rule, reason = f"an active pod: pod {shown(name)} {why}", DenialReason.POD_NOT_ACTIVE
-    elif not node:
+    elif not view.node_name:
         why = "has not been scheduled yet"
         rule, reason = f"a scheduled pod: pod {shown(name)} {why}", DenialReason.POD_NOT_SCHEDULED
-    elif len(node) > _LONGEST_LABEL:
-        rule = f"a pod on a node whose name fits a label (at most 63 characters), not on {shown(node)}"
+    elif len(view.node_name) > _LONGEST_LABEL:
+        rule = f"a pod on a node whose name fits a label (at most 63 characters), not on {shown(view.node_name)}"
         reason = DenialReason.NODE_NAME_TOO_LONG
     else:
         return None
@@ -239,20 +236,16 @@ def _unfit_container(obj: Mapping[str, Any], pod: Pod, kubelet_minor: int | None
     return None
 
 
-def _node_name(pod: Mapping[str, Any]) -> str:
-    return text(value_at(pod, "spec.nodeName"))
-
-
 def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dict[str, Any]:
     """The request with all that admission sets, whatever stood there before."""
-    naming = zip(NAMING_LABELS, (text(value_at(pod, "metadata.uid")), _node_name(pod)), strict=True)
+    naming = {LABEL_POD_UID: text(value_at(pod, "metadata.uid")), LABEL_NODE_NAME: text(value_at(pod, "spec.nodeName"))}
     annotations = {key: value for key, value in of_meta(obj, "annotations").items() if key not in WHILE_SERVED}
     left_out = (field for field in FIELDS.values() if field.filled_in and field.absent(value_at(obj, field.path)))
     defaults = ((field.path, _of_pod(field, pod) if field.of_pod else field.default) for field in left_out)
     return with_values(
         obj,
         {
-            "metadata.labels": {**of_meta(obj, "labels"), **dict(naming), LABEL_ACTIVE: "true"},
+            "metadata.labels": {**of_meta(obj, "labels"), **naming, LABEL_ACTIVE: "true"},
             "metadata.annotations": {**annotations, ANNOTATION_REQUESTED_BY: user},
             "spec.containers": [
                 {**mapping(_bare(entry)), "statusContext": _status_context(text(entry.get("name")), pod)}

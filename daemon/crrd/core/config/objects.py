@@ -34,10 +34,10 @@ class ConfigObject:
         """When what the reference uses last changed, as far as the object says so."""
         if reference.keys is None:
             return self.changed
-        owned = [self.changed_keys.get(key) for key in reference.keys if key in self.keys]
-        if len(owned) < len(reference.keys) or None in owned:
+        owned = [self.changed_keys[key] for key in reference.keys & self.keys if key in self.changed_keys]
+        if len(owned) < len(reference.keys):
             return self.changed  # the writer that took a key away no longer owns it
-        return max((moment for moment in owned if moment is not None), default=self.changed)
+        return max(owned, default=self.changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,17 +66,16 @@ def references(pod: Mapping[str, Any]) -> dict[str, tuple[Reference, ...]]:
 
 
 def _of_env(container: Mapping[str, Any]) -> Iterator[Reference]:
-    sources = [mapping(mapping(each).get("valueFrom")) for each in items(container.get("env"))]
-    for source in sources:
+    for variable in items(container.get("env")):
         for kind, field in ((Kind.CONFIG_MAP, "configMapKeyRef"), (Kind.SECRET, "secretKeyRef")):
-            ref = mapping(source.get(field))
+            ref = mapping(value_at(variable, f"valueFrom.{field}"))
             name, key, optional = text(ref.get("name")), text(ref.get("key")), ref.get("optional") is True
             if name and key:
                 keys = frozenset({key})
                 yield Reference(kind, name, Use.ENV, keys, frozenset() if optional else keys, optional)
-    for source in map(mapping, items(container.get("envFrom"))):
+    for source in items(container.get("envFrom")):
         for kind, field in ((Kind.CONFIG_MAP, "configMapRef"), (Kind.SECRET, "secretRef")):
-            ref = mapping(source.get(field))
+            ref = mapping(value_at(source, field))
             if name := text(ref.get("name")):
                 yield Reference(kind, name, Use.ENV_FROM, optional=ref.get("optional") is True)
 

@@ -6,7 +6,7 @@ Nothing is decided by a clock of the manager alone: `since` is when the API serv
 so, and a container is due when it started before that and the change could not reach it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -42,29 +42,27 @@ def merged_uses(running: Iterable[Running]) -> dict[UseKey, Reference]:
     found: dict[UseKey, Reference] = {}
     for container in running:
         for use in container.uses:
-            known = found.setdefault((container.name, *use.object), use)
+            known = found.setdefault(key := (container.name, *use.object), use)
             keys = None if known.keys is None or use.keys is None else known.keys | use.keys
             optional = known.optional and use.optional
-            merged = replace(known, keys=keys, required=known.required | use.required, optional=optional)
-            found[container.name, *use.object] = merged
+            found[key] = replace(known, keys=keys, required=known.required | use.required, optional=optional)
     return found
 
 
 def remember(
-    policy: Policy, data: Mapping[UseKey, Data], running: Iterable[Running], now: datetime
+    policy: Policy, data: Mapping[UseKey, Data], running: Sequence[Running], now: datetime
 ) -> tuple[UsedObject, ...]:
     """What to remember from now on; objects that cannot be looked at now stay as they were."""
     known = {(each.container, each.kind, each.name): each for each in policy.status.config}
-    containers = tuple(running)
     for key, found in data.items():
         old = known.get(key)
         if old is None:
-            known[key] = _first(policy, key, found, containers, now)
+            known[key] = _first(policy, key, found, running, now)
             continue
-        if old.left and not _pending(policy, old, containers, now):
+        if old.left and not _pending(policy, old, running, now):
             old = replace(old, left="")
         known[key] = _changed(old, found, now) if old.hash != found.hash else old
-    used = merged_uses(containers)
+    used = merged_uses(running)
     return tuple(known[key] for key in sorted(known) if key in used or key in data)
 
 
@@ -112,10 +110,9 @@ class Due:
 
 
 def due(
-    policy: Policy, remembered: Iterable[UsedObject], running: Iterable[Running], now: datetime
+    policy: Policy, remembered: Iterable[UsedObject], running: Sequence[Running], now: datetime
 ) -> tuple[list[Due], datetime | None]:
     """The changes that containers are due for, the earliest first, and when the next one will have settled."""
-    containers = tuple(running)
     by_limit: dict[datetime, list[UsedObject]] = {}
     waits: list[datetime] = []
     for each in remembered if policy.config is not None else ():
@@ -127,7 +124,7 @@ def due(
         if limit > now:
             waits.append(limit)
             continue
-        started = [running.started for running in containers if running.name == each.container]
+        started = [one.started for one in running if one.name == each.container]
         if each.hash == each.done and left is not None:  # taken back
             started = [moment for moment in started if moment >= left - _MARGIN]
         if any(moment <= limit for moment in started):

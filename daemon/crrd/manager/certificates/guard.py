@@ -15,8 +15,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import WEBHOOKS
 from crrd.lib.backoff import Backoff
-from crrd.lib.heartbeat import Heartbeat
-from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.manager.certificates.keeper import CaBundlePublisher
 
 REPAIRS = Backoff(initial=0.5, factor=2, maximum=60, jitter=0.2)
@@ -35,11 +34,7 @@ class CaBundleGuard:
         self._trust = trust
         self._changed = asyncio.Event()
         self._reflectors = [self._reflector(api, name) for name in trust.names]
-
-    @property
-    def heartbeats(self) -> tuple[Heartbeat, ...]:
-        """Those of its watches."""
-        return tuple(reflector.heartbeat for reflector in self._reflectors)
+        self.heartbeats = tuple(reflector.heartbeat for reflector in self._reflectors)
 
     async def run(self) -> NoReturn:
         """Watch until cancelled."""
@@ -79,11 +74,10 @@ class CaBundleGuard:
 
 def _last_writer(obj: Json) -> str:
     """The field manager of the newest entry of managedFields; "" for none. Who only removes a field leaves none."""
-    entries = [mapping(each) for each in items(mapping(obj.get("metadata")).get("managedFields"))]
+    entries = map(mapping, items(value_at(obj, "metadata.managedFields")))
     return text(max(entries, key=lambda each: text(each.get("time")), default={}).get("manager"))
 
 
 def _is_missing(obj: Json) -> bool:
     """Whether a webhook has no caBundle at all."""
-    webhooks = [mapping(each) for each in items(obj.get("webhooks"))]
-    return any(not mapping(each.get("clientConfig")).get("caBundle") for each in webhooks)
+    return any(not value_at(each, "clientConfig.caBundle") for each in items(obj.get("webhooks")))

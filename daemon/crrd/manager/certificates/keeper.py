@@ -200,9 +200,10 @@ class MountedCertificates:
 
 @dataclass(slots=True)
 class CallerAuthorities:
-    """Has the webhook ask its callers for certificates, from the moment on at which this is made: those of API servers.
+    """The CAs of client certificates that the webhook accepts, from a file that changes. They identify API servers.
 
-    Renewing an authority needs no restart, as long as the file holds the old and the new one for a while.
+    The webhook asks its callers for certificates from the moment on at which this is made. Renewing an authority needs
+    no restart, as long as the file holds the old and the new one for a while.
 
     Raises ConfigurationError: the file cannot be read or used.
     """
