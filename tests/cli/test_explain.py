@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Finding, Topic
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import REQUESTS
+from crrd.kube.resources import EVENTS, REQUESTS
 from tests.support.cluster import (
     PATIENCE,
     Cluster,
@@ -24,6 +25,7 @@ from tests.support.cluster import (
     container_status,
     crr_for,
     local_cluster,
+    pod_ready,
 )
 from tests.support.command import crrd, explained
 from tests.support.daemons import NodeDaemon
@@ -153,6 +155,32 @@ async def test_kubelet_holds_the_container_back(cluster: Cluster, node_daemon: N
     assert answer["verdict"] == "moving"
     assert answer["sinceSeconds"] is not None
     assert answer["advice"][1].endswith(f"kubectl logs -n {cluster.namespace} web -c app --previous")
+
+
+async def test_a_probe_that_fails(cluster: Cluster, node_daemon: NodeDaemon) -> None:
+    """The test is kubelet where it writes the event."""
+    assert node_daemon.pid
+    succeeds = cluster.shared("web") / "succeeds"
+    probe = {"exec": {"command": ["test", "-e", "/shared/succeeds"]}, "periodSeconds": 1}
+    await cluster.create_pod("web", [container("app", readinessProbe=probe)])
+    succeeds.touch()
+    pod = await cluster.wait_pod("web", pod_ready, "ready")
+    succeeds.unlink()
+    await cluster.recreate(pod, ["app"], name="one")
+    await once_told(cluster, "one", lambda answer: answer.get("reason") == "NotReady")
+    involved = {"kind": "Pod", "uid": pod["metadata"]["uid"], "fieldPath": "spec.containers{app}"}
+    for number, reason in enumerate(("Unhealthy", "Pulled")):
+        meta = {"namespace": cluster.namespace, "name": f"web.{number}"}
+        event = {"metadata": meta, "involvedObject": involved, "reason": reason, "message": f"{reason} probe failed"}
+        at = rfc3339(ServerClock().now() + timedelta(seconds=number))
+        await cluster.client.create(EVENTS, cluster.namespace, {**event, "lastTimestamp": at})
+    answer = await told(cluster, "one")
+    assert re.search(r"; kubelet's last event, \d+s ago: unhealthy probe failed$", answer["what"])
+    cluster.local.api.fail_next(2, status=403, match=on("/events"))
+    answer = await told(cluster, "one")
+    assert answer["what"].endswith("its readiness probe has not succeeded yet")
+    unread = {"cannot read events: forbidden", "cannot read the pod's events: forbidden"}
+    assert unread <= set(answer["notes"])
 
 
 async def test_unready_grace_and_the_one_behind(cluster: Cluster, node_daemon: NodeDaemon) -> None:

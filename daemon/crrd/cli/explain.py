@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from crrd.cli.explain_text import render, render_json
 from crrd.cli.options import add_kubeconfig_flag
-from crrd.core.api.pod import parse_pod
+from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.types import KIND, LABEL_ACTIVE
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.explain.facts import (
@@ -31,6 +31,8 @@ from crrd.core.explain.facts import (
 )
 from crrd.core.explain.findings import Explanation, Finding, Topic
 from crrd.core.explain.request import explain_request
+from crrd.core.rollout.state import ProbeFailure
+from crrd.core.rollout.waits import read_probe_failure
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
@@ -146,11 +148,12 @@ class _Reader:
         pod_facts = None if pod is None else parse_pod(pod)
         node_name = request.node_name or (pod_facts.node_name if pod_facts else "")
         active, own = f"{LABEL_ACTIVE}=true", f"involvedObject.uid={request.uid}"
-        (_, others), (node_read, node), (_, daemons), (_, events) = await asyncio.gather(
+        (_, others), (node_read, node), (_, daemons), (_, events), (_, probes) = await asyncio.gather(
             self._try("other requests", self._list(REQUESTS, parse_request, namespace, label_selector=active)),
             self._try("the node", self._get(NODES, "", node_name)),
             self._try("the node daemon's pod", self._daemons(node_name)),
             self._try("events", self._list(EVENTS, read_event, namespace, field_selector=own)),
+            self._try("the pod's events", self._probes(pod_facts)),
         )
         return Facts(
             request=request,
@@ -162,6 +165,7 @@ class _Reader:
             node=read_node(node_name, node) if node_read and node_name else None,
             daemons=daemons,
             events=events or (),
+            probes=probes or (),
             times=read_times(obj),
             admitted=is_admitted(obj),
             unread=tuple(self.unread),
@@ -188,6 +192,13 @@ class _Reader:
         self, resource: Resource, parse: Callable[[Json], T], namespace: str = "", **selectors: str
     ) -> tuple[T, ...]:
         return (await self.client.list_all(resource, parse, namespace=namespace, **selectors)).items
+
+    async def _probes(self, pod: Pod | None) -> tuple[tuple[tuple[str, str], ProbeFailure] | None, ...]:
+        """What probes of the pod said, if one of its containers waits for one."""
+        if pod is None or all(each.ready or not each.running for each in pod.containers.values()):
+            return ()
+        selector = f"involvedObject.uid={pod.uid},reason=Unhealthy"
+        return await self._list(EVENTS, read_probe_failure, pod.namespace, field_selector=selector)
 
     async def _daemons(self, node: str) -> tuple[DaemonFacts, ...] | None:
         """The daemon's pods on a node; None where there is none on any: it runs by hand, or with other labels."""

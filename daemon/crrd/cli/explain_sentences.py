@@ -88,7 +88,10 @@ SENTENCES: Mapping[Topic, str] = {
         f"{_RUNS}, and is ready; it counts as recreated in {{left:duration}} (minStartedSeconds {{least}})"
     ),
     Topic.READY: f"{_RUNS}, and is ready; waiting for the node daemon to record it",
-    Topic.NOT_READY: f"{_RUNS}, but is not ready: its {{probe}} has not succeeded yet",
+    Topic.NOT_READY: (
+        f"{_RUNS}, but is not ready: its {{probe}} has not succeeded yet"
+        "[; kubelet's last event, {failed:duration} ago: {failure}]"
+    ),
     Topic.MAY_STAY_DOWN: STARTUP_FORGOTTEN,
     Topic.DEADLINE: (
         f"deadline: {{left:duration}} left of {{seconds}}s{_DEFAULT}; containers not recreated by then fail"

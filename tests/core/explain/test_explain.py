@@ -28,6 +28,7 @@ from crrd.core.explain.facts import (
 )
 from crrd.core.explain.findings import Advice, Explanation, Finding, Step, Topic, Verdict
 from crrd.core.explain.request import explain_request
+from crrd.core.rollout.waits import read_probe_failure
 
 Json = dict[str, Any]
 
@@ -148,6 +149,12 @@ BOTH_AWAY = "node n1 is not ready: kubelet and the node daemon have stopped repo
 def stop_event(seconds: float) -> Json:
     message = "Stopping container app to recreate it"
     return {"metadata": {"creationTimestamp": ago(seconds)}, "reason": "ContainerRecreating", "message": message}
+
+
+def unhealthy(message: str, seconds: float, container: str = "app", uid: str = "pod-1") -> Json:
+    """Kubelet's event about a probe of a container that has failed."""
+    involved = {"kind": "Pod", "uid": uid, "fieldPath": f"spec.containers{{{container}}}"}
+    return {"reason": "Unhealthy", "message": message, "lastTimestamp": ago(seconds), "involvedObject": involved}
 
 
 def facts(obj: Json, pod_obj: Json | None, others: tuple[Json, ...] = (), events: tuple[Json, ...] = ()) -> Facts:
@@ -908,6 +915,32 @@ ROWS = [
         since=400,
     ),
     Row(
+        "a readiness probe that fails",
+        request(**KILLED),
+        MOVING,
+        "container app: the new container containerd://new012345678 is running (for 20s), but is not ready: "
+        "its readiness probe has not succeeded yet; kubelet's last event, 4s ago: "
+        "readiness probe failed: HTTP probe failed with statuscode: 503",
+        "check the result of its readiness probe: kubectl describe pod -n shop web | "
+        "check the container's log: kubectl logs -n shop web -c app",
+        pod=pod(status(NEW, 3, ready=False)),
+        changes={
+            "probes": tuple(
+                map(
+                    read_probe_failure,
+                    (
+                        unhealthy("Readiness probe failed: connection refused", 14),
+                        unhealthy("Readiness probe failed: HTTP probe failed with statuscode: 503", 4),
+                        unhealthy("Startup probe failed: of another container", 3, container="log"),
+                        unhealthy("Liveness probe failed: of another pod", 2, uid="pod-2"),
+                        unhealthy("", 1),
+                    ),
+                )
+            )
+        },
+        since=20,
+    ),
+    Row(
         "minStartedSeconds",
         request(**KILLED, strategy={"minStartedSeconds": 60}),
         MOVING,
@@ -1152,6 +1185,14 @@ def test_at_a_limit_and_just_beyond(
     found = told(obj, pod_obj, events=events)
     assert found.verdict is verdict
     assert found.cause.what.endswith(ends)
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(20, True), (21, False)])
+def test_what_a_probe_said_of_an_instance_before_is_not_shown(seconds: float, *, shown: bool) -> None:
+    failure = read_probe_failure(unhealthy("Liveness probe failed: exit code 1", seconds))
+    found = told(request(**KILLED), runs(20, ready=False), changes={"probes": (failure,)})
+    assert found.cause.what.endswith("; kubelet's last event, 20s ago: liveness probe failed: exit code 1") is shown
+    assert shown or found.cause.what.endswith("its readiness probe has not succeeded yet")
 
 
 def test_how_a_wait_is_printed() -> None:

@@ -1,6 +1,7 @@
 """Where one container of a request stands, by the request's status and the pod's; the runtime is not asked."""
 
 import re
+from typing import Any
 
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.reasons import EventReason, Reason
@@ -142,12 +143,19 @@ def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> Fin
 
 def _runs_again(facts: Facts, known: PodContainer) -> Finding:
     """The next instance runs; what is missing for it to count."""
-    since = facts.seconds_since(parse_time(known.started_at))
+    started = parse_time(known.started_at)
+    since = facts.seconds_since(started)
     if not known.ready:
         probe = "readiness probe" if known.started else "startup probe"
+        key = (facts.pod.uid if facts.pod else "", known.name)
+        failures = [found for whose, found in filter(None, facts.probes) if whose == key]
+        last = max(failures, key=lambda found: found.at, default=None)
+        values: dict[str, Any] = {"id": known.container_id, "probe": probe, "failure": None, "failed": None}
+        if last is not None and (started is None or last.at >= started):
+            values |= {"failure": last.message, "failed": facts.seconds_since(last.at)}
         late = since is not None and since > READY_PATIENCE_SECONDS
         steps = (Advice(Step.CHECK_PROBE, {"probe": probe}), Advice(Step.READ_LOG, {"container": known.name}))
-        return Finding(Topic.NOT_READY, {"id": known.container_id, "probe": probe}, since, late, steps)
+        return Finding(Topic.NOT_READY, values, since, late, steps)
     least = facts.request.strategy.min_started_seconds
     left = least - (since or 0.0)
     if least and left > 0:

@@ -9,6 +9,7 @@ from crrd.core.api.pod import Pod
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, CONDITIONS_UNREADY, Request
 from crrd.core.explain.findings import Finding
+from crrd.core.rollout.state import ProbeFailure
 from crrd.kubelet.version import reported_version
 from crrd.lib.jsonfields import items, mapping, text
 
@@ -65,6 +66,8 @@ class Facts:
     node: NodeFacts | None = None
     daemons: tuple[DaemonFacts, ...] | None = None
     events: tuple[EventFacts, ...] = ()
+    probes: tuple[tuple[tuple[str, str], ProbeFailure] | None, ...] = ()
+    """What kubelet's events say about failed probes, by pod (UID) and container, in any order."""
     times: Times = Times()
     admitted: bool = True
     """Whether crrd's manager admitted the request; else another one, as OpenKruise's, may be the one that runs."""
