@@ -7,9 +7,9 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from crrd.cli.options import add_kubeconfig_flag
 from crrd.core.api.types import API_VERSION, GROUP, KIND, LABEL_ACTIVE, PLURAL
 from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import examine
-from crrd.core.doctor.facts import Facts, Hook, Json, LeaseSeen, PodSeen, Right, Trial, Unread
+from crrd.core.doctor.facts import Facts, Hook, Json, LeaseSeen, PodSeen, Trial
 from crrd.core.doctor.findings import Finding, State
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -105,9 +105,8 @@ def render(findings: Iterable[Finding]) -> str:
     return "\n".join(lines)
 
 
-def render_json(findings: Sequence[Finding]) -> dict[str, Any]:
+def render_json(findings: Iterable[Finding]) -> dict[str, Any]:
     """The findings as JSON; `state` of the whole is the worst that was found, what was not checked aside."""
-    states = {each.state for each in findings}
     checks = [
         {
             "check": each.check.name.title(),
@@ -118,8 +117,8 @@ def render_json(findings: Sequence[Finding]) -> dict[str, Any]:
         }
         for each in findings
     ]
-    worst = next((each for each in (State.PROBLEM, State.WARNING) if each in states), State.OK)
-    return {"state": worst.value, "checks": checks}
+    found = {each["state"] for each in checks}
+    return {"state": next((state for state in ("problem", "warning") if state in found), "ok"), "checks": checks}
 
 
 async def _read(kubeconfig: str, namespace: str) -> Facts:
@@ -137,58 +136,61 @@ class Reader:
     """Reads an installation, as far as it may be read."""
 
     client: KubeClient
+    found: dict[str, Any] = field(default_factory=dict)  # Facts by name
+    unread: dict[str, str] = field(default_factory=dict)  # Why others could not be read
 
     async def facts(self, version: Json, namespace: str, clock: ServerClock) -> Facts:
         """All of it."""
-        managers, daemons = await asyncio.gather(self._pods(MANAGERS), self._pods(NODE_DAEMONS))
-        reads: dict[str, Awaitable[Any]] = {
-            "crd": self._try(self._crd()),
-            "hooks": self._hooks(),
-            "trial": self._trial(namespace),
-            "policies": self._list(_POLICIES, read.read_name),
-            "bound": self._list(_BINDINGS, read.read_bound),
-            "leader": self._try(self._leader(managers)),
-            "nodes": self._list(NODES, read.read_node),
-            "node_leases": self._list(LEASES, read.read_lease, namespace="kube-node-lease"),
-            "waiting": self._list(REQUESTS, read.read_waiting, label_selector=f"{LABEL_ACTIVE}=true"),
-            "rights": self._try(self._rights(OF_USER, namespace)),
-            "account_rights": self._try(self._account_rights(daemons, managers)),
-            "kruise_daemons": self._list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),
-        }
-        found = dict(zip(reads, await asyncio.gather(*reads.values()), strict=True))
+        await self._gather(managers=self._pods(MANAGERS), daemons=self._pods(NODE_DAEMONS))
+        await self._gather(
+            crd=self._get(_CRDS, "", f"{PLURAL}.{GROUP}"),
+            hooks=self._hooks(),
+            trial=self._trial(namespace),
+            policies=self._list(_POLICIES, read.read_name),
+            bound=self._list(_BINDINGS, read.read_bound),
+            leader=self._leader(),
+            nodes=self._list(NODES, read.read_node),
+            node_leases=self._list(LEASES, read.read_lease, namespace="kube-node-lease"),
+            waiting=self._list(REQUESTS, read.read_waiting, label_selector=f"{LABEL_ACTIVE}=true"),
+            missing_rights=self._missing(OF_USER, namespace),
+            accounts=self._accounts(),
+            kruise_daemons=self._list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),
+        )
+        if not self.found.get("accounts", True):
+            self.unread["accounts"] = "crrd has no pods"
         number = server_version(version)
         return Facts(
             version=text(version.get("gitVersion")) or "version unknown",
             too_old=number is not None and number < LEAST,
             now=clock.now(),
             here=datetime.now(UTC),
-            managers=managers,
-            daemons=daemons,
-            **found,
+            unread=self.unread,
+            **self.found,
         )
 
-    async def _try(self, work: Awaitable[T]) -> T | Unread:
+    async def _gather(self, **reads: Awaitable[Any]) -> None:
+        await asyncio.gather(*(self._try(name, work) for name, work in reads.items()))
+
+    async def _try(self, name: str, work: Awaitable[Any]) -> None:
         try:
-            return await work
+            self.found[name] = await work
         except (ApiUnavailableError, ApiRefusedError) as error:
-            return Unread(str(error))
+            self.unread[name] = str(error)
 
-    async def _list(self, resource: Resource, parse: Callable[[Json], T], **where: str) -> tuple[T, ...] | Unread:
-        found = await self._try(self.client.list_all(resource, parse, **where))
-        return found if isinstance(found, Unread) else found.items
+    async def _list(self, resource: Resource, parse: Callable[[Json], T], **where: str) -> tuple[T, ...]:
+        return (await self.client.list_all(resource, parse, **where)).items
 
-    async def _pods(self, selector: str) -> tuple[PodSeen, ...] | Unread:
-        found = await self._list(PODS, read.read_pod, label_selector=selector)
-        return found if isinstance(found, Unread) else tuple(each for each in found if not each.ended)
-
-    async def _hooks(self) -> tuple[Hook, ...] | Unread:
-        found = await self._list(WEBHOOKS, read.read_hooks)
-        return found if isinstance(found, Unread) else tuple(chain.from_iterable(found))
-
-    async def _crd(self) -> Json | None:
+    async def _get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         with suppress(GoneError):
-            return await self.client.get(_CRDS, "", f"{PLURAL}.{GROUP}")
+            return await self.client.get(resource, namespace, name)
         return None
+
+    async def _pods(self, selector: str) -> tuple[PodSeen, ...]:
+        found = await self._list(PODS, read.read_pod, label_selector=selector)
+        return tuple(each for each in found if not each.ended)
+
+    async def _hooks(self) -> tuple[Hook, ...]:
+        return tuple(chain.from_iterable(await self._list(WEBHOOKS, read.read_hooks)))
 
     async def _trial(self, namespace: str) -> Trial:
         """Create a request as a dry run. Its pod does not exist, so admission denies it where it works."""
@@ -202,28 +204,26 @@ class Reader:
             return Trial(error.status, str(error))
         return Trial(201)
 
-    async def _leader(self, managers: tuple[PodSeen, ...] | Unread) -> LeaseSeen | None:
-        if not isinstance(managers, Unread) and managers:
-            with suppress(GoneError):
-                return read.read_lease(await self.client.get(LEASES, managers[0].namespace, LEASE_NAME))
-        return None
+    async def _leader(self) -> LeaseSeen | None:
+        managers = self.found.get("managers")
+        found = await self._get(LEASES, managers[0].namespace, LEASE_NAME) if managers else None
+        return None if found is None else read.read_lease(found)
 
-    async def _account_rights(self, *pods: tuple[PodSeen, ...] | Unread) -> tuple[Right, ...] | Unread:
-        """Those of the ServiceAccounts of node daemons and managers."""
-        found: list[Right] = []
-        for each, wanted in zip(pods, (OF_NODE, OF_MANAGER), strict=True):
-            if isinstance(each, Unread):
-                return each
-            for account in sorted({pod.account for pod in each}):
-                found += await self._rights(wanted, "", account)
-        return tuple(found) if found else Unread("crrd has no pods")
+    async def _accounts(self) -> dict[str, tuple[str, ...]]:
+        """What the ServiceAccounts of node daemons and managers may not do."""
+        missing: dict[str, tuple[str, ...]] = {}
+        for pods, wanted in (("daemons", OF_NODE), ("managers", OF_MANAGER)):
+            for account in sorted({pod.account for pod in self.found.get(pods, ())}):
+                missing[account] = missing.get(account, ()) + await self._missing(wanted, "", account)
+        return missing
 
-    async def _rights(self, wanted: Iterable[str], namespace: str, account: str = "") -> tuple[Right, ...]:
-        """Who may do what: each of the wanted rights is verbs and a resource."""
+    async def _missing(self, wanted: Iterable[str], namespace: str, account: str = "") -> tuple[str, ...]:
+        """Those of the rights (verbs and a resource) that the ServiceAccount, or the user, does not have."""
         asked = [(verb, resource) for verbs, resource in map(str.split, wanted) for verb in verbs.split(",")]
-        return tuple(await asyncio.gather(*(self._right(verb, kind, namespace, account) for verb, kind in asked)))
+        allowed = await asyncio.gather(*(self._may(verb, kind, namespace, account) for verb, kind in asked))
+        return tuple(" ".join(right) for right, may in zip(asked, allowed, strict=True) if not may)
 
-    async def _right(self, verb: str, kind: str, namespace: str, account: str) -> Right:
+    async def _may(self, verb: str, kind: str, namespace: str, account: str) -> bool:
         name, _, subresource = kind.partition("/")
         plural, _, group = name.partition(".")
         attributes = {"verb": verb, "group": group, "resource": plural, "namespace": namespace}
@@ -231,5 +231,4 @@ class Reader:
         user = {"user": f"system:serviceaccount:{account}"} if account else {}
         resource, whose = (_REVIEWS, "Subject") if account else (_MY_REVIEWS, "SelfSubject")
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": f"{whose}AccessReview", "spec": {**spec, **user}}
-        answer = await self.client.create(resource, "", body)
-        return Right(f"{verb} {kind}", value_at(answer, "status.allowed") is True, account)
+        return value_at(await self.client.create(resource, "", body), "status.allowed") is True

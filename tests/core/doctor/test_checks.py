@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 
 from crrd.core.api.schema import FIELDS
-from crrd.core.doctor.admission import dropped_fields
-from crrd.core.doctor.checks import examine
+from crrd.core.doctor.checks import dropped_fields, examine
 from crrd.core.doctor.facts import (
     Facts,
     Hook,
     LeaseSeen,
     NodeSeen,
     PodSeen,
-    Right,
     Trial,
-    Unread,
     read_bound,
     read_desired,
     read_hooks,
@@ -30,7 +27,7 @@ from crrd.core.doctor.findings import Check, Finding, State, Topic
 
 Json = dict[str, Any]
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
-NO = Unread("forbidden")
+NO = object()  # Stands for what could not be read
 DAEMON = PodSeen("crrd-node/a", "worker-1", ready=True, why="", version="1", account="crrd-node:crrd-node")
 LEASE = LeaseSeen("worker-1", "worker-1", NOW, 40)
 KRUISE = Hook("m.kb.io", "kruise")
@@ -44,6 +41,7 @@ FACTS = Facts(
     crd={"spec": {"versions": [{"name": "v1beta1", "served": True, "schema": {"openAPIV3Schema": KEEPS_ALL}}]}},
     hooks=(KRUISE,),
     trial=Trial(400),
+    unread={},
     policies=("x-crrd-node", "x-crrd-requests"),
     bound=("", "x-crrd-node", "x-crrd-requests"),
     managers=(),
@@ -52,15 +50,17 @@ FACTS = Facts(
     nodes=(NodeSeen("worker-1", ready=True, linux=True), NodeSeen("windows-1", ready=True, linux=False)),
     node_leases=(LEASE, replace(LEASE, renewed=None), replace(LEASE, name="gone", renewed=NOW - timedelta(days=1))),
     waiting=(),
-    rights=(Right("create x", allowed=True),),
-    account_rights=(Right("create x", allowed=True, account="a:b"),),
+    accounts={"a:b": ()},
     kruise_daemons=(0,),
 )
 """Beside OpenKruise, with a namePrefix."""
 
 
 def found(check: Check, **changes: Any) -> list[Finding]:
-    return [each for each in examine(replace(FACTS, **changes)) if each.check is check]
+    unread = {name: "forbidden" for name, value in changes.items() if value is NO}
+    nothing = {name: None if name == "leader" else () for name in unread}
+    facts = replace(FACTS, **{**changes, **nothing}, unread=unread)
+    return [each for each in examine(facts) if each.check is check]
 
 
 def test_all_is_well() -> None:

@@ -1,68 +1,272 @@
-"""The checks of `crrd doctor`: facts in, findings out. Each check has at least one finding."""
+"""The checks of `crrd doctor`: facts in, findings out.
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+A check yields all that is wrong, then what it could not see, then that all is well. The first of the last two counts
+where nothing is wrong.
+"""
 
-from crrd.core.doctor.admission import check_admission, check_crd, check_openkruise, check_policies, check_webhooks
-from crrd.core.doctor.daemons import check_clocks, check_daemons, check_manager, check_runtime
-from crrd.core.doctor.facts import Facts, PodSeen, Unread
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from crrd.core.api.reasons import Reason
+from crrd.core.api.schema import FIELDS, Field, SetBy, Type
+from crrd.core.api.types import VERSIONS, RequestPhase, StatePhase
+from crrd.core.doctor.facts import Facts, Hook, Json, PodSeen
 from crrd.core.doctor.findings import Check, Finding, State, Topic
-from crrd.core.doctor.making import Make, names_of, unread
+from crrd.lib.jsonfields import items, mapping, text, value_at
+
+HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
+POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
+POLICIES_OF_MANAGER = ("crrd-admission", "crrd-manager", "crrd-manager-webhooks", "crrd-manager-secrets")
+SKEW_SECONDS = 10.0  # By how much clocks may differ: whole seconds in headers, and calls that take a while
+NODE_LEASE_SECONDS = 60.0  # Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready
+_SHOWN = 3  # Names that a sentence lists
+
+Seen = tuple[State, Topic, Mapping[str, Any]]
 
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
-    """All findings, in the order of the checks."""
+    """All findings, in the order of the checks; each check has at least one."""
     places = {
-        "managers": next((each.namespace for each in _pods(facts.managers)), "crrd-system"),
-        "daemons": next((each.namespace for each in _pods(facts.daemons)), "crrd-node"),
+        "managers": next((each.namespace for each in facts.managers), "crrd-system"),
+        "daemons": next((each.namespace for each in facts.daemons), "crrd-node"),
     }
-    found = (each for check, look in _CHECKS.items() for each in look(partial(Finding, check), facts))
-    return tuple(replace(each, values={**places, **each.values}) for each in found)
+    findings: list[Finding] = []
+    for check, (look, needs) in _CHECKS.items():
+        found = [*_unread(facts, *needs)] or [*look(facts)]
+        wrong = [each for each in found if each[0] in (State.WARNING, State.PROBLEM)]
+        findings += [Finding(check, state, topic, {**places, **values}) for state, topic, values in wrong or found[:1]]
+    return tuple(findings)
 
 
-def _pods(found: tuple[PodSeen, ...] | Unread) -> tuple[PodSeen, ...]:
-    return () if isinstance(found, Unread) else found
+def _unread(facts: Facts, *names: str) -> Iterator[Seen]:
+    """That the first of these facts that could not be read is missing."""
+    for name in names:
+        if name in facts.unread:
+            yield State.NOT_CHECKED, Topic.UNREAD, {"why": facts.unread[name]}
+            return
 
 
-def _server(new: Make, facts: Facts) -> list[Finding]:
+def _listed(names: Iterable[str]) -> dict[str, Any]:
+    """Values for a sentence that lists names."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
+    return {"names": ", ".join(ordered[:_SHOWN]) + more, "count": len(ordered)}
+
+
+def _if_any(state: State, topic: Topic, names: Collection[str]) -> Iterator[Seen]:
+    if names:
+        yield state, topic, _listed(names)
+
+
+def _server(facts: Facts) -> Iterator[Seen]:
     state, topic = (State.WARNING, Topic.SERVER_TOO_OLD) if facts.too_old else (State.OK, Topic.SERVER)
-    return [new(state, topic, {"version": facts.version})]
+    yield state, topic, {"version": facts.version}
 
 
-def _rights(new: Make, facts: Facts) -> list[Finding]:
-    if isinstance(facts.rights, Unread):
-        return unread(new, facts.rights)
-    if missing := [each.what for each in facts.rights if not each.allowed]:
-        return [new(State.WARNING, Topic.RIGHTS_MISSING, {"names": ", ".join(missing)})]
-    return [new(State.OK, Topic.RIGHTS)]
+def dropped_fields(schema: Json) -> list[Field]:
+    """The fields of our table that a CRD's schema does not have, so that the API server drops them.
+
+    Of an object that is missing, its fields are not listed. Fields that only other programs use do not count.
+    """
+    missing: list[Field] = []
+    for path, field in FIELDS.items():
+        below = any(path.startswith(f"{each.path}.") for each in missing)
+        if field.set_by not in (SetBy.OPENKRUISE, SetBy.OTHERS) and not below and not _has(schema, path):
+            missing.append(field)
+    return missing
 
 
-def _accounts(new: Make, facts: Facts) -> list[Finding]:
-    if isinstance(facts.account_rights, Unread):
-        return unread(new, facts.account_rights)
-    missing: dict[str, list[str]] = {each.account: [] for each in facts.account_rights}
-    for each in facts.account_rights:
-        missing[each.account] += [] if each.allowed else [each.what]
-    found = [
-        new(State.PROBLEM, Topic.ACCOUNT_LACKS, {"account": account, "names": ", ".join(rights)})
-        for account, rights in missing.items()
-        if rights
-    ]
-    return found or [new(State.OK, Topic.ACCOUNTS, names_of(missing))]
+def _has(schema: Json, path: str) -> bool:
+    for part in path.split("."):
+        if schema.get("x-kubernetes-preserve-unknown-fields") is True:
+            return True
+        properties = mapping(schema.get("properties"))
+        if part.removesuffix("[]") not in properties:
+            return False
+        schema = mapping(properties[part.removesuffix("[]")])
+        if part.endswith("[]"):
+            schema = mapping(schema.get("items"))
+    return True
 
 
-_CHECKS: dict[Check, Callable[[Make, Facts], list[Finding]]] = {
-    Check.SERVER: _server,
-    Check.CRD: check_crd,
-    Check.WEBHOOKS: check_webhooks,
-    Check.ADMISSION: check_admission,
-    Check.POLICIES: check_policies,
-    Check.MANAGER: check_manager,
-    Check.DAEMONS: check_daemons,
-    Check.RUNTIME: check_runtime,
-    Check.CLOCKS: check_clocks,
-    Check.RIGHTS: _rights,
-    Check.ACCOUNTS: _accounts,
-    Check.OPENKRUISE: check_openkruise,
+def _needed(field: Field) -> bool:
+    """Whether no request can be served without the field."""
+    phase = isinstance(field.default, RequestPhase | StatePhase)
+    return field.required or phase or field.type in (Type.OBJECT, Type.LIST)
+
+
+def _crd(facts: Facts) -> Iterator[Seen]:
+    """Whether the CRD is served and keeps all fields."""
+    if facts.crd is None:
+        yield State.PROBLEM, Topic.CRD_MISSING, {}
+        return
+    entries = map(mapping, items(value_at(facts.crd, "spec.versions")))
+    served = {text(each.get("name")): each for each in entries if each.get("served") is True}
+    known = [version for version in VERSIONS if version in served]
+    if not known:
+        yield State.PROBLEM, Topic.CRD_NOT_SERVED, _listed(VERSIONS)
+    elif missing := dropped_fields(mapping(value_at(served[known[0]], "schema.openAPIV3Schema"))):
+        state = State.PROBLEM if any(map(_needed, missing)) else State.WARNING
+        yield state, Topic.FIELDS_DROPPED, {"names": ", ".join(each.path for each in missing)}
+    else:
+        yield State.OK, Topic.CRD, _listed(known)
+
+
+def _own_hooks(facts: Facts) -> list[Hook]:
+    """The webhooks of crrd's manager."""
+    return [each for each in facts.hooks if each.name == HOOK]
+
+
+def _other_hooks(facts: Facts) -> set[str]:
+    """The configurations of other webhooks."""
+    return {each.configuration for each in facts.hooks if each.name != HOOK}
+
+
+def _webhooks(facts: Facts) -> Iterator[Seen]:
+    """Whether the webhooks for requests are there and trusted."""
+    ours, others = _own_hooks(facts), _other_hooks(facts)
+    if ours:
+        yield from _if_any(State.PROBLEM, Topic.NO_CA_BUNDLE, {each.name for each in ours if not each.trusted})
+        yield from _if_any(State.WARNING, Topic.WEBHOOK_IGNORED, {each.name for each in ours if each.ignored})
+        yield State.OK, Topic.WEBHOOKS, {}
+    elif others:
+        yield State.OK, Topic.OTHER_WEBHOOKS, _listed(others)
+    else:
+        yield State.PROBLEM, Topic.NO_WEBHOOKS, {}
+
+
+def _admission(facts: Facts) -> Iterator[Seen]:
+    """Whether admission answers."""
+    # crrd's manager denies with 422, OpenKruise's with 400, which is also what a webhook gets that allows no dry runs
+    if facts.trial.status in ((422,) if _own_hooks(facts) else (400, 422)):
+        yield State.OK, Topic.ADMISSION, {}
+    elif 200 <= facts.trial.status < 300:
+        yield State.PROBLEM, Topic.NOT_ADMITTED, {}
+    elif facts.trial.status == 0:
+        yield State.PROBLEM, Topic.ADMISSION_FAILED, {"error": facts.trial.error}
+    else:
+        yield State.NOT_CHECKED, Topic.UNREAD, {"why": facts.trial.error}
+
+
+def _policies(facts: Facts) -> Iterator[Seen]:
+    """Whether the ValidatingAdmissionPolicies are there and bound."""
+    wanted = POLICIES_OF_NODE + (POLICIES_OF_MANAGER if _own_hooks(facts) else ())
+    there = {each: {name for name in facts.policies if name.endswith(each)} for each in wanted}  # past a namePrefix
+    unbound = [each for each, names in there.items() if names and names.isdisjoint(facts.bound)]
+    yield from _if_any(State.PROBLEM, Topic.POLICIES_MISSING, [each for each in wanted if not there[each]])
+    yield from _if_any(State.PROBLEM, Topic.POLICIES_UNBOUND, unbound)
+    yield State.OK, Topic.POLICIES, {"count": len(wanted)}
+
+
+def _shown(pod: PodSeen) -> str:
+    return f"{pod.key} on {pod.node or 'no node'}" + (f" ({pod.why})" if pod.why else "")
+
+
+def _manager(facts: Facts) -> Iterator[Seen]:
+    """Whether the manager is ready and has a leader."""
+    down = [_shown(each) for each in facts.managers if not each.ready]
+    if not facts.managers and _other_hooks(facts):
+        yield State.OK, Topic.OTHER_MANAGER, {}
+    elif not facts.managers:
+        yield State.PROBLEM, Topic.NO_MANAGER, {}
+    elif len(down) == len(facts.managers):
+        yield State.PROBLEM, Topic.MANAGER_DOWN, _listed(down)
+    else:
+        yield from _if_any(State.WARNING, Topic.MANAGER_DEGRADED, down)
+        if "leader" not in facts.unread and not _has_leader(facts):
+            yield State.PROBLEM, Topic.NO_LEADER, {}
+        yield State.OK, Topic.MANAGER, {"count": len(facts.managers)}
+
+
+def _has_leader(facts: Facts) -> bool:
+    lease = facts.leader
+    if lease is None or not lease.holder or lease.renewed is None:
+        return False
+    return (facts.now - lease.renewed).total_seconds() <= lease.seconds + SKEW_SECONDS
+
+
+def _daemons(facts: Facts) -> Iterator[Seen]:
+    """Whether each node has a ready daemon, and all have one version."""
+    if not facts.daemons:
+        yield State.PROBLEM, Topic.NO_DAEMONS, {}
+        return
+    served = {each.node for each in facts.daemons}
+    without = [each.name for each in facts.nodes if each.linux and each.ready and each.name not in served]
+    away = {each.name for each in facts.nodes if not each.ready}
+    down = [_shown(each) for each in facts.daemons if not each.ready and each.node not in away]
+    versions = {each.version for each in (*facts.daemons, *facts.managers)}
+    yield from _if_any(State.PROBLEM, Topic.DAEMONS_DOWN, down)
+    yield from _if_any(State.WARNING, Topic.NODES_WITHOUT, without)
+    yield from _if_any(State.WARNING, Topic.NODES_NOT_READY, away)
+    yield from _if_any(State.WARNING, Topic.VERSIONS_DIFFER, versions if len(versions) > 1 else ())
+    yield State.OK, Topic.DAEMONS, {"count": len(facts.daemons), "version": "".join(versions)}
+
+
+def _runtime(facts: Facts) -> Iterator[Seen]:
+    """Whether daemons reach the runtime and kubelet."""
+    for reason, topic in (
+        (Reason.RUNTIME_UNAVAILABLE, Topic.RUNTIME_UNAVAILABLE),
+        (Reason.KUBELET_SILENT, Topic.KUBELET_SILENT),
+    ):
+        yield from _if_any(State.PROBLEM, topic, {node for node, reasons in facts.waiting if reason.value in reasons})
+    ready = sum(each.ready for each in facts.daemons)
+    yield (State.OK, Topic.RUNTIME, {"count": ready}) if ready else (State.NOT_CHECKED, Topic.NO_READY_DAEMON, {})
+
+
+def _clocks(facts: Facts) -> Iterator[Seen]:
+    """Whether this machine and the nodes have the API server's time."""
+    ahead = (facts.here - facts.now).total_seconds()
+    if abs(ahead) > SKEW_SECONDS:
+        yield State.WARNING, Topic.CLOCK_HERE, {"seconds": abs(ahead), "way": _way(ahead)}
+    yield from _unread(facts, "node_leases", "nodes")
+    ready = {each.name for each in facts.nodes if each.ready}
+    wrong = []
+    for lease in facts.node_leases:
+        by = (lease.renewed - facts.now).total_seconds() if lease.renewed is not None else 0.0
+        if lease.name in ready and not -NODE_LEASE_SECONDS <= by <= SKEW_SECONDS:
+            wrong.append(f"{lease.name} ({abs(by):.0f}s {_way(by)})")
+    yield from _if_any(State.WARNING, Topic.CLOCKS_OF_NODES, wrong)
+    yield State.OK, Topic.CLOCKS, {}
+
+
+def _way(seconds: float) -> str:
+    return "ahead" if seconds > 0 else "behind"
+
+
+def _rights(facts: Facts) -> Iterator[Seen]:
+    if facts.missing_rights:
+        yield State.WARNING, Topic.RIGHTS_MISSING, {"names": ", ".join(facts.missing_rights)}
+    yield State.OK, Topic.RIGHTS, {}
+
+
+def _accounts(facts: Facts) -> Iterator[Seen]:
+    for account, missing in facts.accounts.items():
+        if missing:
+            yield State.PROBLEM, Topic.ACCOUNT_LACKS, {"account": account, "names": ", ".join(missing)}
+    yield State.OK, Topic.ACCOUNTS, _listed(facts.accounts)
+
+
+def _openkruise(facts: Facts) -> Iterator[Seen]:
+    """Whether OpenKruise and crrd do the same work."""
+    others = _other_hooks(facts)
+    yield from _if_any(State.PROBLEM, Topic.TWO_ADMISSIONS, others if _own_hooks(facts) else ())
+    if any(facts.kruise_daemons) and facts.daemons:
+        yield State.PROBLEM, Topic.TWO_DAEMONS, {"count": sum(facts.kruise_daemons)}
+    yield State.OK, Topic.OPENKRUISE_MANAGES if others else Topic.NO_OPENKRUISE, {}
+
+
+_CHECKS: Mapping[Check, tuple[Callable[[Facts], Iterator[Seen]], tuple[str, ...]]] = {
+    Check.SERVER: (_server, ()),
+    Check.CRD: (_crd, ("crd",)),
+    Check.WEBHOOKS: (_webhooks, ("hooks",)),
+    Check.ADMISSION: (_admission, ()),
+    Check.POLICIES: (_policies, ("policies", "bound")),
+    Check.MANAGER: (_manager, ("managers",)),
+    Check.DAEMONS: (_daemons, ("daemons",)),
+    Check.RUNTIME: (_runtime, ("daemons", "waiting")),
+    Check.CLOCKS: (_clocks, ()),
+    Check.RIGHTS: (_rights, ("missing_rights",)),
+    Check.ACCOUNTS: (_accounts, ("accounts",)),
+    Check.OPENKRUISE: (_openkruise, ("hooks", "kruise_daemons", "daemons")),
 }
+"""Each check, with the facts that it cannot do without."""

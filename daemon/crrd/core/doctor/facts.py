@@ -1,22 +1,15 @@
 """What the API says about an installation of crrd, read from JSON. Nothing raises for bad input."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import GROUP, LABEL_NODE_NAME, PLURAL
-from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.jsonfields import items, mapping, text, value_at
 
 Json = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """Stands for what could not be read."""
-
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +68,6 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
-    """Whether somebody may do something."""
-
-    what: str  # The verb and the resource
-    allowed: bool
-    account: str = ""  # The ServiceAccount, `namespace:name`; "" for the user
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """All of it, at one moment."""
 
@@ -91,97 +75,94 @@ class Facts:
     too_old: bool
     now: datetime  # The API server's time
     here: datetime  # The time of the machine that asks
-    crd: Json | Unread | None
-    hooks: tuple[Hook, ...] | Unread
     trial: Trial
-    policies: tuple[str, ...] | Unread
-    bound: tuple[str, ...] | Unread  # The policies that a binding has deny
-    managers: tuple[PodSeen, ...] | Unread
-    leader: LeaseSeen | Unread | None
-    daemons: tuple[PodSeen, ...] | Unread
-    nodes: tuple[NodeSeen, ...] | Unread
-    node_leases: tuple[LeaseSeen, ...] | Unread
-    waiting: tuple[tuple[str, frozenset[str]], ...] | Unread  # Node and reasons of each active request
-    rights: tuple[Right, ...] | Unread
-    account_rights: tuple[Right, ...] | Unread
-    kruise_daemons: tuple[int, ...] | Unread  # How many pods each DaemonSet of OpenKruise wants
+    unread: Mapping[str, str]  # Which of the fields below could not be read, and why
+    crd: Json | None = None
+    hooks: tuple[Hook, ...] = ()
+    policies: tuple[str, ...] = ()
+    bound: tuple[str, ...] = ()  # The policies that a binding has deny
+    managers: tuple[PodSeen, ...] = ()
+    leader: LeaseSeen | None = None
+    daemons: tuple[PodSeen, ...] = ()
+    nodes: tuple[NodeSeen, ...] = ()
+    node_leases: tuple[LeaseSeen, ...] = ()
+    waiting: tuple[tuple[str, frozenset[str]], ...] = ()  # Node and reasons of each active request
+    missing_rights: tuple[str, ...] = ()  # What the user may not do: verb and resource
+    accounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Likewise, by ServiceAccount (`namespace:name`) of crrd's pods."""
+    kruise_daemons: tuple[int, ...] = ()  # How many pods each DaemonSet of OpenKruise wants
 
 
 def read_hooks(obj: Json) -> tuple[Hook, ...]:
     """The webhooks of a configuration that are asked about requests."""
     found = []
     for each in map(mapping, items(obj.get("webhooks"))):
-        rules = [mapping(rule) for rule in items(each.get("rules"))]
+        rules = map(mapping, items(each.get("rules")))
         if any(GROUP in items(rule.get("apiGroups")) and PLURAL in items(rule.get("resources")) for rule in rules):
             client = mapping(each.get("clientConfig"))
             trusted = "service" not in client or bool(client.get("caBundle"))
-            ignored = each.get("failurePolicy") == "Ignore"
-            found.append(Hook(text(each.get("name")), read_name(obj), trusted, ignored))
+            found.append(Hook(text(each.get("name")), read_name(obj), trusted, each.get("failurePolicy") == "Ignore"))
     return tuple(found)
 
 
 def read_pod(obj: Json) -> PodSeen:
     """A pod."""
-    meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
-    namespace = text(meta.get("namespace"))
-    states = [mapping(mapping(each).get("state")) for each in items(status.get("containerStatuses"))]
-    waiting = (text(mapping(state.get("waiting")).get("reason")) for state in states)
-    image = next((text(mapping(each).get("image")) for each in items(spec.get("containers"))), "")
+    namespace = text(value_at(obj, "metadata.namespace"))
+    containers = items(value_at(obj, "status.containerStatuses"))
+    waiting = (text(value_at(each, "state.waiting.reason")) for each in containers)
+    image = next((text(value_at(each, "image")) for each in items(value_at(obj, "spec.containers"))), "")
     return PodSeen(
         key=f"{namespace}/{read_name(obj)}",
-        node=text(spec.get("nodeName")),
-        ready=_is_ready(status),
-        why=next(filter(None, waiting), text(status.get("reason"))),
+        node=text(value_at(obj, "spec.nodeName")),
+        ready=_is_ready(obj),
+        why=next(filter(None, waiting), text(value_at(obj, "status.reason"))),
         version=image.rpartition("/")[2].partition("@")[0].partition(":")[2] or image.partition("@")[2],
-        account=f"{namespace}:{text(spec.get('serviceAccountName')) or 'default'}",
-        ended=status.get("phase") in ("Failed", "Succeeded"),
+        account=f"{namespace}:{text(value_at(obj, 'spec.serviceAccountName')) or 'default'}",
+        ended=value_at(obj, "status.phase") in ("Failed", "Succeeded"),
     )
 
 
 def read_node(obj: Json) -> NodeSeen:
     """A node."""
-    status = mapping(obj.get("status"))
-    system = text(mapping(status.get("nodeInfo")).get("operatingSystem"))
-    return NodeSeen(read_name(obj), _is_ready(status), system in ("", "linux"))
+    system = text(value_at(obj, "status.nodeInfo.operatingSystem"))
+    return NodeSeen(read_name(obj), _is_ready(obj), system in ("", "linux"))
 
 
 def read_lease(obj: Json) -> LeaseSeen:
     """A Lease."""
-    spec = mapping(obj.get("spec"))
-    seconds = spec.get("leaseDurationSeconds")
+    seconds = value_at(obj, "spec.leaseDurationSeconds")
     return LeaseSeen(
         name=read_name(obj),
-        holder=text(spec.get("holderIdentity")),
-        renewed=parse_time(text(spec.get("renewTime"))),
+        holder=text(value_at(obj, "spec.holderIdentity")),
+        renewed=parse_time(text(value_at(obj, "spec.renewTime"))),
         seconds=float(seconds) if isinstance(seconds, int) else 0.0,
     )
 
 
 def read_waiting(obj: Json) -> tuple[str, frozenset[str]]:
     """The node of a request, and the reasons in its status."""
-    status = mapping(obj.get("status"))
-    states = map(mapping, items(status.get("containerRecreateStates")))
-    labels = mapping(mapping(obj.get("metadata")).get("labels"))
-    return text(labels.get(LABEL_NODE_NAME)), frozenset(text(each.get("reason")) for each in (status, *states))
+    labels, status = mapping(value_at(obj, "metadata.labels")), mapping(obj.get("status"))
+    parts = (status, *map(mapping, items(status.get("containerRecreateStates"))))
+    return text(labels.get(LABEL_NODE_NAME)), frozenset(text(each.get("reason")) for each in parts)
 
 
 def read_bound(obj: Json) -> str:
     """The policy of a binding, "" where it does not deny."""
-    spec = mapping(obj.get("spec"))
-    return text(spec.get("policyName")) if "Deny" in items(spec.get("validationActions")) else ""
+    denies = "Deny" in items(value_at(obj, "spec.validationActions"))
+    return text(value_at(obj, "spec.policyName")) if denies else ""
 
 
 def read_name(obj: Json) -> str:
     """An object's name."""
-    return text(mapping(obj.get("metadata")).get("name"))
+    return text(value_at(obj, "metadata.name"))
 
 
 def read_desired(obj: Json) -> int:
     """How many pods a DaemonSet wants."""
-    found = mapping(obj.get("status")).get("desiredNumberScheduled")
+    found = value_at(obj, "status.desiredNumberScheduled")
     return found if isinstance(found, int) else 0
 
 
-def _is_ready(status: Json) -> bool:
-    conditions = map(mapping, items(status.get("conditions")))
+def _is_ready(obj: Json) -> bool:
+    conditions = map(mapping, items(value_at(obj, "status.conditions")))
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
