@@ -46,7 +46,7 @@ TESTS = {
 EQUIVALENT: dict[str, str] = {
     "core/explain/notes.py: 0.0 -> 1.0: late = (facts.seconds_since(completed) or 0.0) > MANAGER_PAT":
         "only asked whether it is above 30",
-    "core/explain/container.py: condition true: for seconds in (facts.request.strategy.grace_seconds, facts.":
+    "core/explain/facts.py: condition true: pod, started = (self.pod.uid if self.pod else '', parse_time":
         "asked only about a container that the pod's status shows: there is a pod",
     "core/explain/request.py: Lt -> LtE: before = sorted((other for other in served if serving_order(":
         "no two requests of a namespace have one name",

@@ -5,13 +5,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from crrd.core.api.pod import Pod
+from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.reasons import EventReason
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_UNREADY_ACQUIRED, CONDITIONS_UNREADY, Request
+from crrd.core.api.types import (
+    ANNOTATION_REQUESTED_BY,
+    ANNOTATION_UNREADY_ACQUIRED,
+    CONDITIONS_UNREADY,
+    DEFAULT_GRACE_SECONDS,
+    Request,
+)
 from crrd.core.explain.findings import Finding
 from crrd.core.rollout.state import ProbeFailure
 from crrd.kubelet.version import reported_version
-from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.jsonfields import items, mapping, text, value_at
+
+Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +85,15 @@ class Facts:
     @property
     def own_pod(self) -> Pod | None:
         """The pod, unless it is another one of the same name."""
-        pod = self.pod
-        return pod if pod is not None and self.request.pod_uid in ("", pod.uid) else None
+        return self.pod if self.pod is not None and self.request.pod_uid in ("", self.pod.uid) else None
 
-    def seconds_since(self, moment: datetime | None) -> float | None:
-        """How long ago that was; 0 for what a clock that is ahead wrote, None where nobody said when."""
-        return None if moment is None else max(0.0, (self.now - moment).total_seconds())
+    @property
+    def grace(self) -> int:
+        """Seconds that a stop may take: by the strategy, else by the pod."""
+        seconds = self.request.strategy.grace_seconds
+        if seconds is None and self.pod is not None:
+            seconds = self.pod.grace_seconds
+        return DEFAULT_GRACE_SECONDS if seconds is None else max(0, seconds)
 
     @property
     def no_daemon(self) -> bool:
@@ -93,35 +105,41 @@ class Facts:
         """Seconds since the request was created."""
         return self.seconds_since(parse_time(self.request.created)) or 0.0
 
-    def last_event(self, reason: str, about: str = "") -> datetime | None:
-        """When the newest event of this reason was written whose message has that word in it."""
-        times = [
-            event.at
-            for event in self.events
-            if event.reason == reason and event.at is not None and (not about or about in event.message.split())
-        ]
+    def seconds_since(self, moment: datetime | None) -> float | None:
+        """How long ago that was; 0 for what a clock that is ahead wrote, None where nobody said when."""
+        return None if moment is None else max(0.0, (self.now - moment).total_seconds())
+
+    def begun(self, container: str) -> datetime | None:
+        """When the newest event was written that the container is being recreated."""
+        begun = (each for each in self.events if each.reason == EventReason.RECREATING)
+        times = [event.at for event in begun if event.at is not None and container in event.message.split()]
         return max(times, default=None)
 
+    def probe_failure(self, container: PodContainer) -> tuple[float | None, str]:
+        """When and how a probe of this instance has failed last: seconds ago, and kubelet's words."""
+        pod, started = self.pod.uid if self.pod else "", parse_time(container.started_at)
+        failures = [failure for whose, failure in filter(None, self.probes) if whose == (pod, container.name)]
+        last = max(failures, key=lambda failure: failure.at, default=None)
+        if last is None or (started is not None and last.at < started):
+            return None, ""
+        return self.seconds_since(last.at), last.message
 
-def read_times(obj: Mapping[str, Any]) -> Times:
+
+def read_times(obj: Json) -> Times:
     """When things happened to a request."""
-    meta = mapping(obj.get("metadata"))
-    acquired = parse_time(text(mapping(meta.get("annotations")).get(ANNOTATION_UNREADY_ACQUIRED)))
-    for condition in map(mapping, items(mapping(obj.get("status")).get("conditions"))):
+    acquired = _time(mapping(value_at(obj, "metadata.annotations")).get(ANNOTATION_UNREADY_ACQUIRED))
+    for condition in map(mapping, items(value_at(obj, "status.conditions"))):
         if condition.get("type") in CONDITIONS_UNREADY and condition.get("status") == "True":
-            acquired = acquired or parse_time(text(condition.get("lastTransitionTime")))
-    fields = [mapping(entry) for entry in items(meta.get("managedFields"))]
-    writes = [parse_time(text(entry.get("time"))) for entry in fields if entry.get("subresource") == "status"]
-    return Times(
-        acquired=acquired,
-        deleted=parse_time(text(meta.get("deletionTimestamp"))),
-        written=max((write for write in writes if write is not None), default=None),
-    )
+            acquired = acquired or _time(condition.get("lastTransitionTime"))
+    fields = map(mapping, items(value_at(obj, "metadata.managedFields")))
+    writes = [_time(entry.get("time")) for entry in fields if entry.get("subresource") == "status"]
+    written = max(filter(None, writes), default=None)
+    return Times(acquired=acquired, deleted=_time(value_at(obj, "metadata.deletionTimestamp")), written=written)
 
 
-def is_admitted(obj: Mapping[str, Any]) -> bool:
+def is_admitted(obj: Json) -> bool:
     """Whether crrd's manager admitted a request: nobody else says who created it."""
-    return ANNOTATION_REQUESTED_BY in mapping(mapping(obj.get("metadata")).get("annotations"))
+    return ANNOTATION_REQUESTED_BY in mapping(value_at(obj, "metadata.annotations"))
 
 
 def others_of(request: Request, requests: Iterable[Request]) -> tuple[Request, ...]:
@@ -130,40 +148,41 @@ def others_of(request: Request, requests: Iterable[Request]) -> tuple[Request, .
     return tuple(each for each in requests if (each.pod_key, each.node_name) == where and each.uid != request.uid)
 
 
-def read_node(name: str, obj: Mapping[str, Any] | None) -> NodeFacts:
+def read_node(name: str, obj: Json | None) -> NodeFacts:
     """A node by its condition Ready; None is one that is not there."""
     if obj is None:
         return NodeFacts(name, exists=False, ready=False)
     ready = _condition(obj, "Ready")
-    status, since = ready.get("status"), parse_time(text(ready.get("lastTransitionTime")))
-    message = (
-        ": ".join(filter(None, (text(ready.get("reason")), text(ready.get("message"))))) or "kubelet gives no reason"
-    )
-    why = message if status == "False" else ""
+    status, since = ready.get("status"), _time(ready.get("lastTransitionTime"))
+    message = ": ".join(filter(None, (text(ready.get("reason")), text(ready.get("message")))))
+    why = (message or "kubelet gives no reason") if status == "False" else ""
     return NodeFacts(name, ready=status == "True", since=since, why=why, kubelet=reported_version(obj))
 
 
-def read_ready_since(pod: Mapping[str, Any]) -> datetime | None:
+def read_ready_since(pod: Json) -> datetime | None:
     """Since when all containers of a pod are ready, None where they are not."""
     ready = _condition(pod, "ContainersReady")
-    return parse_time(text(ready.get("lastTransitionTime"))) if ready.get("status") == "True" else None
+    return _time(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
 
 
-def read_daemon(obj: Mapping[str, Any]) -> DaemonFacts:
+def read_daemon(obj: Json) -> DaemonFacts:
     """A pod of the node daemon."""
-    meta, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
-    key = f"{text(meta.get('namespace'))}/{text(meta.get('name'))}"
+    key = f"{text(value_at(obj, 'metadata.namespace'))}/{text(value_at(obj, 'metadata.name'))}"
     ready = _condition(obj, "Ready").get("status") == "True"
-    return DaemonFacts(key, text(status.get("phase")) or "Pending", ready)
+    return DaemonFacts(key, text(value_at(obj, "status.phase")) or "Pending", ready)
 
 
-def read_event(obj: Mapping[str, Any]) -> EventFacts:
+def read_event(obj: Json) -> EventFacts:
     """An event; its time is the API server's, from when it was written."""
-    at = parse_time(text(mapping(obj.get("metadata")).get("creationTimestamp")))
+    at = _time(value_at(obj, "metadata.creationTimestamp"))
     return EventFacts(text(obj.get("reason")), text(obj.get("message")), at)
 
 
-def _condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+def _time(value: object) -> datetime | None:
+    return parse_time(text(value))
+
+
+def _condition(obj: Json, kind: str) -> Json:
     """An object's condition of that type; an empty one where there is none."""
-    conditions = map(mapping, items(mapping(obj.get("status")).get("conditions")))
+    conditions = map(mapping, items(value_at(obj, "status.conditions")))
     return next((each for each in conditions if each.get("type") == kind), {})

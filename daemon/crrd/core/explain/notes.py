@@ -18,6 +18,12 @@ def check_manager(facts: Facts) -> Advice:
     return Advice(Step.CHECK_MANAGER if facts.admitted else Step.CHECK_ANY_MANAGER)
 
 
+def remove_finalizers(facts: Facts) -> tuple[Advice, ...]:
+    """To wait for other controllers, where only they keep the request from being deleted."""
+    others = [each for each in facts.request.finalizers if each != FINALIZER]
+    return (Advice(Step.REMOVE_FINALIZERS, {"finalizers": others}),) if others else ()
+
+
 def notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     """What else there is to say; `node` is what is wrong with the node, unless that is said already."""
     request = facts.request
@@ -40,30 +46,24 @@ def _may_stay_down(facts: Facts) -> Iterator[Finding]:
     pod, status = facts.own_pod, facts.request.status
     if pod is None or facts.node is None:
         return
-    awaited = {
-        each.name
-        for each in map(status.state, (container.name for container in facts.request.containers))
-        if not each.phase.final or each.reason is Reason.DEADLINE
-    }
-    down = {
-        each.name
-        for each in pod.containers.values()
-        if each.name in awaited and not each.running and each.waiting_reason in UNREMARKABLE_WAITS
-    }
+    states = [status.state(container.name) for container in facts.request.containers]
+    awaited = {each.name for each in states if not each.phase.final or each.reason is Reason.DEADLINE}
+    waiting = (each for each in pod.containers.values() if each.waiting_reason in UNREMARKABLE_WAITS)
+    down = {each.name for each in waiting if each.name in awaited and not each.running}
     if may_stay_down(pod, down, facts.node.kubelet):
         yield Finding(Topic.MAY_STAY_DOWN, {"kubelet": facts.node.kubelet}, advice=(Advice(Step.DELETE_POD),))
 
 
 def _deadline(facts: Facts) -> Iterator[Finding]:
     """How long it has left: every request ends, by the manager's default if by nothing else."""
-    request = facts.request
-    given = request.deadline_seconds
-    seconds = default_deadline(request, DEFAULT_SLACK_SECONDS) if given is None else given
-    deadline = after(request.created, seconds)
+    seconds, default = facts.request.deadline_seconds, None
+    if seconds is None:
+        seconds = default_deadline(facts.request, DEFAULT_SLACK_SECONDS)
+        default = "crrd" if facts.admitted else "any"
+    deadline = after(facts.request.created, seconds)
     if deadline is None:
         return
     left = (deadline - facts.now).total_seconds()
-    default = None if given is not None else "crrd" if facts.admitted else "any"
     if left > 0:
         yield Finding(Topic.DEADLINE, {"left": left, "seconds": seconds, "default": default})
     else:
@@ -79,9 +79,7 @@ def _cleanup(facts: Facts) -> Iterator[Finding]:
         late = (facts.seconds_since(completed) or 0.0) > MANAGER_PATIENCE_SECONDS
         yield Finding(Topic.NOT_CLEANED_UP, {"left": left}, advice=(check_manager(facts),) if late else ())
     if request.deleting:
-        others = [each for each in request.finalizers if each != FINALIZER]
-        advice = (Advice(Step.REMOVE_FINALIZERS, {"finalizers": others}),) if others else ()
-        yield Finding(Topic.DELETED_ONCE_COMPLETED, advice=advice)
+        yield Finding(Topic.DELETED_ONCE_COMPLETED, advice=remove_finalizers(facts))
         return
     if request.ttl_seconds is None:
         yield Finding(Topic.NO_TTL)

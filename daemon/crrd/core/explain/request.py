@@ -10,10 +10,10 @@ from dataclasses import replace
 from crrd.core.api.reasons import Reason, reason_of
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
-from crrd.core.explain.container import DAEMON_PATIENCE_SECONDS, container_report
+from crrd.core.explain.container import DAEMON_PATIENCE_SECONDS, find_container
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Finding, Step, Topic
-from crrd.core.explain.notes import MANAGER_PATIENCE_SECONDS, check_manager, notes
+from crrd.core.explain.notes import MANAGER_PATIENCE_SECONDS, check_manager, notes, remove_finalizers
 from crrd.core.lifecycle.steps import ANSWER_SECONDS
 from crrd.core.recreate.decide import serving_order
 
@@ -22,9 +22,13 @@ ANSWER_PATIENCE_SECONDS = 5.0  # A daemon that is there answers within a second 
 
 def explain_request(facts: Facts) -> Explanation:
     """Where a request stands."""
-    facts = replace(facts, request=_with_reasons(facts.request))
-    request = facts.request
-    reports = tuple(container_report(facts, container) for container in request.containers)
+    request = _with_reasons(facts.request)
+    facts = replace(facts, request=request)
+    states = [(container, request.status.state(container.name)) for container in request.containers]
+    reports = tuple(
+        ContainerReport(state.name, state.phase.value, find_container(facts, container, state))
+        for container, state in states
+    )
     cause = next(_causes(facts, reports))
     node = _node_state(facts)
     also = replace(node, advice=()) if node is not None and node.reason is not cause.reason else None
@@ -45,12 +49,12 @@ def explain_request(facts: Facts) -> Explanation:
 def _with_reasons(request: Request) -> Request:
     """The request with those reasons that its CRD has pruned."""
     status = request.status
-    states = (
+    states = tuple(
         replace(each, reason=each.reason or reason_of(each.message, final=each.phase is StatePhase.FAILED))
         for each in status.states
     )
     reason = status.reason or reason_of(status.message, final=request.completed)
-    return replace(request, status=replace(status, states=tuple(states), reason=reason))
+    return replace(request, status=replace(status, states=states, reason=reason))
 
 
 def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Finding]:
@@ -63,8 +67,7 @@ def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Find
     yield from _pod_lost(facts)
     yield from _not_served(facts)
     if request.error:
-        advice = (Advice(Reason.INVALID_REQUEST),)
-        yield Finding(Topic.INVALID, {"error": request.error}, stuck=True, advice=advice)
+        yield Finding(Topic.INVALID, {"error": request.error}, stuck=True, advice=(Advice(Reason.INVALID_REQUEST),))
     if request.status.phase is RequestPhase.EMPTY:
         yield _unanswered(facts)
     yield from _behind(facts)
@@ -96,19 +99,17 @@ def _deleting(facts: Facts) -> Finding:
     if facts.request.has_finalizer:
         late = since is not None and since > MANAGER_PATIENCE_SECONDS
         return Finding(Topic.BEING_RELEASED, {}, since, late, (check_manager(facts),) if late else ())
-    others = facts.request.finalizers
-    advice = (Advice(Step.REMOVE_FINALIZERS, {"finalizers": others}),) if others else ()
-    return Finding(Topic.BEING_DELETED, {}, since, advice=advice)
+    return Finding(Topic.BEING_DELETED, {}, since, advice=remove_finalizers(facts))
 
 
 def _pod_lost(facts: Facts) -> Iterator[Finding]:
     """The pod is not there any more, or will not be for long."""
-    request, pod = facts.request, facts.pod
-    advice = (Advice(Step.AWAIT_MANAGER),)
-    if pod is None:
-        if facts.pod_read:
-            yield Finding(Topic.NO_POD, stuck=True, advice=advice)
-    elif request.pod_uid not in ("", pod.uid):
+    pod, advice = facts.pod, (Advice(Step.AWAIT_MANAGER),)
+    if pod is None and facts.pod_read:
+        yield Finding(Topic.NO_POD, stuck=True, advice=advice)
+    elif pod is None:
+        return
+    elif facts.own_pod is None:
         yield Finding(Topic.POD_REPLACED, {"uid": pod.uid}, stuck=True, advice=advice)
     elif pod.deleting:
         yield Finding(Topic.POD_DELETING, stuck=True, advice=advice)
@@ -132,11 +133,11 @@ def _unanswered(facts: Facts) -> Finding:
     """The node's daemon has not answered."""
     if facts.age < ANSWER_PATIENCE_SECONDS:
         return Finding(Topic.JUST_CREATED)
-    left = ANSWER_SECONDS - facts.age
+    left, advice = ANSWER_SECONDS - facts.age, _find_daemon(facts)
     if left > 0:
-        return Finding(Topic.NO_ANSWER, {"left": left}, facts.age, stuck=True, advice=_find_daemon(facts))
-    late = (check_manager(facts),) if left < -MANAGER_PATIENCE_SECONDS else ()
-    return Finding(Topic.NO_ANSWER_FOR_LONG, {}, facts.age, stuck=True, advice=(*_find_daemon(facts), *late))
+        return Finding(Topic.NO_ANSWER, {"left": left}, facts.age, stuck=True, advice=advice)
+    advice += (check_manager(facts),) if left < -MANAGER_PATIENCE_SECONDS else ()
+    return Finding(Topic.NO_ANSWER_FOR_LONG, {}, facts.age, stuck=True, advice=advice)
 
 
 def _find_daemon(facts: Facts) -> tuple[Advice, ...]:
@@ -164,23 +165,20 @@ def _started(request: Request) -> bool:
 def _behind(facts: Facts) -> Iterator[Finding]:
     """Requests of one pod are served one after the other; one that has begun goes before."""
     request = facts.request
-    if _started(request):
-        return
     served = [other for other in facts.others if other.live and not other.error and other.node_name]
     before = sorted((other for other in served if serving_order(other) < serving_order(request)), key=serving_order)
-    if before:
+    if before and not _started(request):
         first = {"first_namespace": before[0].namespace, "first": before[0].name}
         advice = (Advice(Step.EXPLAIN_FIRST, first), Advice(Step.DELETE_FIRST, first))
-        values = {**first, "more": len(before) - 1 or None}
-        yield Finding(Topic.ANOTHER_REQUEST_FIRST, values, facts.age, advice=advice)
+        more = len(before) - 1 or None
+        yield Finding(Topic.ANOTHER_REQUEST_FIRST, {**first, "more": more}, facts.age, advice=advice)
 
 
 def _from_daemon(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Finding]:
     """What the daemon says of its node goes before what the API says of it."""
     status = facts.request.status
     if status.reason in (Reason.WAITING_FOR_POD, Reason.RUNTIME_UNAVAILABLE):
-        advice = (Advice(status.reason),)
-        yield Finding(Topic.DAEMON_WAITS, {"message": status.message}, stuck=True, advice=advice)
+        yield Finding(Topic.DAEMON_WAITS, {"message": status.message}, stuck=True, advice=(Advice(status.reason),))
     silent = [each for each in reports if status.state(each.name).reason is Reason.KUBELET_SILENT]
     if stuck := tuple(each for each in silent if each.finding.stuck):
         yield _current(stuck)
@@ -224,8 +222,8 @@ def _gate(facts: Facts) -> Iterator[Finding]:
     elif since < grace:
         yield Finding(Topic.UNREADY_GRACE, {"left": grace - since}, since)
     elif since > grace + MANAGER_PATIENCE_SECONDS:
-        values = {"over": since - grace}
-        yield Finding(Topic.UNREADY_GRACE_OVER, values, since, stuck=True, advice=_find_daemon(facts))
+        advice = _find_daemon(facts)
+        yield Finding(Topic.UNREADY_GRACE_OVER, {"over": since - grace}, since, stuck=True, advice=advice)
 
 
 def _unready_grace(facts: Facts) -> int | None:
@@ -237,12 +235,12 @@ def _unready_grace(facts: Facts) -> int | None:
 def _idle(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Finding]:
     """Nothing is before the first container, and still its turn does not come; `_gate` says so of a grace period."""
     current = _current(reports)
-    since = facts.seconds_since(facts.times.written)
-    since = facts.age if since is None else since
-    awaited = current.reason is Topic.TURN_AWAITED
-    if _unready_grace(facts) is None and since > DAEMON_PATIENCE_SECONDS and awaited:
-        advice = _find_daemon(facts)
-        yield Finding(Topic.TURN_NOT_GIVEN, {}, since, stuck=True, advice=advice, container=current.container)
+    written = facts.seconds_since(facts.times.written)
+    since = facts.age if written is None else written
+    awaited = current.reason is Topic.TURN_AWAITED and _unready_grace(facts) is None
+    if awaited and since > DAEMON_PATIENCE_SECONDS:
+        advice, container = _find_daemon(facts), current.container
+        yield Finding(Topic.TURN_NOT_GIVEN, {}, since, stuck=True, advice=advice, container=container)
 
 
 def _current(reports: tuple[ContainerReport, ...]) -> Finding:
