@@ -8,27 +8,18 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from crrd.cli.explain_text import render, render_json
 from crrd.cli.options import add_kubeconfig_flag
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.types import KIND, LABEL_ACTIVE
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.explain.facts import (
-    DaemonFacts,
-    Facts,
-    is_admitted,
-    others_of,
-    read_daemon,
-    read_event,
-    read_node,
-    read_ready_since,
-    read_times,
-)
+from crrd.core.explain import facts as read
+from crrd.core.explain.facts import DaemonFacts, Facts, Json
 from crrd.core.explain.findings import Explanation, Finding, Topic
 from crrd.core.explain.request import explain_request
 from crrd.core.rollout.state import ProbeFailure
@@ -44,8 +35,6 @@ from crrd.lib.log import configure as configure_log
 from crrd.lib.plain import plain
 
 T = TypeVar("T")
-Json = Mapping[str, Any]
-
 EXIT_NOT_EXPLAINED = 1  # There is no such request, or the API server does not say
 
 
@@ -107,80 +96,76 @@ async def explained(client: KubeClient, clock: ServerClock, obj: Json) -> Explan
 
 async def _request(client: KubeClient, namespace: str, name: str) -> Json:
     """The request. Raises NotExplainedError, and ConfigurationError for what is wrong with the way to the server."""
-    where = f"namespace {namespace!r}"
     try:
         obj = await client.get(REQUESTS, namespace, name)
-    except ResourceMissingError as error:
-        raise NotExplainedError(
-            f"the CRD ContainerRecreateRequest is not installed: install crrd with `{APPLY}`"
-        ) from error
-    except GoneError as error:
-        raise NotExplainedError(
-            f"request {name!r} not found in {where}; to list requests: kubectl get crr -A"
-        ) from error
-    except ApiRefusedError as error:
-        who = client.description
-        if error.status == 403:
-            raise NotExplainedError(f"not allowed to read requests in {where}, using {who}: {error}") from error
-        if error.status == 401:
-            raise NotExplainedError(f"the API server does not accept {who}: {error}") from error
-        raise NotExplainedError(str(error)) from error
-    except ApiUnavailableError as error:
-        raise NotExplainedError(f"cannot reach the API server: {error}") from error
+    except (ApiRefusedError, ApiUnavailableError) as error:
+        raise NotExplainedError(_why_not(error, client, namespace, name)) from error
     request = parse_request(obj)
     if obj.get("kind") != KIND or not request.uid or (request.namespace, request.name) != (namespace, name):
         raise NotExplainedError(f"unexpected response from the API server: it is not a {KIND} named {name!r}")
     return obj
 
 
-@dataclass(slots=True)
+def _why_not(error: ApiRefusedError | ApiUnavailableError, client: KubeClient, namespace: str, name: str) -> str:
+    match error:
+        case ResourceMissingError():
+            return f"the CRD ContainerRecreateRequest is not installed: install crrd with `{APPLY}`"
+        case GoneError():
+            return f"request {name!r} not found in namespace {namespace!r}; to list requests: kubectl get crr -A"
+        case ApiRefusedError(status=403):
+            return f"not allowed to read requests in namespace {namespace!r}, using {client.description}: {error}"
+        case ApiRefusedError(status=401):
+            return f"the API server does not accept {client.description}: {error}"
+        case ApiUnavailableError():
+            return f"cannot reach the API server: {error}"
+    return str(error)
+
+
+@dataclass(frozen=True, slots=True)
 class _Reader:
     """Reads what a request depends on, as far as it may be read."""
 
     client: KubeClient
-    unread: list[Finding] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)  # What could not be read, and why
 
     async def facts(self, obj: Json, clock: ServerClock) -> Facts:
         """All of it."""
         request = parse_request(obj)
         namespace = request.namespace
-        pod_read, pod = await self._try("the pod", self._get(PODS, namespace, request.pod_name))
-        pod_facts = None if pod is None else parse_pod(pod)
-        node_name = request.node_name or (pod_facts.node_name if pod_facts else "")
+        found = await self._try("the pod", self._get(PODS, namespace, request.pod_name))
+        pod = None if found is None else parse_pod(found)
+        node_name = request.node_name or (pod.node_name if pod else "")
         active, own = f"{LABEL_ACTIVE}=true", f"involvedObject.uid={request.uid}"
-        (_, others), (node_read, node), (_, daemons), (_, events), (_, probes) = await asyncio.gather(
+        others, node, daemons, events, probes = await asyncio.gather(
             self._try("other requests", self._list(REQUESTS, parse_request, namespace, label_selector=active)),
             self._try("the node", self._get(NODES, "", node_name)),
             self._try("the node daemon's pod", self._daemons(node_name)),
-            self._try("events", self._list(EVENTS, read_event, namespace, field_selector=own)),
-            self._try("the pod's events", self._probes(pod_facts)),
+            self._try("events", self._list(EVENTS, read.read_event, namespace, field_selector=own)),
+            self._try("the pod's events", self._probes(pod)),
         )
         return Facts(
             request=request,
             now=clock.now(),
-            pod=pod_facts,
-            pod_read=pod_read,
-            ready_since=read_ready_since(pod or {}),
-            others=others_of(request, others or ()),
-            node=read_node(node_name, node) if node_read and node_name else None,
+            pod=pod,
+            pod_read="the pod" not in self.unread,
+            ready_since=read.read_ready_since(found or {}),
+            others=read.others_of(request, others or ()),
+            node=read.read_node(node_name, node) if node_name and "the node" not in self.unread else None,
             daemons=daemons,
             events=events or (),
             probes=probes or (),
-            times=read_times(obj),
-            admitted=is_admitted(obj),
-            unread=tuple(self.unread),
+            times=read.read_times(obj),
+            admitted=read.is_admitted(obj),
+            unread=tuple(Finding(Topic.UNREAD, {"object": what, "error": why}) for what, why in self.unread.items()),
         )
 
-    async def _try(self, what: str, read: Awaitable[T]) -> tuple[bool, T | None]:
-        """Whether it could be read, and what it is."""
+    async def _try(self, what: str, work: Awaitable[T]) -> T | None:
         try:
-            return True, await read
-        except ApiRefusedError as error:
-            reason = "forbidden" if error.status == 403 else str(error)
-        except ApiUnavailableError as error:
-            reason = str(error)
-        self.unread.append(Finding(Topic.UNREAD, {"object": what, "error": reason}))
-        return False, None
+            return await work
+        except (ApiRefusedError, ApiUnavailableError) as error:
+            forbidden = isinstance(error, ApiRefusedError) and error.status == 403
+            self.unread[what] = "forbidden" if forbidden else str(error)
+            return None
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """One object, None where there is none."""
@@ -205,7 +190,7 @@ class _Reader:
         if not node:
             return None
         selectors = {"label_selector": NODE_DAEMONS, "field_selector": f"spec.nodeName={node}"}
-        if there := await self._list(PODS, read_daemon, **selectors):
+        if there := await self._list(PODS, read.read_daemon, **selectors):
             return there
         async for page in self.client.list_pages(PODS, label_selector=NODE_DAEMONS, limit=1):
             if any(True for _ in page.items):

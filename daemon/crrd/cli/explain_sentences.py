@@ -8,7 +8,7 @@ from typing import Any
 from crrd.core.api.reasons import Reason, remedy
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin, StatePhase
-from crrd.core.explain.findings import Advice, Explanation, Finding, Step, Topic
+from crrd.core.explain.findings import Explanation, Finding, Step, Topic
 from crrd.core.recreate.messages import STARTUP_FORGOTTEN
 from crrd.kube.resources import MANAGERS, NODE_DAEMONS
 
@@ -32,16 +32,13 @@ SENTENCES: Mapping[Topic, str] = {
     Topic.ANOTHER_NODE: "no node daemon handles the request, because it is for node {node} and the pod is on {found}",
     Topic.INVALID: "the request is invalid: {error}",
     Topic.JUST_CREATED: "just created; waiting for the daemon on node {node}",
-    Topic.NO_ANSWER: (
+    Topic.NO_ANSWER:
         "the daemon on node {node} has not answered for {since:duration}; the manager fails the request "
-        "in {left:duration}"
-    ),
-    Topic.NO_ANSWER_FOR_LONG: (
-        "the daemon on node {node} has not answered for {since:duration}; waiting for the manager to fail the request"
-    ),
-    Topic.ANOTHER_REQUEST_FIRST: (
-        "waiting for request {first_namespace}/{first}[ and {more} more requests] of the same pod"
-    ),
+        "in {left:duration}",
+    Topic.NO_ANSWER_FOR_LONG:
+        "the daemon on node {node} has not answered for {since:duration}; waiting for the manager to fail the request",
+    Topic.ANOTHER_REQUEST_FIRST:
+        "waiting for request {first_namespace}/{first}[ and {more} more requests] of the same pod",
     Topic.DAEMON_WAITS: "the node daemon is {message}",
     Topic.NO_NODE: "node {node} not found, so no node daemon handles the request",
     Topic.NODE_NOT_READY: "node {node} is not ready: {why}",
@@ -50,12 +47,10 @@ SENTENCES: Mapping[Topic, str] = {
     Topic.NO_DAEMON: "no node daemon is ready on node {node}, so the request does not continue",
     Topic.WAITING_FOR_UNREADY: Reason.WAITING_FOR_UNREADY.sentence,
     Topic.UNREADY: "the pod is unready; waiting {grace}s before stopping containers",
-    Topic.UNREADY_GRACE: (
-        "the pod has been unready for {since:duration}; containers are stopped in at most {left:duration}"
-    ),
-    Topic.UNREADY_GRACE_OVER: (
-        "unreadyGracePeriodSeconds ended {over:duration} ago, but no container has been stopped yet"
-    ),
+    Topic.UNREADY_GRACE:
+        "the pod has been unready for {since:duration}; containers are stopped in at most {left:duration}",
+    Topic.UNREADY_GRACE_OVER:
+        "unreadyGracePeriodSeconds ended {over:duration} ago, but no container has been stopped yet",
     Topic.TURN_NOT_GIVEN: "the node daemon has not started on this container, although nothing is before it",
     Topic.ALL_ENDED: "all containers have finished; the request will be Completed soon",
     Topic.TURN_AWAITED: "not started yet",
@@ -68,52 +63,43 @@ SENTENCES: Mapping[Topic, str] = {
     Topic.STATUS_MESSAGE: "{message}",
     Topic.STOPPING: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
     Topic.STOP_SENT: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
-    Topic.END_NOT_REPORTED: (
+    Topic.END_NOT_REPORTED:
         "{message}; the pod's status still shows the old instance[ {since:duration} after the stop], because kubelet "
-        "has not reported that it has ended"
-    ),
+        "has not reported that it has ended",
     Topic.STOPPED: "the container has stopped[ with exit code {exit_code}]; waiting for kubelet to restart it",
     Topic.NOT_STARTED_AGAIN: "the container has stopped[ with exit code {exit_code}]; {message}",
-    Topic.BACK_OFF: (
+    Topic.BACK_OFF:
         "waiting for kubelet: {reason}, back-off {back_off} restarting failed container"
-        "[; next try in about {left:duration}]"
-    ),
-    Topic.BACK_OFF_OVER: (
-        "waiting for kubelet: {reason}, back-off {back_off} restarting failed container; next try at any moment"
-    ),
+        "[; next try in about {left:duration}]",
+    Topic.BACK_OFF_OVER:
+        "waiting for kubelet: {reason}, back-off {back_off} restarting failed container; next try at any moment",
     Topic.IMAGE_NOT_PULLED: "waiting for kubelet: the image cannot be pulled ({kubelet})",
     Topic.NOT_CREATED: "waiting for kubelet: the container cannot be created ({kubelet})",
     Topic.HELD_BACK: "waiting for kubelet: {kubelet}",
-    Topic.MIN_STARTED: (
-        f"{_RUNS}, and is ready; it counts as recreated in {{left:duration}} (minStartedSeconds {{least}})"
-    ),
+    Topic.MIN_STARTED:
+        f"{_RUNS}, and is ready; it counts as recreated in {{left:duration}} (minStartedSeconds {{least}})",
     Topic.READY: f"{_RUNS}, and is ready; waiting for the node daemon to record it",
-    Topic.NOT_READY: (
+    Topic.NOT_READY:
         f"{_RUNS}, but is not ready: its {{probe}} has not succeeded yet"
-        "[; kubelet's last event, {failed:duration} ago: {failure}]"
-    ),
+        "[; kubelet's last event, {failed:duration} ago: {failure}]",
     Topic.MAY_STAY_DOWN: STARTUP_FORGOTTEN,
-    Topic.DEADLINE: (
-        f"deadline: {{left:duration}} left of {{seconds}}s{_DEFAULT}; containers not recreated by then fail"
-    ),
-    Topic.DEADLINE_PASSED: (
-        f"deadline passed {{over:duration}} ago{_DEFAULT}; waiting for the manager to complete the request"
-    ),
+    Topic.DEADLINE:
+        f"deadline: {{left:duration}} left of {{seconds}}s{_DEFAULT}; containers not recreated by then fail",
+    Topic.DEADLINE_PASSED:
+        f"deadline passed {{over:duration}} ago{_DEFAULT}; waiting for the manager to complete the request",
     Topic.FORCED: "forceRecreate is set, so the running instance is stopped once, even if it is newer",
-    Topic.NOT_ADMITTED: (
+    Topic.NOT_ADMITTED:
         "the request has no statusContext, because it did not pass admission; the daemon stops the instances "
-        "that are running"
-    ),
+        "that are running",
     Topic.NO_READINESS_GATE: Reason.NO_READINESS_GATE.sentence,
     Topic.NOT_CLEANED_UP: "waiting for the manager to remove {left:and}",
     Topic.NO_TTL: "ttlSecondsAfterFinished is not set, so the request stays until you delete it",
     Topic.TTL: "ttlSecondsAfterFinished: the request is deleted in {left:duration}",
-    Topic.TTL_OVER: (
+    Topic.TTL_OVER:
         "ttlSecondsAfterFinished ended {over:duration} ago, so the request should be deleted soon; a new leader of the "
-        "manager counts from its own start"
-    ),
+        "manager counts from its own start",
     Topic.UNREAD: "cannot read {object}: {error}",
-}
+}  # fmt: skip
 """A part in brackets is left out where a value of it is not known."""
 _OTHERWISE = {
     Topic.COMPLETED: "all containers were recreated",
@@ -125,48 +111,40 @@ _OTHERWISE = {
 """What takes the place of a message where there is none."""
 STEPS: Mapping[Step, str] = {
     Step.CHECK_MANAGER: f"check that the manager is running: {_MANAGER_PODS}",
-    Step.CHECK_ANY_MANAGER: (
-        f"check that crrd's manager is running ({_MANAGER_PODS}), or OpenKruise's (kubectl get pods -n kruise-system)"
-    ),
-    Step.AWAIT_MANAGER: (
-        f"the manager completes the request as failed; if it does not, check the manager: {_MANAGER_PODS}"
-    ),
+    Step.CHECK_ANY_MANAGER:
+        f"check that crrd's manager is running ({_MANAGER_PODS}), or OpenKruise's (kubectl get pods -n kruise-system)",
+    Step.AWAIT_MANAGER:
+        f"the manager completes the request as failed; if it does not, check the manager: {_MANAGER_PODS}",
     Step.CHECK_ADMISSION: f"admission sets this label; check that the manager is running: {_MANAGER_PODS}",
     Step.CHECK_WEBHOOKS: "check the webhooks: kubectl get mutatingwebhookconfigurations",
-    Step.CREATE_AGAIN: (
-        "then create a new request; for the spec of this one: kubectl -n {namespace} get crr {request} -o yaml"
-    ),
+    Step.CREATE_AGAIN:
+        "then create a new request; for the spec of this one: kubectl -n {namespace} get crr {request} -o yaml",
     Step.REMOVE_FINALIZERS: "other controllers must remove their finalizers: {finalizers:list}",
     Step.NODE_IS_GONE: SENTENCES[Topic.NO_NODE],
     Step.NODE_IS_NOT_READY: "node {node} is not ready[ (for {since:duration})]",
-    Step.CHECK_DAEMON: (
-        "the daemon's pod {daemon_namespace}/{daemon} is {phase}, {ready}: kubectl -n {daemon_namespace} logs {daemon}"
-    ),
+    Step.CHECK_DAEMON:
+        "the daemon's pod {daemon_namespace}/{daemon} is {phase}, {ready}: kubectl -n {daemon_namespace} logs {daemon}",
     Step.FIND_DAEMON: f"check that the DaemonSet's pod is running on node {{node}}: {_DAEMON_PODS}",
-    Step.START_DAEMON: (
-        f"the DaemonSet has no pod on node {{node}}; to see why: kubectl describe daemonset -A -l {NODE_DAEMONS}"
-    ),
+    Step.START_DAEMON:
+        f"the DaemonSet has no pod on node {{node}}; to see why: kubectl describe daemonset -A -l {NODE_DAEMONS}",
     Step.EXPLAIN_FIRST: "to see what that request waits for: crrd explain {first_namespace}/{first}",
     Step.DELETE_FIRST: "to let this request continue, delete that one: kubectl -n {first_namespace} delete crr {first}",
     Step.DESCRIBE_NODE: "kubectl describe node {node}",
     Step.RUNTIME_DOES_NOT_STOP: "check why the container runtime does not stop the container: {log}",
     Step.DAEMON_DOES_NOT_SEE: "check why the node daemon does not see it: {log}",
     Step.AWAIT_BACK_OFF: "kubelet restarts the container when its back-off ends",
-    Step.READ_PREVIOUS_LOG: (
-        "if the container exits on its own, check its log: kubectl logs -n {namespace} {pod} -c {container} --previous"
-    ),
-    Step.CHECK_IMAGE: (
-        "check the image name, the registry and the pod's imagePullSecrets: kubectl describe pod -n {namespace} {pod}"
-    ),
+    Step.READ_PREVIOUS_LOG:
+        "if the container exits on its own, check its log: kubectl logs -n {namespace} {pod} -c {container} --previous",
+    Step.CHECK_IMAGE:
+        "check the image name, the registry and the pod's imagePullSecrets: kubectl describe pod -n {namespace} {pod}",
     Step.AWAIT_RETRY: "kubelet retries with growing back-off",
-    Step.CHECK_CONFIG: (
-        "check what is missing (a ConfigMap, a Secret, a volume): kubectl describe pod -n {namespace} {pod}"
-    ),
+    Step.CHECK_CONFIG:
+        "check what is missing (a ConfigMap, a Secret, a volume): kubectl describe pod -n {namespace} {pod}",
     Step.DESCRIBE_POD: "check the pod: kubectl describe pod -n {namespace} {pod}",
     Step.DELETE_POD: "if the container stays down, delete the pod: kubectl delete pod -n {namespace} {pod}",
     Step.CHECK_PROBE: "check the result of its {probe}: kubectl describe pod -n {namespace} {pod}",
     Step.READ_LOG: "check the container's log: kubectl logs -n {namespace} {pod} -c {container}",
-}
+}  # fmt: skip
 _DEFAULTS = {
     "crrd": "see --default-deadline-slack-seconds of its manager",
     "any": "OpenKruise's manager applies none",
@@ -213,29 +191,22 @@ def sentence(found: Explanation, finding: Finding) -> str:
 
 def steps(found: Explanation, finding: Finding) -> list[str]:
     """What can be done about a finding, one sentence or command each."""
-    return [step for advice in finding.advice for step in _steps(found, advice)]
-
-
-def _steps(found: Explanation, advice: Advice) -> tuple[str, ...]:
-    values = {**_common(found), **advice.values}
-    if isinstance(advice.step, Step):
-        return (_fill(STEPS[advice.step], values),)
-    return remedy(advice.step, **values)
+    lines: list[str] = []
+    for advice in finding.advice:
+        values = {**_common(found), **advice.values}
+        if isinstance(advice.step, Step):
+            lines.append(_fill(STEPS[advice.step], values))
+        else:
+            lines += remedy(advice.step, **values)
+    return lines
 
 
 def _common(found: Explanation) -> dict[str, str]:
     """The values that every sentence may take."""
-    daemon_namespace, _, daemon = found.daemon.partition("/")
-    return {
-        "namespace": found.namespace,
-        "request": found.name,
-        "pod": found.pod,
-        "pod_key": f"{found.namespace}/{found.pod}",
-        "node": found.node,
-        "log": f"kubectl -n {daemon_namespace} logs {daemon}"
-        if daemon
-        else f"see the log of the node daemon on node {found.node}",
-    }
+    namespace, _, daemon = found.daemon.partition("/")
+    log = f"kubectl -n {namespace} logs {daemon}" if daemon else f"see the log of the node daemon on node {found.node}"
+    pod = {"pod": found.pod, "pod_key": f"{found.namespace}/{found.pod}"}
+    return {"namespace": found.namespace, "request": found.name, "node": found.node, "log": log, **pod}
 
 
 def _fields(template: str) -> set[str]:
