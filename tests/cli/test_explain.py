@@ -311,12 +311,10 @@ def test_a_terminal_gets_no_control_characters() -> None:
     """From a status or an event that anybody has written, or a name that no admission has checked."""
     words = WRITTEN_BY_OTHERS
     node = Finding(Topic.NODE_NOT_READY, {"why": words}, stuck=True, advice=(Advice(Reason.INVALID_REQUEST),))
+    status = model.Status(model.RequestPhase.RECREATING)
     found = Explanation(
-        namespace=words,
-        name=words,
-        phase="Recreating",
+        request=model.Request(words, words, "", "", "", words, "", words, (), status=status),
         age=1.0,
-        pod=words,
         node=words,
         daemon="",
         cause=node,

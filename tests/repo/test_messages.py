@@ -24,7 +24,7 @@ ALLOWED = {
     "core/api/reasons.py: reason_of: re.fullmatch('.*?'.join(fixed), message, re.DOTALL)": "likewise",
     "core/explain/container.py: _not_running: _BACK_OFF.match(known.waiting_message)":
         "kubelet's own words for its back-off, which the API gives nowhere else",
-    "core/explain/facts.py: begun: container in event.message.split()":
+    "core/explain/facts.py: begun: container in message.split()":
         "an event on a request has no field for the container that it is about",
     "cri/client.py: translate: details.startswith(_NOT_CONNECTED)":
         "gRPC's words for a socket that nobody listens on: the code is the same for all causes",

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from crrd.cli.doctor_sentences import advice, sentence
 from crrd.cli.options import add_kubeconfig_flag
-from crrd.core.api.types import API_VERSION, GROUP, KIND, LABEL_ACTIVE, PLURAL
+from crrd.core.api.types import API_VERSION, KIND, LABEL_ACTIVE
 from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import examine
 from crrd.core.doctor.facts import Facts, Hook, Json, LeaseSeen, PodSeen, Trial
@@ -40,22 +40,13 @@ _CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 _DAEMON_SETS = Resource("daemonsets", "apps")
 _MY_REVIEWS = Resource("selfsubjectaccessreviews", _AUTHORIZATION)
 _REVIEWS = Resource("subjectaccessreviews", _AUTHORIZATION)
-OF_USER = (f"get,list,watch,create,patch,delete {PLURAL}.{GROUP}", "get,list,watch pods")
-OF_NODE = (
-    f"list,watch,patch,serve {PLURAL}.{GROUP}",
-    f"patch {PLURAL}.{GROUP}/status",
-    "list,watch pods",
-    "get nodes",
-    "create events",
-)
+_REQUESTS = REQUESTS.full_name
+_OF_BOTH = (f"patch {_REQUESTS}/status", "get nodes", "create events")
+OF_USER = (f"get,list,watch,create,patch,delete {_REQUESTS}", "get,list,watch pods")
+OF_NODE = (f"list,watch,patch,serve {_REQUESTS}", "list,watch pods", *_OF_BOTH)
 OF_MANAGER = (
-    f"get,list,watch,patch,delete,manage {PLURAL}.{GROUP}",
-    f"patch {PLURAL}.{GROUP}/status",
-    "get,list,watch pods",
-    "get nodes",
-    "patch pods/status",
-    "list,watch namespaces",
-    "create events",
+    *(f"get,list,watch,patch,delete,manage {_REQUESTS}", "get,list,watch pods", "patch pods/status"),
+    *("list,watch namespaces", *_OF_BOTH),
 )
 """As manifests/node/rbac.yaml and manifests/manager/rbac.yaml grant it, in the cluster."""
 
@@ -74,16 +65,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 no problem (there may be warnings and skipped checks), 1 problems,\n"
         "2 bad input, or the API server cannot be reached"
     )
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        metavar="NAME",
-        default="default",
-        help="namespace for the dry-run request, and for the check of your rights (default: %(default)s)",
-    )
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
-    )
+    where = "namespace for the dry-run request, and for the check of your rights (default: %(default)s)"
+    parser.add_argument("-n", "--namespace", metavar="NAME", default="default", help=where)
+    shape = "output format (default: %(default)s)"
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=shape)
     add_kubeconfig_flag(parser)
 
 
@@ -143,7 +128,7 @@ class Reader:
         """All of it."""
         await self._gather(managers=self._pods(MANAGERS), daemons=self._pods(NODE_DAEMONS))
         await self._gather(
-            crd=self._get(_CRDS, "", f"{PLURAL}.{GROUP}"),
+            crd=self._get(_CRDS, "", _REQUESTS),
             hooks=self._hooks(),
             trial=self._trial(namespace),
             policies=self._list(_POLICIES, read.read_name),

@@ -56,9 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("request", metavar="NAMESPACE/NAME", help="the request (with -n only its name)")
     parser.add_argument("-n", "--namespace", metavar="NAME", default="", help="the request's namespace")
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
-    )
+    shape = "output format (default: %(default)s)"
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=shape)
     add_kubeconfig_flag(parser)
 
 

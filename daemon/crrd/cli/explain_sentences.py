@@ -205,8 +205,9 @@ def _common(found: Explanation) -> dict[str, str]:
     """The values that every sentence may take."""
     namespace, _, daemon = found.daemon.partition("/")
     log = f"kubectl -n {namespace} logs {daemon}" if daemon else f"see the log of the node daemon on node {found.node}"
-    pod = {"pod": found.pod, "pod_key": f"{found.namespace}/{found.pod}"}
-    return {"namespace": found.namespace, "request": found.name, "node": found.node, "log": log, **pod}
+    request = found.request
+    pod = {"namespace": request.namespace, "pod": request.pod_name, "pod_key": request.pod_key}
+    return {"request": request.name, "node": found.node, "log": log, **pod}
 
 
 def _fields(template: str) -> set[str]:

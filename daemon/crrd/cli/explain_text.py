@@ -18,10 +18,10 @@ _COLORS = {Verdict.SUCCEEDED: "32", Verdict.FAILED: "31", Verdict.MOVING: "36", 
 def render_json(found: Explanation) -> dict[str, Any]:
     """An explanation as JSON; times are seconds, null where nobody can tell."""
     return {
-        "request": f"{found.namespace}/{found.name}",
-        "phase": found.phase,
+        "request": found.request.key,
+        "phase": found.request.status.phase.value,
         "ageSeconds": round(found.age, 1),
-        "pod": f"{found.namespace}/{found.pod}",
+        "pod": found.request.pod_key,
         "node": found.node,
         "verdict": found.verdict.value,
         **_finding(found, found.cause, cause_sentence(found)),
@@ -60,14 +60,13 @@ def note_sentence(found: Explanation, note: Finding) -> str:
 
 def render(found: Explanation) -> str:
     """An explanation for people: what it waits for first, what to do, then the rest."""
-    cause = found.cause
-    node = f" on node {found.node}" if found.node else ""
+    cause, request, phase = found.cause, found.request, found.request.status.phase
+    where = f"pod {request.pod_key}" + (f" on node {found.node}" if found.node else "")
     created = f"created {format_duration(found.age)} ago"
-    name, pod = f"{found.namespace}/{found.name}", f"{found.namespace}/{found.pod}"
-    lines = [plain(f"{name}: {found.phase or 'no phase yet'}, {created}, pod {pod}{node}"), ""]
+    lines = [plain(f"{request.key}: {phase or 'no phase yet'}, {created}, {where}"), ""]
     since = ""
     if cause.since is not None and not says_since(cause):
-        since = f" ({format_duration(cause.since)} {'ago' if found.phase == RequestPhase.COMPLETED else 'so far'})"
+        since = f" ({format_duration(cause.since)} {'ago' if phase is RequestPhase.COMPLETED else 'so far'})"
     lines += _wrapped(cause_sentence(found) + since, color=_COLORS[found.verdict])
     for step in steps(found, cause):
         lines += _wrapped(step, first="  > ", others="    ")

@@ -45,15 +45,6 @@ class DaemonFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class EventFacts:
-    """An event about the request."""
-
-    reason: str
-    message: str
-    at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class Times:
     """When things happened to the request, by the API server's clock; None where nobody said."""
 
@@ -74,7 +65,7 @@ class Facts:
     others: tuple[Request, ...] = ()  # Other requests for the same pod, on its node
     node: NodeFacts | None = None
     daemons: tuple[DaemonFacts, ...] | None = None
-    events: tuple[EventFacts, ...] = ()
+    events: tuple[tuple[str, str, datetime | None], ...] = ()  # About the request: reason, message, time
     probes: tuple[tuple[tuple[str, str], ProbeFailure] | None, ...] = ()
     """What kubelet's events say about failed probes, by pod (UID) and container, in any order."""
     times: Times = Times()
@@ -111,9 +102,8 @@ class Facts:
 
     def begun(self, container: str) -> datetime | None:
         """When the newest event was written that the container is being recreated."""
-        begun = (each for each in self.events if each.reason == EventReason.RECREATING)
-        times = [event.at for event in begun if event.at is not None and container in event.message.split()]
-        return max(times, default=None)
+        begun = [(at, message) for reason, message, at in self.events if reason == EventReason.RECREATING]
+        return max((at for at, message in begun if at is not None and container in message.split()), default=None)
 
     def probe_failure(self, container: PodContainer) -> tuple[float | None, str]:
         """When and how a probe of this instance has failed last: seconds ago, and kubelet's words."""
@@ -172,10 +162,9 @@ def read_daemon(obj: Json) -> DaemonFacts:
     return DaemonFacts(key, text(value_at(obj, "status.phase")) or "Pending", ready)
 
 
-def read_event(obj: Json) -> EventFacts:
-    """An event; its time is the API server's, from when it was written."""
-    at = _time(value_at(obj, "metadata.creationTimestamp"))
-    return EventFacts(text(obj.get("reason")), text(obj.get("message")), at)
+def read_event(obj: Json) -> tuple[str, str, datetime | None]:
+    """An event: reason, message, and the API server's time when it was written."""
+    return text(obj.get("reason")), text(obj.get("message")), _time(value_at(obj, "metadata.creationTimestamp"))
 
 
 def _time(value: object) -> datetime | None:

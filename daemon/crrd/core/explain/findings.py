@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from crrd.core.api.reasons import Reason
+from crrd.core.api.types import Request
 
 
 class Verdict(StrEnum):
@@ -82,11 +83,8 @@ class ContainerReport:
 class Explanation:
     """Where a request stands."""
 
-    namespace: str
-    name: str
-    phase: str  # "" for a request that nobody has answered
+    request: Request
     age: float  # Seconds since its creation
-    pod: str  # Its name
     node: str
     daemon: str  # The pod (`namespace/name`) of the node's daemon; "" where it is not known
     cause: Finding

@@ -33,11 +33,8 @@ def explain_request(facts: Facts) -> Explanation:
     node = _node_state(facts)
     also = replace(node, advice=()) if node is not None and node.reason is not cause.reason else None
     return Explanation(
-        namespace=request.namespace,
-        name=request.name,
-        phase=request.status.phase.value,
+        request=request,
         age=facts.age,
-        pod=request.pod_name,
         node=request.node_name or (facts.pod.node_name if facts.pod else ""),
         daemon=facts.daemons[0].key if facts.daemons else "",
         cause=cause,
@@ -75,7 +72,9 @@ def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Find
         yield from _from_daemon(facts, reports)
     if node := _node_state(facts):
         yield node
-    yield from _deserted(facts)
+    written = facts.seconds_since(facts.times.written)
+    if facts.no_daemon and (written is None or written > DAEMON_PATIENCE_SECONDS):  # it may be on its way back
+        yield Finding(Topic.NO_DAEMON, stuck=True, advice=_find_daemon(facts))
     yield from _gate(facts)
     yield from _idle(facts, reports)
     yield _current(reports)
@@ -199,13 +198,6 @@ def _node_state(facts: Facts) -> Finding | None:
     reason = Topic.NODE_NOT_READY if node.why else Topic.NODE_SILENT if silent else Topic.KUBELET_SILENT
     since, advice = facts.seconds_since(node.since), (Advice(Step.DESCRIBE_NODE),)
     return Finding(reason, {"why": node.why}, since, stuck=True, advice=advice)
-
-
-def _deserted(facts: Facts) -> Iterator[Finding]:
-    """There is no daemon any more; one that has just written may be on its way back."""
-    written = facts.seconds_since(facts.times.written)
-    if facts.no_daemon and (written is None or written > DAEMON_PATIENCE_SECONDS):
-        yield Finding(Topic.NO_DAEMON, stuck=True, advice=_find_daemon(facts))
 
 
 def _gate(facts: Facts) -> Iterator[Finding]:
