@@ -149,7 +149,7 @@ class _Reader:
             pod_read="the pod" not in self.unread,
             ready_since=read.read_ready_since(found or {}),
             others=read.others_of(request, others or ()),
-            node=read.read_node(node_name, node) if node_name and "the node" not in self.unread else None,
+            node=read.read_node(node) if node_name and "the node" not in self.unread else None,
             daemons=daemons,
             events=events or (),
             probes=probes or (),

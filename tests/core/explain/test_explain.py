@@ -127,10 +127,9 @@ def pod(*statuses: Json, gate: bool = False, phase: str = "Running", node: str =
     }
 
 
-READY = NodeFacts("n1", since=NOW - timedelta(days=3))
-AWAY = NodeFacts("n1", ready=False, since=NOW - timedelta(seconds=200))
+READY = NodeFacts(since=NOW - timedelta(days=3))
+AWAY = NodeFacts(ready=False, since=NOW - timedelta(seconds=200))
 NO_RUNTIME = read_node(
-    "n1",
     {
         "status": {
             "conditions": [
@@ -139,7 +138,7 @@ NO_RUNTIME = read_node(
         }
     },
 )
-NO_NODE = read_node("n1", None)
+NO_NODE = read_node(None)
 DAEMON = DaemonFacts("crrd-node/crrd-node-x", "Running", ready=True)
 DEAD = {"daemons": (replace(DAEMON, ready=False),)}
 KUBELET_AWAY = "node n1 is not ready: kubelet has stopped reporting its status"
@@ -496,7 +495,7 @@ ROWS = [
             ("the daemon has written since", 199, {"node": AWAY, **DEAD}, KUBELET_AWAY, 200),
             ("the daemon has not written since", 200, {"node": AWAY}, BOTH_AWAY, 200),
             ("its daemon too", None, {"node": AWAY, **DEAD}, BOTH_AWAY, 200),
-            ("nobody knows since when", 9, {"node": read_node("n1", {}), **DEAD}, BOTH_AWAY, None),
+            ("nobody knows since when", 9, {"node": read_node({}), **DEAD}, BOTH_AWAY, None),
             (
                 "kubelet says why",
                 200,
@@ -507,7 +506,7 @@ ROWS = [
             (
                 "kubelet says no more",
                 200,
-                {"node": read_node("n1", {"status": {"conditions": [condition("Ready", "False", 30)]}})},
+                {"node": read_node({"status": {"conditions": [condition("Ready", "False", 30)]}})},
                 "node n1 is not ready: kubelet gives no reason",
                 30,
             ),
@@ -1529,19 +1528,17 @@ def test_nothing_else_to_say() -> None:
 
 
 def test_a_node_by_its_conditions() -> None:
-    ready = read_node(
-        "n1", {"status": {"conditions": [condition("DiskPressure", "False"), condition("Ready", "True")]}}
-    )
-    assert ready == NodeFacts("n1", since=NOW)
-    assert not read_node("n1", {"status": {"conditions": [condition("Ready", "Unknown")]}}).ready
-    assert read_node("n1", {}) == NodeFacts("n1", ready=False)
-    late = told(request(age=45), changes={"node": read_node("n1", {})})
+    ready = read_node({"status": {"conditions": [condition("DiskPressure", "False"), condition("Ready", "True")]}})
+    assert ready == NodeFacts(since=NOW)
+    assert not read_node({"status": {"conditions": [condition("Ready", "Unknown")]}}).ready
+    assert read_node({}) == NodeFacts(ready=False)
+    late = told(request(age=45), changes={"node": read_node({})})
     assert late.cause.advice[0] == "node n1 is not ready"
 
 
 def test_the_kubelet_of_a_node() -> None:
-    assert read_node("n", {"status": {"nodeInfo": {"kubeletVersion": "v1.35.2"}}}).kubelet == "v1.35.2"
-    assert read_node("n", {}).kubelet == read_node("n", None).kubelet == ""
+    assert read_node({"status": {"nodeInfo": {"kubeletVersion": "v1.35.2"}}}).kubelet == "v1.35.2"
+    assert read_node({}).kubelet == read_node(None).kubelet == ""
 
 
 def test_a_daemon_by_its_pod() -> None:

@@ -27,7 +27,6 @@ Json = Mapping[str, Any]
 class NodeFacts:
     """The request's node."""
 
-    name: str
     exists: bool = True
     ready: bool = True
     since: datetime | None = None  # Since when it is ready, or not
@@ -138,15 +137,15 @@ def others_of(request: Request, requests: Iterable[Request]) -> tuple[Request, .
     return tuple(each for each in requests if (each.pod_key, each.node_name) == where and each.uid != request.uid)
 
 
-def read_node(name: str, obj: Json | None) -> NodeFacts:
+def read_node(obj: Json | None) -> NodeFacts:
     """A node by its condition Ready; None is one that is not there."""
     if obj is None:
-        return NodeFacts(name, exists=False, ready=False)
+        return NodeFacts(exists=False, ready=False)
     ready = _condition(obj, "Ready")
     status, since = ready.get("status"), _time(ready.get("lastTransitionTime"))
     message = ": ".join(filter(None, (text(ready.get("reason")), text(ready.get("message")))))
     why = (message or "kubelet gives no reason") if status == "False" else ""
-    return NodeFacts(name, ready=status == "True", since=since, why=why, kubelet=reported_version(obj))
+    return NodeFacts(ready=status == "True", since=since, why=why, kubelet=reported_version(obj))
 
 
 def read_ready_since(pod: Json) -> datetime | None:

@@ -13,9 +13,9 @@ from crrd.core.recreate.messages import UNREMARKABLE_WAITS, may_stay_down
 MANAGER_PATIENCE_SECONDS = 30.0  # After which what the manager should have done counts as not being done
 
 
-def check_manager(facts: Facts) -> Advice:
+def check_manager(facts: Facts) -> tuple[Advice, ...]:
     """To look for the manager; where crrd's did not admit the request, OpenKruise's may be the one that runs."""
-    return Advice(Step.CHECK_MANAGER if facts.admitted else Step.CHECK_ANY_MANAGER)
+    return (Advice(Step.CHECK_MANAGER if facts.admitted else Step.CHECK_ANY_MANAGER),)
 
 
 def remove_finalizers(facts: Facts) -> tuple[Advice, ...]:
@@ -67,7 +67,7 @@ def _deadline(facts: Facts) -> Iterator[Finding]:
     if left > 0:
         yield Finding(Topic.DEADLINE, {"left": left, "seconds": seconds, "default": default})
     else:
-        yield Finding(Topic.DEADLINE_PASSED, {"over": -left, "default": default}, advice=(check_manager(facts),))
+        yield Finding(Topic.DEADLINE_PASSED, {"over": -left, "default": default}, advice=check_manager(facts))
 
 
 def _cleanup(facts: Facts) -> Iterator[Finding]:
@@ -77,20 +77,17 @@ def _cleanup(facts: Facts) -> Iterator[Finding]:
     if request.active or request.has_finalizer:
         left = [f"label {LABEL_ACTIVE}"] * request.active + [f"finalizer {FINALIZER}"] * request.has_finalizer
         late = (facts.seconds_since(completed) or 0.0) > MANAGER_PATIENCE_SECONDS
-        yield Finding(Topic.NOT_CLEANED_UP, {"left": left}, advice=(check_manager(facts),) if late else ())
-    if request.deleting:
-        yield Finding(Topic.DELETED_ONCE_COMPLETED, advice=remove_finalizers(facts))
-        return
-    if request.ttl_seconds is None:
-        yield Finding(Topic.NO_TTL)
-        return
+        yield Finding(Topic.NOT_CLEANED_UP, {"left": left}, advice=check_manager(facts) if late else ())
     # The manager counts from when it saw the completion: from the last write of the status, by the API server's clock.
     # The completionTime is of the node's.
     written = facts.times.written or completed
-    if written is None:
-        return
-    left_seconds = request.ttl_seconds - (facts.now - written).total_seconds()
-    if left_seconds > 0:
-        yield Finding(Topic.TTL, {"left": left_seconds})
-    else:
-        yield Finding(Topic.TTL_OVER, {"over": -left_seconds}, advice=(check_manager(facts),))
+    if request.deleting:
+        yield Finding(Topic.DELETED_ONCE_COMPLETED, advice=remove_finalizers(facts))
+    elif request.ttl_seconds is None:
+        yield Finding(Topic.NO_TTL)
+    elif written is not None:
+        seconds = request.ttl_seconds - (facts.now - written).total_seconds()
+        if seconds > 0:
+            yield Finding(Topic.TTL, {"left": seconds})
+        else:
+            yield Finding(Topic.TTL_OVER, {"over": -seconds}, advice=check_manager(facts))

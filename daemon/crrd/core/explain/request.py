@@ -97,17 +97,16 @@ def _deleting(facts: Facts) -> Finding:
     since = facts.seconds_since(facts.times.deleted)
     if facts.request.has_finalizer:
         late = since is not None and since > MANAGER_PATIENCE_SECONDS
-        return Finding(Topic.BEING_RELEASED, {}, since, late, (check_manager(facts),) if late else ())
+        return Finding(Topic.BEING_RELEASED, {}, since, late, check_manager(facts) if late else ())
     return Finding(Topic.BEING_DELETED, {}, since, advice=remove_finalizers(facts))
 
 
 def _pod_lost(facts: Facts) -> Iterator[Finding]:
     """The pod is not there any more, or will not be for long."""
     pod, advice = facts.pod, (Advice(Step.AWAIT_MANAGER),)
-    if pod is None and facts.pod_read:
-        yield Finding(Topic.NO_POD, stuck=True, advice=advice)
-    elif pod is None:
-        return
+    if pod is None:
+        if facts.pod_read:
+            yield Finding(Topic.NO_POD, stuck=True, advice=advice)
     elif facts.own_pod is None:
         yield Finding(Topic.POD_REPLACED, {"uid": pod.uid}, stuck=True, advice=advice)
     elif pod.deleting:
@@ -135,7 +134,7 @@ def _unanswered(facts: Facts) -> Finding:
     left, advice = ANSWER_SECONDS - facts.age, _find_daemon(facts)
     if left > 0:
         return Finding(Topic.NO_ANSWER, {"left": left}, facts.age, stuck=True, advice=advice)
-    advice += (check_manager(facts),) if left < -MANAGER_PATIENCE_SECONDS else ()
+    advice += check_manager(facts) if left < -MANAGER_PATIENCE_SECONDS else ()
     return Finding(Topic.NO_ANSWER_FOR_LONG, {}, facts.age, stuck=True, advice=advice)
 
 
@@ -193,7 +192,7 @@ def _node_state(facts: Facts) -> Finding | None:
     if node is None or node.ready:
         return None
     if not node.exists:
-        return Finding(Topic.NO_NODE, stuck=True, advice=(check_manager(facts),))
+        return Finding(Topic.NO_NODE, stuck=True, advice=check_manager(facts))
     silent = facts.no_daemon if written is None or node.since is None else written <= node.since
     reason = Topic.NODE_NOT_READY if node.why else Topic.NODE_SILENT if silent else Topic.KUBELET_SILENT
     since, advice = facts.seconds_since(node.since), (Advice(Step.DESCRIBE_NODE),)
@@ -208,7 +207,7 @@ def _gate(facts: Facts) -> Iterator[Finding]:
     since = facts.seconds_since(facts.times.acquired if request.unready_acquired else facts.times.written)
     if not request.unready_acquired:
         late = since is not None and since > MANAGER_PATIENCE_SECONDS
-        yield Finding(Topic.WAITING_FOR_UNREADY, {}, since, late, (check_manager(facts),))
+        yield Finding(Topic.WAITING_FOR_UNREADY, {}, since, late, check_manager(facts))
     elif since is None:
         yield Finding(Topic.UNREADY, {"grace": grace})
     elif since < grace:
@@ -237,9 +236,8 @@ def _idle(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Findin
 
 def _current(reports: tuple[ContainerReport, ...]) -> Finding:
     """The container that the request is at, of those being recreated, else to come: the first stuck, or the first."""
-    unfinished = [each for each in reports if each.phase in (StatePhase.RECREATING, StatePhase.PENDING)]
-    working = [each for each in unfinished if each.phase == StatePhase.RECREATING]
-    current = min(working or unfinished, key=lambda each: not each.finding.stuck, default=None)
-    if current is None:
-        return Finding(Topic.ALL_ENDED)
-    return replace(current.finding, container=current.name)
+    for phase in (StatePhase.RECREATING, StatePhase.PENDING):
+        if at_work := [each for each in reports if each.phase == phase]:
+            current = min(at_work, key=lambda each: not each.finding.stuck)
+            return replace(current.finding, container=current.name)
+    return Finding(Topic.ALL_ENDED)
