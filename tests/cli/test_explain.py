@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crrd.cli.explain_text import render, render_json
+from crrd.cli.explain import render, render_json
 from crrd.core.api import types as model
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339

@@ -42,7 +42,7 @@ _ROOMS = {
     **dict.fromkeys(("forecast", "cli/forecast.py", "kubelet/hash"), FORECAST),
     **dict.fromkeys(("core/doctor", "cli/doctor.py"), DOCTOR),
     **dict.fromkeys(("core/policy", "core/config", "manager/policies"), CONDITION),
-    **dict.fromkeys(("core/explain", "cli/explain.py", "cli/explain_text.py"), EXPLAIN),
+    **dict.fromkeys(("core/explain", "cli/explain.py"), EXPLAIN),
     "crrd_localnode": DEMO,
     **dict.fromkeys(("lib/health.py", "lib/heartbeat.py", "node/daemon.py", "manager/daemon.py"), HEALTH),
 }

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from crrd.cli.explain import explained
-from crrd.cli.explain_text import render
+from crrd.cli.explain import explained, render
 from crrd.cli.options import Convert, add_flag, add_kubeconfig_flag, count, duration, from_flags
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import parse_time

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from crrd.cli.explain import cause_sentence, note_sentence, render
 from crrd.cli.explain_sentences import SENTENCES, STEPS, sentence, steps
-from crrd.cli.explain_text import cause_sentence, note_sentence, render
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import FINALIZER

@@ -1,4 +1,4 @@
-"""What `crrd explain` finds, as values. `cli.explain_text` makes the sentences, so nothing has to read one back.
+"""What `crrd explain` finds, as values. `cli.explain_sentences` has the sentences, so nothing has to read one back.
 
 A finding is a reason with the values that its sentence takes; a piece of advice likewise.
 """
