@@ -16,10 +16,11 @@ _MANAGER_PODS = f"kubectl get pods -A -l {MANAGERS}"
 _DAEMON_PODS = f"kubectl get pods -A -l {NODE_DAEMONS} -o wide --field-selector spec.nodeName={{node}}"
 _DEFAULT = "[ (crrd's default, {default:default})]"
 _RECREATED = "recreated: {old:id} -> {new:id}, restart count {old_count} -> {new_count}"
+_GRACE = "grace period {grace}s[, exceeded by {over:duration}]"
 _RUNS = "the new container {id:id} is running[ (for {since:duration})]"
 
 SENTENCES: Mapping[Topic, str] = {
-    Topic.COMPLETED: "Completed: {message}",
+    Topic.COMPLETED: "Completed: {message:or all containers were recreated}",
     Topic.COMPLETED_WITH_FAILURES: "Completed; these containers were not recreated: {failures}",
     Topic.BEING_RELEASED: "the request is being deleted; the manager must make the pod ready again first",
     Topic.BEING_DELETED: "the request is being deleted, so no more containers are stopped for it",
@@ -57,12 +58,12 @@ SENTENCES: Mapping[Topic, str] = {
     Topic.RECREATED: f"{_RECREATED}[; {{message}}]",
     Topic.RECREATED_MORE_THAN_ONCE: f"{_RECREATED}; restarted more than once[; {{message}}]",
     Topic.RECREATED_UNSEEN: "recreated[; {message}]",
-    Topic.FAILED: "{message}",
-    Topic.NOT_FINISHED: "not finished: {message}",
+    Topic.FAILED: "{message:or no reason was recorded}",
+    Topic.NOT_FINISHED: "not finished: {message:or no reason was recorded}",
     Topic.NOT_IN_POD_STATUS: "the pod's status does not list this container",
     Topic.STATUS_MESSAGE: "{message}",
-    Topic.STOPPING: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
-    Topic.STOP_SENT: "{message}; grace period {grace}s[, exceeded by {over:duration}]",
+    Topic.STOPPING: f"{{message:or the preStop hook is running, or the stop is being sent}}; {_GRACE}",
+    Topic.STOP_SENT: f"{{message:or stop sent; the container is still running}}; {_GRACE}",
     Topic.END_NOT_REPORTED:
         "{message}; the pod's status still shows the old instance[ {since:duration} after the stop], because kubelet "
         "has not reported that it has ended",
@@ -100,15 +101,7 @@ SENTENCES: Mapping[Topic, str] = {
         "manager counts from its own start",
     Topic.UNREAD: "cannot read {object}: {error}",
 }  # fmt: skip
-"""A part in brackets is left out where a value of it is not known."""
-_OTHERWISE = {
-    Topic.COMPLETED: "all containers were recreated",
-    Topic.FAILED: "no reason was recorded",
-    Topic.NOT_FINISHED: "no reason was recorded",
-    Topic.STOPPING: "the preStop hook is running, or the stop is being sent",
-    Topic.STOP_SENT: "stop sent; the container is still running",
-}
-"""What takes the place of a message where there is none."""
+"""A part in brackets is left out where a value in it is unknown; `{message:or ...}` has what replaces an empty one."""
 STEPS: Mapping[Step, str] = {
     Step.CHECK_MANAGER: f"check that the manager is running: {_MANAGER_PODS}",
     Step.CHECK_ANY_MANAGER:
@@ -153,7 +146,7 @@ _OPTIONAL = re.compile(r"\[(.*?)\]")
 
 
 class _Formatter(string.Formatter):
-    """Knows durations, container IDs and lists."""
+    """Knows durations, container IDs, lists, and what stands for a value that is empty."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         match format_spec:
@@ -167,7 +160,8 @@ class _Formatter(string.Formatter):
                 return " and ".join(f"the {each}" for each in value)
             case "default":
                 return _DEFAULTS[value]
-        return str(value)
+        otherwise = format_spec.removeprefix("or ")
+        return otherwise if otherwise and not value else str(value)
 
 
 _FORMATTER = _Formatter()
@@ -181,8 +175,6 @@ def says_since(finding: Finding) -> bool:
 def sentence(found: Explanation, finding: Finding) -> str:
     """The sentence of a finding, without the name of the container that it is about."""
     values = {**_common(found), **finding.values, "since": finding.since}
-    if finding.reason in _OTHERWISE:
-        values["message"] = values["message"] or _OTHERWISE[finding.reason]
     if finding.reason is Topic.COMPLETED_WITH_FAILURES:
         failed = (each for each in found.containers if each.phase != StatePhase.SUCCEEDED)
         values["failures"] = "; ".join(f"{each.name}: {sentence(found, each.finding)}" for each in failed)
