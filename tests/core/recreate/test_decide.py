@@ -1631,6 +1631,25 @@ class TestOwnRestartPolicy:
         assert not actions(one(req, exited("old"), pod=pod(ended)), WriteStatus)
         assert written(one(req, exited("old"), pod=pod(ended), kubelet_minor=34)).states[0].reason is Reason.LEFT_DOWN
 
+    @pytest.mark.parametrize(
+        ("of_pod", "own"),
+        [(RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE), (RestartPolicy.ON_FAILURE, RestartPolicy.ALWAYS)],
+    )
+    def test_what_both_policies_let_stop_is_not_awaited_for_ever(
+        self, of_pod: RestartPolicy, own: RestartPolicy
+    ) -> None:
+        """Nobody ever learns the version, and kubelet leaves the container down: it ended with code 0."""
+        ended = PodContainer(
+            "app",
+            restart_policy=of_pod,
+            own_restart_policy=own,
+            container_id="containerd://old",
+            terminated=True,
+            exit_code=0,
+        )
+        decision = one(request(status=recreating(killed())), exited("old"), pod=pod(ended))
+        assert written(decision).states[0].reason is Reason.LEFT_DOWN
+
     def test_rules_are_not_heeded_by_an_older_kubelet(self) -> None:
         rules = ({"action": "Restart", "exitCodes": {"operator": "In", "values": [0]}},)
         ended = PodContainer(

@@ -163,12 +163,14 @@ class ContainerView:
     def _policy(self) -> RestartPolicy:
         """Its restartPolicy with the kubelet that runs there.
 
-        Nothing is begun for a container that may stay down. So where something was begun, and the version is not known
-        any more, the one that restarts more counts.
+        Nothing is begun for a container whose restartPolicy may be Never. So where something was begun, and the version
+        is not known any more, the other one counts.
         """
         own, of_pod, minor = self.status.own_restart_policy, self.status.restart_policy, self.observed.kubelet_minor
-        if own is None or minor is not None or not (self.state.started or self.owes_stop):
-            return self.status.policy(minor)
+        policy = self.status.policy(minor)
+        begun = self.state.started or self.owes_stop
+        if own is None or minor is not None or policy is not RestartPolicy.NEVER or not begun:
+            return policy
         return min(of_pod, own, key=list(RestartPolicy).index)
 
     @cached_property
