@@ -5,7 +5,6 @@ run, and folders of other users, are left alone.
 """
 
 import asyncio
-import fcntl
 import os
 import shutil
 import signal
@@ -13,25 +12,15 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from crrd_localnode.runtime import ProcessRuntime
+from crrd_localnode.runtime import ProcessRuntime, lock
 
 PREFIX = "crrd-"  # Of the names of local nodes' temporary folders
 _LOCK = "node.lock"
 
 
 def hold(folder: Path) -> int:
-    """Take a node's folder for this process; returns what to close in the end.
-
-    Raises:
-        OSError: another process has it.
-    """
-    file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        raise
-    return file
+    """Take a node's folder for this process as `lock` does."""
+    return lock(folder / _LOCK)
 
 
 async def clear() -> list[Path]:

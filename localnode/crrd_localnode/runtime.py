@@ -11,6 +11,7 @@ import fcntl
 import os
 import stat
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -18,11 +19,10 @@ import grpc
 from cri_stubs import api_pb2
 from crrd_localnode.containers import rootfs
 from crrd_localnode.containers.container import Container
-from crrd_localnode.containers.events import EventHub
 from crrd_localnode.containers.images import ImageService
 from crrd_localnode.containers.registry import Registry
 from crrd_localnode.containers.rpc import handlers
-from crrd_localnode.containers.service import RuntimeService
+from crrd_localnode.containers.service import EventHub, RuntimeService
 from crrd_localnode.containers.shim_process import python_command, python_environment
 
 MAX_SOCKET_PATH = 107  # Bytes that a Unix socket's path may have on Linux
@@ -32,18 +32,13 @@ class ProcessRuntime:
     """The runtime: `await start()`, use the socket, `await stop()`."""
 
     def __init__(self, root: Path, socket: Path) -> None:
-        """Start nothing yet.
-
-        Args:
-            root: directory for the runtime's state, made if need be.
-            socket: where to listen; a socket left over there is replaced.
-        """
+        """`root` is the directory for the runtime's state, made if need be; a socket left over is replaced."""
         self.root = root.absolute()
         self.socket = socket.absolute()
         self._hub = EventHub()
         self._registry = Registry(self.root, self._publish)
         self._server: grpc.aio.Server | None = None
-        self._lock = -1
+        self._lock = ExitStack()
 
     @property
     def endpoint(self) -> str:
@@ -51,15 +46,14 @@ class ProcessRuntime:
         return f"unix://{self.socket}"
 
     async def start(self) -> None:
-        """Take over what an earlier life left, and serve.
-
-        Raises:
-            OSError: the root or the socket cannot be used, or another runtime uses them.
-        """
+        """Take over what an earlier life left, and serve; OSError where the root or the socket cannot be used."""
         if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH:
             raise OSError(f"the socket's path is longer than {MAX_SOCKET_PATH} bytes: {self.socket}")
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = _lock(self.root / "lock")
+        try:
+            self._lock.callback(os.close, lock(self.root / "lock"))
+        except BlockingIOError as error:
+            raise OSError(error.errno, f"{self.root} is in use by another runtime") from error
         namespaced = await self._can_mount()
         images = ImageService(self.root)
         images.load()
@@ -83,9 +77,7 @@ class ProcessRuntime:
         for container in self._registry.containers.values():
             container.let_go()
         self.socket.unlink(missing_ok=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.close()
 
     async def _can_mount(self) -> bool:
         """Whether containers can have a mount namespace: tried, because being root does not say it."""
@@ -112,12 +104,15 @@ class ProcessRuntime:
         )
 
 
-def _lock(path: Path) -> int:
-    """Take the root directory for this process; the kernel gives it back however the process ends."""
+def lock(path: Path) -> int:
+    """Take a folder for this process by a file in it: what to close in the end. OSError where another process has it.
+
+    The kernel gives it back however the process ends.
+    """
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except OSError:
         os.close(file)
-        raise OSError(error.errno, f"{path.parent} is in use by another runtime") from error
+        raise
     return file

@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,46 +22,40 @@ from google.protobuf import json_format
 from cri_stubs import api_pb2
 from crrd_localnode.containers import exec as exec_
 from crrd_localnode.containers import launch
-from crrd_localnode.containers.errors import CallError, wrong_state
-from crrd_localnode.containers.identity import identity
-from crrd_localnode.containers.images import image_id
-from crrd_localnode.containers.shim import KILL, STOP, Ended, Running, Spec, write_json
+from crrd_localnode.containers.images import image_id, no_usage
+from crrd_localnode.containers.rpc import CallError, wrong_state
+from crrd_localnode.containers.shim import KILL, STOP, Ended, Running, Spec, identity, write_json
 from crrd_localnode.containers.shim_process import ShimProcess, StartingShim
-from crrd_localnode.containers.usage import Usage, usage_of
+from crrd_localnode.containers.usage import usage_of
 
 LOST_EXIT_CODE = 255  # Exit code of a container whose shim ended without a word, as containerd reports it
 
 Changed = Callable[["Container", api_pb2.ContainerEventType.ValueType], None]
 
 
+@dataclass(eq=False)
 class Container:
     """A container in one of the states CREATED, RUNNING and EXITED."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        sandbox_id: str,
-        config: api_pb2.ContainerConfig,
-        created_at: int,
-        log_path: str,
-        changed: Changed,
-    ) -> None:
-        self.id = directory.name
-        self.directory = directory
-        self.sandbox_id = sandbox_id
-        self.config = config
-        self.created_at = created_at
-        self.log_path = log_path
-        self.started_at = 0
-        self.exited = asyncio.Event()
-        self._changed = changed
-        self._shim: ShimProcess | None = None
-        self._starting = False
-        self._announced = False
-        self._stop_sent = False
-        self._ended: Ended | None = None
-        self._execs: set[int] = set()
+    directory: Path
+    changed: Changed
+    sandbox_id: str
+    config: api_pb2.ContainerConfig
+    created_at: int  # Nanoseconds since the epoch, as all times here
+    log_path: str  # Absolute, "" for none
+    started_at: int = 0
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
+    _shim: ShimProcess | None = None
+    _starting: bool = False
+    _announced: bool = False
+    _stop_sent: bool = False
+    _ended: Ended | None = None
+    _execs: set[int] = field(default_factory=set)  # The process groups of commands that run
+
+    @property
+    def id(self) -> str:
+        """What the CRI calls it by."""
+        return self.directory.name
 
     def save(self) -> None:
         """Write what the container is into its directory, which is made."""
@@ -76,15 +71,9 @@ class Container:
     @classmethod
     def load(cls, directory: Path, changed: Changed) -> "Container":
         """The container as an earlier life of the runtime left it; one that still runs is watched from now on."""
-        record = _read(directory / "container.json") or {}
-        container = cls(
-            directory,
-            sandbox_id=record["sandbox_id"],
-            config=json_format.ParseDict(record["config"], api_pb2.ContainerConfig()),
-            created_at=record["created_at"],
-            log_path=record["log_path"],
-            changed=changed,
-        )
+        record = json.loads((directory / "container.json").read_text())
+        config = json_format.ParseDict(record["config"], api_pb2.ContainerConfig())
+        container = cls(directory, changed, record["sandbox_id"], config, record["created_at"], record["log_path"])
         known = _read(directory / "shim.json")
         if known is None:
             return container
@@ -107,16 +96,12 @@ class Container:
     async def start(self, *, hostname: str, namespaced: bool) -> None:
         """Run the container's process.
 
-        Raises:
-            CallError: it was started before, its config makes no sense, or the process cannot be started; in the
-                last case the container is EXITED from then on.
+        CallError: it was started before, its config makes no sense, or the process cannot be started; in the last case
+        the container is EXITED from then on.
         """
         if self._starting or self.state != api_pb2.CONTAINER_CREATED:
-            raise wrong_state(f"container {self.id} is in state {_name(self.state)} and cannot be started")
-        rootfs = self.directory / "rootfs"
-        spec = launch.spec_of(
-            self.config, rootfs=rootfs, log_path=self.log_path, hostname=hostname, namespaced=namespaced
-        )
+            raise self._wrong_state(" and cannot be started")
+        spec = launch.spec_of(self.config, self.directory / "rootfs", self.log_path, hostname, namespaced=namespaced)
         self._starting = True
         write_json(str(self.directory / "spec.json"), spec)
         starting = StartingShim(self.directory)
@@ -128,10 +113,10 @@ class Container:
         if error:
             await self.exited.wait()
             raise CallError(grpc.StatusCode.UNKNOWN, f"container {self.id} cannot be started: {error}")
-        self._changed(self, api_pb2.CONTAINER_STARTED_EVENT)
+        self.changed(self, api_pb2.CONTAINER_STARTED_EVENT)
         self._announced = True
         if self.exited.is_set():
-            self._changed(self, api_pb2.CONTAINER_STOPPED_EVENT)
+            self.changed(self, api_pb2.CONTAINER_STOPPED_EVENT)
 
     async def stop(self, seconds: float) -> None:
         """Send the stop signal, once in the container's life, and kill what still runs after `seconds`.
@@ -155,109 +140,84 @@ class Container:
     async def execute(self, command: list[str], seconds: float | None) -> exec_.ExecOutcome:
         """Run a command in the container; it dies with it.
 
-        Raises:
-            CallError: the container does not run, there is no such program, or the time was over.
+        CallError: the container does not run, there is no such program, or the time was over.
         """
-        running: Running | None = _read(self.directory / "process.json")
+        running = self._running()
         spec: Spec | None = _read(self.directory / "spec.json")
-        if self.state != api_pb2.CONTAINER_RUNNING or running is None or spec is None:
-            raise wrong_state(f"container {self.id} is in state {_name(self.state)}: no command can be run in it")
-        group = 0
-
-        def started(pid: int) -> None:
-            nonlocal group
-            group = pid
-            self._execs.add(pid)
-
+        if running is None or spec is None:
+            raise self._wrong_state(": no command can be run in it")
         try:
             argv = launch.exec_argv(spec, running["pid"], command)
             cwd = None if spec["namespaced"] else spec["cwd"]
-            return await exec_.run(argv, env=spec["env"], cwd=cwd, seconds=seconds, started=started)
+            return await exec_.run(argv, env=spec["env"], cwd=cwd, seconds=seconds, groups=self._execs)
         except TimeoutError as error:
             message = f"the command did not end within {seconds:g} s and was killed"
             raise CallError(grpc.StatusCode.DEADLINE_EXCEEDED, message) from error
         except OSError as error:
             raise CallError(grpc.StatusCode.UNKNOWN, f"the command cannot be run: {error}") from error
-        finally:
-            self._execs.discard(group)
 
     def let_go(self) -> None:
         """Stop watching; a running container goes on by itself, for a later life of the runtime to find."""
         if self._shim is not None:
             self._shim.let_go()
 
+    def _attributes(self) -> dict[str, Any]:
+        """What every description says of it."""
+        config = self.config
+        return {
+            "id": self.id, "metadata": config.metadata, "labels": config.labels, "annotations": config.annotations
+        }  # fmt: skip
+
+    def _outline(self) -> dict[str, Any]:
+        """What a list and the whole description have in common."""
+        image = image_id(self.config.image.image)
+        state = {"state": self.state, "created_at": self.created_at, "image_ref": image, "image_id": image}
+        return {**self._attributes(), **state}
+
     def summary(self) -> api_pb2.Container:
         """What a list says of the container."""
-        return api_pb2.Container(
-            id=self.id,
-            pod_sandbox_id=self.sandbox_id,
-            metadata=self.config.metadata,
-            image=self.config.image,
-            image_ref=image_id(self.config.image.image),
-            image_id=image_id(self.config.image.image),
-            state=self.state,
-            created_at=self.created_at,
-            labels=self.config.labels,
-            annotations=self.config.annotations,
-        )
+        return api_pb2.Container(pod_sandbox_id=self.sandbox_id, image=self.config.image, **self._outline())
 
     def status(self) -> api_pb2.ContainerStatus:
         """The whole description."""
-        ended = self._ended
+        # Kubelet creates containers by an image's ID; real runtimes answer with a name of that image.
+        image = api_pb2.ImageSpec(image=self.config.image.user_specified_image or self.config.image.image)
+        ended: Any = self._ended or {}
         return api_pb2.ContainerStatus(
-            id=self.id,
-            metadata=self.config.metadata,
-            state=self.state,
-            created_at=self.created_at,
             started_at=self.started_at,
-            finished_at=ended["finished_at"] if ended else 0,
-            exit_code=ended["exit_code"] if ended else 0,
-            reason=ended["reason"] if ended else "",
-            message=ended["message"] if ended else "",
-            # Kubelet creates containers by an image's ID; real runtimes answer with a name of that image.
-            image=api_pb2.ImageSpec(image=self.config.image.user_specified_image or self.config.image.image),
-            image_ref=image_id(self.config.image.image),
-            image_id=image_id(self.config.image.image),
-            labels=self.config.labels,
-            annotations=self.config.annotations,
+            image=image,
             mounts=self.config.mounts,
             log_path=self.log_path,
             stop_signal=self.config.stop_signal or api_pb2.SIGTERM,
+            **self._outline(),
+            **ended,
         )
+
+    def _running(self) -> Running | None:
+        """The container's process; None where it does not run."""
+        running: Running | None = _read(self.directory / "process.json")
+        return running if self.state == api_pb2.CONTAINER_RUNNING else None
 
     def details(self) -> dict[str, str]:
         """The free-form part of the description: the numbers of the container's process and of its shim."""
-        running: Running | None = _read(self.directory / "process.json")
-        numbers = {
-            "pid": running["pid"] if running and self.state == api_pb2.CONTAINER_RUNNING else 0,
-            "shimPid": self._shim.pid if self._shim and self.state == api_pb2.CONTAINER_RUNNING else 0,
-        }
-        return {"info": json.dumps(numbers)}
+        running = self._running()
+        shim = self._shim.pid if self._shim and self.state == api_pb2.CONTAINER_RUNNING else 0
+        return {"info": json.dumps({"pid": running["pid"] if running else 0, "shimPid": shim})}
 
     def stats(self) -> api_pb2.ContainerStats:
         """What its processes use now; nothing of one that does not run. Reads files."""
-        running: Running | None = _read(self.directory / "process.json")
-        used = usage_of(running["pid"]) if running and self.state == api_pb2.CONTAINER_RUNNING else Usage()
-        now, memory = time.time_ns(), api_pb2.UInt64Value(value=used.memory_bytes)
-        layer = api_pb2.FilesystemIdentifier(mountpoint=str(self.directory / "rootfs"))
+        running, now = self._running(), time.time_ns()
+        nanoseconds, memory_bytes = usage_of(running["pid"]) if running else (0, 0)
+        cpu, memory = api_pb2.UInt64Value(value=nanoseconds), api_pb2.UInt64Value(value=memory_bytes)
         return api_pb2.ContainerStats(
-            attributes=api_pb2.ContainerAttributes(
-                id=self.id,
-                metadata=self.config.metadata,
-                labels=self.config.labels,
-                annotations=self.config.annotations,
-            ),
-            cpu=api_pb2.CpuUsage(
-                timestamp=now, usage_core_nano_seconds=api_pb2.UInt64Value(value=used.cpu_nanoseconds)
-            ),
+            attributes=api_pb2.ContainerAttributes(**self._attributes()),
+            cpu=api_pb2.CpuUsage(timestamp=now, usage_core_nano_seconds=cpu),
             memory=api_pb2.MemoryUsage(timestamp=now, working_set_bytes=memory, rss_bytes=memory),
-            writable_layer=api_pb2.FilesystemUsage(
-                timestamp=now,
-                fs_id=layer,
-                used_bytes=api_pb2.UInt64Value(value=0),
-                inodes_used=api_pb2.UInt64Value(value=0),
-            ),
+            writable_layer=no_usage(self.directory / "rootfs"),
         )
+
+    def _wrong_state(self, consequence: str) -> CallError:
+        return wrong_state(f"container {self.id} is in state {api_pb2.ContainerState.Name(self.state)}{consequence}")
 
     def _watch(self, shim: ShimProcess) -> None:
         self._shim = shim
@@ -270,7 +230,7 @@ class Container:
                 os.killpg(group, signal.SIGKILL)
         # A process can end before its start has been told; nobody shall hear of the end first.
         if self._announced:
-            self._changed(self, api_pb2.CONTAINER_STOPPED_EVENT)
+            self.changed(self, api_pb2.CONTAINER_STOPPED_EVENT)
 
     def _note_end(self) -> None:
         """The shim is no more: read how the container ended, or settle it where the shim died before it could."""
@@ -295,7 +255,3 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
-
-
-def _name(state: api_pb2.ContainerState.ValueType) -> str:
-    return api_pb2.ContainerState.Name(state)

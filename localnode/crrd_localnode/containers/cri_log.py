@@ -36,29 +36,21 @@ class CriLog:
         """
         *lines, rest = (self._rest.get(stream, b"") + data).split(b"\n")
         for line in lines:
-            self._put_line(stream, line)
-        while len(rest) > MAX_LINE:
-            self._put(stream, b"P", rest[:MAX_LINE])
-            rest = rest[MAX_LINE:]
-        self._rest[stream] = rest
+            self._put(stream, b"F", self._cut(stream, line))
+        self._rest[stream] = self._cut(stream, rest)
 
     def finish(self, stream: str) -> None:
         """The stream has ended: write what is left of it as a line."""
         rest = self._rest.pop(stream, b"")
         if rest:
-            self._put_line(stream, rest)
+            self._put(stream, b"F", rest)
 
-    def close(self) -> None:
-        """Close the file; what is written later is lost."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def _put_line(self, stream: str, line: bytes) -> None:
+    def _cut(self, stream: str, line: bytes) -> bytes:
+        """Write a line's parts but its last, which is returned."""
         while len(line) > MAX_LINE:
             self._put(stream, b"P", line[:MAX_LINE])
             line = line[MAX_LINE:]
-        self._put(stream, b"F", line)
+        return line
 
     def _put(self, stream: str, tag: bytes, text: bytes) -> None:
         if self._file >= 0:

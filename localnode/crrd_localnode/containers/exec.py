@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -40,31 +40,18 @@ class _Collector(asyncio.SubprocessProtocol):
 
 
 async def run(
-    command: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    cwd: str | None,
-    seconds: float | None,
-    started: Callable[[int], None],
+    command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, seconds: float | None, groups: set[int]
 ) -> ExecOutcome:
     """Run a command in a process group of its own; the group is killed when the time is over, or the caller goes.
 
-    Args:
-        command: program and arguments, no shell.
-        env: its whole environment.
-        cwd: its working directory, None for the caller's.
-        seconds: how long it may take, until its output is closed; None for no limit.
-        started: is told the process' number, which is that of its group, too.
-
-    Raises:
-        TimeoutError: the time was over.
-        OSError: the command cannot be started.
+    `seconds` (None for no limit) end when the output is closed; `groups` holds the group's number while it runs.
+    Raises TimeoutError when the time was over, OSError where the command cannot be started.
     """
     transport, protocol = await asyncio.get_running_loop().subprocess_exec(
         _Collector, *command, stdin=asyncio.subprocess.DEVNULL, env=env, cwd=cwd, start_new_session=True
     )
     group = transport.get_pid()
-    started(group)
+    groups.add(group)
     try:
         async with asyncio.timeout(seconds):
             await protocol.done.wait()
@@ -75,6 +62,7 @@ async def run(
                 os.killpg(group, signal.SIGKILL)
             await protocol.exited.wait()
         transport.close()
+        groups.discard(group)
     code = cast("int", transport.get_returncode())
     protocol.outcome.exit_code = code if code >= 0 else 128 - code
     return protocol.outcome

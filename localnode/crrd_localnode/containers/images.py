@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from cri_stubs import api_pb2
-from crrd_localnode.containers.errors import invalid, not_found
+from crrd_localnode.containers.rpc import invalid, not_found
 from crrd_localnode.containers.shim import write_json
 
 MISSING = "does-not-exist"
@@ -23,11 +23,7 @@ def image_id(reference: str) -> str:
 
 
 def check_reference(reference: str) -> None:
-    """Refuse what cannot be had.
-
-    Raises:
-        CallError: the reference is empty, or of an image that does not exist.
-    """
+    """Refuse, with CallError, a reference that is empty or of an image that does not exist."""
     if not reference:
         raise invalid("the image has no name")
     if MISSING in reference:
@@ -50,9 +46,8 @@ class ImageService:
     async def list_images(self, request: api_pb2.ListImagesRequest) -> api_pb2.ListImagesResponse:
         """Answer ListImages."""
         wanted = request.filter.image.image
-        return api_pb2.ListImagesResponse(
-            images=[self._image(reference) for reference in self._references if not wanted or _is(reference, wanted)]
-        )
+        found = [reference for reference in self._references if not wanted or _is(reference, wanted)]
+        return api_pb2.ListImagesResponse(images=map(self._image, found))
 
     async def image_status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
         """Answer ImageStatus; the answer is empty for an image that was not pulled."""
@@ -64,39 +59,38 @@ class ImageService:
         reference = request.image.image
         check_reference(reference)
         if self._find(reference) is None:
-            self._references.append(reference)
-            self._save()
+            self._save([*self._references, reference])
         return api_pb2.PullImageResponse(image_ref=image_id(reference))
 
     async def remove_image(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
         """Answer RemoveImage."""
         found = self._find(request.image.image)
         if found is not None:
-            self._references.remove(found)
-            self._save()
+            self._save([reference for reference in self._references if reference != found])
         return api_pb2.RemoveImageResponse()
 
     async def image_fs_info(self, _request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
         """Answer ImageFsInfo: images take no room."""
-        usage = api_pb2.FilesystemUsage(
-            timestamp=time.time_ns(),
-            fs_id=api_pb2.FilesystemIdentifier(mountpoint=str(self._root)),
-            used_bytes=api_pb2.UInt64Value(value=0),
-            inodes_used=api_pb2.UInt64Value(value=0),
-        )
+        usage = no_usage(self._root)
         return api_pb2.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
 
     def _find(self, wanted: str) -> str | None:
         return next((reference for reference in self._references if _is(reference, wanted)), None)
 
     def _image(self, reference: str) -> api_pb2.Image:
+        spec = api_pb2.ImageSpec(image=reference)
         # Kubelet takes an image without a size for a broken one.
-        return api_pb2.Image(
-            id=image_id(reference), size=1, repo_tags=[reference], spec=api_pb2.ImageSpec(image=reference)
-        )
+        return api_pb2.Image(id=image_id(reference), size=1, repo_tags=[reference], spec=spec)
 
-    def _save(self) -> None:
-        write_json(str(self._file), self._references)
+    def _save(self, references: list[str]) -> None:
+        self._references = references
+        write_json(str(self._file), references)
+
+
+def no_usage(directory: Path) -> api_pb2.FilesystemUsage:
+    """What is stored in a directory, which is not looked at: nothing."""
+    layer, zero = api_pb2.FilesystemIdentifier(mountpoint=str(directory)), api_pb2.UInt64Value(value=0)
+    return api_pb2.FilesystemUsage(timestamp=time.time_ns(), fs_id=layer, used_bytes=zero, inodes_used=zero)
 
 
 def _is(reference: str, wanted: str) -> bool:

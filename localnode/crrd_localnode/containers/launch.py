@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cri_stubs import api_pb2
-from crrd_localnode.containers.errors import invalid
 from crrd_localnode.containers.rootfs import Mount
+from crrd_localnode.containers.rpc import invalid
 from crrd_localnode.containers.shim import Spec
 
 DEFAULT_COMMAND = ("sleep", "infinity")
@@ -19,11 +19,7 @@ ROOT_VARIABLE = "CRRD_ROOT"
 
 
 def mounts_of(config: api_pb2.ContainerConfig) -> list[Mount]:
-    """The mounts of a container.
-
-    Raises:
-        CallError: a path is not absolute, or the mounted path does not exist.
-    """
+    """The mounts of a container; CallError where a path is not absolute, or the mounted path does not exist."""
     mounts: list[Mount] = []
     for mount in config.mounts:
         for path in (mount.container_path, mount.host_path):
@@ -33,31 +29,20 @@ def mounts_of(config: api_pb2.ContainerConfig) -> list[Mount]:
             raise invalid("the root directory cannot be mounted over")
         if not Path(mount.host_path).exists():
             raise invalid(f"mount path {mount.host_path!r} does not exist")
-        mounts.append(
-            {"container_path": mount.container_path, "host_path": mount.host_path, "readonly": mount.readonly}
-        )
+        mounts.append(Mount(container_path=mount.container_path, host_path=mount.host_path, readonly=mount.readonly))
     return mounts
 
 
 def stop_signal(config: api_pb2.ContainerConfig) -> int:
     """The number of the signal that StopContainer sends first. The CRI's names have a prefix since Kubernetes 1.37."""
     name = api_pb2.Signal.Name(config.stop_signal).removeprefix("SIGNAL_")
-    found = signal.Signals.__members__.get(name)
-    return int(found or signal.SIGTERM)
+    return int(signal.Signals.__members__.get(name, signal.SIGTERM))
 
 
-def spec_of(config: api_pb2.ContainerConfig, *, rootfs: Path, log_path: str, hostname: str, namespaced: bool) -> Spec:
-    """What the shim is to run.
+def spec_of(config: api_pb2.ContainerConfig, rootfs: Path, log_path: str, hostname: str, *, namespaced: bool) -> Spec:
+    """What the shim is to run; CallError where the config makes no sense.
 
-    Args:
-        config: as the container was created with.
-        rootfs: the container's own root directory, see `rootfs`.
-        log_path: absolute path of the log, "" for none.
-        hostname: for the environment only.
-        namespaced: whether containers get a mount namespace.
-
-    Raises:
-        CallError: the config makes no sense.
+    `log_path` is absolute, "" for none; `hostname` is for the environment only; `rootfs` is the container's own.
     """
     cwd = config.working_dir or "/"
     env = {"PATH": DEFAULT_PATH, "HOME": "/", "HOSTNAME": hostname}
@@ -77,11 +62,7 @@ def spec_of(config: api_pb2.ContainerConfig, *, rootfs: Path, log_path: str, hos
 
 
 def exec_argv(spec: Spec, pid: int, command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` beside the container's first process `pid`.
-
-    Raises:
-        FileNotFoundError: the container has no such program.
-    """
+    """The command line that runs `command` beside the container's first process `pid`; FileNotFoundError without it."""
     root = f"/proc/{pid}/root" if spec["namespaced"] else ""
     cwd = root + spec["cwd"]
     if not _has_program(command[0], spec["env"].get("PATH", DEFAULT_PATH), root, cwd):

@@ -1,22 +1,71 @@
 """All sandboxes and containers of the local runtime: finding them, listing them, and what a restart finds.
 
-Below the runtime's root directory: `sandboxes/<id>.json` and `containers/<id>/`.
+Below the runtime's root directory: `sandboxes/<id>.json` and `containers/<id>/`. A sandbox is a record only, because
+nothing of a pod is isolated here.
 """
 
+import json
 import secrets
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
+from google.protobuf import json_format
 
 from cri_stubs import api_pb2
 from crrd_localnode.containers.container import Changed, Container
-from crrd_localnode.containers.errors import CallError, invalid, not_found, wrong_state
 from crrd_localnode.containers.images import check_reference
 from crrd_localnode.containers.launch import mounts_of
-from crrd_localnode.containers.sandbox import Sandbox
+from crrd_localnode.containers.rpc import CallError, invalid, not_found, wrong_state
+from crrd_localnode.containers.shim import write_json
+
+POD_IP = "127.0.0.1"  # The address of every pod: they all live in the node's network
+
+
+@dataclass(slots=True)
+class Sandbox:
+    """A pod sandbox; it is ready until it is stopped."""
+
+    id: str
+    config: api_pb2.PodSandboxConfig
+    created_at: int  # Nanoseconds since the epoch
+    handler: str = ""
+    ready: bool = True
+
+    @classmethod
+    def load(cls, file: Path) -> "Sandbox":
+        """The sandbox from its record."""
+        record = json.loads(file.read_text())
+        config = json_format.ParseDict(record["config"], api_pb2.PodSandboxConfig())
+        return cls(file.stem, config, record["created_at"], record["handler"], record["ready"])
+
+    @property
+    def state(self) -> api_pb2.PodSandboxState.ValueType:
+        """Whether containers can be made in it."""
+        return api_pb2.SANDBOX_READY if self.ready else api_pb2.SANDBOX_NOTREADY
+
+    def _outline(self) -> dict[str, Any]:
+        return {
+            "id": self.id, "metadata": self.config.metadata, "state": self.state, "created_at": self.created_at,
+            "labels": self.config.labels, "annotations": self.config.annotations, "runtime_handler": self.handler,
+        }  # fmt: skip
+
+    def summary(self) -> api_pb2.PodSandbox:
+        """What a list says of it."""
+        return api_pb2.PodSandbox(**self._outline())
+
+    def status(self) -> api_pb2.PodSandboxStatus:
+        """The whole description."""
+        options = self.config.linux.security_context.namespace_options
+        return api_pb2.PodSandboxStatus(
+            network=api_pb2.PodSandboxNetworkStatus(ip=POD_IP if self.ready else ""),
+            linux=api_pb2.LinuxPodSandboxStatus(namespaces=api_pb2.Namespace(options=options)),
+            **self._outline(),
+        )
 
 
 class Registry:
@@ -44,21 +93,13 @@ class Registry:
                 shutil.rmtree(directory)
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
-        """The sandbox.
-
-        Raises:
-            CallError: NOT_FOUND.
-        """
+        """The sandbox; CallError NOT_FOUND without it."""
         if sandbox_id not in self.sandboxes:
             raise not_found("pod sandbox", sandbox_id)
         return self.sandboxes[sandbox_id]
 
     def container(self, container_id: str) -> Container:
-        """The container.
-
-        Raises:
-            CallError: NOT_FOUND.
-        """
+        """The container; CallError NOT_FOUND without it."""
         if container_id not in self.containers:
             raise not_found("container", container_id)
         return self.containers[container_id]
@@ -69,11 +110,7 @@ class Registry:
         return sorted(own, key=lambda container: container.created_at)
 
     def add_sandbox(self, config: api_pb2.PodSandboxConfig, handler: str) -> Sandbox:
-        """Make a sandbox.
-
-        Raises:
-            CallError: the config has no name, or a sandbox of the same name and attempt is there already.
-        """
+        """Make a sandbox; CallError where the config has no name, or one of the same name and attempt is there."""
         if not config.metadata.name:
             raise invalid("the sandbox config has no metadata.name")
         for other in self.sandboxes.values():
@@ -86,7 +123,13 @@ class Registry:
 
     def save_sandbox(self, sandbox: Sandbox) -> None:
         """Write the sandbox down as it is now."""
-        sandbox.save(self._sandbox_directory)
+        record = {
+            "created_at": sandbox.created_at,
+            "handler": sandbox.handler,
+            "ready": sandbox.ready,
+            "config": json_format.MessageToDict(sandbox.config),
+        }
+        write_json(str(self._sandbox_directory / f"{sandbox.id}.json"), record)
 
     def forget_sandbox(self, sandbox_id: str) -> None:
         """Drop a sandbox that has no containers any more."""
@@ -96,9 +139,8 @@ class Registry:
     def add_container(self, sandbox_id: str, config: api_pb2.ContainerConfig) -> Container:
         """Make a container; the image need not have been pulled.
 
-        Raises:
-            CallError: no such sandbox or image, the sandbox is stopped, the config makes no sense, or a container of
-                the same name and attempt is there already.
+        CallError: there is no such sandbox or image, the sandbox is stopped, the config makes no sense, or a container
+        of the same name and attempt is there already.
         """
         sandbox = self.sandbox(sandbox_id)
         if not sandbox.ready:
@@ -110,14 +152,10 @@ class Registry:
         for other in self.containers_of(sandbox_id):
             if other.config.metadata == config.metadata:
                 raise _taken(f"container {config.metadata.name} attempt {config.metadata.attempt}", other.id)
-        container = Container(
-            self._container_directory / secrets.token_hex(32),
-            sandbox_id=sandbox_id,
-            config=config,
-            created_at=self._now(),
-            log_path=sandbox.log_path(config.log_path),
-            changed=self.changed,
-        )
+        folder = sandbox.config.log_directory
+        log_path = str(Path(folder) / config.log_path) if folder and config.log_path else ""
+        directory = self._container_directory / secrets.token_hex(32)
+        container = Container(directory, self.changed, sandbox_id, config, self._now(), log_path)
         container.save()
         self.containers[container.id] = container
         return container
@@ -129,13 +167,7 @@ class Registry:
 
     def list_sandboxes(self, wanted: api_pb2.PodSandboxFilter) -> list[api_pb2.PodSandbox]:
         """The sandboxes that pass the filter, the oldest first."""
-        found = [
-            sandbox
-            for sandbox in self.sandboxes.values()
-            if (not wanted.id or sandbox.id == wanted.id)
-            and (not wanted.HasField("state") or sandbox.state == wanted.state.state)
-            and _matches(wanted.label_selector, sandbox.config.labels)
-        ]
+        found = [sandbox for sandbox in self.sandboxes.values() if _passes(sandbox, wanted)]
         return [sandbox.summary() for sandbox in sorted(found, key=lambda sandbox: sandbox.created_at)]
 
     def list_containers(self, wanted: api_pb2.ContainerFilter) -> list[api_pb2.Container]:
@@ -143,10 +175,7 @@ class Registry:
         found = [
             container
             for container in self.containers.values()
-            if (not wanted.id or container.id == wanted.id)
-            and (not wanted.HasField("state") or container.state == wanted.state.state)
-            and (not wanted.pod_sandbox_id or container.sandbox_id == wanted.pod_sandbox_id)
-            and _matches(wanted.label_selector, container.config.labels)
+            if _passes(container, wanted) and wanted.pod_sandbox_id in ("", container.sandbox_id)
         ]
         return [container.summary() for container in sorted(found, key=lambda container: container.created_at)]
 
@@ -156,8 +185,14 @@ class Registry:
         return self._last_time
 
 
-def _matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    return all(labels.get(key) == value for key, value in selector.items())
+def _passes(thing: Sandbox | Container, wanted: api_pb2.PodSandboxFilter | api_pb2.ContainerFilter) -> bool:
+    """Whether its ID, state and labels are those that a list asks for."""
+    labels: Mapping[str, str] = thing.config.labels
+    return (
+        wanted.id in ("", thing.id)
+        and (not wanted.HasField("state") or thing.state == wanted.state.state)
+        and all(labels.get(key) == value for key, value in wanted.label_selector.items())
+    )
 
 
 def _taken(what: str, by: str) -> CallError:

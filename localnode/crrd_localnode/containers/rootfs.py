@@ -41,13 +41,9 @@ class Mount(TypedDict):
 def enter(rootfs: str, mounts: Sequence[Mount], directories: Iterable[str] = ()) -> None:
     """Move the calling process into a mount namespace of its own, with the mounts, and into its root directory.
 
-    Args:
-        rootfs: an empty directory of the node; it looks empty from outside the namespace ever after.
-        mounts: absolute paths on both sides.
-        directories: further absolute paths that are made in the new root where they are missing.
-
-    Raises:
-        OSError: something cannot be mounted; the process is then of no further use.
+    `rootfs` is an empty directory of the node, and looks empty from outside the namespace ever after; `directories`
+    are further absolute paths that are made in the new root where they are missing. After an OSError (something cannot
+    be mounted) the process is of no further use.
     """
     _check(_libc().unshare(CLONE_NEWNS), "unshare")
     # Unmounting on the node shall still work while containers run, so no private mounts; slaves follow the node.
@@ -74,13 +70,9 @@ def enter(rootfs: str, mounts: Sequence[Mount], directories: Iterable[str] = ())
 
 
 def link(rootfs: str, mounts: Sequence[Mount]) -> None:
-    """Make the mounts reachable below the directory `rootfs` by symbolic links.
-
-    Raises:
-        OSError: a link cannot be made; one mount below another would have to be made inside the mounted path.
-    """
+    """Make the mounts reachable below the directory `rootfs` by symbolic links; OSError where one cannot be made."""
     for mount in sorted(mounts, key=lambda mount: mount["container_path"].count("/")):
-        if _nested(mount, mounts):
+        if _nested(mount, mounts):  # its link would have to be made inside the mounted path
             raise OSError(f"{mount['container_path']} is below another mount, which needs a mount namespace")
         target = rootfs + mount["container_path"].rstrip("/")
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -108,10 +100,7 @@ class _Root:
         if parent not in self._own and not inside:
             _mount("tmpfs", self._path + parent, 0)
             self._mirror(parent)
-        if directory:
-            os.mkdir(target)
-        else:
-            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+        _make(target, directory=directory)
         if directory and not inside:
             self._own.add(path)
 
@@ -133,16 +122,20 @@ class _Root:
                 if entry.is_symlink():
                     os.symlink(os.readlink(entry.path), target)
                     continue
-                if entry.is_dir(follow_symlinks=False):
-                    os.mkdir(target)
-                else:
-                    os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+                _make(target, directory=entry.is_dir(follow_symlinks=False))
                 try:
                     _mount(entry.path, target, MS_BIND | MS_REC)
                 except OSError as error:
                     # An entry that vanished meanwhile, or a dead network mount, is usually not needed.
                     sys.stderr.write(f"{error}\n")
         self._own.add(path)
+
+
+def _make(path: str, *, directory: bool) -> None:
+    if directory:
+        os.mkdir(path)
+    else:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
 def _below(path: str, above: str) -> bool:

@@ -5,6 +5,7 @@ The generated servicer classes would answer them, too, but with a logged stack t
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from operator import methodcaller
 from typing import Any
 
 import grpc
@@ -12,7 +13,29 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from cri_stubs import api_pb2
-from crrd_localnode.containers.errors import CallError
+
+
+class CallError(Exception):
+    """A call of the CRI that cannot be answered; `code` is the gRPC status that the client gets."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def not_found(kind: str, name: str) -> CallError:
+    """There is no such thing."""
+    return CallError(grpc.StatusCode.NOT_FOUND, f"{kind} {name!r} not found")
+
+
+def invalid(message: str) -> CallError:
+    """The request makes no sense."""
+    return CallError(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def wrong_state(message: str) -> CallError:
+    """The request makes no sense now."""
+    return CallError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
 def handlers(service: str, implementation: object) -> grpc.GenericRpcHandler:
@@ -22,11 +45,11 @@ def handlers(service: str, implementation: object) -> grpc.GenericRpcHandler:
     are asynchronous generators of responses; CallError becomes the status of the call.
     """
     descriptor = api_pb2.DESCRIPTOR.services_by_name[service]
-    found: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-    for method in descriptor.methods:
-        function = getattr(implementation, snake_case(method.name), None)
-        if function is not None:
-            found[method.name] = _handler(method, function)
+    found = {
+        method.name: _handler(method, function)
+        for method in descriptor.methods
+        if (function := getattr(implementation, snake_case(method.name), None)) is not None
+    }
     return grpc.method_handlers_generic_handler(descriptor.full_name, found)
 
 
@@ -36,14 +59,10 @@ def snake_case(name: str) -> str:
 
 
 def _handler(method: MethodDescriptor, function: Callable[[Any], Any]) -> "grpc.RpcMethodHandler[Any, Any]":
-    request_class: type[Message] = getattr(api_pb2, method.input_type.name)
+    read: Callable[[bytes], Message] = getattr(api_pb2, method.input_type.name).FromString
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(_stream(function), request_class.FromString, _serialize)
-    return grpc.unary_unary_rpc_method_handler(_unary(function), request_class.FromString, _serialize)
-
-
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
+        return grpc.unary_stream_rpc_method_handler(_stream(function), read, methodcaller("SerializeToString"))
+    return grpc.unary_unary_rpc_method_handler(_unary(function), read, methodcaller("SerializeToString"))
 
 
 def _unary(function: Callable[[Any], Awaitable[Message]]) -> Any:

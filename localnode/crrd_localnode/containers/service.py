@@ -10,11 +10,32 @@ from collections.abc import AsyncIterator
 from cri_stubs import api_pb2
 from crrd import __version__
 from crrd_localnode.containers.container import Container
-from crrd_localnode.containers.errors import invalid
-from crrd_localnode.containers.events import EventHub
 from crrd_localnode.containers.registry import Registry
+from crrd_localnode.containers.rpc import invalid
 
 NAME = "crrd-local"  # The runtime's name, as in front of container IDs in the API
+
+
+class EventHub:
+    """Hands the container events from the time of listening on to everyone who listens; none is kept for later."""
+
+    def __init__(self) -> None:
+        self._listeners: set[asyncio.Queue[api_pb2.ContainerEventResponse]] = set()
+
+    def publish(self, event: api_pb2.ContainerEventResponse) -> None:
+        """Give the event to all listeners; never blocks."""
+        for queue in self._listeners:
+            queue.put_nowait(event)
+
+    async def listen(self) -> AsyncIterator[api_pb2.ContainerEventResponse]:
+        """All events that are published from now on, until the caller stops asking."""
+        queue: asyncio.Queue[api_pb2.ContainerEventResponse] = asyncio.Queue()
+        self._listeners.add(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._listeners.discard(queue)
 
 
 class RuntimeService:
@@ -35,9 +56,8 @@ class RuntimeService:
     async def status(self, _request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
         """Answer Status: there is nothing that would have to become ready."""
         conditions = [api_pb2.RuntimeCondition(type=kind, status=True) for kind in ("RuntimeReady", "NetworkReady")]
-        return api_pb2.StatusResponse(
-            status=api_pb2.RuntimeStatus(conditions=conditions), runtime_handlers=[api_pb2.RuntimeHandler(name="")]
-        )
+        status, handlers = api_pb2.RuntimeStatus(conditions=conditions), [api_pb2.RuntimeHandler(name="")]
+        return api_pb2.StatusResponse(status=status, runtime_handlers=handlers)
 
     async def run_pod_sandbox(self, request: api_pb2.RunPodSandboxRequest) -> api_pb2.RunPodSandboxResponse:
         """Answer RunPodSandbox."""
@@ -66,12 +86,10 @@ class RuntimeService:
 
     async def pod_sandbox_status(self, request: api_pb2.PodSandboxStatusRequest) -> api_pb2.PodSandboxStatusResponse:
         """Answer PodSandboxStatus."""
-        sandbox = self._registry.sandbox(request.pod_sandbox_id)
-        return api_pb2.PodSandboxStatusResponse(
-            status=sandbox.status(),
-            containers_statuses=[one.status() for one in self._registry.containers_of(sandbox.id)],
-            timestamp=time.time_ns(),
-        )
+        status = self._registry.sandbox(request.pod_sandbox_id).status()
+        containers = [one.status() for one in self._registry.containers_of(status.id)]
+        now = time.time_ns()
+        return api_pb2.PodSandboxStatusResponse(status=status, containers_statuses=containers, timestamp=now)
 
     async def list_pod_sandbox(self, request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
         """Answer ListPodSandbox."""
@@ -115,9 +133,8 @@ class RuntimeService:
     async def container_status(self, request: api_pb2.ContainerStatusRequest) -> api_pb2.ContainerStatusResponse:
         """Answer ContainerStatus; the verbose part holds the number of the container's process."""
         container = self._registry.container(request.container_id)
-        return api_pb2.ContainerStatusResponse(
-            status=container.status(), info=container.details() if request.verbose else None
-        )
+        info = container.details() if request.verbose else None
+        return api_pb2.ContainerStatusResponse(status=container.status(), info=info)
 
     async def container_stats(self, request: api_pb2.ContainerStatsRequest) -> api_pb2.ContainerStatsResponse:
         """Answer ContainerStats."""
@@ -135,9 +152,8 @@ class RuntimeService:
             label_selector=request.filter.label_selector,
         )
         found = [self._registry.container(each.id) for each in self._registry.list_containers(wanted)]
-        return api_pb2.ListContainerStatsResponse(
-            stats=await asyncio.to_thread(lambda: [container.stats() for container in found])
-        )
+        stats = await asyncio.to_thread(lambda: [container.stats() for container in found])
+        return api_pb2.ListContainerStatsResponse(stats=stats)
 
     async def exec_sync(self, request: api_pb2.ExecSyncRequest) -> api_pb2.ExecSyncResponse:
         """Answer ExecSync."""
@@ -146,9 +162,8 @@ class RuntimeService:
             raise invalid("the command is empty")
         seconds = float(request.timeout) if request.timeout > 0 else None
         outcome = await container.execute(list(request.cmd), seconds)
-        return api_pb2.ExecSyncResponse(
-            exit_code=outcome.exit_code, stdout=bytes(outcome.output[1]), stderr=bytes(outcome.output[2])
-        )
+        stdout, stderr = map(bytes, outcome.output.values())
+        return api_pb2.ExecSyncResponse(exit_code=outcome.exit_code, stdout=stdout, stderr=stderr)
 
     async def get_container_events(
         self, _request: api_pb2.GetEventsRequest

@@ -7,7 +7,7 @@ waits for its exit and writes down how it ended. It is told what to do by its di
   ends without one, which means that the runtime died before it could note that the shim exists;
 - one line on standard output then says how that went: "" for well, else the reason why not;
 - `process.json` (Running) names the container's process, `exit.json` (Ended) is there once it has ended;
-- SIGUSR1 sends the stop signal to the container's process group, SIGUSR2 kills it, SIGHUP opens the log anew.
+- SIGUSR1 sends the stop signal to the container's process group, SIGUSR2 kills it.
 
 When the container's first process has ended, everything else that it started is killed, as the end of a PID
 namespace does in a real runtime. Run as `python -S -m crrd_localnode.containers.shim DIRECTORY`; imports little,
@@ -23,11 +23,11 @@ import selectors
 import signal
 import sys
 import time
+from functools import cache
 from typing import Any, TypedDict
 
 from crrd_localnode.containers import rootfs
 from crrd_localnode.containers.cri_log import CriLog
-from crrd_localnode.containers.identity import identity
 
 STOP = signal.SIGUSR1
 KILL = signal.SIGUSR2
@@ -66,6 +66,20 @@ class Ended(TypedDict):
     message: str
 
 
+@cache
+def _boot() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def identity(pid: int) -> str | None:
+    """What no other process shares: the machine's boot and the process' start time; None if there is no process."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as file:
+        # The program's name, in parentheses, may itself hold spaces and parentheses; field 22 is the start time.
+        return f"{_boot()}:{file.read().rpartition(')')[2].split()[19]}"
+    return None
+
+
 def write_json(path: str, value: Any) -> None:
     """Put a file in its place in one step: a reader sees all of it or the one before.
 
@@ -90,7 +104,8 @@ class Shim:
 
     def run(self) -> None:
         """Start the container's process, see it to its end, and write down how it ended."""
-        self._become_reaper()
+        # Processes that outlive their parent come to the shim instead of to init: so none of them gets away.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         wake = self._take_signals()
         error = self._start()
         if error:
@@ -112,10 +127,6 @@ class Shim:
                     self._copy(key.fd, key.data)
         code = self._end()
         self._ended(code, "Completed" if code == 0 else "Error", "")
-
-    def _become_reaper(self) -> None:
-        # Processes that outlive their parent come to the shim instead of to init: so none of them gets away.
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def _take_signals(self) -> int:
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -178,16 +189,12 @@ class Shim:
         os.close(null)
 
     def _obey(self, signals: bytes) -> None:
+        meant: dict[int, int] = {STOP: self._spec["stop_signal"], KILL: signal.SIGKILL}
         for number in signals:
-            if number == STOP:
-                self._signal_group(self._spec["stop_signal"])
-            elif number == KILL:
-                self._signal_group(signal.SIGKILL)
-
-    def _signal_group(self, number: int) -> None:
-        # The first process is reaped by `_end` alone, so its number cannot be another group's yet.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, number)
+            # The first process is reaped by `_end` alone, so its number cannot be another group's yet.
+            with contextlib.suppress(ProcessLookupError):
+                if number in meant:
+                    os.killpg(self._pid, meant[number])
 
     def _copy(self, file: int, stream: str) -> bool:
         """Copy what there is to the log; False when there is nothing now, or never again."""

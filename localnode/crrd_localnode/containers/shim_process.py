@@ -11,9 +11,10 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from crrd_localnode.containers import shim
-from crrd_localnode.containers.identity import identity
+from crrd_localnode.containers.shim import identity
 
 SOURCE = Path(__file__).resolve().parents[2]
 """Where the package is imported from: a shim is started without site-packages, which halves its start."""
@@ -82,25 +83,15 @@ class StartingShim:
     """A shim that waits for the word to run its container."""
 
     def __init__(self, directory: Path) -> None:
-        """Start the program.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the program; OSError where that cannot be done."""
         go_read, self._go = os.pipe2(os.O_CLOEXEC)
         self._reply, reply_write = os.pipe2(os.O_CLOEXEC)
         errors = os.open(directory / "shim.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         command = python_command(shim.__name__, str(directory))
         inherit = [(os.POSIX_SPAWN_DUP2, own, theirs) for theirs, own in enumerate((go_read, reply_write, errors))]
         try:
-            pid = os.posix_spawn(
-                command[0],
-                command,
-                python_environment(),
-                file_actions=inherit,
-                setsid=True,
-                setsigmask=shim.HELD,
-            )
+            options: Any = {"file_actions": inherit, "setsid": True, "setsigmask": shim.HELD}
+            pid = os.posix_spawn(command[0], command, python_environment(), **options)
         except OSError:
             os.close(self._go)
             os.close(self._reply)
@@ -115,9 +106,8 @@ class StartingShim:
         """Give the word and wait for the answer: "" when the container's process runs, else the reason why not."""
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._reply, "rb", buffering=0)
-        )
+        reply = os.fdopen(self._reply, "rb", buffering=0)
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reply)
         try:
             # A shim that died already has closed its end; the empty answer says so below.
             with contextlib.suppress(BrokenPipeError):

@@ -1,7 +1,6 @@
 """What a container's processes use, from /proc: there is no cgroup to ask."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -9,16 +8,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Of a process and all below it that live; what has ended counts in whoever waited for it."""
+def usage_of(pid: int) -> tuple[int, int]:
+    """Nanoseconds of CPU and resident bytes of a process and its descendants that live; 0 where it has ended.
 
-    cpu_nanoseconds: int = 0
-    memory_bytes: int = 0  # Resident
-
-
-def usage_of(pid: int) -> Usage:
-    """What a process and its descendants use; nothing, where it has ended."""
+    What has ended counts in whoever waited for it.
+    """
     fields = {each.name: found for each in _PROC.glob("[0-9]*") if (found := _stat(each))}
     below: dict[str, list[str]] = {}
     for name, found in fields.items():
@@ -31,7 +25,7 @@ def usage_of(pid: int) -> Usage:
         ticks += sum(map(int, found[11:15]))  # utime, stime, cutime, cstime of proc(5), which counts from 1, pid first
         pages += int(found[21])
         waiting += below.get(name, [])
-    return Usage(ticks * 1_000_000_000 // _TICKS, pages * _PAGE)
+    return ticks * 1_000_000_000 // _TICKS, pages * _PAGE
 
 
 def _stat(process: Path) -> list[str]:
