@@ -44,7 +44,7 @@ class ApiServer:
         self.registry = Registry(resources.BUILTIN)
         self.admission = Admission()
         self._webhooks = Webhooks(self.store)
-        self._webhooks.take_part(self.admission)
+        self.admission.mutating.append(self._webhooks.mutate)
         self.watches = Watches(self.store, self.now)
         writes = Writes(self.store, self.admission, self.now)
         deletion = Deletion(writes, self.registry)
@@ -98,12 +98,9 @@ class ApiServer:
         """Write a kubeconfig file for this server; returns its path. The server must have been started."""
         context = {"cluster": "local", "user": "local", "namespace": "default"}
         config = {
-            "apiVersion": "v1",
-            "kind": "Config",
+            "apiVersion": "v1", "kind": "Config", "users": [{"name": "local", "user": {}}],
             "clusters": [{"name": "local", "cluster": {"server": self.url}}],
-            "users": [{"name": "local", "user": {}}],
-            "contexts": [{"name": "local", "context": context}],
-            "current-context": "local",
-        }
+            "contexts": [{"name": "local", "context": context}], "current-context": "local",
+        }  # fmt: skip
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")  # JSON is YAML
         return path

@@ -58,19 +58,16 @@ def established(crd: Object) -> Object:
     names = {"listKind": f"{crd['spec']['names']['kind']}List", **crd["spec"]["names"]}
     names.setdefault("singular", names["kind"].lower())
     now = metadata(crd).get("creationTimestamp")
+    reasons = (
+        ("NamesAccepted", "NoConflicts", "no conflicts found"),
+        ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+    )
     conditions = [
-        {"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"},
-        {"type": "Established", "status": "True", "reason": "InitialNamesAccepted",
-         "message": "the initial names have been accepted"},
-    ]  # fmt: skip
-    return {
-        **crd,
-        "status": {
-            "conditions": [{"lastTransitionTime": now, **condition} for condition in conditions],
-            "acceptedNames": names,
-            "storedVersions": [version["name"] for version in crd["spec"]["versions"] if version.get("storage")],
-        },
-    }
+        {"lastTransitionTime": now, "type": kind, "status": "True", "reason": reason, "message": message}
+        for kind, reason, message in reasons
+    ]
+    stored = [version["name"] for version in crd["spec"]["versions"] if version.get("storage")]
+    return {**crd, "status": {"conditions": conditions, "acceptedNames": names, "storedVersions": stored}}
 
 
 def kinds_of(crd: Object) -> tuple[Kind, ...]:
@@ -121,6 +118,5 @@ def _column(column: Mapping[str, Any]) -> Column:
             return found
         return age_since(found, now) if kind == "date" else str(found)
 
-    return Column(
-        column["name"], value, kind, column.get("format", ""), column.get("priority", 0), column.get("description", "")
-    )
+    form, about = column.get("format", ""), column.get("description", "")
+    return Column(column["name"], value, kind, form, column.get("priority", 0), about)

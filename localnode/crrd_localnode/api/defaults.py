@@ -15,18 +15,12 @@ from crrd_localnode.api.objects import Object, dig, metadata
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 _POD: Mapping[str, Any] = {
-    "dnsPolicy": "ClusterFirst",
-    "enableServiceLinks": True,
-    "restartPolicy": "Always",
-    "schedulerName": "default-scheduler",
-    "securityContext": {},
-    "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS,
-}
+    "dnsPolicy": "ClusterFirst", "enableServiceLinks": True, "restartPolicy": "Always", "securityContext": {},
+    "schedulerName": "default-scheduler", "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS,
+}  # fmt: skip
 _CONTAINER: Mapping[str, Any] = {
-    "resources": {},
-    "terminationMessagePath": "/dev/termination-log",
-    "terminationMessagePolicy": "File",
-}
+    "resources": {}, "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"
+}  # fmt: skip
 _PROBE: Mapping[str, Any] = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 
 
@@ -53,9 +47,8 @@ def _complete_container(container: Object) -> Object:
     container = _changed(container, "resources", _complete_resources)
     for probe in _PROBES:
         container = _changed(container, probe, lambda value: _complete_handler({**_PROBE, **value}))
-    return _changed(
-        container, "lifecycle", lambda hooks: {name: _complete_handler(hook) for name, hook in hooks.items()}
-    )
+    completed = {name: _complete_handler(hook) for name, hook in (container.get("lifecycle") or {}).items()}
+    return _changed(container, "lifecycle", lambda _hooks: completed)
 
 
 def _complete_handler(handler: Object) -> Object:
@@ -102,22 +95,23 @@ def pod_rules(pod: Object, old: Object | None) -> list[Cause]:
         return []
     for field in _CONTAINER_LISTS[:2]:
         if [c.get("name") for c in spec.get(field) or []] != [c.get("name") for c in before.get(field) or []]:
-            return [Cause(f"spec.{field}", "Forbidden: pod updates may not add or remove containers", _FORBIDDEN)]
+            return [_forbidden(f"spec.{field}", "pod updates may not add or remove containers")]
     added = spec.get("tolerations") or []
     if any(toleration not in added for toleration in before.get("tolerations") or []):
-        return [Cause("spec.tolerations", "Forbidden: existing toleration can not be modified", _FORBIDDEN)]
+        return [_forbidden("spec.tolerations", "existing toleration can not be modified")]
     if _fixed_part(spec) != _fixed_part(before):
         text = (
-            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+            "pod updates may not change fields other than `spec.containers[*].image`,"
             "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to "
             "existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously "
             "negative)"
         )
-        return [Cause("spec", text, _FORBIDDEN)]
+        return [_forbidden("spec", text)]
     return []
 
 
-_FORBIDDEN = "FieldValueForbidden"
+def _forbidden(field: str, why: str) -> Cause:
+    return Cause(field, f"Forbidden: {why}", "FieldValueForbidden")
 
 
 def _new_pod_rules(spec: Object) -> list[Cause]:
@@ -127,11 +121,10 @@ def _new_pod_rules(spec: Object) -> list[Cause]:
     causes, seen = [], set()
     for field in _CONTAINER_LISTS[:2]:
         for at, container in enumerate(spec.get(field) or []):
-            name = container.get("name")
+            name, path = container.get("name"), f"spec.{field}[{at}].name"
             if not name:
-                causes.append(Cause(f"spec.{field}[{at}].name", "Required value", "FieldValueRequired"))
+                causes.append(Cause(path, "Required value", "FieldValueRequired"))
             elif name in seen:
-                path = f"spec.{field}[{at}].name"
                 causes.append(Cause(path, f'Duplicate value: "{name}"', "FieldValueDuplicate"))
             seen.add(name)
     if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
@@ -146,10 +139,7 @@ def _fixed_part(spec: Object) -> Object:
     if fixed.get("terminationGracePeriodSeconds", 0) < 0:
         fixed["terminationGracePeriodSeconds"] = 1
     for field in _CONTAINER_LISTS[:2]:
-        fixed[field] = [
-            {name: value for name, value in container.items() if name != "image"}
-            for container in fixed.get(field) or []
-        ]
+        fixed[field] = [{**container, "image": ""} for container in fixed.get(field) or []]
     return fixed
 
 
@@ -179,20 +169,16 @@ def immutable_data(obj: Object, old: Object | None) -> list[Cause]:
     """Secrets and config maps that say `immutable: true` keep their data."""
     if old is None or not old.get("immutable"):
         return []
-    return [
-        Cause(field, "Forbidden: field is immutable when `immutable` is set", _FORBIDDEN)
-        for field in ("data", "binaryData", "immutable")
-        if obj.get(field) != old.get(field)
-    ]
+    changed = [field for field in ("data", "binaryData", "immutable") if obj.get(field) != old.get(field)]
+    return [_forbidden(field, "field is immutable when `immutable` is set") for field in changed]
 
 
 def lease_rules(lease: Object, _old: Object | None) -> list[Cause]:
     """The numbers that a lease may have; `ValidateLeaseSpec` in pkg/apis/coordination/validation."""
-    bounds = (("leaseDurationSeconds", 1, "must be greater than 0"),
-              ("leaseTransitions", 0, "must be greater than or equal to 0"))  # fmt: skip
-    given = ((field, (lease.get("spec") or {}).get(field), least, text) for field, least, text in bounds)
+    spec, bounds = lease.get("spec") or {}, {"leaseDurationSeconds": 1, "leaseTransitions": 0}
+    texts = ("must be greater than or equal to 0", "must be greater than 0")
     return [
-        Cause(f"spec.{field}", f"Invalid value: {value}: {text}")
-        for field, value, least, text in given
-        if value is not None and value < least
+        Cause(f"spec.{field}", f"Invalid value: {spec[field]}: {texts[least]}")
+        for field, least in bounds.items()
+        if spec.get(field) is not None and spec[field] < least
     ]

@@ -11,7 +11,7 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS
 from crrd_localnode.api import errors
 from crrd_localnode.api.admission import Operation
-from crrd_localnode.api.errors import ApiError, bad_request
+from crrd_localnode.api.errors import bad_request
 from crrd_localnode.api.kinds import Registry
 from crrd_localnode.api.objects import Object, dig, metadata, with_metadata
 from crrd_localnode.api.store import Changed, Stored
@@ -46,11 +46,6 @@ def delete_options(body: Any, grace: str | None) -> DeleteOptions:
     return DeleteOptions(given, conditions.get("uid"), conditions.get("resourceVersion"))
 
 
-def _conflict(target: Target, why: str) -> ApiError:
-    """409 for a precondition that does not hold; it names the kind where other conflicts name the resource."""
-    return errors.conflict(target.kind.group, target.kind.kind, target.name, why)
-
-
 class Deletion:
     """Deletes objects of one store."""
 
@@ -67,9 +62,8 @@ class Deletion:
                 raise target.missing()
             self._check_conditions(target, old, options)
             if self._writes.admission.validating:
-                await self._writes.admission.validate(
-                    asking.to(Operation.DELETE, target, target.kind.shown(old).obj, None)
-                )
+                request = asking.to(Operation.DELETE, target, target.kind.shown(old).obj, None)
+                await self._writes.admission.validate(request)
             try:
                 return self._delete_now(target, old, options, asking)
             except Changed:
@@ -95,19 +89,15 @@ class Deletion:
     @staticmethod
     def _check_conditions(target: Target, old: Stored, options: DeleteOptions) -> None:
         meta = metadata(old.obj)
-        if options.uid is not None and options.uid != meta["uid"]:
-            raise _conflict(
-                target,
-                f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
-                "The object might have been deleted and then recreated",
-            )
-        version = options.resource_version
-        if version is not None and version != meta["resourceVersion"]:
-            raise _conflict(
-                target,
-                f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
-                f"({meta['resourceVersion']}). The object might have been modified",
-            )
+        for what, wanted, present, event in (
+            ("UID", options.uid, meta["uid"], "deleted and then recreated"),
+            ("ResourceVersion", options.resource_version, meta["resourceVersion"], "modified"),
+        ):
+            if wanted not in (None, present):
+                text = f"the {what} in the precondition ({wanted}) does not match the {what} in record ({present})."
+                why = f"{text} The object might have been {event}"
+                # This conflict names the kind where others name the resource.
+                raise errors.conflict(target.kind.group, target.kind.kind, target.name, why)
 
     def _marked(self, target: Target, obj: Object, options: DeleteOptions) -> Object | None:
         """The object marked as being deleted, or None if it can go at once."""
@@ -143,11 +133,8 @@ class Deletion:
         """A pod's grace period: none while nobody runs it, or when it has ended."""
         if not dig(obj, "spec", "nodeName") or dig(obj, "status", "phase") in ("Succeeded", "Failed"):
             return 0
-        period = options.grace_seconds
-        if period is None:
-            period = dig(obj, "spec", "terminationGracePeriodSeconds")
-        if period is None:
-            period = DEFAULT_GRACE_SECONDS
+        given = (options.grace_seconds, dig(obj, "spec", "terminationGracePeriodSeconds"), DEFAULT_GRACE_SECONDS)
+        period = next(seconds for seconds in given if seconds is not None)
         return int(period) if period >= 0 else 1
 
     def _delete_container(self, target: Target, old: Stored, asking: Asking) -> tuple[Stored, bool]:

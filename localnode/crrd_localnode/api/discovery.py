@@ -1,15 +1,21 @@
-"""The paths that say what the server serves: versions, groups, resources, health."""
+"""The paths that say what the server serves: versions, groups, resources, health, and OpenAPI v3 as kubectl reads it.
+
+The OpenAPI documents are for `kubectl explain`, and to learn that the server validates. Custom resources are described
+in full by their CRD's schema. Built-in kinds are only named: clients bring their own.
+"""
 
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any
 
 from crrd_localnode.api.kinds import Kind, Registry
 from crrd_localnode.api.objects import Object
-from crrd_localnode.api.openapi import openapi_document
 
 MAJOR, MINOR = "1", "36"  # The Kubernetes version whose behaviour is followed
 
+_OPENAPI = "/openapi/v3"
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _STATUS_VERBS = ["get", "patch", "update"]
 
@@ -24,7 +30,7 @@ def discover(registry: Registry, path: str, address: str) -> Object | str | None
         return plain(registry, address)
     parts = [part for part in path.split("/") if part]
     if parts[:2] == ["openapi", "v3"]:
-        return openapi_document(registry, path)
+        return _openapi_document(registry, path)
     groups = registry.groups()
     if len(parts) == 2 and parts[0] == "api":
         return _resources(registry, "", parts[1]) if parts[1] in groups[""] else None
@@ -41,16 +47,11 @@ def _ok(_registry: Registry, _address: str) -> str:
 
 def _version(_registry: Registry, _address: str) -> Object:
     return {
-        "major": MAJOR,
-        "minor": MINOR,
-        "gitVersion": f"v{MAJOR}.{MINOR}.0+crrd-localnode",
-        "gitCommit": "",
-        "gitTreeState": "clean",
-        "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "",
+        "major": MAJOR, "minor": MINOR, "gitVersion": f"v{MAJOR}.{MINOR}.0+crrd-localnode", "gitCommit": "",
+        "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "",
         "compiler": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": f"{platform.system().lower()}/{platform.machine()}",
-    }
+    }  # fmt: skip
 
 
 def _versions(_registry: Registry, address: str) -> Object:
@@ -96,28 +97,71 @@ def _priority(version: str) -> tuple[int, int, int]:
 
 
 def _resources(registry: Registry, group: str, version: str) -> Object:
-    resources = []
-    for kind in registry.kinds:
-        if (kind.group, kind.version) == (group, version):
-            resources += _entries(kind)
-    return {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": f"{group}/{version}" if group else version,
-        "resources": resources,
-    }
+    kinds = [kind for kind in registry.kinds if (kind.group, kind.version) == (group, version)]
+    resources = list(chain.from_iterable(map(_entries, kinds)))
+    about = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": kinds[0].api_version}
+    return {**about, "resources": resources}
 
 
 def _entries(kind: Kind) -> list[Object]:
     common = {"namespaced": kind.namespaced, "kind": kind.kind}
-    entry: Object = {"name": kind.plural, "singularName": kind.one, **common, "verbs": _VERBS}
+    one = kind.singular or kind.kind.lower()
+    entry: Object = {"name": kind.plural, "singularName": one, **common, "verbs": _VERBS}
     if kind.short_names:
         entry["shortNames"] = list(kind.short_names)
     if kind.categories:
         entry["categories"] = list(kind.categories)
-    entries = [entry]
-    if kind.status:
-        entries.append({"name": f"{kind.plural}/status", "singularName": "", **common, "verbs": _STATUS_VERBS})
+    subresources = {"status": _STATUS_VERBS} if kind.status else {}
     if kind.logs:
-        entries.append({"name": f"{kind.plural}/log", "singularName": "", **common, "verbs": ["get"]})
-    return entries
+        subresources["log"] = ["get"]
+    return [
+        entry,
+        *({"name": f"{kind.plural}/{name}", "singularName": "", **common, "verbs": verbs}
+          for name, verbs in subresources.items()),
+    ]  # fmt: skip
+
+
+def _openapi_document(registry: Registry, path: str) -> Object | None:
+    """The index of all documents, or the document of one group's version; None where there is none."""
+    versions = {_path_of(kind): kind.api_version for kind in registry.kinds}
+    if path.rstrip("/") == _OPENAPI:
+        return {"paths": {found: {"serverRelativeURL": f"{_OPENAPI}/{found}?hash={found}"} for found in versions}}
+    found = path.removeprefix(f"{_OPENAPI}/")
+    if found not in versions:
+        return None
+    kinds = [kind for kind in registry.kinds if _path_of(kind) == found]
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "crrd local API server", "version": versions[found]},
+        "paths": {path: item for kind in kinds for path, item in _operations(kind).items()},
+        "components": {
+            "schemas": {f"{each.group or 'core'}.{each.version}.{each.kind}": _schema(each) for each in kinds}
+        },
+    }
+
+
+def _path_of(kind: Kind) -> str:
+    return f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
+
+
+def _gvk(kind: Kind) -> Object:
+    return {"group": kind.group, "version": kind.version, "kind": kind.kind}
+
+
+def _operations(kind: Kind) -> Object:
+    base = f"/{_path_of(kind)}{'/namespaces/{namespace}' if kind.namespaced else ''}/{kind.plural}"
+    answer = {"200": {"description": "OK"}}
+    about = {"x-kubernetes-group-version-kind": _gvk(kind)}
+    text = {"in": "query", "schema": {"type": "string", "uniqueItems": True}}
+    parameters = [{"name": name, **text} for name in ("dryRun", "fieldValidation")]
+    get = {"responses": answer, "x-kubernetes-action": "get", **about}
+    patch = {"responses": answer, "x-kubernetes-action": "patch", "parameters": parameters, **about}
+    return {
+        base: {"get": {**get, "x-kubernetes-action": "list"}, "post": {**patch, "x-kubernetes-action": "post"}},
+        f"{base}/{{name}}": {"get": get, "patch": patch},
+    }
+
+
+def _schema(kind: Kind) -> Object:
+    schema: Mapping[str, Any] = kind.schema.openapi if kind.schema is not None else {"type": "object"}
+    return {**schema, "x-kubernetes-group-version-kind": [_gvk(kind)]}

@@ -9,22 +9,10 @@ from dataclasses import dataclass
 from crrd_localnode.api.objects import Object
 
 REASONS = {
-    400: "BadRequest",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
-    405: "MethodNotAllowed",
-    406: "NotAcceptable",
-    409: "Conflict",
-    410: "Expired",
-    413: "RequestEntityTooLarge",
-    415: "UnsupportedMediaType",
-    422: "Invalid",
-    429: "TooManyRequests",
-    500: "InternalError",
-    503: "ServiceUnavailable",
-    504: "Timeout",
-}
+    400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed",
+    406: "NotAcceptable", 409: "Conflict", 410: "Expired", 413: "RequestEntityTooLarge", 415: "UnsupportedMediaType",
+    422: "Invalid", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout",
+}  # fmt: skip
 NO_SUCH_PATH = "404 page not found"
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
@@ -46,16 +34,14 @@ class ApiError(Exception):
         code: int,
         message: str,
         *,
-        reason: str | None = None,
+        reason: str = "",
         details: Object | None = None,
         retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.retry_after = retry_after
-        details = dict(details or {})
-        if retry_after is not None:
-            details["retryAfterSeconds"] = retry_after
+        details = {**(details or {}), **({} if retry_after is None else {"retryAfterSeconds": retry_after})}
         self.status: Object = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -68,17 +54,18 @@ class ApiError(Exception):
         }
 
 
-def _details(group: str, plural: str, name: str) -> Object:
+def details(group: str, plural: str, name: str) -> Object:
+    """What a Status says of the object that it is about."""
     return {**({"name": name} if name else {}), **({"group": group} if group else {}), "kind": plural}
 
 
-def _qualified(group: str, plural: str) -> str:
-    return f"{plural}.{group}" if group else plural
+def _qualified(group: str, plural: str, name: str) -> str:
+    return (f"{plural}.{group}" if group else plural) + (f' "{name}"' if name else "")
 
 
 def not_found(group: str, plural: str, name: str) -> ApiError:
     """404: there is no object of that name."""
-    return ApiError(404, f'{_qualified(group, plural)} "{name}" not found', details=_details(group, plural, name))
+    return ApiError(404, f"{_qualified(group, plural, name)} not found", details=details(group, plural, name))
 
 
 def no_such_path() -> ApiError:
@@ -88,30 +75,37 @@ def no_such_path() -> ApiError:
 
 def already_exists(group: str, plural: str, name: str, *, going: bool) -> ApiError:
     """409 AlreadyExists: an object of that name exists, maybe one that is being deleted (`going`)."""
-    message = f'{_qualified(group, plural)} "{name}" already exists'
-    message = f"object is being deleted: {message}" if going else message
-    return ApiError(409, message, reason="AlreadyExists", details=_details(group, plural, name))
+    message = f"{'object is being deleted: ' if going else ''}{_qualified(group, plural, name)} already exists"
+    return ApiError(409, message, reason="AlreadyExists", details=details(group, plural, name))
 
 
 def conflict(group: str, plural: str, name: str, why: str = MODIFIED) -> ApiError:
     """409 Conflict: what the write was based on is no longer so."""
-    message = f'Operation cannot be fulfilled on {_qualified(group, plural)} "{name}": {why}'
-    return ApiError(409, message, details=_details(group, plural, name))
+    message = f"Operation cannot be fulfilled on {_qualified(group, plural, name)}: {why}"
+    return ApiError(409, message, details=details(group, plural, name))
 
 
-def forbidden(group: str, plural: str, name: str, why: str) -> ApiError:
+def forbidden(group: str, plural: str, name: str, why: str, *causes: Cause) -> ApiError:
     """403: known who asks, and that is not allowed."""
-    subject = f'{_qualified(group, plural)} "{name}"' if name else _qualified(group, plural)
-    return ApiError(403, f"{subject} is forbidden: {why}", details=_details(group, plural, name))
+    about = {**details(group, plural, name), **({"causes": _listed(causes)} if causes else {})}
+    return ApiError(403, f"{_qualified(group, plural, name)} is forbidden: {why}", details=about)
+
+
+def _listed(causes: Sequence[Cause]) -> list[Object]:
+    return [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes]
 
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     """422: the object breaks the rules of its kind; the message joins what the causes say."""
     texts = [f"{cause.field}: {cause.message}" for cause in causes]
     text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    details = _details(group, kind, name)
-    details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
-    return ApiError(422, f'{_qualified(group, kind)} "{name}" is invalid: {text}', details=details)
+    message = f'{_qualified(group, kind, "")} "{name}" is invalid: {text}'
+    return ApiError(422, message, details={**details(group, kind, name), "causes": _listed(causes)})
+
+
+def invalid_options(causes: Sequence[Cause]) -> ApiError:
+    """422: what a list's or watch's query says does not go together."""
+    return invalid("meta.k8s.io", "ListOptions", "", causes)
 
 
 def bad_request(why: str) -> ApiError:
@@ -121,9 +115,8 @@ def bad_request(why: str) -> ApiError:
 
 def unsupported_media_type(given: str, supported: Sequence[str]) -> ApiError:
     """415: the body is in a format that is not taken here."""
-    accepted = ", ".join(supported)
-    return ApiError(415, f"the body of the request was in an unknown format - accepted media types include: {accepted}"
-                    + (f"; this one was {given}" if given else ""))  # fmt: skip
+    message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(supported)}"
+    return ApiError(415, message + (f"; this one was {given}" if given else ""))
 
 
 def expired(asked: int, oldest: int) -> ApiError:
@@ -138,12 +131,12 @@ def expired_list() -> ApiError:
 
 def expired_continue(token: str) -> ApiError:
     """410: the state that a list was begun with is gone; `token` goes on with that of now."""
-    error = ApiError(
-        410,
+    message = (
         "The provided continue parameter is too old to display a consistent list result. You can start a new list "
         "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
-        "results.",
+        "results."
     )
+    error = ApiError(410, message)
     error.status["metadata"] = {"continue": token}
     return error
 

@@ -7,19 +7,22 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 
 from crrd_localnode.api.admission import ANONYMOUS, User
 from crrd_localnode.api.discovery import discover
-from crrd_localnode.api.errors import NO_SUCH_PATH, ApiError, no_such_path
+from crrd_localnode.api.errors import NO_SUCH_PATH, ApiError, bad_request, no_such_path, not_found
 from crrd_localnode.api.handlers import Handlers, Request
 from crrd_localnode.api.kinds import Registry
-from crrd_localnode.api.logs import pod_log
-from crrd_localnode.api.objects import dumps
+from crrd_localnode.api.objects import dig, dumps
 from crrd_localnode.api.routing import Route, find_route
+from crrd_localnode.api.store import Store
 from crrd_localnode.api.tables import accepted
 from crrd_localnode.api.watching import Watch, Watches
 
+_PASSED_ON = ("follow", "previous", "tailLines", "timestamps")  # Of a log's query
+_LISTS = ("containers", "initContainers", "ephemeralContainers")
 BODY_LIMIT = 3 * 1024 * 1024  # Bytes of a request's body, as the real server has it
 
 
@@ -54,7 +57,7 @@ class Front:
         if route.kind is None:
             return self._discovery(route, request.host)
         if route.subresource == "log":
-            return await pod_log(self.watches.store, route, request)
+            return await _pod_log(self.watches.store, route, request)
         query = request.rel_url.query
         form = accepted(request.headers.get("Accept", ""))
         if route.verb == "watch":
@@ -81,10 +84,8 @@ class Front:
         return self._json(200, dumps(found))
 
     def _headers(self) -> dict[str, str]:
-        return {
-            "Cache-Control": "no-cache, private",
-            "Date": format_datetime(self.clock().astimezone(UTC), usegmt=True),
-        }
+        date = format_datetime(self.clock().astimezone(UTC), usegmt=True)
+        return {"Cache-Control": "no-cache, private", "Date": date}
 
     def _json(self, status: int, body: bytes) -> web.Response:
         return web.Response(status=status, body=body, content_type="application/json", headers=self._headers())
@@ -96,3 +97,35 @@ class Front:
         if error.retry_after is not None:
             response.headers["Retry-After"] = str(error.retry_after)
         return response
+
+
+async def _pod_log(store: Store, route: Route, request: web.BaseRequest) -> web.StreamResponse:
+    """`pods/NAME/log`: asked of the kubelet of the pod's node, handed on as it comes. Raises ApiError."""
+    pod = store.get("/pods", (route.namespace, route.name))
+    if pod is None:
+        raise not_found("", "pods", route.name)
+    query = request.rel_url.query
+    names = [str(each["name"]) for key in _LISTS for each in dig(pod.obj, "spec", key) or []]
+    container = query.get("container") or (names[0] if len(names) == 1 else "")
+    if not container:
+        choice = f"choose one of: [{' '.join(names)}]"
+        raise bad_request(f"a container name must be specified for pod {route.name}, {choice}")
+    if container not in names:
+        raise bad_request(f"container {container} is not valid for pod {route.name}")
+    node = store.get("/nodes", ("", str(dig(pod.obj, "spec", "nodeName") or "")))
+    port = dig(node.obj, "status", "daemonEndpoints", "kubeletEndpoint", "Port") if node is not None else None
+    if not port:
+        raise ApiError(500, f"no kubelet is known for pod {route.name}")
+    url = f"http://127.0.0.1:{port}/containerLogs/{route.namespace}/{route.name}/{container}"
+    wanted = {key: query[key] for key in _PASSED_ON if key in query}
+    try:
+        async with aiohttp.ClientSession() as session, session.get(url, params=wanted) as answer:
+            if answer.status != 200:
+                raise bad_request(await answer.text())
+            response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+            await response.prepare(request)
+            async for piece in answer.content.iter_any():
+                await response.write(piece)
+            return response
+    except (aiohttp.ClientError, OSError) as error:
+        raise ApiError(500, f"the kubelet of pod {route.name} does not answer: {error}") from error

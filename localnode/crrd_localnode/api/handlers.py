@@ -4,24 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jsonpatch
-
 from crrd_localnode.api.admission import User
 from crrd_localnode.api.deletion import Deletion, delete_options
-from crrd_localnode.api.errors import ApiError, bad_request, unsupported_media_type
+from crrd_localnode.api.errors import bad_request, details, unsupported_media_type
 from crrd_localnode.api.kinds import Kind
 from crrd_localnode.api.listing import Listing, Page
-from crrd_localnode.api.merge_patch import merge_patch
-from crrd_localnode.api.objects import Object, dumps, loads, metadata
+from crrd_localnode.api.objects import Object, dumps, metadata
+from crrd_localnode.api.patches import parsed, patch_maker
 from crrd_localnode.api.routing import Route
 from crrd_localnode.api.store import Stored
-from crrd_localnode.api.strategic_patch import strategic_merge_patch
 from crrd_localnode.api.tables import Accepted, Form, TableForm, metadata_only
-from crrd_localnode.api.writes import Asking, Make, Target, Writes
-
-JSON_PATCH = "application/json-patch+json"
-MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+from crrd_localnode.api.writes import Asking, Target, Writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +45,7 @@ class Request:
         """The body's value. Raises ApiError 400 or 415."""
         if self.content_type not in ("application/json", "", "application/octet-stream"):
             raise unsupported_media_type(self.content_type, ["application/json"])
-        return _parsed(self.body)
+        return parsed(self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,38 +55,6 @@ class Answer:
     status: int
     body: bytes
     warnings: list[str] = field(default_factory=list)
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return loads(body)
-    except ValueError as error:
-        raise bad_request(f"the object provided is unrecognized (not JSON): {error}") from error
-
-
-def patch_maker(kind: Kind, content_type: str, body: bytes) -> Make:
-    """What a patch of this content type makes of an object. Raises ApiError 415 for other types, 400 for bad bodies."""
-    supported = [JSON_PATCH, MERGE_PATCH, *([] if kind.custom else [STRATEGIC_MERGE_PATCH])]
-    if content_type not in supported:
-        raise unsupported_media_type(content_type, supported)
-    patch = _parsed(body)
-    if content_type == JSON_PATCH:
-        if not isinstance(patch, list) or not all(isinstance(operation, dict) for operation in patch):
-            raise bad_request("a JSON patch is a list of operations")
-        return lambda obj: _json_patched(obj, patch)
-    if not isinstance(patch, dict):
-        raise bad_request("a merge patch is an object")
-    if content_type == MERGE_PATCH:
-        return lambda obj: merge_patch(obj, patch)
-    return lambda obj: strategic_merge_patch(obj, patch)
-
-
-def _json_patched(obj: Object, patch: list[Object]) -> Any:
-    try:
-        return jsonpatch.apply_patch(obj, patch)
-    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
-        # The real server does not say more either, be it a `test` that said no or a path that leads nowhere.
-        raise ApiError(422, "the server rejected our request due to an error in our request") from error
 
 
 class Handlers:
@@ -107,44 +68,38 @@ class Handlers:
 
     async def answer(self, request: Request) -> Answer:
         """The answer. Raises ApiError."""
-        match request.route.verb:
-            case "get":
-                return self._get(request)
-            case "list":
-                page = self._listing.page(request.kind, request.route.namespace, request.query)
-                return Answer(200, self._list_body(request, page))
-            case "create":
-                asking = request.asking()
-                stored = await self._writes.create(request.target, request.json(), asking)
-                return self._object(request, stored, 201, asking.warnings)
-            case "update":
-                asking, body = request.asking(), request.json()
-                stored = await self._writes.update(request.target, lambda _old: body, asking, put=True)
-                return self._object(request, stored, 200, asking.warnings)
-            case "patch":
-                asking = request.asking()
-                make = patch_maker(request.kind, request.content_type, request.body)
-                stored = await self._writes.update(request.target, make, asking)
-                return self._object(request, stored, 200, asking.warnings)
-            case _:
-                return await self._delete(request)
+        verb, target = request.route.verb, request.target
+        if verb == "get":
+            stored = self._store.get(request.kind.key, target.key)
+            if stored is None:
+                raise target.missing()
+            return Answer(200, self._object_body(request, stored))
+        if verb == "list":
+            page = self._listing.page(request.kind, request.route.namespace, request.query)
+            return Answer(200, self._list_body(request, page))
+        asking = request.asking()
+        if verb == "delete":
+            return Answer(200, await self._delete(request, asking))
+        if verb == "create":
+            stored = await self._writes.create(target, request.json(), asking)
+        elif verb == "update":
+            body = request.json()
+            stored = await self._writes.update(target, lambda _old: body, asking, put=True)
+        else:
+            make = patch_maker(request.kind, request.content_type, request.body)
+            stored = await self._writes.update(target, make, asking)
+        return Answer(201 if verb == "create" else 200, self._object_body(request, stored), asking.warnings)
 
-    def _get(self, request: Request) -> Answer:
-        stored = self._store.get(request.kind.key, request.target.key)
-        if stored is None:
-            raise request.target.missing()
-        return self._object(request, stored, 200, [])
-
-    def _object(self, request: Request, stored: Stored, status: int, warnings: list[str]) -> Answer:
+    def _object_body(self, request: Request, stored: Stored) -> bytes:
         stored = request.kind.shown(stored)
         match request.form.form:
             case Form.TABLE:
                 meta = {"resourceVersion": stored.obj["metadata"]["resourceVersion"]}
-                return Answer(status, self._table(request, [stored], meta), warnings)
+                return self._table(request, [stored], meta)
             case Form.METADATA:
-                return Answer(status, dumps(metadata_only(stored, request.form.version)), warnings)
+                return dumps(metadata_only(stored, request.form.version))
             case _:
-                return Answer(status, stored.text, warnings)
+                return stored.text
 
     def _table(self, request: Request, items: Iterable[Stored], meta: Object) -> bytes:
         form = TableForm(request.kind, request.form.version, request.query.get("includeObject", ""))
@@ -165,28 +120,19 @@ class Handlers:
                 version = f"meta.k8s.io/{request.form.version}"
                 return dumps({"kind": request.form.form, "apiVersion": version, "metadata": meta, "items": items})
             case _:
-                head = dumps({"kind": kind.list_kind, "apiVersion": kind.api_version, "metadata": meta})[:-1]
+                head = dumps({"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta})[:-1]
                 return b'%s,"items":[%s]}' % (head, b",".join(_items(kind, page.items)))
 
-    async def _delete(self, request: Request) -> Answer:
-        asking = request.asking()
+    async def _delete(self, request: Request, asking: Asking) -> bytes:
         body = request.json() if request.body else None
         options = delete_options(body, request.query.get("gracePeriodSeconds"))
         asking.dry_run = asking.dry_run or bool(body and body.get("dryRun"))
         stored, gone = await self._deletion.delete(request.target, options, asking)
         if not gone or request.kind.returns_deleted:
-            return self._object(request, stored, 200, [])
-        kind = request.kind
-        details = {
-            "name": request.route.name,
-            "group": kind.group,
-            "kind": kind.plural,
-            "uid": metadata(stored.obj)["uid"],
-        }
-        if not kind.group:
-            del details["group"]
-        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
-        return Answer(200, dumps(status))
+            return self._object_body(request, stored)
+        about = details(request.kind.group, request.kind.plural, request.route.name)
+        about["uid"] = metadata(stored.obj)["uid"]
+        return dumps({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": about})
 
 
 def _items(kind: Kind, items: Iterable[Stored]) -> Iterable[bytes]:

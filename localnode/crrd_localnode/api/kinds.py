@@ -4,7 +4,7 @@ Everything that sets one kind apart from another is a field here, so that the co
 a kind by name. The kinds themselves are in `resources` (built in) and `crds` (custom).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -97,23 +97,13 @@ class Kind:
         """An object of this version as it is stored."""
         return {**obj, "apiVersion": f"{self.group}/{self.storage}"} if self.storage else obj
 
-    @property
-    def list_kind(self) -> str:
-        """The kind of a list of these."""
-        return f"{self.kind}List"
-
-    @property
-    def one(self) -> str:
-        """The singular name."""
-        return self.singular or self.kind.lower()
-
 
 class Registry:
     """Which kinds are served: the built-in ones, and the custom ones of the CRDs of the moment."""
 
     def __init__(self, builtin: tuple[Kind, ...]) -> None:
         self._builtin = builtin
-        self._custom: Mapping[str, tuple[Kind, ...]] = {}
+        self._custom: dict[str, tuple[Kind, ...]] = {}
         self._index()
 
     def _index(self) -> None:
@@ -131,17 +121,14 @@ class Registry:
 
     def set_custom(self, crd: str, kinds: tuple[Kind, ...]) -> None:
         """Serve these kinds for a CRD from now on; none if the CRD is gone."""
-        custom = {name: found for name, found in self._custom.items() if name != crd}
+        self._custom.pop(crd, None)
         if kinds:
-            custom[crd] = kinds
-        self._custom = custom
+            self._custom[crd] = kinds
         self._index()
 
     def groups(self) -> dict[str, list[str]]:
         """The groups served, each with its versions."""
-        found: dict[str, list[str]] = {}
+        found: dict[str, dict[str, None]] = {}
         for kind in self.kinds:
-            versions = found.setdefault(kind.group, [])
-            if kind.version not in versions:
-                versions.append(kind.version)
-        return found
+            found.setdefault(kind.group, {})[kind.version] = None
+        return {group: list(versions) for group, versions in found.items()}

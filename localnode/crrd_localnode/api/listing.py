@@ -53,26 +53,25 @@ def check_options(query: Mapping[str, str]) -> None:
     Source: `ValidateListOptions` in k8s.io/apimachinery's pkg/apis/meta/internalversion/validation.
     """
     match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
-    found = []
     if "sendInitialEvents" in query:
         text = "Forbidden: sendInitialEvents is forbidden for list"
-        raise errors.invalid(
-            "meta.k8s.io", "ListOptions", "", [Cause("sendInitialEvents", text, "FieldValueForbidden")]
-        )
+        raise errors.invalid_options([Cause("sendInitialEvents", text, "FieldValueForbidden")])
     if not match:
         return
-    if not version:
-        found.append("Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided")
-    if query.get("continue"):
-        found.append("Forbidden: resourceVersionMatch is forbidden when continue is provided")
-    if match not in ("Exact", "NotOlderThan"):
-        found.append(f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""')
-    if match == "Exact" and version == "0":
-        found.append('Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
-    if found:
-        reasons = {"Forbidden": "FieldValueForbidden", "Unsupported value": "FieldValueNotSupported"}
-        causes = [Cause("resourceVersionMatch", text, reasons[text.partition(":")[0]]) for text in found]
-        raise errors.invalid("meta.k8s.io", "ListOptions", "", causes)
+    faults = {
+        "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided": not version,
+        "Forbidden: resourceVersionMatch is forbidden when continue is provided": bool(query.get("continue")),
+        f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""':
+            match not in ("Exact", "NotOlderThan"),
+        'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"':
+            match == "Exact" and version == "0",
+    }  # fmt: skip
+    reasons = {"Forbidden": "FieldValueForbidden", "Unsupported value": "FieldValueNotSupported"}
+    causes = [
+        Cause("resourceVersionMatch", text, reasons[text.partition(":")[0]]) for text, holds in faults.items() if holds
+    ]
+    if causes:
+        raise errors.invalid_options(causes)
 
 
 class Listing:

@@ -11,7 +11,7 @@ from typing import Any
 
 from crrd_localnode.api.errors import Cause, bad_request
 from crrd_localnode.api.kinds import Kind
-from crrd_localnode.api.objects import Object, metadata
+from crrd_localnode.api.objects import Object, metadata, with_metadata
 from crrd_localnode.api.selectors import QUALIFIED_NAME, label_error
 
 _SUFFIX_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -33,10 +33,8 @@ def check_shape(kind: Kind, obj: Any, namespace: str) -> Object:
         raise bad_request(f"the body of the request is not a {kind.kind}")
     given = (obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind)
     if given != (kind.api_version, kind.kind):
-        raise bad_request(
-            f"the object provided is unrecognized (must be of type {kind.kind} in {kind.api_version}, "
-            f"not {given[1]} in {given[0]})"
-        )
+        wanted = f"{kind.kind} in {kind.api_version}, not {given[1]} in {given[0]}"
+        raise bad_request(f"the object provided is unrecognized (must be of type {wanted})")
     meta = obj.get("metadata") or {}
     if not isinstance(meta, dict):
         raise bad_request("metadata is not an object")
@@ -91,14 +89,10 @@ def with_managed_fields(obj: Object, now: str) -> Object:
     names = [name for name in ("data", "binaryData") if name in obj]
     owned: Object = {f"f:{name}": {".": {}, **{f"f:{key}": {} for key in obj[name] or {}}} for name in names}
     entry = {
-        "manager": "crrd-localnode",
-        "operation": "Update",
-        "apiVersion": obj["apiVersion"],
-        "time": now,
-        "fieldsType": "FieldsV1",
-        "fieldsV1": owned,
-    }
-    return {**obj, "metadata": {**metadata(obj), "managedFields": [entry]}}
+        "manager": "crrd-localnode", "operation": "Update", "apiVersion": obj["apiVersion"], "time": now,
+        "fieldsType": "FieldsV1", "fieldsV1": owned,
+    }  # fmt: skip
+    return with_metadata(obj, managedFields=[entry])
 
 
 def name_causes(kind: Kind, name: str) -> list[Cause]:
@@ -144,8 +138,6 @@ def _finalizer_causes(meta: Object, before: Object) -> list[Cause]:
     ]
     if fresh and before.get("deletionTimestamp"):
         shown = ", ".join(f'"{finalizer}"' for finalizer in fresh)
-        text = (
-            f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers [{shown}]"
-        )
-        causes.append(Cause("metadata.finalizers", text, "FieldValueForbidden"))
+        why = f"no new finalizers can be added if the object is being deleted, found new finalizers [{shown}]"
+        causes.append(Cause("metadata.finalizers", f"Forbidden: {why}", "FieldValueForbidden"))
     return causes

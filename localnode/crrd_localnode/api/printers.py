@@ -68,11 +68,8 @@ def _pod_status(pod: Object, _now: datetime) -> str:
         if waiting and waiting.get("reason"):
             shown = waiting["reason"]
         elif terminated:
-            shown = terminated.get("reason") or (
-                f"Signal:{terminated['signal']}"
-                if terminated.get("signal")
-                else f"ExitCode:{terminated.get('exitCode', 0)}"
-            )
+            signal, code = terminated.get("signal"), terminated.get("exitCode", 0)
+            shown = terminated.get("reason") or (f"Signal:{signal}" if signal else f"ExitCode:{code}")
     if shown == "Completed" and any(dig(container, "state", "running") for container in statuses):
         ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or [])
         shown = "Running" if ready else "NotReady"

@@ -11,71 +11,38 @@ def _fields(*names: str) -> FieldLabels:
     return {name: tuple(name.split(".")) for name in names}
 
 
-POD = Kind(
-    kind="Pod",
-    plural="pods",
-    short_names=("po",),
-    categories=("all",),
-    status=True,
-    generation=True,
-    graceful=True,
-    logs=True,
-    returns_deleted=True,
-    columns=printers.POD,
-    fields=_fields(
-        "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
-        "status.phase", "status.podIP", "status.nominatedNodeName",
-    ),
-    complete=defaults.complete_pod,
-    on_create=defaults.create_pod,
-    rules=defaults.pod_rules,
-)  # fmt: skip
-NAMESPACE = Kind(
-    kind="Namespace",
-    plural="namespaces",
-    short_names=("ns",),
-    namespaced=False,
-    contains=True,
-    status=True,
-    returns_deleted=True,
-    columns=printers.NAMESPACE,
-    fields=_fields("status.phase"),
-    complete=defaults.complete_namespace,
-    on_create=defaults.create_namespace,
-)
-CRD = Kind(
-    group="apiextensions.k8s.io",
-    kind="CustomResourceDefinition",
-    plural="customresourcedefinitions",
-    short_names=("crd", "crds"),
-    categories=("api-extensions",),
-    namespaced=False,
-    status=True,
-    generation=True,
-    unconditional_update=False,
-    columns=(printers.CREATED,),
-    on_create=crds.established,
-    guard="customresourcecleanup.apiextensions.k8s.io",
-    rules=crds.crd_rules,
-)
-
-
-def _kind(group: str, kind: str, short_name: str = "", **special: Any) -> Kind:
+def _kind(group: str, kind: str, *short_names: str, **special: Any) -> Kind:
     """A kind that is special in a few ways at the most."""
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
-    names = (short_name,) if short_name else ()
-    return Kind(
-        group=group, kind=kind, plural=plural.lower(), short_names=names, **{"columns": (printers.AGE,), **special}
-    )
+    plural = (f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s").lower()
+    special = {"columns": (printers.AGE,), **special}
+    return Kind(group=group, kind=kind, plural=plural, short_names=short_names, **special)
 
 
-_APPS, _RBAC, _REGISTRATION = "apps", "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+_APPS, _LEASES = "apps", "coordination.k8s.io"
+_RBAC, _REGISTRATION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 _WORKLOAD: dict[str, Any] = {"categories": ("all",), "status": True, "generation": True}
 _ROLE: dict[str, Any] = {"path_names": True, "columns": (printers.CREATED,)}
 _ADMISSION: dict[str, Any] = {
     "categories": ("api-extensions",), "namespaced": False, "generation": True, "unconditional_update": False,
 }  # fmt: skip
 
+POD = _kind(
+    "", "Pod", "po", graceful=True, logs=True, returns_deleted=True, columns=printers.POD,
+    fields=_fields(
+        "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
+        "status.phase", "status.podIP", "status.nominatedNodeName",
+    ),
+    complete=defaults.complete_pod, on_create=defaults.create_pod, rules=defaults.pod_rules, **_WORKLOAD,
+)  # fmt: skip
+NAMESPACE = _kind(
+    "", "Namespace", "ns", namespaced=False, contains=True, status=True, returns_deleted=True,
+    columns=printers.NAMESPACE, fields=_fields("status.phase"), complete=defaults.complete_namespace,
+    on_create=defaults.create_namespace,
+)  # fmt: skip
+CRD = _kind(
+    "apiextensions.k8s.io", "CustomResourceDefinition", "crd", "crds", status=True, columns=(printers.CREATED,),
+    on_create=crds.established, guard="customresourcecleanup.apiextensions.k8s.io", rules=crds.crd_rules, **_ADMISSION,
+)  # fmt: skip
 BUILTIN: tuple[Kind, ...] = (
     POD,
     NAMESPACE,
@@ -96,14 +63,10 @@ BUILTIN: tuple[Kind, ...] = (
         "", "Secret", columns=printers.SECRET, fields=_fields("type"), complete=defaults.complete_secret,
         rules=defaults.immutable_data, managed_fields=True,
     ),
-    _kind(
-        "", "ConfigMap", "cm", columns=printers.CONFIG_MAP, rules=defaults.immutable_data, managed_fields=True
-    ),
+    _kind("", "ConfigMap", "cm", columns=printers.CONFIG_MAP, rules=defaults.immutable_data, managed_fields=True),
     _kind("", "Service", "svc", categories=("all",), status=True, returns_deleted=True, columns=printers.SERVICE),
     _kind("", "ServiceAccount", "sa"),
-    _kind(
-        "coordination.k8s.io", "Lease", unconditional_update=False, columns=printers.LEASE, rules=defaults.lease_rules
-    ),
+    _kind(_LEASES, "Lease", unconditional_update=False, columns=printers.LEASE, rules=defaults.lease_rules),
     _kind(_APPS, "DaemonSet", "ds", **_WORKLOAD),
     _kind(_APPS, "Deployment", "deploy", **_WORKLOAD),
     _kind(_APPS, "ReplicaSet", "rs", **_WORKLOAD),

@@ -59,21 +59,13 @@ def find_route(registry: Registry, method: str, path: str, query: Mapping[str, s
 
 
 def _verb(method: str, name: str, query: Mapping[str, str]) -> str:
-    match method:
-        case "GET" if name:
-            return "get"
-        case "GET":
-            return "watch" if is_true(query, "watch") else "list"
-        case "POST":
-            return "create"
-        case "PUT" if name:
-            return "update"
-        case "PATCH" if name:
-            return "patch"
-        case "DELETE" if name:
-            return "delete"
-        case _:
-            raise _not_allowed()
+    if method == "GET" and not name:
+        return "watch" if is_true(query, "watch") else "list"
+    verbs = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"} if name else {}
+    verb = {**verbs, "POST": "create"}.get(method)
+    if verb is None:
+        raise _not_allowed()
+    return verb
 
 
 def _not_allowed() -> ApiError:

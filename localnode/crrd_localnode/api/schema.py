@@ -16,19 +16,18 @@ from crrd.core.api.time import parse_time
 from crrd_localnode.api.errors import Cause
 from crrd_localnode.api.objects import Object, dig, dumps
 
-_INT32, _INT64 = 2**31, 2**63
 _ROOT_FIELDS = ("apiVersion", "kind", "metadata")
 _formats = jsonschema.FormatChecker(formats=())
 
 
 @_formats.checks("int32")
 def _int32(value: object) -> bool:
-    return not isinstance(value, int) or -_INT32 <= value < _INT32
+    return not isinstance(value, int) or -(2**31) <= value < 2**31
 
 
 @_formats.checks("int64")
 def _int64(value: object) -> bool:
-    return not isinstance(value, int) or -_INT64 <= value < _INT64
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
 @_formats.checks("date-time")
@@ -62,8 +61,7 @@ def _unique_keys(
 
 
 _Checker: type[Validator] = jsonschema.validators.extend(  # type: ignore[no-untyped-call]  # the stubs leave it open
-    jsonschema.Draft202012Validator,
-    {"required": _required, "x-kubernetes-list-map-keys": _unique_keys},
+    jsonschema.Draft202012Validator, {"required": _required, "x-kubernetes-list-map-keys": _unique_keys}
 )
 
 
@@ -108,12 +106,9 @@ class Schema:
 
     @cached_property
     def _fields(self) -> dict[str, Validator]:
-        properties = self._translated.get("properties", {})
-        return {
-            name: _Checker({"properties": {name: inner}}, format_checker=_formats)
-            for name, inner in properties.items()
-            if name not in _ROOT_FIELDS
-        }
+        fields = self._translated.get("properties", {})
+        schemas = {name: {"properties": {name: fields[name]}} for name in fields if name not in _ROOT_FIELDS}
+        return {name: _Checker(schema, format_checker=_formats) for name, schema in schemas.items()}
 
     @cached_property
     def _translated(self) -> dict[str, Any]:
@@ -196,6 +191,8 @@ def _cause(error: jsonschema.ValidationError) -> Cause:
     if word in _BOUNDS:
         return Cause(field, f"Invalid value: {shown}: {field} in body should be {_BOUNDS[word].format(limit)}")
     match word:
+        case "pattern":
+            return Cause(field, f"Invalid value: {shown}: {field} in body should match '{limit}'")
         case "required":
             return Cause(field, "Required value", "FieldValueRequired")
         case "enum":
@@ -214,8 +211,6 @@ def _cause(error: jsonschema.ValidationError) -> Cause:
             return Cause(field, f"Too many: {len(value)}: must have at most {limit} items", "FieldValueTooMany")
         case "minItems":
             return Cause(field, f"Invalid value: {len(value)}: {field} in body should have at least {limit} items")
-        case "pattern":
-            return Cause(field, f"Invalid value: {shown}: {field} in body should match '{limit}'")
         case "format":
             reason = "FieldValueTypeInvalid" if isinstance(value, str) else "FieldValueInvalid"
             return Cause(field, f"Invalid value: {shown}: {field} in body must be of type {limit}: {shown}", reason)

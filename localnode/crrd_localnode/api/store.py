@@ -7,9 +7,11 @@ text and every watch event's line are made at most once, however many readers an
 Invariant: for every key, the objects at resourceVersion `floor` plus the history's events give the objects of now.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
 
 from crrd_localnode.api.errors import expired
 from crrd_localnode.api.objects import Object, dumps, metadata, with_metadata
@@ -20,27 +22,22 @@ Name = tuple[str, str]  # Namespace ("" where there is none) and name
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
 
+@dataclass(eq=False)
 class Stored:
     """One object as it was at one resourceVersion, with its JSON text once somebody has asked for it."""
 
-    __slots__ = ("_text", "obj", "revision")
-
-    def __init__(self, obj: Object, revision: int) -> None:
-        self.obj = obj
-        self.revision = revision
-        self._text: bytes | None = None
+    obj: Object
+    revision: int
 
     @property
     def name(self) -> Name:
         """What the object lies under."""
         return name_of(self.obj)
 
-    @property
+    @cached_property
     def text(self) -> bytes:
         """The object as JSON."""
-        if self._text is None:
-            self._text = dumps(self.obj)
-        return self._text
+        return dumps(self.obj)
 
 
 def name_of(obj: Object) -> Name:
@@ -49,28 +46,23 @@ def name_of(obj: Object) -> Name:
     return meta.get("namespace", ""), meta["name"]
 
 
+@dataclass(eq=False, slots=True)
 class Event:
     """One change: `new` is None for a deletion, `old` for a creation. `revision` is the change's own."""
 
-    __slots__ = ("_lines", "key", "new", "old", "revision")
-
-    def __init__(self, key: str, revision: int, old: Stored | None, new: Stored | None) -> None:
-        self.key = key
-        self.revision = revision
-        self.old = old
-        self.new = new
-        self._lines: dict[str, bytes] = {}
+    key: str
+    revision: int
+    old: Stored | None
+    new: Stored | None
+    _lines: dict[str, bytes] = field(default_factory=dict, init=False)
 
     def seen_through(self, selects: Predicate | None) -> str | None:
         """The event's type for a watcher who sees only what `selects`; None where it concerns nothing of that.
 
         An object that begins to match appears as ADDED, one that ceases to match as DELETED, as in Kubernetes.
         """
-        new, old = self.new, self.old
-        if selects is None:
-            return DELETED if new is None else ADDED if old is None else MODIFIED
-        matches = new is not None and selects(new.obj)
-        matched = old is not None and selects(old.obj)
+        matches = self.new is not None and (selects is None or selects(self.new.obj))
+        matched = self.old is not None and (selects is None or selects(self.old.obj))
         if matches:
             return MODIFIED if matched else ADDED
         return DELETED if matched else None
@@ -85,10 +77,9 @@ class Event:
 
     def line(self, kind: str) -> bytes:
         """The line of a watch stream; the same bytes for all watchers."""
-        line = self._lines.get(kind)
-        if line is None:
-            line = self._lines[kind] = event_line(kind, self.object(kind).text)
-        return line
+        if kind not in self._lines:
+            self._lines[kind] = event_line(kind, self.object(kind).text)
+        return self._lines[kind]
 
 
 def event_line(kind: str, text: bytes) -> bytes:
@@ -100,11 +91,7 @@ class Changed(Exception):  # noqa: N818 - not an error: the writer looks again
     """The object is no longer the one that the write was worked out from."""
 
 
-class Subscriber(Protocol):
-    """Called for each change. It must not raise and must not write to the store."""
-
-    def __call__(self, event: Event, /) -> None:
-        """Take note of one change."""
+Subscriber = Callable[[Event], None]  # Called for each change. It must not raise and must not write to the store.
 
 
 class Store:
@@ -114,7 +101,7 @@ class Store:
         self.revision = 0
         self.kept = 4096  # How many events are kept for every key, from which watches can start
         self._objects: dict[str, dict[Name, Stored]] = {}
-        self._history: dict[str, deque[Event]] = {}
+        self._history: defaultdict[str, deque[Event]] = defaultdict(deque)
         self._floors: dict[str, int] = {}
         self._subscribers: dict[str | None, list[Subscriber]] = {}
 
@@ -164,9 +151,7 @@ class Store:
         elif event.old is not None:
             del objects[event.old.name]
         self.revision = event.revision
-        history = self._history.get(event.key)
-        if history is None:
-            history = self._history[event.key] = deque()
+        history = self._history[event.key]
         history.append(event)
         if len(history) > self.kept:
             self._floors[event.key] = history.popleft().revision
@@ -181,12 +166,8 @@ class Store:
         """The changes after a resourceVersion, oldest first. Raises ApiError 410 if they are no longer known."""
         if revision < self.floor(key):
             raise expired(revision, self.floor(key))
-        found: list[Event] = []
-        for event in reversed(self._history.get(key, ())):
-            if event.revision <= revision:
-                break
-            found.append(event)
-        return found[::-1]
+        found = takewhile(lambda event: event.revision > revision, reversed(self._history[key]))
+        return list(found)[::-1]
 
     def at(self, key: str, revision: int) -> dict[Name, Stored]:
         """All objects under a key as they were at a resourceVersion. Raises ApiError 410 as `since` does."""

@@ -52,11 +52,7 @@ def accepted(header: str) -> Accepted:
 
 def metadata_only(stored: Stored, version: str = "v1") -> Object:
     """The object as PartialObjectMetadata."""
-    return {
-        "kind": "PartialObjectMetadata",
-        "apiVersion": f"meta.k8s.io/{version}",
-        "metadata": stored.obj["metadata"],
-    }
+    return {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": stored.obj["metadata"]}
 
 
 @dataclass(slots=True)
@@ -96,16 +92,4 @@ class TableForm:
 
     def _columns(self) -> list[Object]:
         name = {"name": "Name", "type": "string", "format": "name", "priority": 0, "description": "Name of the object."}
-        return [
-            name,
-            *(
-                {
-                    "name": column.name,
-                    "type": column.type,
-                    "format": column.format,
-                    "priority": column.priority,
-                    "description": column.description,
-                }
-                for column in self.kind.columns
-            ),
-        ]
+        return [name, *({field: getattr(column, field) for field in name} for column in self.kind.columns)]

@@ -13,7 +13,7 @@ from datetime import datetime
 from aiohttp import web
 
 from crrd_localnode.api import store as events
-from crrd_localnode.api.errors import ApiError, Cause, invalid
+from crrd_localnode.api.errors import ApiError, Cause, invalid_options
 from crrd_localnode.api.kinds import Kind
 from crrd_localnode.api.listing import parse_revision, selection
 from crrd_localnode.api.objects import Object, dumps
@@ -40,8 +40,7 @@ class Watches:
         given, match = "sendInitialEvents" in query, query.get("resourceVersionMatch", "")
         if match != ("NotOlderThan" if given else ""):
             text = "Forbidden: resourceVersionMatch goes with sendInitialEvents, and has to be NotOlderThan then"
-            cause = Cause("resourceVersionMatch", text, "FieldValueForbidden")
-            raise invalid("meta.k8s.io", "ListOptions", "", [cause])
+            raise invalid_options([Cause("resourceVersionMatch", text, "FieldValueForbidden")])
         watch = Watch(self, kind, selection(kind, namespace, query), form, query)
         watch.begin(parse_revision(query.get("resourceVersion", "")), whole=is_true(query, "sendInitialEvents"))
         return watch

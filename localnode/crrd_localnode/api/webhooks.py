@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import jsonpatch
 
-from crrd_localnode.api.admission import Admission, AdmissionRequest
+from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import ApiError
 from crrd_localnode.api.objects import Object, dig, metadata
 from crrd_localnode.api.store import Store
@@ -31,19 +31,11 @@ Json = Mapping[str, Any]
 
 
 class Webhooks:
-    """Takes part in the admission of one API server. `close` ends its connections.
-
-    Args:
-        store: where the configurations and the namespaces are.
-    """
+    """Takes part in the admission of one API server, by the configurations and namespaces in its store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._session: aiohttp.ClientSession | None = None
-
-    def take_part(self, admission: Admission) -> None:
-        """Be asked about every write from now on."""
-        admission.mutating.append(self._mutate)
 
     async def close(self) -> None:
         """Close connections."""
@@ -51,7 +43,8 @@ class Webhooks:
             await self._session.close()
             self._session = None
 
-    async def _mutate(self, request: AdmissionRequest) -> Object | None:
+    async def mutate(self, request: AdmissionRequest) -> Object | None:
+        """Ask the webhooks about a write, as admission does."""
         new = request.new
         for webhook in self._asked(request):
             answer = await self._call(webhook, request, new)
@@ -77,10 +70,9 @@ class Webhooks:
         )
 
     async def _call(self, webhook: Json, request: AdmissionRequest, new: Object | None) -> Json | None:
-        """Ask one webhook; its answer, or None where it is away and does not matter.
+        """One webhook's answer, or None where it is away and does not matter.
 
-        Raises:
-            ApiError: it denies the write, or is away and failurePolicy is Fail.
+        Raises ApiError where it denies the write, or is away and failurePolicy is Fail.
         """
         name = webhook.get("name", "")
         try:
@@ -134,13 +126,9 @@ def _version(webhook: Json, request: AdmissionRequest) -> str | None:
 def _covers(rule: Json, request: AdmissionRequest, version: str) -> bool:
     """Whether a rule names the operation, and the resource in this version."""
     resource = f"{request.kind.plural}/{request.subresource}" if request.subresource else request.kind.plural
-    wanted = (
-        ("operations", request.operation.value),
-        ("apiGroups", request.kind.group),
-        ("apiVersions", version),
-        ("resources", resource),
-    )
-    return all(value in (named := rule.get(key) or ()) or "*" in named for key, value in wanted)
+    wanted = {"operations": request.operation, "apiGroups": request.kind.group, "apiVersions": version}
+    wanted["resources"] = resource
+    return all(value in (named := rule.get(key) or ()) or "*" in named for key, value in wanted.items())
 
 
 def _selects(selector: Json | None, labels: Mapping[str, str]) -> bool:
@@ -151,12 +139,8 @@ def _selects(selector: Json | None, labels: Mapping[str, str]) -> bool:
         return False
     for expression in selector.get("matchExpressions") or ():
         value, values = labels.get(expression["key"]), expression.get("values") or ()
-        holds = {
-            "In": value in values,
-            "NotIn": value not in values,
-            "Exists": value is not None,
-            "DoesNotExist": value is None,
-        }
+        among, present = value in values, value is not None
+        holds = {"In": among, "NotIn": not among, "Exists": present, "DoesNotExist": not present}
         if not holds[expression["operator"]]:
             return False
     return True
@@ -164,11 +148,7 @@ def _selects(selector: Json | None, labels: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=8)
 def _tls(bundle: str) -> ssl.SSLContext:
-    """A context that trusts the configuration's caBundle alone; connections are kept with it.
-
-    Raises:
-        ValueError: there is none, or it is no certificate.
-    """
+    """A context that trusts the configuration's caBundle alone (ValueError without); connections are kept with it."""
     if not bundle:
         raise ValueError("the webhook's caBundle is empty")
     return ssl.create_default_context(cadata=base64.b64decode(bundle).decode())

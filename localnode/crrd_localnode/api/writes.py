@@ -71,16 +71,9 @@ class Asking:
     def to(self, operation: Operation, target: Target, old: Object | None, new: Object | None) -> AdmissionRequest:
         """What admission is asked about this write."""
         return AdmissionRequest(
-            operation=operation,
-            kind=target.kind,
-            subresource=target.subresource,
-            namespace=target.namespace,
-            name=target.name,
-            old=old,
-            new=new,
-            user=self.user,
-            dry_run=self.dry_run,
-        )
+            operation=operation, kind=target.kind, subresource=target.subresource, namespace=target.namespace,
+            name=target.name, old=old, new=new, user=self.user, dry_run=self.dry_run,
+        )  # fmt: skip
 
 
 Make = Callable[[Object], Any]  # What a write makes of the present object
@@ -172,11 +165,10 @@ class Writes:
             raise errors.not_found("", "namespaces", target.namespace)
         if metadata(namespace.obj).get("deletionTimestamp"):
             why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
-            error = errors.forbidden(target.kind.group, target.kind.plural, target.name, why)
-            text = f"namespace {target.namespace} is being terminated"
-            cause = {"reason": "NamespaceTerminating", "message": text, "field": "metadata.namespace"}
-            error.status["details"]["causes"] = [cause]
-            raise error
+            cause = Cause(
+                "metadata.namespace", f"namespace {target.namespace} is being terminated", "NamespaceTerminating"
+            )
+            raise errors.forbidden(target.kind.group, target.kind.plural, target.name, why, cause)
 
     def _decode(self, target: Target, obj: Object, asking: Asking) -> Object:
         """The object with its kind's defaults and without unknown fields."""
@@ -190,11 +182,8 @@ class Writes:
             dropped += unknown
         texts = [f'unknown field "{path}"' for path in sorted(dropped)]
         if texts and asking.strict:
-            name = target.kind.kind
-            raise bad_request(
-                f'{name} in version "{target.kind.version}" cannot be handled as a {name}: '
-                f"strict decoding error: {', '.join(texts)}"
-            )
+            name, why = target.kind.kind, f"strict decoding error: {', '.join(texts)}"
+            raise bad_request(f'{name} in version "{target.kind.version}" cannot be handled as a {name}: {why}')
         asking.warnings += [text for text in texts if text not in asking.warnings]
         return obj
 
@@ -217,9 +206,8 @@ def _check_conditions(target: Target, given: Object, old: Object, *, put: bool) 
     k8s.io/apiextensions-apiserver's pkg/registry/customresource.
     """
     if given.get("name") != target.name:
-        raise bad_request(
-            f"the name of the object ({given.get('name', '')}) does not match the name on the URL ({target.name})"
-        )
+        name = given.get("name", "")
+        raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
     uid, version = given.get("uid") or old["uid"], given.get("resourceVersion")
     if put and uid != old["uid"]:
         raise target.conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}")
@@ -245,18 +233,13 @@ def prepare_update(target: Target, new: Object, old: Object) -> Object:
         new = {name: value for name, value in new.items() if name != "status"}
         if "status" in old:
             new["status"] = old["status"]
-    if kind.generation and any(
-        new.get(name) != old.get(name) for name in new.keys() | old.keys() if name not in ("metadata", "status")
-    ):
+    names = (new.keys() | old.keys()) - {"metadata", "status"}
+    if kind.generation and any(new.get(name) != old.get(name) for name in names):
         meta["generation"] = int(meta.get("generation") or 0) + 1
     return {**new, "metadata": meta}
 
 
 def _may_go(old: Object, new: Object) -> bool:
     """Whether the object was kept only by the finalizers that this write takes away."""
-    return bool(
-        old.get("deletionTimestamp")
-        and old.get("finalizers")
-        and not new.get("finalizers")
-        and not new.get("deletionGracePeriodSeconds")
-    )
+    kept = old.get("deletionTimestamp") and old.get("finalizers")
+    return bool(kept) and not new.get("finalizers") and not new.get("deletionGracePeriodSeconds")

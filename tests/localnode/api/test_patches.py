@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crrd_localnode.api.errors import ApiError
-from crrd_localnode.api.handlers import patch_maker
-from crrd_localnode.api.merge_patch import merge_patch
+from crrd_localnode.api.patches import merge_patch, patch_maker, strategic_merge_patch
 from crrd_localnode.api.resources import POD as POD_KIND
-from crrd_localnode.api.strategic_patch import strategic_merge_patch
 
 scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2)
 values = st.recursive(
