@@ -25,8 +25,8 @@ from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import NODES, PODS
 from crrd.lib.errors import ApiUnavailableError, ConflictError, RuntimeCallError, RuntimeUnavailableError
-from crrd_localnode.pods import backoff
 from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.backoff import CONTAINER_INITIAL_SECONDS, BackOff
 from crrd_localnode.pods.handlers import Handlers
 from crrd_localnode.pods.kuberuntime import KubeRuntime, Relisted, Sandbox
 from crrd_localnode.pods.log_server import LogServer
@@ -41,7 +41,6 @@ from crrd_localnode.pods.worker import Node, PodWorker
 _log = structlog.get_logger()
 _T = TypeVar("_T")
 
-NODE_IP = "127.0.0.1"
 KUBELET_VERSION = "v1.36.0"
 AGAIN_SECONDS = 0.25  # The wait before the runtime or the API server is asked again at the start
 
@@ -50,8 +49,7 @@ AGAIN_SECONDS = 0.25  # The wait before the runtime or the API server is asked a
 class Timing:
     """Seconds that a kubelet waits."""
 
-    backoff: float = backoff.CONTAINER_INITIAL_SECONDS
-    """The first wait of a container that was restarted before; it doubles from there."""
+    backoff: float = CONTAINER_INITIAL_SECONDS  # The first wait of a container that was restarted before; it doubles
     retry: float = 10.0  # After a sync that failed for a reason without a back-off of its own
     relist: float = 1.0  # Between two relists (kubelet's generic PLEG)
 
@@ -65,20 +63,11 @@ class Kubelet:
     def __init__(
         self, client: KubeClient, cri_endpoint: str, node_name: str, root: Path, timing: Timing = _USUAL
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            client: To the API server; stays the caller's to close.
-            cri_endpoint: `unix:///...`.
-            node_name: Pods with this spec.nodeName are run.
-            root: Directory for volumes, logs and termination messages.
-            timing: Kubelet's own where none is given.
-        """
+        """`client` stays the caller's to close; `root` is for volumes, logs and termination messages."""
         self.node_name = node_name
         self._client = client
         self._endpoint = cri_endpoint
         self._folders = PodFolders(root.absolute())
-        self._backoff = backoff.BackOff(timing.backoff, backoff.MAXIMUM_SECONDS)
         self._timing = timing
         self._workers: dict[str, PodWorker] = {}
         self._known: dict[str, frozenset[tuple[str, int]]] = {}
@@ -87,7 +76,7 @@ class Kubelet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._runtime: KubeRuntime | None = None
         self._node: Node | None = None
-        self._logs = LogServer(self._folders.logs_of)
+        self._logs = LogServer(self._folders)
 
     async def start(self) -> None:
         """Register the node and take up work; returns once the node stands in the API and its pods are known.
@@ -96,18 +85,15 @@ class Kubelet:
         """
         runtime = self._runtime = KubeRuntime(self._endpoint, self.node_name)
         name, version = await self._patiently(runtime.version)
-        handlers = Handlers(runtime, NODE_IP)
-        retry = self._timing.retry
-        starter = Starter(self._client, runtime, handlers, self._folders, self.node_name, NODE_IP, self._backoff, retry)
+        handlers, retry, backoff = Handlers(runtime), self._timing.retry, BackOff(self._timing.backoff)
         self._node = Node(
             client=self._client,
             runtime=runtime,
             runtime_name=name,
-            starter=starter,
+            starter=Starter(self._client, runtime, handlers, self._folders, self.node_name, backoff, retry),
             stopper=Stopper(runtime, handlers),
             probes=Probes(handlers, self._wake),
             folders=self._folders,
-            node_ip=NODE_IP,
             retry_seconds=retry,
             version=KUBELET_VERSION,
         )
@@ -226,57 +212,36 @@ class Kubelet:
 def node_object(name: str, runtime_version: str, port: int) -> Json:
     """The Node as kubelet registers it: ready, with room for 110 pods; `port` is that of kubelet's own server."""
     system = os.uname()
-    capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_kib()}Ki", "pods": "110"}
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024
+    capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{memory}Ki", "pods": "110"}
     now = timestamp(time.time_ns())
     ready = {
-        "type": "Ready",
-        "status": "True",
-        "reason": "KubeletReady",
-        "message": "kubelet is posting ready status",
-        "lastHeartbeatTime": now,
-        "lastTransitionTime": now,
-    }
+        "type": "Ready", "status": "True", "lastHeartbeatTime": now, "lastTransitionTime": now,
+        "reason": "KubeletReady", "message": "kubelet is posting ready status",
+    }  # fmt: skip
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(system.machine, system.machine)
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": name,
-            "labels": {
-                "kubernetes.io/hostname": name,
-                "kubernetes.io/os": "linux",
-                "kubernetes.io/arch": architecture,
-            },
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": architecture},
         },
         "status": {
             "conditions": [ready],
-            "addresses": [{"type": "InternalIP", "address": NODE_IP}, {"type": "Hostname", "address": name}],
+            "addresses": [{"type": "InternalIP", "address": podspec.NODE_IP}, {"type": "Hostname", "address": name}],
             "capacity": capacity,
             "allocatable": capacity,
             "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
             "nodeInfo": {
-                "architecture": architecture,
-                "operatingSystem": "linux",
-                "kernelVersion": system.release,
-                "kubeletVersion": KUBELET_VERSION,
-                "containerRuntimeVersion": runtime_version,
+                "architecture": architecture, "operatingSystem": "linux", "kernelVersion": system.release,
+                "kubeletVersion": KUBELET_VERSION, "containerRuntimeVersion": runtime_version,
             },
         },
-    }
-
-
-def _memory_kib() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024
+    }  # fmt: skip
 
 
 def _remembered(sandbox: Sandbox) -> Json:
     """What is known of a pod whose object is gone."""
-    return {
-        "metadata": {
-            "name": sandbox.pod_name,
-            "namespace": sandbox.pod_namespace,
-            "uid": sandbox.pod_uid,
-            "resourceVersion": "0",
-        },
-        "spec": {"containers": []},
-    }
+    metadata = {"name": sandbox.pod_name, "namespace": sandbox.pod_namespace, "uid": sandbox.pod_uid}
+    return {"metadata": {**metadata, "resourceVersion": "0"}, "spec": {"containers": []}}

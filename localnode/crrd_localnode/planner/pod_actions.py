@@ -35,25 +35,12 @@ from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts
 
 
 def pod_actions(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str) -> PodActions:
-    """What a kubelet of this version does about a pod, given what the runtime has of it.
-
-    Args:
-        pod: As in the API.
-        status: What there is.
-        kubelet_version: "1.26", "v1.9.11", "1.31.0-rc.1+k3s1".
-
-    Raises:
-        ValueError: the version is none of Kubernetes.
-    """
+    """What a kubelet of this version (as "v1.31.0-rc.1+k3s1"; else ValueError) does about a pod."""
     return _Planner(pod, status, parse_minor(kubelet_version)).compute()
 
 
 def end_pod(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str, why: str) -> PodActions:
-    """The same for a pod that is over for a reason that the caller knows: all of it is killed.
-
-    Raises:
-        ValueError: the version is none of Kubernetes.
-    """
+    """The same for a pod that is over for a reason that the caller knows: all of it is killed."""
     return _Planner(pod, status, parse_minor(kubelet_version)).end(why)
 
 
@@ -123,11 +110,8 @@ class _Planner:
 
     def _begin_anew(self, fault: str) -> PodActions:
         """Everything begins again in a new sandbox, if anything is to."""
-        if (
-            self._spec.get("restartPolicy") == RestartPolicy.NEVER
-            and self._attempt(new=True) != 0
-            and self._status.containers
-        ):
+        never = self._spec.get("restartPolicy") == RestartPolicy.NEVER
+        if never and self._attempt(new=True) != 0 and self._status.containers:
             return self.end(f"{fault}, and the pod is not restarted")
         starting = [spec for spec in self._regular if not self._is_done(spec)]
         if not starting and any(self._was_created(spec) for spec in self._regular):
@@ -150,9 +134,8 @@ class _Planner:
     def end(self, why: str, *, new_sandbox: bool = False, start: tuple[Start, ...] = ()) -> PodActions:
         """Kill all containers and sandboxes, the sidecars last, and go on only as is said."""
         sidecars = [spec["name"] for spec in self._init if is_sidecar(spec, self._minor)]
-        running = [
-            each for each in self._status.containers if each.state in (ContainerState.RUNNING, ContainerState.UNKNOWN)
-        ]
+        alive = (ContainerState.RUNNING, ContainerState.UNKNOWN)
+        running = [each for each in self._status.containers if each.state in alive]
         present = {each.name for each in running}
         last_first = [name for name in reversed(sidecars) if name in present]
         stages = {name: stage for stage, name in enumerate(last_first, 1)}
@@ -175,17 +158,12 @@ class _Planner:
         Those that have ended so come last: until they are gone, what was begun is seen and goes on.
         """
         specs = [*self._regular, *self._init]
-        triggers = {
-            current.id
-            for spec in specs
-            for current in self._status.containers
-            if current.name == spec["name"]
-            and current.state is ContainerState.EXITED
-            and restarts_all(spec, current.exit_code, self._minor)
-        }
+        of_spec = [(spec, each) for spec in specs for each in self._status.containers if each.name == spec["name"]]
+        exited = [(spec, each) for spec, each in of_spec if each.state is ContainerState.EXITED]
+        triggers = {each.id for spec, each in exited if restarts_all(spec, each.exit_code, self._minor)}
         if not any((current := self._status.newest(spec["name"])) and current.id in triggers for spec in specs):
             return ()
-        found = [each for spec in specs for each in self._status.containers if each.name == spec["name"]]
+        found = [each for _, each in of_spec]
         found.sort(key=lambda each: each.id in triggers)
         return tuple(Remove(each, kill=each.state is not ContainerState.EXITED) for each in found)
 

@@ -39,14 +39,9 @@ class Resize:
 def resize_of(
     pod: Mapping[str, Any], container: Spec, current: ContainerStatus, given_to_pod: Spec | None, minor: int
 ) -> Resize:
-    """Whether kubelet 1.`minor` restarts a running container for its resources' sake.
+    """Whether kubelet 1.`minor` restarts a running container, regular or a sidecar, for its resources' sake.
 
-    Args:
-        pod: As in the API.
-        container: Of this pod, regular or a sidecar.
-        current: Its running instance.
-        given_to_pod: The pod's own `resources` as kubelet has last applied them; None where that is not known.
-        minor: Kubelet's minor version.
+    `given_to_pod` are the pod's own `resources` as kubelet has last applied them; None where that is not known.
     """
     restarting = _restarting(container)
     if not restarting or minor < RESIZE_SINCE or (minor < STATIC_POD_SINCE and _is_static(pod)):
@@ -61,9 +56,8 @@ def resize_of(
         return Resize(unknown="what resources kubelet gave its pod is not known, and a change of them restarts it")
     given_pod = (given_to_pod or {}) if minor >= POD_LEVEL_SINCE else {}
     try:
-        changed = any(
-            _counts(wanted, of_pod, name) != _counts(current.resources, given_pod, name) for name in restarting
-        )
+        given = current.resources
+        changed = any(_counts(wanted, of_pod, name) != _counts(given, given_pod, name) for name in restarting)
     except ValueError as error:
         return Resize(unknown=f"its resources cannot be compared: {error}")
     if changed and _is_pending(pod):

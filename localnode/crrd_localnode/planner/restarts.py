@@ -26,23 +26,26 @@ def is_sidecar(init_container: Spec, minor: int) -> bool:
 
 def restarts(container: Spec, pod_spec: Spec, exit_code: int, minor: int) -> bool:
     """Whether a container is started again that has ended with this code."""
-    own = container.get("restartPolicy") if minor >= RULES_SINCE else None
+    own = minor >= RULES_SINCE and container.get("restartPolicy")
     if own and heeded_action(container.get("restartPolicyRules") or [], exit_code, minor):
         return True
-    policy = own or pod_spec.get("restartPolicy") or RestartPolicy.ALWAYS
-    return comes_back(policy, exit_code)
+    return comes_back(_policy(container, pod_spec, minor) or RestartPolicy.ALWAYS, exit_code)
+
+
+def _policy(container: Spec, pod_spec: Spec, minor: int) -> str | None:
+    """The restart policy that counts: the container's own, else the pod's."""
+    own: str | None = container.get("restartPolicy") if minor >= RULES_SINCE else None
+    return own or pod_spec.get("restartPolicy")
 
 
 def restarts_on_failure(container: Spec, pod_spec: Spec, minor: int) -> bool:
     """The same for one that is stopped for a reason without an exit code, as for a probe: rules are not asked."""
-    own = container.get("restartPolicy") if minor >= RULES_SINCE else None
-    return comes_back(own or pod_spec.get("restartPolicy"), None)
+    return comes_back(_policy(container, pod_spec, minor), None)
 
 
 def runs_once(container: Spec, pod_spec: Spec, minor: int) -> bool:
     """Whether a container that has succeeded is left out where the pod gets a new sandbox."""
-    own = container.get("restartPolicy") if minor >= RULES_SINCE else None
-    return bool((own or pod_spec.get("restartPolicy")) == RestartPolicy.ON_FAILURE)
+    return _policy(container, pod_spec, minor) == RestartPolicy.ON_FAILURE
 
 
 def restarts_all(container: Spec, exit_code: int, minor: int) -> bool:

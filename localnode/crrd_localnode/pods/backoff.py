@@ -6,16 +6,8 @@ whatever clock the caller uses, for kubelet's sake the wall clock, as the runtim
 Source: k8s.io/client-go/util/flowcontrol/backoff.go and `doBackOff` in kubelet's kuberuntime manager.
 """
 
-from dataclasses import dataclass
-
 CONTAINER_INITIAL_SECONDS = 10.0
 MAXIMUM_SECONDS = 300.0
-
-
-@dataclass(slots=True)
-class _Entry:
-    seconds: float
-    updated: float
 
 
 class BackOff:
@@ -24,36 +16,28 @@ class BackOff:
     def __init__(self, initial: float = CONTAINER_INITIAL_SECONDS, maximum: float = MAXIMUM_SECONDS) -> None:
         self._initial = min(initial, maximum)
         self._maximum = maximum
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, tuple[float, float]] = {}  # Each key's delay, and when that was last put up
 
     def delay(self, key: str) -> float:
         """The key's current delay in seconds; 0 for a key that has not failed."""
-        entry = self._entries.get(key)
-        return entry.seconds if entry else 0.0
+        return self._entries.get(key, (0.0, 0.0))[0]
 
     def remaining(self, key: str, failed_at: float, now: float) -> float:
         """Seconds that a thing that failed at `failed_at` still has to wait; 0 where it may go on."""
-        entry = self._entries.get(key)
-        if entry is None or self._expired(entry, failed_at):
-            return 0.0
-        return max(0.0, failed_at + entry.seconds - now)
+        return 0.0 if self._is_new(key, failed_at) else max(0.0, failed_at + self.delay(key) - now)
 
     def advance(self, key: str, failed_at: float, now: float) -> None:
         """Take note that the next try is made now: the one after it waits longer."""
-        entry = self._entries.get(key)
-        if entry is None or self._expired(entry, failed_at):
-            self._entries[key] = _Entry(self._initial, now)
-        else:
-            entry.seconds = min(entry.seconds * 2, self._maximum)
-            entry.updated = now
+        new = self._is_new(key, failed_at)
+        self._entries[key] = (self._initial if new else min(self.delay(key) * 2, self._maximum), now)
 
     def forget(self, prefix: str) -> None:
         """Drop the keys that begin with the prefix: their pod is gone."""
         for key in [key for key in self._entries if key.startswith(prefix)]:
             del self._entries[key]
 
-    def _expired(self, entry: _Entry, failed_at: float) -> bool:
-        return failed_at - entry.updated > 2 * self._maximum
+    def _is_new(self, key: str, failed_at: float) -> bool:
+        return key not in self._entries or failed_at - self._entries[key][1] > 2 * self._maximum
 
 
 def go_duration(seconds: float) -> str:

@@ -29,19 +29,12 @@ from crrd_localnode.pods.kuberuntime import LABEL_NODE
 from crrd_localnode.pods.spec import Json
 
 MASKED_PATHS = (
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-)
+    "/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+    "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+)  # fmt: skip
 READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
+_UNCONFINED = api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.Unconfined)
 _FIELD_ORDER = {
     "ports": ("name", "hostPort", "containerPort", "protocol", "hostIP"),
     "preStop": ("exec", "httpGet", "tcpSocket", "sleep"),
@@ -50,46 +43,37 @@ _FIELD_ORDER = {
 
 def pod_labels(pod: Json) -> dict[str, str]:
     """The three labels by which a sandbox or container names its pod."""
-    metadata = pod["metadata"]
-    return {
-        LABEL_POD_NAME: metadata["name"],
-        LABEL_POD_NAMESPACE: metadata["namespace"],
-        LABEL_POD_UID: metadata["uid"],
-    }
+    fields = {LABEL_POD_NAME: "name", LABEL_POD_NAMESPACE: "namespace", LABEL_POD_UID: "uid"}
+    return {label: pod["metadata"][field] for label, field in fields.items()}
 
 
 def sandbox_config(pod: Json, *, node_name: str, log_directory: str, attempt: int) -> api_pb2.PodSandboxConfig:
     """The sandbox's config. Its network is always the host's: a local node has no CNI."""
-    metadata, spec = pod["metadata"], pod["spec"]
+    metadata = pod["metadata"]
+    security_context = api_pb2.LinuxSandboxSecurityContext(
+        namespace_options=namespace_options(pod),
+        privileged=any(_privileged(container) for container in podspec.all_containers(pod)),
+        seccomp=_UNCONFINED,
+        supplemental_groups=_supplemental_groups(pod["spec"]),
+    )
+    names = {field: metadata[field] for field in ("name", "namespace", "uid")}
     return api_pb2.PodSandboxConfig(
-        metadata=api_pb2.PodSandboxMetadata(
-            name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"], attempt=attempt
-        ),
+        metadata=api_pb2.PodSandboxMetadata(attempt=attempt, **names),
         log_directory=log_directory,
         labels={**(metadata.get("labels") or {}), **pod_labels(pod), LABEL_NODE: node_name},
         annotations=metadata.get("annotations") or {},
-        linux=api_pb2.LinuxPodSandboxConfig(
-            security_context=api_pb2.LinuxSandboxSecurityContext(
-                namespace_options=namespace_options(pod),
-                privileged=any(_privileged(container) for container in podspec.all_containers(pod)),
-                seccomp=api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.Unconfined),
-                supplemental_groups=_supplemental_groups(spec),
-            ),
-        ),
+        linux=api_pb2.LinuxPodSandboxConfig(security_context=security_context),
     )
 
 
 def namespace_options(pod: Json) -> api_pb2.NamespaceOption:
     """Which namespaces the pod's containers share with whom."""
     spec = pod["spec"]
-    pid: api_pb2.NamespaceMode.ValueType = api_pb2.CONTAINER
+    pid = api_pb2.POD if spec.get("shareProcessNamespace") else api_pb2.CONTAINER
     if spec.get("hostPID"):
         pid = api_pb2.NODE
-    elif spec.get("shareProcessNamespace"):
-        pid = api_pb2.POD
-    return api_pb2.NamespaceOption(
-        network=api_pb2.NODE, pid=pid, ipc=api_pb2.NODE if spec.get("hostIPC") else api_pb2.POD
-    )
+    ipc = api_pb2.NODE if spec.get("hostIPC") else api_pb2.POD
+    return api_pb2.NamespaceOption(network=api_pb2.NODE, pid=pid, ipc=ipc)
 
 
 def container_annotations(pod: Json, spec: Json, *, restart_count: int, container_hash: str) -> dict[str, str]:
@@ -100,11 +84,9 @@ def container_annotations(pod: Json, spec: Json, *, restart_count: int, containe
         ANNOTATION_MESSAGE_PATH: spec["terminationMessagePath"],
         ANNOTATION_MESSAGE_POLICY: spec["terminationMessagePolicy"],
     }
-    grace = pod["spec"].get("terminationGracePeriodSeconds")
-    if grace is not None:
+    if (grace := pod["spec"].get("terminationGracePeriodSeconds")) is not None:
         annotations[ANNOTATION_GRACE] = str(grace)
-    pre_stop = (spec.get("lifecycle") or {}).get("preStop")
-    if pre_stop:
+    if pre_stop := (spec.get("lifecycle") or {}).get("preStop"):
         annotations[ANNOTATION_PRE_STOP] = _dump(_ordered(pre_stop, "preStop"))
     if spec.get("ports"):
         annotations[ANNOTATION_PORTS] = _dump([_ordered(port, "ports") for port in spec["ports"]])
@@ -170,16 +152,15 @@ def _security_context(pod: Json, spec: Json) -> api_pb2.LinuxContainerSecurityCo
     own = spec.get("securityContext") or {}
     privileged = _privileged(spec)
     capabilities = own.get("capabilities") or {}
+    added, dropped = capabilities.get("add") or [], capabilities.get("drop") or []
     context = api_pb2.LinuxContainerSecurityContext(
         namespace_options=namespace_options(pod),
         privileged=privileged,
         readonly_rootfs=bool(own.get("readOnlyRootFilesystem")),
         no_new_privs=own.get("allowPrivilegeEscalation") is False,
         supplemental_groups=_supplemental_groups(pod["spec"]),
-        capabilities=api_pb2.Capability(
-            add_capabilities=capabilities.get("add") or [], drop_capabilities=capabilities.get("drop") or []
-        ),
-        seccomp=api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.Unconfined),
+        capabilities=api_pb2.Capability(add_capabilities=added, drop_capabilities=dropped),
+        seccomp=_UNCONFINED,
         masked_paths=() if privileged else MASKED_PATHS,
         readonly_paths=() if privileged else READONLY_PATHS,
     )

@@ -24,11 +24,7 @@ class ConfigError(Exception):
 
 
 async def read_config(client: KubeClient, namespace: str, spec: Json) -> ConfigData:
-    """Read the ConfigMaps and Secrets that a container's variables come from, as they are now.
-
-    Raises:
-        ConfigError: one of them could not be read.
-    """
+    """The ConfigMaps and Secrets that a container's variables come from, as they are now. Raises ConfigError."""
     found: dict[tuple[Kind, str], Mapping[str, str] | None] = {}
     for kind, name in {(kind, reference["name"]) for kind, reference in _references(spec)}:
         try:
@@ -51,11 +47,10 @@ def _references(spec: Json) -> Iterator[tuple[Kind, Json]]:
         yield from ((kind, source[field]) for field, kind in _IN_ENV.items() if field in source)
 
 
-def environment(pod: Json, spec: Json, config: ConfigData, *, pod_ip: str, host_ip: str) -> dict[str, str]:
+def environment(pod: Json, spec: Json, config: ConfigData) -> dict[str, str]:
     """The container's variables: those of `envFrom`, then `env` in its order, references to earlier ones put in.
 
-    Raises:
-        ConfigError: a variable comes from something that is missing, or that a local node does not have.
+    Raises ConfigError where one comes from something that is missing, or that a local node does not have.
     """
     variables: dict[str, str] = {}
     for entry in spec.get("envFrom") or []:
@@ -67,7 +62,7 @@ def environment(pod: Json, spec: Json, config: ConfigData, *, pod_ip: str, host_
         if not source:
             variables[entry["name"]] = podspec.expand(entry.get("value") or "", variables)
         elif "fieldRef" in source:
-            variables[entry["name"]] = _field(pod, source["fieldRef"]["fieldPath"], pod_ip=pod_ip, host_ip=host_ip)
+            variables[entry["name"]] = _field(pod, source["fieldRef"]["fieldPath"])
         elif (value := _value(pod, entry["name"], source, config)) is not None:
             variables[entry["name"]] = value
     return variables
@@ -97,7 +92,7 @@ def _data(config: ConfigData, kind: Kind, reference: Json) -> Mapping[str, str] 
     return data
 
 
-def _field(pod: Json, path: str, *, pod_ip: str, host_ip: str) -> str:
+def _field(pod: Json, path: str) -> str:
     """The value of a `fieldRef`, by the paths that the API allows for it."""
     metadata, spec = pod["metadata"], pod["spec"]
     plain = {
@@ -106,10 +101,7 @@ def _field(pod: Json, path: str, *, pod_ip: str, host_ip: str) -> str:
         "metadata.uid": metadata["uid"],
         "spec.nodeName": spec.get("nodeName", ""),
         "spec.serviceAccountName": spec.get("serviceAccountName", ""),
-        "status.podIP": pod_ip,
-        "status.podIPs": pod_ip,
-        "status.hostIP": host_ip,
-        "status.hostIPs": host_ip,
+        **dict.fromkeys(("status.podIP", "status.podIPs", "status.hostIP", "status.hostIPs"), podspec.NODE_IP),
     }
     if path in plain:
         return str(plain[path])

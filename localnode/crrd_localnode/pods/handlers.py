@@ -12,7 +12,7 @@ import aiohttp
 from crrd.lib.errors import RuntimeCallError
 from crrd.lib.plain import one_line
 from crrd_localnode.pods.kuberuntime import KubeRuntime
-from crrd_localnode.pods.spec import Json
+from crrd_localnode.pods.spec import NODE_IP, Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +24,15 @@ class HandlerOutcome:
 
 
 class Handlers:
-    """Runs handlers in containers of one runtime and against addresses of one pod IP."""
+    """Runs handlers in containers of one runtime, and against the node's address."""
 
-    def __init__(self, runtime: KubeRuntime, pod_ip: str) -> None:
+    def __init__(self, runtime: KubeRuntime) -> None:
         self._runtime = runtime
-        self._pod_ip = pod_ip
 
     async def run(self, handler: Json, spec: Json, container_id: str, seconds: float) -> HandlerOutcome:
-        """Run one handler for at most so many seconds.
+        """Run a probe's or hook's handler, which counts as failed after so many seconds.
 
-        Args:
-            handler: `exec`, `httpGet`, `tcpSocket` or `sleep`, as in a probe or a lifecycle hook.
-            spec: The container's, for the names of its ports.
-            container_id: Where to exec.
-            seconds: After which it counts as failed.
-
-        Raises:
-            RuntimeUnavailableError: the runtime could not be reached.
+        `spec` is the container's, for the names of its ports. Raises RuntimeUnavailableError.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -68,17 +60,16 @@ class Handlers:
     async def _http(self, action: Json, spec: Json) -> HandlerOutcome:
         port = _port(action.get("port"), spec)
         scheme = str(action.get("scheme") or "HTTP").lower()
-        host = action.get("host") or self._pod_ip
+        host = action.get("host") or NODE_IP
         path = "/" + str(action.get("path") or "").lstrip("/")
         headers = {"User-Agent": "kube-probe/crrd"}
         headers |= {header["name"]: header.get("value", "") for header in action.get("httpHeaders") or []}
+        # Kubelet does not verify certificates either, and takes a redirect as an answer.
+        options: Json = {"headers": headers, "ssl": False, "allow_redirects": False}
         try:
             async with (
                 aiohttp.ClientSession() as session,
-                # kubelet does not verify certificates either, and takes a redirect as an answer
-                session.get(
-                    f"{scheme}://{host}:{port}{path}", headers=headers, ssl=False, allow_redirects=False
-                ) as got,
+                session.get(f"{scheme}://{host}:{port}{path}", **options) as got,
             ):
                 return HandlerOutcome(200 <= got.status < 400, f"HTTP status {got.status}")
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -86,9 +77,8 @@ class Handlers:
 
     async def _tcp(self, action: Json, spec: Json) -> HandlerOutcome:
         port = _port(action.get("port"), spec)
-        host = action.get("host") or self._pod_ip
         try:
-            _, writer = await asyncio.open_connection(host, port)
+            _, writer = await asyncio.open_connection(action.get("host") or NODE_IP, port)
         except (OSError, TypeError) as error:
             return HandlerOutcome(succeeded=False, message=one_line(str(error)))
         writer.close()

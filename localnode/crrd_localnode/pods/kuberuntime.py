@@ -28,7 +28,9 @@ from crrd.kubelet.labels import (
     LABEL_POD_NAMESPACE,
     LABEL_POD_UID,
 )
+from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import RuntimeCallError
+from crrd_localnode.planner.pod_status import ContainerStatus, SandboxStatus
 
 CALL_SECONDS = 120.0  # Kubelet's runtimeRequestTimeout
 PULL_SECONDS = 600.0  # Kubelet puts no end to a pull; a local node does, so that no call is without one
@@ -36,41 +38,32 @@ PULL_SECONDS = 600.0  # Kubelet puts no end to a pull; a local node does, so tha
 LABEL_NODE = "localnode.crrd/node"
 """On the sandboxes of a local node: it never touches a sandbox without its own name on it."""
 
+_STATES = {
+    api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
+    api_pb2.CONTAINER_RUNNING: ContainerState.RUNNING,
+    api_pb2.CONTAINER_EXITED: ContainerState.EXITED,
+}
 _Request = TypeVar("_Request", bound=Message)
 _Response = TypeVar("_Response", bound=Message)
 
 
-@dataclass(frozen=True, slots=True)
-class Sandbox:
-    """One pod sandbox."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox(SandboxStatus):
+    """One pod sandbox. A local node has no pod network, so neither its mode nor an IP is given."""
 
-    id: str
     pod_uid: str
     pod_name: str
     pod_namespace: str
-    attempt: int
-    ready: bool
-    created_at: int  # Nanoseconds since the epoch
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeContainer:
-    """One container instance with its whole status. Times are nanoseconds since the epoch, 0 for "not yet"."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeContainer(ContainerStatus):
+    """One container instance with its whole status; the resources that it was given are not recorded."""
 
-    id: str
-    name: str
-    sandbox_id: str
-    state: api_pb2.ContainerState.ValueType
-    created_at: int
     started_at: int
-    finished_at: int
-    exit_code: int
-    reason: str
     message: str
     image: str
     image_id: str
-    hash: str  # Kubelet's hash of the container's spec, hex, as its annotation has it
-    restart_count: int
     grace_seconds: int | None  # The pod's terminationGracePeriodSeconds as it stands on the container
     pre_stop: str  # The preStop handler as it stands on the container, JSON; "" for none
     ports: str  # The container's ports as they stand on it, a JSON list; "" for none
@@ -80,19 +73,18 @@ class RuntimeContainer:
     @property
     def running(self) -> bool:
         """Whether the runtime says that it runs."""
-        return self.state == api_pb2.CONTAINER_RUNNING
+        return self.state is ContainerState.RUNNING
 
     @property
     def exited(self) -> bool:
         """Whether the runtime says that it has ended."""
-        return self.state == api_pb2.CONTAINER_EXITED
+        return self.state is ContainerState.EXITED
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimePod:
     """All that the runtime has of one pod, the newest first in both lists."""
 
-    uid: str
     sandboxes: tuple[Sandbox, ...] = ()
     containers: tuple[RuntimeContainer, ...] = ()
 
@@ -145,10 +137,10 @@ class KubeRuntime:
         """Every sandbox of this node and every container in them, in two calls (kubelet's PLEG)."""
         sandboxes = await self._sandboxes({LABEL_NODE: self._node_name})
         listed = await self._call(self._runtime.ListContainers, api_pb2.ListContainersRequest())
-        states: dict[str, set[tuple[str, int]]] = {}
         owners = {sandbox.id: sandbox.pod_uid for sandbox in sandboxes}
+        states: dict[str, set[tuple[str, int]]] = {uid: set() for uid in owners.values()}
         for sandbox in sandboxes:
-            states.setdefault(sandbox.pod_uid, set()).add((sandbox.id, int(sandbox.ready)))
+            states[sandbox.pod_uid].add((sandbox.id, int(sandbox.ready)))
         for container in listed.containers:
             if container.pod_sandbox_id in owners:
                 states[owners[container.pod_sandbox_id]].add((container.id, container.state))
@@ -160,12 +152,10 @@ class KubeRuntime:
         request = api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector={LABEL_POD_UID: uid}))
         listed = await self._call(self._runtime.ListContainers, request)
         own = {sandbox.id for sandbox in sandboxes}
-        found = await asyncio.gather(
-            *(self._container(entry) for entry in listed.containers if entry.pod_sandbox_id in own)
-        )
-        containers = [container for container in found if container is not None]
+        entries = [entry for entry in listed.containers if entry.pod_sandbox_id in own]
+        containers = [found for found in await asyncio.gather(*map(self._container, entries)) if found is not None]
         containers.sort(key=lambda container: (container.created_at, container.restart_count), reverse=True)
-        return RuntimePod(uid, sandboxes, tuple(containers))
+        return RuntimePod(sandboxes, tuple(containers))
 
     async def _sandboxes(self, labels: dict[str, str]) -> tuple[Sandbox, ...]:
         request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=labels))
@@ -196,11 +186,12 @@ class KubeRuntime:
         restarts = entry.annotations.get(ANNOTATION_RESTART_COUNT, "")
         grace = entry.annotations.get(ANNOTATION_GRACE, "")
         message_path = entry.annotations.get(ANNOTATION_MESSAGE_PATH, "")
+        message_files = (mount.host_path for mount in status.mounts if mount.container_path == message_path)
         return RuntimeContainer(
             id=entry.id,
             name=entry.labels.get(LABEL_CONTAINER_NAME, ""),
             sandbox_id=entry.pod_sandbox_id,
-            state=status.state,
+            state=_STATES.get(status.state, ContainerState.UNKNOWN),
             created_at=status.created_at,
             started_at=status.started_at,
             finished_at=status.finished_at,
@@ -215,9 +206,7 @@ class KubeRuntime:
             pre_stop=entry.annotations.get(ANNOTATION_PRE_STOP, ""),
             ports=entry.annotations.get(ANNOTATION_PORTS, ""),
             log_path=status.log_path,
-            termination_file=next(
-                (mount.host_path for mount in status.mounts if mount.container_path == message_path), ""
-            ),
+            termination_file=next(message_files, ""),
         )
 
     async def run_sandbox(self, config: api_pb2.PodSandboxConfig) -> str:
@@ -243,13 +232,9 @@ class KubeRuntime:
         request = api_pb2.PullImageRequest(image=api_pb2.ImageSpec(image=image))
         return (await self._call(self._images.PullImage, request, PULL_SECONDS)).image_ref
 
-    async def create(
-        self, sandbox_id: str, config: api_pb2.ContainerConfig, sandbox_config: api_pb2.PodSandboxConfig
-    ) -> str:
+    async def create(self, sandbox_id: str, config: api_pb2.ContainerConfig, sandbox: api_pb2.PodSandboxConfig) -> str:
         """Create a container in a sandbox; its ID."""
-        request = api_pb2.CreateContainerRequest(
-            pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config
-        )
+        request = api_pb2.CreateContainerRequest(pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox)
         return (await self._call(self._runtime.CreateContainer, request)).container_id
 
     async def start(self, container_id: str) -> None:
@@ -267,9 +252,8 @@ class KubeRuntime:
 
     async def remove(self, container_id: str) -> None:
         """Remove a container. An unknown ID counts as removed."""
-        request = api_pb2.RemoveContainerRequest(container_id=container_id)
         try:
-            await self._call(self._runtime.RemoveContainer, request)
+            await self._call(self._runtime.RemoveContainer, api_pb2.RemoveContainerRequest(container_id=container_id))
         except RuntimeCallError as error:
             if not error.not_found:
                 raise
@@ -282,10 +266,7 @@ class KubeRuntime:
         return ExecResult(answer.exit_code, answer.stdout, answer.stderr)
 
     async def _call(
-        self,
-        method: UnaryUnaryMultiCallable[_Request, _Response],
-        request: _Request,
-        seconds: float = CALL_SECONDS,
+        self, method: UnaryUnaryMultiCallable[_Request, _Response], request: _Request, seconds: float = CALL_SECONDS
     ) -> _Response:
         try:
             return await method(request, timeout=seconds)

@@ -4,23 +4,21 @@ It reads the files that the runtime writes: lines with time and stream in front,
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from aiohttp import web
+
+from crrd_localnode.pods.volumes import PodFolders, log_numbers
 
 _POLL_SECONDS = 0.2
 
 
 class LogServer:
-    """Serves `/containerLogs/NAMESPACE/POD/CONTAINER`.
+    """Serves `/containerLogs/NAMESPACE/POD/CONTAINER` of the pods that have folders."""
 
-    Args:
-        folder: the folder of a pod's logs, by namespace and name; None where no such pod is here.
-    """
-
-    def __init__(self, folder: Callable[[str, str], Path | None]) -> None:
-        self._folder = folder
+    def __init__(self, folders: PodFolders) -> None:
+        self._folders = folders
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> int:
@@ -53,15 +51,11 @@ class LogServer:
         return response
 
     def _file(self, namespace: str, pod: str, container: str, *, previous: bool) -> Path | None:
-        folder = self._folder(namespace, pod)
-        return _newest(folder / container, previous=previous) if folder is not None else None
-
-
-def _newest(folder: Path, *, previous: bool) -> Path | None:
-    """The log of the container's instance of now, or of the one before."""
-    numbers = sorted(int(file.stem) for file in folder.glob("*.log") if file.stem.isdigit()) if folder.is_dir() else []
-    wanted = numbers[:-1] if previous else numbers
-    return folder / f"{wanted[-1]}.log" if wanted else None
+        """The log of the container's instance of now, or of the one before."""
+        folder = self._folders.logs_of(namespace, pod)
+        numbers = log_numbers(folder / container) if folder else []
+        wanted = numbers[:-1] if previous else numbers
+        return folder / container / f"{wanted[-1]}.log" if folder and wanted else None
 
 
 async def _lines(file: Path, query: Mapping[str, str]) -> AsyncIterator[bytes]:
@@ -71,7 +65,7 @@ async def _lines(file: Path, query: Mapping[str, str]) -> AsyncIterator[bytes]:
     while True:
         raw = await asyncio.to_thread(_from, file, at)
         complete = raw[: raw.rfind(b"\n") + 1]
-        lines = complete.splitlines()
+        lines = complete.split(b"\n")[:-1]
         if at == 0 and tail.isdigit():
             lines = lines[len(lines) - int(tail) :] if int(tail) < len(lines) else lines
         at += len(complete)
@@ -91,7 +85,5 @@ def _from(file: Path, at: int) -> bytes:
 
 def _printed(line: bytes, *, timestamps: bool) -> bytes:
     """A line of the log as it was printed; its end is missing where it was cut (the tag P)."""
-    at, _, rest = line.partition(b" ")
-    _, _, rest = rest.partition(b" ")
-    tag, _, text = rest.partition(b" ")
+    at, _, tag, text = line.split(b" ", 3)
     return (at + b" " if timestamps else b"") + text + (b"" if tag == b"P" else b"\n")

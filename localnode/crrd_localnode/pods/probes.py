@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crrd.lib.errors import RuntimeUnavailableError
 from crrd_localnode.pods import spec as podspec
@@ -74,15 +74,10 @@ class Probes:
 
     def _begin(self, pod: Json, spec: Json, container: RuntimeContainer) -> None:
         # A kubelet that was restarted goes on from what it last said of this very instance.
-        before: Json = next(
-            (
-                entry
-                for kind in ("containerStatuses", "initContainerStatuses")
-                for entry in (pod.get("status") or {}).get(kind) or []
-                if str(entry.get("containerID", "")).endswith(f"://{container.id}")
-            ),
-            {},
-        )
+        status = pod.get("status") or {}
+        entries = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
+        same = (each for each in entries if str(each.get("containerID", "")).endswith(f"://{container.id}"))
+        before: Json = next(same, {})
         instance = _Instance(
             pod_uid=podspec.uid(pod),
             started=not spec.get(STARTUP) or bool(before.get("started")),
@@ -124,27 +119,20 @@ class Probes:
                 outcome = await self._handlers.run(probe, spec, container.id, float(probe.get("timeoutSeconds") or 1))
                 successes, failures = (successes + 1, 0) if outcome.succeeded else (0, failures + 1)
                 if successes >= (probe.get("successThreshold") or 1):
-                    self._succeeded(instance, kind)
+                    self._note(instance, kind, succeeded=True)
                     if kind == STARTUP:
                         return
                 elif failures >= (probe.get("failureThreshold") or 3):
-                    self._failed(instance, kind)
+                    self._note(instance, kind, succeeded=False)
             await asyncio.sleep(float(probe.get("periodSeconds") or 10))
 
-    def _succeeded(self, instance: _Instance, kind: str) -> None:
-        if kind == STARTUP and not instance.started:
-            instance.started = True
-        elif kind == READINESS and not instance.ready:
-            instance.ready = True
-        else:
-            return
-        self._changed(instance.pod_uid)
-
-    def _failed(self, instance: _Instance, kind: str) -> None:
-        if kind == READINESS and instance.ready:
-            instance.ready = False
-        elif kind != READINESS and not instance.failed:
+    def _note(self, instance: _Instance, kind: str, *, succeeded: bool) -> None:
+        before = replace(instance)
+        if kind == READINESS:
+            instance.ready = succeeded
+        elif succeeded:
+            instance.started = True  # which a liveness probe only finds where it is
+        elif not instance.failed:
             instance.failed = kind.removesuffix("Probe")
-        else:
-            return
-        self._changed(instance.pod_uid)
+        if instance != before:
+            self._changed(instance.pod_uid)

@@ -63,9 +63,7 @@ class Reporter:
         """Write the status if it is not what stands in the API.
 
         The patch is bound to the version that it was made from: the conditions of others must not be lost.
-
-        Raises:
-            ApiUnavailableError, ApiRefusedError: it was not written.
+        Raises ApiUnavailableError, ApiRefusedError.
         """
         async with self._writing:
             while await self._try():

@@ -12,6 +12,7 @@ from crrd.kubelet.restart_rules import RestartPolicy
 
 Json = dict[str, Any]  # A Kubernetes object, or a part of one, as the API speaks it
 
+NODE_IP = "127.0.0.1"  # The node's address, and its pods', which are all on the node's network
 _VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 
 
@@ -56,13 +57,16 @@ def is_sidecar(spec: Json) -> bool:
     return spec.get("restartPolicy") == RestartPolicy.ALWAYS
 
 
+def sidecars(pod: Json) -> set[str]:
+    """The names of the pod's native sidecars."""
+    return {spec["name"] for spec in init_containers(pod) if is_sidecar(spec)}
+
+
 def grace_seconds(pod: Json) -> int:
     """For how long a container of the pod may take to stop: of its deletion where it is being deleted."""
-    deletion = pod["metadata"].get("deletionGracePeriodSeconds")
-    if pod["metadata"].get("deletionTimestamp") and deletion is not None:
-        return int(deletion)
-    given = pod["spec"].get("terminationGracePeriodSeconds")
-    return DEFAULT_GRACE_SECONDS if given is None else int(given)
+    deletion = pod["metadata"].get("deletionGracePeriodSeconds") if being_deleted(pod) else None
+    given = (deletion, pod["spec"].get("terminationGracePeriodSeconds"), DEFAULT_GRACE_SECONDS)
+    return int(next(seconds for seconds in given if seconds is not None))
 
 
 def being_deleted(pod: Json) -> bool:

@@ -53,7 +53,6 @@ class Starter:
     handlers: Handlers
     folders: PodFolders
     node_name: str
-    node_ip: str
     backoff: BackOff
     retry_seconds: float  # The wait after a failure that has no back-off of its own (kubelet: 10 s)
     _pull_backoff: BackOff = field(default_factory=BackOff)
@@ -65,12 +64,7 @@ class Starter:
         self._pull_backoff.forget(podspec.uid(pod))
 
     async def start_sandbox(self, pod: Json, attempt: int) -> str:
-        """Run a new sandbox for the pod, of this number; its ID.
-
-        Raises:
-            VolumeError: a volume of the pod cannot be had.
-            RuntimeCallError, RuntimeUnavailableError: the runtime did not make one.
-        """
+        """Run a new sandbox for the pod, of this number; its ID. Raises VolumeError, and what the runtime raises."""
         self.folders.prepare(pod)
         return await self.runtime.run_sandbox(self._sandbox_config(pod, attempt))
 
@@ -79,12 +73,7 @@ class Starter:
         return sandbox_config(pod, node_name=self.node_name, log_directory=logs, attempt=attempt)
 
     async def start(self, place: Sandboxed, spec: Json, container_hash: str) -> None:
-        """Start a new instance of the container.
-
-        Raises:
-            StartError: it was not started; says why, in kubelet's words.
-            RuntimeUnavailableError: the runtime could not be reached.
-        """
+        """Start a new instance of the container. Raises StartError, RuntimeUnavailableError."""
         self._check_backoff(place, spec, container_hash)
         image_id = await self._image(place.pod, spec)
         current = place.view.newest(spec["name"])
@@ -98,15 +87,14 @@ class Starter:
                 restart_count=attempt,
                 container_hash=container_hash,
                 mounts=self.folders.mounts(place.pod, spec, attempt),
-                variables=environment(place.pod, spec, objects, pod_ip=self.node_ip, host_ip=self.node_ip),
+                variables=environment(place.pod, spec, objects),
             )
         except (ConfigError, VolumeError) as error:
             raise self._error("CreateContainerConfigError", str(error)) from error
         (self.folders.logs(place.pod) / spec["name"]).mkdir(parents=True, exist_ok=True)
         try:
-            container_id = await self.runtime.create(
-                place.sandbox_id, config, self._sandbox_config(place.pod, place.sandbox_attempt)
-            )
+            sandbox = self._sandbox_config(place.pod, place.sandbox_attempt)
+            container_id = await self.runtime.create(place.sandbox_id, config, sandbox)
         except RuntimeCallError as error:
             raise self._error("CreateContainerError", str(error)) from error
         try:
@@ -138,8 +126,8 @@ class Starter:
         if present and policy != "Always":
             return present
         if policy == "Never":
-            message = f'Container image "{image}" is not present with pull policy of Never'
-            raise self._error("ErrImageNeverPull", message)
+            why = f'Container image "{image}" is not present with pull policy of Never'
+            raise self._error("ErrImageNeverPull", why)
         key = f"{podspec.uid(pod)}/{image}"
         failed_at, before = self._pull_errors.get(key, (0.0, ""))
         remaining = self._pull_backoff.remaining(key, failed_at, time.time())

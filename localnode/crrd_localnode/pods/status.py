@@ -37,15 +37,12 @@ class Health(Protocol):
 
     def started(self, spec: Json, container: RuntimeContainer) -> bool:
         """Whether a running container has started: its startupProbe succeeded, or it has none."""
-        ...
 
     def ready(self, spec: Json, container: RuntimeContainer) -> bool:
         """Whether a running and started container is ready: its readinessProbe succeeds, or it has none."""
-        ...
 
     def failed(self, container_id: str) -> str:
         """The probe for which a container has to be restarted, "startup" or "liveness"; "" for none."""
-        ...
 
 
 def timestamp(nanoseconds: int) -> str:
@@ -60,7 +57,6 @@ def pod_status(
     waiting: Mapping[str, Waiting],
     health: Health,
     runtime_name: str,
-    node_ip: str,
     version: str,
     now: int,
 ) -> Json:
@@ -75,8 +71,8 @@ def pod_status(
     phase = _phase(pod, init, regular, parse_minor(version))
     status: Json = {
         "phase": phase,
-        "hostIP": node_ip,
-        "hostIPs": [{"ip": node_ip}],
+        "hostIP": podspec.NODE_IP,
+        "hostIPs": [{"ip": podspec.NODE_IP}],
         "startTime": old.get("startTime") or timestamp(now),
         "containerStatuses": regular,
     }
@@ -84,34 +80,27 @@ def pod_status(
         status["initContainerStatuses"] = init
     sandbox_ready = view.sandbox is not None and view.sandbox.ready
     if sandbox_ready or old.get("podIP"):
-        status["podIP"] = node_ip
-        status["podIPs"] = [{"ip": node_ip}]
+        status |= {"podIP": podspec.NODE_IP, "podIPs": [{"ip": podspec.NODE_IP}]}
     status["conditions"] = _conditions(pod, init, regular, phase, sandbox_ready=sandbox_ready, now=timestamp(now))
     return status
 
 
+@dataclass(frozen=True, slots=True)
 class _Builder:
     """The container statuses of one pod."""
 
-    def __init__(
-        self, pod: Json, view: RuntimePod, waiting: Mapping[str, Waiting], health: Health, runtime_name: str
-    ) -> None:
-        self._pod = pod
-        self._view = view
-        self._waiting = waiting
-        self._health = health
-        self._runtime_name = runtime_name
-        old = pod.get("status") or {}
-        self._old: dict[str, Json] = {
-            entry["name"]: entry
-            for entry in [*(old.get("initContainerStatuses") or []), *(old.get("containerStatuses") or [])]
-        }
+    _pod: Json
+    _view: RuntimePod
+    _waiting: Mapping[str, Waiting]
+    _health: Health
+    _runtime_name: str
 
     def container(self, spec: Json, *, init: bool) -> Json:
         """The status of one container."""
         name = spec["name"]
         instances = self._view.instances(name)
-        old = self._old.get(name, {})
+        entries = (self._pod.get("status") or {}).get("initContainerStatuses" if init else "containerStatuses") or []
+        old: Json = next((entry for entry in entries if entry["name"] == name), {})
         if not instances and init and (old.get("state") or {}).get("terminated"):
             return old  # an init container that is done may be removed at any time
         status: Json = {
@@ -164,8 +153,7 @@ class _Builder:
             "finishedAt": timestamp(container.finished_at),
             "containerID": f"{self._runtime_name}://{container.id}",
         }
-        message = "".join((container.message, termination_message(spec, container)))
-        if message:
+        if message := container.message + termination_message(spec, container):
             terminated["message"] = message
         return {"terminated": terminated}
 
@@ -205,8 +193,7 @@ def _tail(path: Path, size: int) -> str:
 
 def _phase(pod: Json, init: list[Json], regular: list[Json], minor: int) -> str:
     """Kubelet's `getPhase`."""
-    sidecars = {spec["name"] for spec in podspec.init_containers(pod) if podspec.is_sidecar(spec)}
-    pending_init = False
+    sidecars, pending_init = podspec.sidecars(pod), False
     for status in init:
         ended = status["state"].get("terminated") or (status["lastState"] or {}).get("terminated")
         if status["name"] in sidecars:
@@ -225,12 +212,12 @@ def _phase(pod: Json, init: list[Json], regular: list[Json], minor: int) -> str:
     if any("running" in state for state in states):
         return "Running"
     exits = [state["terminated"]["exitCode"] for state in states if "terminated" in state]
-    held_back = len(exits) < len(states)
-    if held_back:
+    if len(exits) < len(states):  # one is held back
         return "Running"
-    if podspec.being_deleted(pod):  # it is over once its containers are
-        return _ended(exits)
-    return "Running" if any(_restarts(pod, status, minor) for status in regular) else _ended(exits)
+    # A pod that is being deleted is over once its containers are.
+    if not podspec.being_deleted(pod) and any(_restarts(pod, status, minor) for status in regular):
+        return "Running"
+    return "Failed" if any(exits) else "Succeeded"
 
 
 def _restarts(pod: Json, status: Json, minor: int) -> bool:
@@ -239,27 +226,20 @@ def _restarts(pod: Json, status: Json, minor: int) -> bool:
     return restarts(spec, pod["spec"], status["state"]["terminated"]["exitCode"], minor)
 
 
-def _ended(exits: list[int]) -> str:
-    return "Failed" if any(exits) else "Succeeded"
-
-
 def _conditions(
     pod: Json, init: list[Json], regular: list[Json], phase: str, *, sandbox_ready: bool, now: str
 ) -> list[Json]:
     old = {entry["type"]: entry for entry in (pod.get("status") or {}).get("conditions") or []}
-    sidecars = {spec["name"] for spec in podspec.init_containers(pod) if podspec.is_sidecar(spec)}
+    sidecars = podspec.sidecars(pod)
     uninitialized = [
         status["name"] for status in init if not (status["started"] if status["name"] in sidecars else status["ready"])
     ]
     unready = [status["name"] for status in regular if not status["ready"]]
     unready += [status["name"] for status in init if status["name"] in sidecars and not status["ready"]]
+    incomplete = f"containers with incomplete status: [{' '.join(uninitialized)}]"
     found: dict[str, tuple[bool, str, str]] = {
         "PodReadyToStartContainers": (sandbox_ready, "", ""),
-        "Initialized": (
-            not uninitialized or phase == "Succeeded",
-            "ContainersNotInitialized",
-            f"containers with incomplete status: [{' '.join(uninitialized)}]",
-        ),
+        "Initialized": (not uninitialized or phase == "Succeeded", "ContainersNotInitialized", incomplete),
     }
     containers_ready = (not unready, "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]")
     if phase in ("Succeeded", "Failed"):
@@ -271,10 +251,8 @@ def _conditions(
     for kind, (holds, reason, message) in found.items():
         status = "True" if holds else "False"
         entry: Json = {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": now}
-        if not holds and reason:
-            entry["reason"] = reason
-        if not holds and message:
-            entry["message"] = message
+        if not holds:
+            entry |= {name: text for name, text in (("reason", reason), ("message", message)) if text}
         before = old.get(kind, {})
         if before.get("status") == status and before.get("lastTransitionTime"):
             entry["lastTransitionTime"] = before["lastTransitionTime"]

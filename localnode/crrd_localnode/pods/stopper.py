@@ -34,13 +34,8 @@ class Stopper:
     async def stop(self, container: RuntimeContainer, reason: str, grace: int | None = None) -> None:
         """Stop one container with all that kubelet grants it; returns when it has stopped.
 
-        Args:
-            container: Its preStop hook and grace period are those that stand on it.
-            reason: For the log.
-            grace: Seconds in place of the container's own, at least 1: of the pod's deletion.
-
-        Raises:
-            RuntimeCallError, RuntimeUnavailableError: it could not be stopped.
+        Its preStop hook and grace period are those that stand on it; `grace` is of the pod's deletion, in their place,
+        in seconds, at least 1. `reason` is for the log. Raises RuntimeCallError, RuntimeUnavailableError.
         """
         own = container.grace_seconds if container.grace_seconds is not None else DEFAULT_GRACE_SECONDS
         seconds: float = own if grace is None else grace

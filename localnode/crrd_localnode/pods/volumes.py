@@ -45,11 +45,7 @@ class PodFolders:
         return self.pod(pod_uid) / "volumes" / "kubernetes.io~empty-dir" / volume
 
     def prepare(self, pod: Json) -> None:
-        """Make the pod's folders and volumes; again is no harm.
-
-        Raises:
-            VolumeError: a volume is of a kind that is not known, or its hostPath is not what `type` says.
-        """
+        """Make the pod's folders and volumes; again is no harm. Raises VolumeError."""
         self.logs(pod).mkdir(parents=True, exist_ok=True)
         self.pod(uid(pod)).mkdir(parents=True, exist_ok=True)
         for volume in pod["spec"].get("volumes") or []:
@@ -69,11 +65,7 @@ class PodFolders:
         raise VolumeError(f'volume "{name}" is of a kind that a local node does not have: {kind}')
 
     def mounts(self, pod: Json, spec: Json, attempt: int) -> list[api_pb2.Mount]:
-        """The mounts of one container, the termination message's file among them.
-
-        Raises:
-            VolumeError: a mount names no volume of the pod, or the volume cannot be had.
-        """
+        """The mounts of one container, the termination message's file among them. Raises VolumeError."""
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}
         found = []
         for mount in spec.get("volumeMounts") or []:
@@ -83,14 +75,12 @@ class PodFolders:
             source = self._source(pod, volume)
             if mount.get("subPath"):
                 source = _inside(source, mount["subPath"])
-            found.append(
-                api_pb2.Mount(
-                    container_path=mount["mountPath"],
-                    host_path=str(source),
-                    readonly=bool(mount.get("readOnly")),
-                    propagation=_PROPAGATION.get(mount.get("mountPropagation", ""), api_pb2.PROPAGATION_PRIVATE),
-                )
+            propagation = _PROPAGATION.get(mount.get("mountPropagation", ""), api_pb2.PROPAGATION_PRIVATE)
+            path, readonly = mount["mountPath"], bool(mount.get("readOnly"))
+            bound = api_pb2.Mount(
+                container_path=path, host_path=str(source), readonly=readonly, propagation=propagation
             )
+            found.append(bound)
         message = self.pod(uid(pod)) / "containers" / spec["name"] / f"termination-{attempt}"
         message.parent.mkdir(parents=True, exist_ok=True)
         message.touch()
@@ -103,14 +93,17 @@ class PodFolders:
 
         Kubelet's `calcRestartCountByLogDir`: counts on where the runtime has forgotten the container.
         """
-        folder = self.logs(pod) / name
-        numbers = [int(file.stem) for file in folder.glob("*.log") if file.stem.isdigit()] if folder.is_dir() else []
-        return max(numbers) + 1 if numbers else 0
+        return max(log_numbers(self.logs(pod) / name), default=-1) + 1
 
     def remove(self, pod: Json) -> None:
         """Take the pod's folders and logs away."""
         shutil.rmtree(self.pod(uid(pod)), ignore_errors=True)
         shutil.rmtree(self.logs(pod), ignore_errors=True)
+
+
+def log_numbers(folder: Path) -> list[int]:
+    """The numbers of a container's log files, the oldest first."""
+    return sorted(int(file.stem) for file in folder.glob("*.log") if file.stem.isdigit()) if folder.is_dir() else []
 
 
 def _inside(source: Path, part: str) -> Path:
@@ -132,12 +125,7 @@ def _host_path(name: str, given: Json) -> Path:
     elif kind == "" and not path.exists():
         # Without a type nothing is checked: what the runtime needs to bind to is made, as Docker once did.
         path.mkdir(parents=True)
-    fits = {
-        "Directory": path.is_dir,
-        "DirectoryOrCreate": path.is_dir,
-        "File": path.is_file,
-        "FileOrCreate": path.is_file,
-    }
-    if not fits.get(kind, path.exists)():
+    fits = {"Directory": path.is_dir, "File": path.is_file}.get(kind.removesuffix("OrCreate"), path.exists)
+    if not fits():
         raise VolumeError(f'volume "{name}": hostPath {path} is not a {kind}')
     return path

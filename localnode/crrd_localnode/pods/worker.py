@@ -56,7 +56,6 @@ class Node:
     stopper: Stopper
     probes: Probes
     folders: PodFolders
-    node_ip: str
     retry_seconds: float
     version: str  # Kubelet's, whose rules are followed
 
@@ -153,7 +152,6 @@ class PodWorker:
             waiting=self._waiting,
             health=self._node.probes,
             runtime_name=self._node.runtime_name,
-            node_ip=self._node.node_ip,
             version=self._node.version,
             now=time.time_ns(),
         )
@@ -165,13 +163,12 @@ class PodWorker:
         if todo.remove:
             await self._node.stopper.remove(todo.remove)
             return 0.0
-        sandbox = view.sandbox
         if todo.new_sandbox:
             sandbox_id = await self._node.starter.start_sandbox(pod, todo.attempt)
-        elif sandbox is None:
+        elif view.sandbox is None:
             return RESYNC_SECONDS
         else:
-            sandbox_id = sandbox.id
+            sandbox_id = view.sandbox.id
         delay = RESYNC_SECONDS
         place = Sandboxed(pod, view, sandbox_id, todo.attempt)
         for start in todo.start:
@@ -223,10 +220,8 @@ class PodWorker:
         self._over = True
 
     async def _delete_object(self, pod: Json) -> None:
-        metadata = pod["metadata"]
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
         try:
-            await self._node.client.delete(
-                PODS, metadata["namespace"], metadata["name"], uid=metadata["uid"], grace_seconds=0
-            )
+            await self._node.client.delete(PODS, namespace, name, uid=self._uid, grace_seconds=0)
         except (GoneError, ConflictError):
             _log.debug("pod_object_gone", pod=podspec.key(pod))

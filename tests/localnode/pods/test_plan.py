@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cri_stubs import api_pb2 as pb
+from crrd.kubelet.runtime_status import ContainerState
 from crrd_localnode.planner.actions import Cause
 from crrd_localnode.pods import plan
 from crrd_localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
@@ -16,7 +16,7 @@ APP, OTHER = {"name": "app", "image": "web:1"}, {"name": "other", "image": "web:
 INIT = {"name": "init", "image": "i:1"}
 SIDECAR = {"name": "side", "image": "s:1", "restartPolicy": "Always"}
 VERSION = "v1.36.0"
-SANDBOX = Sandbox("s1", "u", "web", "shop", 0, ready=True, created_at=1)
+SANDBOX = Sandbox("s1", 0, ready=True, created_at=1, pod_uid="u", pod_name="web", pod_namespace="shop")
 PROBE = {"exec": {"command": ["true"]}}
 LOST = replace(SANDBOX, ready=False)
 
@@ -41,7 +41,7 @@ def running(spec: Json, **fields: Any) -> RuntimeContainer:
         "id": f"{spec['name']}-1",
         "name": spec["name"],
         "sandbox_id": "s1",
-        "state": pb.CONTAINER_RUNNING,
+        "state": ContainerState.RUNNING,
         "created_at": 1,
         "started_at": 1,
         "finished_at": 0,
@@ -62,7 +62,7 @@ def running(spec: Json, **fields: Any) -> RuntimeContainer:
 
 
 def exited(spec: Json, code: int, **fields: Any) -> RuntimeContainer:
-    return running(spec, **{"state": pb.CONTAINER_EXITED, "exit_code": code, "finished_at": 2} | fields)
+    return running(spec, **{"state": ContainerState.EXITED, "exit_code": code, "finished_at": 2} | fields)
 
 
 def pod(*containers: Json, init: tuple[Json, ...] = (), policy: str = "Always") -> Json:
@@ -73,14 +73,14 @@ def whole(given: Json) -> Json:
     return {"metadata": {"name": "web"}, **given}
 
 
-VIEW = RuntimePod("u", (SANDBOX,), (running(APP),))
+VIEW = RuntimePod((SANDBOX,), (running(APP),))
 
 
 def make(
     given: Json, *containers: RuntimeContainer, sandbox: Sandbox | None = SANDBOX, probed: Probed | None = None
 ) -> tuple[bool, list[str], bool, list[str]]:
     """Whether the pod is killed, which containers are, whether a sandbox is made, which containers are started."""
-    view = RuntimePod("u", (sandbox,) if sandbox else (), containers)
+    view = RuntimePod((sandbox,) if sandbox else (), containers)
     made = plan.make(whole(given), view, probed or Probed(), VERSION)
     kill = [each.container.name for each in made.kill if not made.kill_pod]
     return made.kill_pod, kill, made.new_sandbox, [each.name for each in made.start]
@@ -133,7 +133,7 @@ def test_a_container_s_own_policy_wins_over_the_pod_s() -> None:
 
 
 def test_a_container_that_was_created_and_not_started_is_started_anew() -> None:
-    created = running(APP, state=pb.CONTAINER_CREATED)
+    created = running(APP, state=ContainerState.CREATED)
     assert make(pod(APP, policy="Never"), created)[3] == ["app"]
 
 
@@ -162,7 +162,7 @@ def test_a_container_that_never_started_is_stopped_for_that() -> None:
 
 
 def test_a_container_in_a_state_that_the_runtime_does_not_know_is_stopped_before_it_is_started_anew() -> None:
-    lost = running(APP, state=pb.CONTAINER_UNKNOWN)
+    lost = running(APP, state=ContainerState.UNKNOWN)
     assert make(pod(APP, OTHER), lost, running(OTHER)) == (False, ["app"], False, ["app"])
 
 
@@ -174,14 +174,14 @@ def test_a_rule_of_the_container_s_own_restarts_it() -> None:
 
 
 def test_of_two_ready_sandboxes_neither_is_kept() -> None:
-    view = RuntimePod("u", (replace(SANDBOX, id="s2", attempt=1, created_at=2), SANDBOX), (running(APP),))
+    view = RuntimePod((replace(SANDBOX, id="s2", attempt=1, created_at=2), SANDBOX), (running(APP),))
     made = plan.make(whole(pod(APP)), view, Probed(), VERSION)
     assert (made.kill_pod, made.new_sandbox, made.attempt) == (True, True, 2)
 
 
 def test_kubelet_s_version_tells_which_rules_hold() -> None:
     own = {**APP, "restartPolicy": "Never"}
-    view = RuntimePod("u", (SANDBOX,), (exited(own, 1, hash=plan.hash_of(own, "v1.34.0")), running(OTHER)))
+    view = RuntimePod((SANDBOX,), (exited(own, 1, hash=plan.hash_of(own, "v1.34.0")), running(OTHER)))
     starts = [plan.make(whole(pod(own, OTHER)), view, Probed(), version).start for version in ("v1.34.0", VERSION)]
     assert [len(each) for each in starts] == [1, 0]
 
@@ -194,7 +194,7 @@ def test_no_network_is_compared_and_no_resources_are_known() -> None:
 
 
 def test_a_pod_that_is_over_is_killed_with_its_sidecars_last() -> None:
-    view = RuntimePod("u", (SANDBOX,), (running(SIDECAR), running(APP)))
+    view = RuntimePod((SANDBOX,), (running(SIDECAR), running(APP)))
     made = plan.end(whole(pod(APP, init=(SIDECAR,))), view, VERSION, "the pod is over")
     assert [(each.container.name, each.stage) for each in made.kill] == [("app", 0), ("side", 1)]
 

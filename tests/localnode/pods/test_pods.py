@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cri_stubs import api_pb2 as pb
+from crrd.kubelet.runtime_status import ContainerState
 from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.backoff import BackOff, go_duration
 from crrd_localnode.pods.configs import container_config, sandbox_config
@@ -23,7 +24,7 @@ CONTAINER = RuntimeContainer(
     id="c1",
     name="app",
     sandbox_id="s1",
-    state=pb.CONTAINER_RUNNING,
+    state=ContainerState.RUNNING,
     created_at=1,
     started_at=NOW,
     finished_at=0,
@@ -40,7 +41,7 @@ CONTAINER = RuntimeContainer(
     log_path="",
     termination_file="",
 )
-SANDBOX = Sandbox("s1", "u", "web", "shop", 0, ready=True, created_at=1)
+SANDBOX = Sandbox("s1", 0, ready=True, created_at=1, pod_uid="u", pod_name="web", pod_namespace="shop")
 
 
 class Health:
@@ -75,7 +76,7 @@ def make_pod(*containers: Json, init: tuple[Json, ...] = (), status: Json | None
 
 def exited(code: int, name: str = "app", **fields: Any) -> RuntimeContainer:
     ended: Json = {"finished_at": NOW + SECOND, "exit_code": code, "name": name, "id": f"{name}-{code}", **fields}
-    return replace(CONTAINER, state=pb.CONTAINER_EXITED, **ended)
+    return replace(CONTAINER, state=ContainerState.EXITED, **ended)
 
 
 def status_of(
@@ -87,11 +88,10 @@ def status_of(
 ) -> Json:
     return pod_status(
         pod,
-        RuntimePod("u", (SANDBOX,), containers),
+        RuntimePod((SANDBOX,), containers),
         waiting=waiting or {},
         health=health or Health(),
         runtime_name="containerd",
-        node_ip="127.0.0.1",
         version="1.36",
         now=now,
     )
@@ -189,7 +189,7 @@ def test_what_the_runtime_has_forgotten_is_carried_over_from_the_last_status() -
 
 
 def test_a_container_that_is_created_but_not_started_is_waiting() -> None:
-    app = status_of(make_pod(), replace(CONTAINER, state=pb.CONTAINER_CREATED))["containerStatuses"][0]
+    app = status_of(make_pod(), replace(CONTAINER, state=ContainerState.CREATED))["containerStatuses"][0]
     assert app["state"] == {"waiting": {"reason": "ContainerCreating"}}
     assert app["containerID"] == "containerd://c1"
 
