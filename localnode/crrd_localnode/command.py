@@ -23,9 +23,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it; 0 when the container was recreated.
-
-    Raises:
-        ConfigurationError: the runtime cannot be used.
-    """
+    """Show it; 0 when the container was recreated. ConfigurationError where the runtime cannot be used."""
     return run_demo(cri_endpoints=args.cri_endpoint or [], image=args.image, keep=args.keep)

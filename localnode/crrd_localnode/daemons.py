@@ -51,9 +51,12 @@ class Daemon:
         """Where a manager serves admission; "" until it has said so."""
         return self._address_of("serving admission")
 
+    def _lines(self) -> list[str]:
+        return self.log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+
     def _address_of(self, event: str) -> str:
         """The address in the line of the log that tells of this event."""
-        for line in self.log_file.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in self._lines():
             with suppress(ValueError):
                 entry = json.loads(line)
                 if entry.get("event") == event:
@@ -63,22 +66,15 @@ class Daemon:
     async def start(self) -> None:
         """Start the process, its log anew."""
         with self.log_file.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            null = asyncio.subprocess.DEVNULL
+            self._process = await asyncio.create_subprocess_exec(*self._command, stdin=null, stdout=log, stderr=log)
 
     async def wait_ready(self) -> None:
-        """Wait until /readyz says that it serves.
-
-        Raises:
-            ConfigurationError: it ended instead; with the last line of its log.
-            TimeoutError: it took too long.
-        """
+        """Wait until /readyz says that it serves; ConfigurationError with its log's last line if it ends instead."""
         async with asyncio.timeout(READY_SECONDS), aiohttp.ClientSession() as session:
             while True:
                 if self._process is not None and self._process.returncode is not None:
-                    tail = self.log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-                    raise ConfigurationError(f"{self._name} ended: {' '.join(tail)}")
+                    raise ConfigurationError(f"{self._name} ended: {' '.join(self._lines()[-1:])}")
                 if address := self.address:
                     with suppress(aiohttp.ClientError):
                         async with session.get(f"http://{address}/readyz") as answer:
@@ -128,9 +124,7 @@ async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> As
     """`crrd manager` for a local node, and the webhook configuration by which the API server asks it while it runs.
 
     It is asked about every update: matchConditions, which in a cluster keep the daemons' own writes from it, are CEL,
-    and CEL is not evaluated here.
-
-    `kubeconfig` is the manager's; None for the node's own.
+    and CEL is not evaluated here. `kubeconfig` is the manager's; None for the node's own.
     """
     await node.client.create(WEBHOOKS, "", _webhook_configuration())  # the manager writes the caBundle into it
     try:
@@ -156,11 +150,7 @@ def _webhook_configuration() -> dict[str, Any]:
     operations = ["CREATE", "UPDATE"]
     rule = {"apiGroups": [GROUP], "apiVersions": list(VERSIONS), "resources": [PLURAL], "operations": operations}
     webhook = {
-        "name": f"{_PATH}.{GROUP}",
-        "clientConfig": {"url": f"https://127.0.0.1:1/{_PATH}"},
-        "rules": [rule],
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-        "failurePolicy": "Fail",
-    }
+        "name": f"{_PATH}.{GROUP}", "clientConfig": {"url": f"https://127.0.0.1:1/{_PATH}"}, "rules": [rule],
+        "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": "Fail",
+    }  # fmt: skip
     return {"metadata": {"name": _CONFIGURATION}, "webhooks": [webhook]}

@@ -23,7 +23,7 @@ from crrd.core.policy.types import KIND as POLICY_KIND
 from crrd.cri.client import CriClient
 from crrd.cri.discovery import discover
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import CONFIG_MAPS, PODS, POLICIES, REQUESTS
+from crrd.kube.resources import CONFIG_MAPS, PODS, POLICIES, REQUESTS, Resource
 from crrd.lib.errors import CrrdError
 from crrd_localnode import leftovers
 from crrd_localnode.daemons import node_daemon, running_manager
@@ -44,13 +44,8 @@ SHELL_LOOP = "trap 'echo got TERM; exit 0' TERM; while true; do sleep 0.1; done"
 def run_demo(*, cri_endpoints: Sequence[str], image: str, keep: bool) -> int:
     """Run the demo; returns 0 when the container was recreated, 1 when not.
 
-    Args:
-        cri_endpoints: a real runtime's socket; none for a runtime of plain processes.
-        image: an image with a shell.
-        keep: leave everything running until Ctrl-C.
-
-    Raises:
-        ConfigurationError: the given runtime cannot be used.
+    `cri_endpoints` are a real runtime's sockets (ConfigurationError where it cannot be used), none for plain processes;
+    `image` has a shell; `keep` leaves everything running until Ctrl-C.
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the node daemon's log has a file
     return asyncio.run(_until_signal(_Demo(View(), image).run(list(cri_endpoints), keep=keep)))
@@ -88,16 +83,12 @@ class _Demo:
 
     async def run(self, cri_endpoints: list[str], *, keep: bool) -> int:
         """Set up, show, compare, clean up."""
-        endpoint = ""
-        if cri_endpoints:
-            (probe, *_) = await discover(cri_endpoints)
-            endpoint = probe.endpoint
+        endpoint = (await discover(cri_endpoints))[0].endpoint if cri_endpoints else ""
         for folder in await leftovers.clear():
             self._view.print_line(f"removed the remains of an earlier demo: {folder}")
         async with AsyncExitStack() as stack:
-            self._view.print_line(
-                "starting a local node: API server, kubelet, " + (endpoint or "a runtime of plain processes")
-            )
+            runtime = endpoint or "a runtime of plain processes"
+            self._view.print_line(f"starting a local node: API server, kubelet, {runtime}")
             node = await stack.enter_async_context(LocalNode(cri_endpoint=endpoint))
             try:
                 return await self._play(node, stack, keep=keep)
@@ -113,7 +104,7 @@ class _Demo:
 
     async def _play(self, node: LocalNode, stack: AsyncExitStack, *, keep: bool) -> int:
         client = node.client
-        await client.create(PODS, NAMESPACE, self._pod(node.node_name))
+        await client.create(PODS, NAMESPACE, self._pod(node))
         self._view.print_line(f'creating pod "{POD}": "app" with a preStop hook that writes into a volume, and "side"')
         before = await self._pod_ready(client)
         self._view.print_line("starting crrd manager (admission, lifecycle) and crrd node as separate processes")
@@ -138,19 +129,9 @@ class _Demo:
 
     async def _recreate_workload(self, node: LocalNode) -> bool:
         """Three pods of a Deployment, and `crrd recreate` on them, as its user sees it."""
-        command = {"command": ["sh", "-c", SHELL_LOOP], "image": self._image}
-        spec = {
-            "nodeName": node.node_name,
-            "hostNetwork": True,
-            "terminationGracePeriodSeconds": 10,
-            "containers": [
-                {"name": "app", **command},
-                {"name": "side", "envFrom": [{"configMapRef": {"name": WORKLOAD}}], **command},
-            ],
-        }
-        self._view.print_line(
-            f'creating ConfigMap "{WORKLOAD}" and Deployment "{WORKLOAD}" of three pods, whose "side" uses it'
-        )
+        spec = self._spec(node, {"name": "app"}, {"name": "side", "envFrom": [{"configMapRef": {"name": WORKLOAD}}]})
+        names = f'ConfigMap "{WORKLOAD}" and Deployment "{WORKLOAD}"'
+        self._view.print_line(f'creating {names} of three pods, whose "side" uses it')
         config = {"metadata": {"name": WORKLOAD}, "data": {"GREETING": "hello"}}
         await node.client.create(CONFIG_MAPS, NAMESPACE, config)
         await Maker(node.client, NAMESPACE).workload("Deployment", WORKLOAD, 3, spec)
@@ -198,25 +179,23 @@ class _Demo:
                     return status
                 await asyncio.sleep(0.1)
 
-    def _pod(self, node_name: str) -> dict[str, Any]:
+    def _spec(self, node: LocalNode, *containers: dict[str, Any]) -> dict[str, Any]:
+        """A pod's spec, of containers that wait for SIGTERM."""
+        command = {"command": ["sh", "-c", SHELL_LOOP], "image": self._image}
+        return {
+            "nodeName": node.node_name,
+            "hostNetwork": True,
+            "terminationGracePeriodSeconds": 10,
+            "containers": [{**command, **container} for container in containers],
+        }
+
+    def _pod(self, node: LocalNode) -> dict[str, Any]:
         """The pod of the demo."""
         mounts = [{"name": "data", "mountPath": "/data"}]
         hook = {"exec": {"command": ["sh", "-c", f"sleep 0.3; echo preStop hook ran >> {IN_VOLUME}"]}}
-        command = ["sh", "-c", SHELL_LOOP]
-        app = {"name": "app", "command": command, "volumeMounts": mounts, "lifecycle": {"preStop": hook}}
-        side = {"name": "side", "command": command}
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": POD, "namespace": NAMESPACE},
-            "spec": {
-                "nodeName": node_name,
-                "hostNetwork": True,
-                "terminationGracePeriodSeconds": 10,
-                "volumes": [{"name": "data", "emptyDir": {}}],
-                "containers": [{**container, "image": self._image} for container in (app, side)],
-            },
-        }
+        app = {"name": "app", "volumeMounts": mounts, "lifecycle": {"preStop": hook}}
+        spec = {**self._spec(node, app, {"name": "side"}), "volumes": [{"name": "data", "emptyDir": {}}]}
+        return _object("v1", "Pod", POD, spec)
 
     async def _pod_ready(self, client: KubeClient) -> Pod:
         """Wait until every container of the pod is ready."""
@@ -236,11 +215,8 @@ class _Demo:
     async def _follow(self, client: KubeClient, request: Request) -> Request:
         """Show every change of the request and of the pod until the request has ended."""
         changes: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue()
-        selector = f"metadata.name={POD}"
-        watches = [
-            asyncio.ensure_future(_watch(client, PODS, selector, changes)),
-            asyncio.ensure_future(_watch(client, REQUESTS, f"metadata.name={REQUEST}", changes)),
-        ]
+        watched = ((PODS, POD), (REQUESTS, REQUEST))
+        watches = [asyncio.ensure_future(_watch(client, resource, name, changes)) for resource, name in watched]
         pod = parse_pod(await client.get(PODS, NAMESPACE, POD))
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -295,32 +271,29 @@ async def _greeting(pod: Pod, endpoint: str) -> tuple[str, str, str]:
 
 def _policy() -> dict[str, Any]:
     """The policy as a user writes it."""
-    return {
-        "apiVersion": POLICY_API_VERSION,
-        "kind": POLICY_KIND,
-        "metadata": {"name": WORKLOAD, "namespace": NAMESPACE},
-        "spec": {
-            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": WORKLOAD},
-            "triggers": {"configChange": {"settle": "1s"}},
-            "budget": {"maxUnavailable": "100%"},
-        },
+    spec = {
+        "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": WORKLOAD},
+        "triggers": {"configChange": {"settle": "1s"}},
+        "budget": {"maxUnavailable": "100%"},
     }
+    return _object(POLICY_API_VERSION, POLICY_KIND, WORKLOAD, spec)
 
 
 def _request() -> dict[str, Any]:
     """The request as a user writes it: admission adds labels, defaults and the container's ID."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": REQUEST, "namespace": NAMESPACE},
-        "spec": {"podName": POD, "containers": [{"name": "app"}]},
-    }
+    return _object(API_VERSION, KIND, REQUEST, {"podName": POD, "containers": [{"name": "app"}]})
+
+
+def _object(api_version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 async def _watch(
-    client: KubeClient, resource: Any, selector: str, changes: asyncio.Queue[tuple[str, Mapping[str, Any]]]
+    client: KubeClient, resource: Resource, name: str, changes: asyncio.Queue[tuple[str, Mapping[str, Any]]]
 ) -> None:
     """Queue every version of one object."""
+    selector = f"metadata.name={name}"
     async with client.watch(resource, "0", namespace=NAMESPACE, field_selector=selector) as events:
         async for event in events:
             if event.kind in ("ADDED", "MODIFIED"):
@@ -335,7 +308,7 @@ async def _run_inside(endpoint: str, pod: Pod, name: str, script: str) -> str:
         result = await client.exec_sync(bare, ["sh", "-c", script], 10)
     finally:
         await client.close()
-    return result.stdout.decode(errors="replace").strip() or result.stderr.decode(errors="replace").strip()
+    return (result.stdout.strip() or result.stderr.strip()).decode(errors="replace")
 
 
 def _comparison(before: Pod, after: Pod, final: Request, hook: str) -> list[tuple[str, str, str]]:

@@ -9,7 +9,6 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from crrd.kube.client import KubeClient
@@ -23,21 +22,18 @@ from crrd_localnode.runtime import ProcessRuntime
 class LocalAccess:
     """Access to a local API server: plain HTTP, nobody to be."""
 
+    description = "no credentials"
+
     def __init__(self, url: str) -> None:
         self._access = Access(url)
-
-    @property
-    def description(self) -> str:
-        """For messages."""
-        return "no credentials"
 
     async def current(self) -> Access:
         """Always the same."""
         return self._access
 
     async def renew(self, refused: Access) -> Access:
-        """Always the same."""
-        return self._access
+        """There is nothing to renew."""
+        return refused
 
 
 class LocalNode:
@@ -53,12 +49,8 @@ class LocalNode:
     ) -> None:
         """Put the parts together.
 
-        Args:
-            root: Directory for everything that the node keeps; None for a temporary one that goes with the node.
-                A short path: a Unix socket lies in it.
-            node_name: The node's name in the API.
-            cri_endpoint: A CRI runtime to use, `unix:///...`; "" for one of plain processes of its own.
-            api: The API server; None for a new one.
+        `root` (a short path: a Unix socket lies in it) is for everything that the node keeps; None for a temporary one
+        that goes with the node. `cri_endpoint` is a CRI runtime to use; "" for one of plain processes of its own.
         """
         self.node_name = node_name
         self.api = api or ApiServer()
@@ -80,18 +72,12 @@ class LocalNode:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     @property
     def client(self) -> KubeClient:
-        """A client of the node's API server, closed with the node.
-
-        Raises:
-            RuntimeError: the node was not started.
-        """
+        """A client of the node's API server, closed with the node; RuntimeError before it was started."""
         if self._client is None:
             raise RuntimeError("the local node was not started")
         return self._client

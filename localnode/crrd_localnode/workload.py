@@ -36,9 +36,8 @@ class Maker:
                 await self._pod(f"{name}-{number}", labels, pod_spec, workload)
             return workload
         labels = {**labels, "pod-template-hash": _HASH}
-        owner = await self._rolled_out(
-            "ReplicaSet", f"{name}-{_HASH}", _spec(replicas, labels, pod_spec), owned_by(workload)
-        )
+        spec = _spec(replicas, labels, pod_spec)
+        owner = await self._rolled_out("ReplicaSet", f"{name}-{_HASH}", spec, owned_by(workload))
         for number in range(replicas):
             made_up = f"{_LETTERS[number // 10 % 10]}{_LETTERS[number % 10]}x7{_MORE_LETTERS[number // 100 % 10]}"
             await self._pod(f"{name}-{_HASH}-{made_up}", labels, pod_spec, owner)
@@ -67,10 +66,6 @@ def _spec(replicas: int, labels: Mapping[str, str], pod_spec: Mapping[str, Any])
 
 def owned_by(owner: Mapping[str, Any]) -> Json:
     """Metadata of what a controller has made."""
-    reference = {
-        **{key: owner[key] for key in ("apiVersion", "kind")},
-        **{key: owner["metadata"][key] for key in ("name", "uid")},
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return {"ownerReferences": [reference]}
+    metadata = owner["metadata"]
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"]}
+    return {"ownerReferences": [{**reference, "uid": metadata["uid"], "controller": True, "blockOwnerDeletion": True}]}
